@@ -1,0 +1,36 @@
+"""Claims: what verification may assume about how draft tokens were made.
+
+A drafter's law q is a claim, not a hint. A token with a true claim may be accepted generously; a token without one is
+always verified exactly, by matching; a token with a false claim biases the output. Claims survive growing a tree,
+never choosing among what was drawn: dropping, re-ordering or re-ranking drawn tokens voids the claim.
+
+Letters: N nodes, M rows of q, K columns of q.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+class Claim:
+    """Base of claims. A verifier names the kinds it understands; the engine never looks inside."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Drawn(Claim):
+    """Tokens drawn from known laws, in the order in which siblings stand."""
+
+    q: Tensor  # (M, K) at least float32, rows sum to 1, after temperature and truncation
+    row: tuple[int, ...]  # (N,) row of q that node i itself was drawn from; -1: chosen, not drawn
+    parent_row: tuple[int, ...]  # (N,) row of q below node i, also where no child was kept; -1: none
+    replace: tuple[bool, ...]  # (M,) siblings of this row drawn independently, or each without the earlier ones
+    ids: Tensor | None = None  # (M, K) int64 token of each column; None: column k is token k and K is the vocabulary
+
+    def column(self, row: int, token: int) -> int:
+        """Column of q that stands for this token; -1 where the row cannot draw it."""
+        if self.ids is None:
+            return token
+        found = (self.ids[row] == token).nonzero()
+        return int(found[0]) if len(found) else -1

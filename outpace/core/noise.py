@@ -1,0 +1,126 @@
+"""The only source of randomness: every random choice names a key, and a key is used once.
+
+Draws of the target's own tokens are keyed by (seed, absolute position), so that a verifier that lets the target choose
+gives token for token what plain decoding gives under the same seed. Every other use is keyed by (seed, turn, node, use,
+draw): noise keyed by position alone would be met again after a rejection, when its outcome has already been looked at,
+and would bias block-wise and bottom-up rules.
+
+Letters: M choices at once, K options each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+TARGET = "target"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Names M random choices; two choices of one step never share (row, node, use, draw)."""
+
+    rows: Sequence[int]  # (M,) row in the batch
+    nodes: Sequence[int]  # (M,) index of the node within its row (`Forest.local`)
+    depths: Sequence[int]  # (M,) depth of the node; for use "target" it alone (with the row) makes the key
+    use: str  # "target", "draft", "accept", "residual", ...
+    draw: int = 0
+
+
+class Noise(Protocol):
+    """Random choices of one step, bound by the session to each row's seed, turn and committed length."""
+
+    def choose(self, probs: Tensor, key: Key) -> Tensor:  # (M, K) -> (M,) int64
+        """One option of each row of `probs` (rows need not sum to 1); inverse CDF of one uniform per key."""
+        ...
+
+    def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
+        """True with probability `accept[m]`, on the host."""
+        ...
+
+    def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:  # (M, K) -> (M, k) int64
+        """k options of each row, in order, independent or each without the earlier; -1 when the support is used up."""
+        ...
+
+
+class Chooser:
+    """`draw` from `choose`, for whoever implements Noise."""
+
+    def choose(self, probs: Tensor, key: Key) -> Tensor:
+        raise NotImplementedError
+
+    def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:
+        if k == 1:
+            return self.choose(probs, key)[:, None]
+        left, columns = probs if replace else probs.clone(), []
+        for index in range(k):
+            at = Key(key.rows, key.nodes, key.depths, key.use, key.draw + index)
+            if replace:
+                columns.append(self.choose(left, at))
+                continue
+            empty = left.sum(-1) <= 0
+            if bool(empty.any()):
+                column = self.choose(torch.where(empty[:, None], torch.ones_like(left), left), at)
+                columns.append(torch.where(empty, -1, column))
+            else:
+                column = self.choose(left, at)
+                columns.append(column)
+            left.scatter_(1, column[:, None], 0)
+        return torch.stack(columns, 1)
+
+
+_MASK = (1 << 64) - 1
+
+
+def _mix(value: int) -> int:
+    """A 64-bit integer well mixed (the finaliser of splitmix64, Steele et al. 2014)."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _number(word: str) -> int:
+    return int.from_bytes(word.encode()[:8].ljust(8, b"\0"), "little") ^ len(word)
+
+
+class KeyedNoise(Chooser):
+    """Noise as a pure function of its keys, so that a row's choices do not depend on the batch around it.
+
+    Uniforms are Python integers hashed on the host: at the sizes of one step, sixty times faster than tensor arithmetic.
+    """
+
+    def __init__(self, seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> None:
+        self._length = lengths
+        self._position = [_mix(seed & _MASK) for seed in seeds]
+        self._turn = [_mix(base ^ _mix(turn + 1)) for base, turn in zip(self._position, turns, strict=True)]
+        self._uses: dict[str, int] = {}
+
+    def uniforms(self, key: Key) -> list[float]:
+        """(M,) numbers in [0, 1) of this key."""
+        if key.use == TARGET:
+            length, base = self._length, self._position
+            pairs = zip(key.rows, key.depths, strict=True)
+            return [(_mix(base[row] + _mix(length[row] + depth)) >> 11) * 2.0**-53 for row, depth in pairs]
+        use = self._uses.get(key.use)
+        if use is None:
+            use = self._uses[key.use] = _mix(_number(key.use))
+        use += key.draw << 32
+        base = self._turn
+        return [(_mix(base[r] ^ _mix(use + n)) >> 11) * 2.0**-53 for r, n in zip(key.rows, key.nodes, strict=True)]
+
+    def choose(self, probs: Tensor, key: Key) -> Tensor:
+        cumulative = probs.cumsum(-1)
+        uniform = torch.tensor(self.uniforms(key), dtype=probs.dtype, device=probs.device)[:, None]
+        total = cumulative[:, -1:]
+        chosen = torch.searchsorted(cumulative, uniform * total, right=True)
+        # rounding may put uniform * total at the total: step back to the last option of positive probability
+        last = torch.searchsorted(cumulative, total)
+        return torch.minimum(chosen, last)[:, 0]
+
+    def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
+        return [uniform < chance for uniform, chance in zip(self.uniforms(key), accept, strict=True)]

@@ -1,0 +1,146 @@
+"""The file to read first: a session holds sequences being decoded, and the loop drafts, verifies and commits.
+
+Everything else in the package is a part that this loop calls; it knows nothing but `core`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from outpace.core.context import Context, Sampling
+from outpace.core.contracts import Draft, Law, Parts, Prompt, Scores, Step, Verdict
+from outpace.core.noise import KeyedNoise, Noise
+from outpace.core.tree import TokenTree
+
+
+def sequential(session: Session) -> Iterator[Step]:
+    """Draft, verify, commit, until every row is done."""
+    parts = session.parts
+    while session.rows:
+        ctx = session.context()
+        plan = parts.controller.plan(ctx).within(ctx.room)
+        draft = parts.drafter.propose(ctx, plan)  # draft
+        session.lap("draft")
+        scores = parts.target.score(draft.tree, ctx.slots, session.cache, parts.want)  # verify: one forward ...
+        session.lap("score")
+        law = session.law(scores, draft.tree, ctx)
+        verdict = parts.verifier.verify(draft.tree, law, scores, ctx.noise)  # ... one rule
+        session.lap("verify", law.seconds)
+        yield session.commit(ctx, draft, scores, verdict)  # commit
+
+
+class Session:
+    """Sequences being decoded together: row b of a step is the b-th unfinished one, kept in a slot of its own."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        prompts: Sequence[Tensor],  # B × (T_b,) int64, at least one token each
+        sampling: Sequence[Sampling],
+        law: Callable[[Scores, TokenTree, Context], Law],
+        *,
+        noise: Callable[[Sequence[int], Sequence[int], Sequence[int]], Noise] = KeyedNoise,
+        done: Callable[[int, Tensor], bool] | None = None,  # (slot, its tokens) -> stop here; asked after every commit
+        reserve: int = 256,  # most nodes of one row's tree, so that drafts always fit the cache
+    ) -> None:
+        self.parts, self.sampling, self.law, self._noise, self._done = parts, sampling, law, noise, done
+        self.lengths = [len(prompt) for prompt in prompts]
+        self.prompt_lengths = tuple(self.lengths)
+        ends = [length + s.max_tokens for length, s in zip(self.lengths, sampling, strict=True)]
+        self._ends = ends
+        self.history = torch.zeros(len(prompts), max(ends), dtype=torch.int64)
+        for slot, prompt in enumerate(prompts):
+            self.history[slot, : len(prompt)] = prompt
+        self.cache = parts.target.open(len(prompts), max(ends) + reserve)
+        self.rows = list(range(len(prompts)))
+        self._turns = [0] * len(prompts)
+        self._seconds: dict[str, float] = {}
+        self._clock = perf_counter()
+
+    def steps(self) -> Iterator[Step]:
+        """Read the prompts, then run the recipe's schedule to the end."""
+        with torch.inference_mode():
+            yield from self._prefill()
+            yield from (self.parts.schedule or sequential)(self)
+
+    def context(self) -> Context:
+        """What is known now; every context handed out starts a new turn, so its noise is fresh."""
+        self._clock, self._seconds = perf_counter(), {}
+        rows = self.rows
+        for slot in rows:
+            self._turns[slot] += 1
+        return self._context(rows, [self.lengths[slot] for slot in rows])
+
+    def _context(self, rows: Sequence[int], lengths: Sequence[int]) -> Context:
+        sampling = tuple(self.sampling[slot] for slot in rows)
+        return Context(
+            tokens=tuple(self.history[slot, :length] for slot, length in zip(rows, lengths, strict=True)),
+            committed=tuple(lengths),
+            room=tuple(self._ends[slot] - length - 1 for slot, length in zip(rows, lengths, strict=True)),
+            slots=tuple(rows),
+            cache=self.cache,
+            sampling=sampling,
+            noise=self._noise([s.seed for s in sampling], [self._turns[slot] for slot in rows], lengths),
+        )
+
+    def lap(self, name: str, warping: float = 0.0) -> None:
+        """Book the time since the last lap under this name, less what was spent on warping the law."""
+        now = perf_counter()
+        self._seconds[name] = now - self._clock - warping
+        if warping:
+            self._seconds["law"] = warping
+        self._clock = now
+
+    def commit(self, ctx: Context, draft: Draft, scores: Scores, verdict: Verdict) -> Step:
+        """Append path and bonus to each row, cut at stop tokens and limits, keep the path in the cache, tell the parts."""
+        forest, tokens = draft.tree.forest, draft.tree.tokens.tolist()
+        kept: list[int] = []
+        emitted: list[list[int]] = []
+        finished: list[int] = []
+        for row, slot in enumerate(ctx.slots):
+            path = forest.path(verdict.leaf[row])
+            new = [tokens[node] for node in path[1:]]
+            new.append(verdict.bonus[row])
+            length, stop = self.lengths[slot], self.sampling[slot].stop
+            del new[self._ends[slot] - length :]
+            for index, token in enumerate(new):
+                if token in stop:
+                    del new[index + 1 :]
+                    break
+            kept.append(path[len(new) - 1])
+            emitted.append(new)
+            end = self.lengths[slot] = length + len(new)
+            self.history[slot, length:end] = torch.tensor(new)
+            if end == self._ends[slot] or new[-1] in stop or (self._done and self._done(slot, self.history[slot, :end])):
+                finished.append(slot)
+        self.cache.commit(draft.tree, kept, ctx.slots)
+        self.lap("commit")
+        return self._tell(Step(ctx, draft, scores, verdict, tuple(kept), tuple(emitted), self._seconds), finished)
+
+    def _tell(self, step: Step, finished: Sequence[int]) -> Step:
+        self.parts.drafter.observe(step)
+        self.parts.controller.observe(step)
+        if finished:
+            self.rows = [slot for slot in self.rows if slot not in finished]
+            for part in (self.cache, self.parts.drafter, self.parts.controller):
+                part.release(finished)
+        self.lap("observe")
+        return step
+
+    def _prefill(self) -> Iterator[Step]:
+        rows = [slot for slot in self.rows if self.lengths[slot] > 1]
+        if not rows:
+            return
+        self._clock, self._seconds = perf_counter(), {}
+        ctx = self._context(rows, [1] * len(rows))
+        prompts = [self.history[slot, : self.lengths[slot]] for slot in rows]
+        tree, scores = self.parts.target.prefill([Prompt(p) for p in prompts], rows, self.cache, self.parts.want)
+        self.lap("score")
+        leaf = tuple(nodes[-1] for nodes in tree.forest.nodes)
+        verdict = Verdict(leaf, [int(prompt[-1]) for prompt in prompts])
+        emitted = tuple(prompt[1:].tolist() for prompt in prompts)
+        yield self._tell(Step(ctx, Draft(tree), scores, verdict, leaf, emitted, self._seconds), ())
