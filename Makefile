@@ -1,0 +1,75 @@
+# Every target works on a fresh clone: it makes the virtual environment it needs and repeats an install only after
+# pyproject.toml has changed. Override with e.g. `make test PYTHON=python3.12 WORKERS=4`.
+
+PYTHON ?= python3
+VENV ?= .venv
+OUT ?= out
+BIN := $(VENV)/bin
+EXTRAS := dev,docs,serve,train,retrieval,report
+
+# The one place that says how tests use the machine: WORKERS processes, the CPUs shared out between them.
+CPUS := $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())")
+WORKERS ?= $(shell n=$(CPUS); test $$n -lt 8 && echo $$n || echo 8)
+THREADS = $(shell echo $$(( $(CPUS) / $(WORKERS) > 0 ? $(CPUS) / $(WORKERS) : 1 )))
+OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+ALL_CPUS := $(OFFLINE) OMP_NUM_THREADS=$(CPUS) MKL_NUM_THREADS=$(CPUS)
+SHARED_CPUS = $(OFFLINE) OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS)
+PYTEST = $(SHARED_CPUS) $(BIN)/python -m pytest -q --durations=15 -n $(WORKERS) --dist worksteal
+
+CODE := outpace tests scripts $(wildcard examples)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check law bench-smoke docs wheel gpu-check clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@ $(VENV)/.installed
+
+install: $(VENV)/.installed-dev  ## make .venv with everything a developer needs
+
+demo: $(VENV)/.installed  ## see it work, offline, on the models in the package
+	$(ALL_CPUS) $(BIN)/outpace demo
+
+test: $(VENV)/.installed-dev  ## the whole test suite on a CPU
+	$(PYTEST) tests
+
+check: $(VENV)/.installed-dev  ## lint, format, spelling, types, import layers, line budget
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/codespell $(CODE) docs README.md CONTRIBUTING.md CHANGELOG.md
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest -q tests/test_layers.py
+	@$(BIN)/python scripts/line_budget.py
+
+format: $(VENV)/.installed-dev  ## rewrite imports and layout the way make check wants them
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+law: $(VENV)/.installed-dev  ## every recipe against the law it promises, by enumeration
+	$(PYTEST) tests/law
+
+bench-smoke: $(VENV)/.installed-dev  ## the smallest benchmark run, to see that the bench itself works
+	$(ALL_CPUS) $(BIN)/outpace bench --target zoo:target --methods prompt-lookup,speculative-sampling --num-prompts 2 --max-tokens 32 --out $(OUT)/bench-smoke
+
+docs: $(VENV)/.installed-dev  ## the documentation into site/
+	HF_HUB_OFFLINE=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
+
+wheel: $(VENV)/.installed-dev  ## build the wheel and run it in an environment of its own
+	scripts/try_wheel $(PYTHON)
+
+gpu-check:  ## test and time on a CUDA machine with the system's python3; installs nothing, ends within 8 minutes
+	PYTHONPATH=$(CURDIR) python3 scripts/gpu_check.py --out $(OUT)
+
+clean:  ## remove everything these targets made
+	rm -rf $(VENV) build dist site out .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

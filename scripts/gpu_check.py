@@ -1,0 +1,105 @@
+"""Run the tests and then the GPU measurements on this machine, from the source tree, with the python that runs this.
+
+Nothing is installed. A test whose extra is missing is skipped and listed. Whatever happens, it ends within the limit and
+leaves in --out: tests.txt (what pytest said), tests.json, tests.md and what outpace.bench.gpu_check writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT = 470.0  # seconds; make's own start and the last writes fit below 8 minutes
+SHARE = 0.6  # at most this much of it for the tests
+INSTALLED_ONLY = ("tests/test_docs.py", "tests/test_kit.py")  # about the installed command and the tool kit: make test
+
+
+def run(command: list[str], seconds: float, log: Path) -> int:
+    """Run and log a command; 124 if it had to be stopped, together with everything it started."""
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")]),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+    }
+    print("+", " ".join(command), flush=True)
+    with log.open("w", encoding="utf-8") as out:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout=max(seconds, 1.0))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            code = 124
+    print("\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:]), flush=True)
+    return code
+
+
+def tests(out: Path, seconds: float) -> dict[str, object]:
+    junit = out / "tests.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--durations=15", "-p", "missing_extras"]
+    command += [f"--junitxml={junit}", "-p", "no:cacheprovider", "tests"]
+    command += [f"--ignore={path}" for path in INSTALLED_ONLY]
+    if importlib.util.find_spec("xdist"):
+        command += ["-n", str(min(8, os.cpu_count() or 1)), "--dist", "worksteal"]
+    began = time.monotonic()
+    code = run(command, seconds, out / "tests.txt")
+    result: dict[str, object] = {"exit": code, "timed_out": code == 124, "seconds": round(time.monotonic() - began, 1)}
+    if junit.exists():
+        cases = list(ElementTree.parse(junit).getroot().iter("testcase"))
+        named = {case: f"{case.get('classname')}::{case.get('name')}" for case in cases}
+        result["cases"] = len(cases)
+        result["failed"] = [named[c] for c in cases if c.find("failure") is not None or c.find("error") is not None]
+        result["skipped"] = {
+            named[c]: reason.get("message", "") for c in cases if (reason := c.find("skipped")) is not None
+        }
+        junit.unlink()
+    return result
+
+
+def page(result: dict[str, object]) -> str:
+    lines = ["# Tests on this machine", ""]
+    lines += [f"- {key}: {value}" for key, value in result.items() if not isinstance(value, list | dict)]
+    for title in ("failed", "skipped"):
+        entries = result.get(title)
+        lines += ["", f"## {title}", ""]
+        if isinstance(entries, dict):
+            lines += [f"- `{name}`: {why}" for name, why in entries.items()]
+        elif isinstance(entries, list):
+            lines += [f"- `{name}`" for name in entries]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for everything")
+    options = parser.parse_args()
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    if importlib.util.find_spec("pytest"):
+        result = tests(out, options.limit * SHARE)
+    else:
+        result = {"exit": 0, "note": "pytest is not installed for this python: no test was run"}
+    (out / "tests.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    (out / "tests.md").write_text(page(result), encoding="utf-8")
+    left = options.limit - (time.monotonic() - began)
+    measured = run([sys.executable, "-m", "outpace.bench.gpu_check", "--out", str(out)], left, out / "bench.txt")
+    print(f"tests: exit {result['exit']}; measurements: exit {measured}; everything is in {out}")
+    return int(bool(result["exit"]) or bool(measured))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Imports point one way: a folder may use what stands below it, never what stands above or beside it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent / "outpace"
+
+# From the bottom up. Each may import itself and everything on the lines before it.
+LEVELS = (
+    ("core",),
+    ("decode", "sampling", "models"),
+    ("drafters", "controllers", "verifiers", "schedules", "train"),
+    ("recipes",),
+    ("law", "loops", "bench"),
+    ("api", "server", "zoo", "integrations"),
+    ("cli",),
+)
+LEVEL = {part: height for height, parts in enumerate(LEVELS) for part in parts}
+OUTSIDE_OF_CORE = {"torch"}  # all that core may import besides the standard library and itself
+
+
+def imported(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """(line, absolute name) of everything `module` imports, at the top or inside a function."""
+    package = module if is_package else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            # `from outpace import x` names outpace.x; for everything deeper the module alone says which folder it is
+            yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+
+
+def violations(source: str, module: str, is_package: bool = False) -> list[str]:
+    """What `module` imports against the rule, one sentence each."""
+    if module == "outpace":
+        return []  # the public names: on top of everything
+    part = module.split(".")[1]
+    if part not in LEVEL:
+        return [f"{module}: {part} has no place in tests/test_layers.py"]
+    wrong: list[str] = []
+    for line, name in imported(source, module, is_package):
+        top, *rest = name.split(".")
+        if top != "outpace":
+            if part == "core" and top not in sys.stdlib_module_names | OUTSIDE_OF_CORE:
+                wrong.append(f"{module}:{line} core imports {top}")
+            continue
+        other = rest[0] if rest else ""
+        if other not in LEVEL:
+            wrong.append(f"{module}:{line} imports the public package ({name}), which stands above it")
+        elif part == "recipes" and other == "recipes" and not is_package:
+            wrong.append(f"{module}:{line} a recipe imports from outpace.recipes ({name})")
+        elif other != part and LEVEL[other] >= LEVEL[part]:
+            wrong.append(f"{module}:{line} {part} imports {name}, which does not stand below it")
+    return wrong
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_imports_point_one_way() -> None:
+    found = [
+        sentence
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for sentence in violations(path.read_text(encoding="utf-8"), module_name(path), path.name == "__init__.py")
+    ]
+    assert not found, "\n".join(["imports against the rule:", *found])
+
+
+def test_the_checker_catches_what_it_is_for() -> None:
+    bad = {
+        ("import outpace.drafters.ngram", "outpace.core.tree"): "drafters",
+        ("import numpy", "outpace.core.tree"): "numpy",
+        ("from outpace.models.hf import Target", "outpace.decode"): "models",
+        ("from ..recipes import medusa", "outpace.drafters.heads"): "recipes",
+        ("from . import medusa", "outpace.recipes.hydra"): "recipe",
+        ("from outpace.recipes.medusa import Head", "outpace.recipes.hydra"): "recipe",
+        ("def late():\n    from outpace.bench import run", "outpace.law.prove"): "bench",
+        ("from outpace import load", "outpace.bench.run"): "public",
+        ("import outpace", "outpace.cli.demo"): "public",
+        ("import outpace.core", "outpace.elsewhere.thing"): "no place",
+    }
+    for (source, module), word in bad.items():
+        assert any(word in sentence for sentence in violations(source, module)), (source, module)
+
+
+def test_the_checker_lets_the_rest_through() -> None:
+    good = [
+        ("import math\nimport torch\nfrom .claim import Claim", "outpace.core.tree", False),
+        ("from outpace.core import tree", "outpace.decode", False),
+        ("from .ngram import NGram\nfrom ..core.tree import Grower", "outpace.drafters.suffix", False),
+        ("from outpace.drafters.ngram import NGram\nimport numpy", "outpace.recipes.prompt_lookup", False),
+        ("from . import demo\nfrom outpace import api", "outpace.cli", True),
+        ("from .api import load", "outpace", True),
+    ]
+    for source, module, is_package in good:
+        assert not violations(source, module, is_package), (source, module)
