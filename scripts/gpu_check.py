@@ -1,7 +1,7 @@
 """Run the tests and then the GPU measurements on this machine, from the source tree, with the python that runs this.
 
-Nothing is installed. A test whose extra is missing is skipped and listed. Whatever happens, it ends within the limit and
-leaves in --out: tests.txt (what pytest said), tests.json, tests.md and what outpace.bench.gpu_check writes.
+Nothing is installed. A test whose extra is missing is skipped and listed. Whatever happens, it ends within the limit
+and leaves in --out: tests.txt (what pytest said), tests.json, tests.md and what outpace.bench.gpu_check writes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,131 @@
+"""The tool kit keeps its own promises: versions agree, nothing is silenced, every documented target exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+MEGABYTE = 1 << 20
+
+
+def read(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_no_line_silences_a_checker() -> None:
+    silencing = re.compile(
+        "#.*(" + "|".join(["no" + "qa", r"type:\s*ig" + "nore", r"pyright:\s*\w", "pragma: no co" + "ver"]) + ")"
+    )
+    found = [
+        f"{path.relative_to(ROOT)}:{number} {line.strip()}"
+        for folder in ("outpace", "tests", "scripts", "examples")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if silencing.search(line)
+    ]
+    assert not found, "\n".join(found)
+    ruff, pyright = PROJECT["tool"]["ruff"], PROJECT["tool"]["pyright"]
+    assert ruff["lint"].keys() == {"select"} and "exclude" not in ruff
+    assert "ignore" not in pyright and "exclude" not in pyright
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = re.search(r'^__version__ = "(.+)"$', read("outpace/__init__.py"), re.MULTILINE)
+    cited = re.search(r"^version: (.+)$", read("CITATION.cff"), re.MULTILINE)
+    assert version and cited and version[1] == cited[1]
+
+
+def test_every_dependency_has_a_reason() -> None:
+    decisions = read("docs/decisions.md")
+    extras = PROJECT["project"]["optional-dependencies"]
+    requirements = [*PROJECT["project"]["dependencies"], *[r for group in extras.values() for r in group]]
+    names = [re.split(r"[\[<>=]", requirement)[0] for requirement in requirements]
+    rows = [line for line in decisions.splitlines() if line.startswith("|")]
+    missing = [name for name in names if not any(re.search(rf"[ ,|]{re.escape(name)}[ ,|]", row) for row in rows)]
+    assert not missing
+
+
+def test_a_missing_bound_does_not_pull_an_untested_torch() -> None:
+    [torch] = [r for r in PROJECT["project"]["dependencies"] if r.startswith("torch>")]
+    assert re.fullmatch(r"torch>=2\.\d+,<=2\.\d+\.\d+", torch)
+
+
+def test_make_knows_every_target_in_the_documentation() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    named = {
+        (path.name, target)
+        for path in pages
+        for target in re.findall(r"(?:^|`)make ([a-z-]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert named and not {(name, target) for name, target in named if target not in targets}
+
+
+def test_ci_runs_the_test_line_of_the_readme_last() -> None:
+    assert "```bash\nmake test\n```" in read("README.md")
+    assert read(".ci/run").rstrip().endswith("make test")
+    assert "set -euo pipefail" in read(".ci/run")
+
+
+def test_the_results_in_the_readme_are_those_in_the_result_files() -> None:
+    subprocess.run([sys.executable, "scripts/results_table.py", "--check"], cwd=ROOT, check=True)
+
+
+def test_tracked_files_stay_small() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    sizes = [path.stat().st_size for name in listed.stdout.split("\0") if (path := ROOT / name).is_file() and name]
+    assert sum(sizes) <= 56 * MEGABYTE
+
+
+def test_the_budget_is_printed_and_never_fails() -> None:
+    said = subprocess.run(
+        [sys.executable, "scripts/line_budget.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "outpace/decode.py" in said.stdout and "outpace/core" in said.stdout
+
+
+def test_the_gpu_check_always_ends_and_reports(tmp_path: Path) -> None:
+    """With next to no time it stops what it started and still writes what it knows."""
+    command = [sys.executable, "scripts/gpu_check.py", "--out", str(tmp_path), "--limit", "2"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert said.returncode == 1
+    result = json.loads((tmp_path / "tests.json").read_text(encoding="utf-8"))
+    assert result["timed_out"] and (tmp_path / "tests.md").exists() and (tmp_path / "bench.txt").exists()
+
+
+def test_a_missing_extra_skips_a_test_and_a_misspelling_does_not(tmp_path: Path) -> None:
+    (tmp_path / "test_sample.py").write_text(
+        "def lazily(name):\n    raise ModuleNotFoundError(f'No module named {name}', name=name)\n"
+        "def test_extra():\n    lazily('faiss')\n"
+        "def test_misspelt():\n    lazily('fiass')\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "test_top.py").write_text(
+        "raise ModuleNotFoundError('No module named bm25s', name='bm25s')\n", encoding="utf-8"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "-p",
+        "missing_extras",
+        "-p",
+        "no:cacheprovider",
+        str(tmp_path),
+    ]
+    environment = {"PYTHONPATH": str(ROOT / "scripts")}
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+    assert "1 failed, 2 skipped" in said, said
+    assert "outpace[retrieval]" in said
