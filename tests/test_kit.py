@@ -21,9 +21,8 @@ def read(path: str) -> str:
 
 
 def test_no_line_silences_a_checker() -> None:
-    silencing = re.compile(
-        "#.*(" + "|".join(["no" + "qa", r"type:\s*ig" + "nore", r"pyright:\s*\w", "pragma: no co" + "ver"]) + ")"
-    )
+    # the brackets keep this line from finding itself
+    silencing = re.compile(r"#.*([n]oqa|type:\s*[i]gnore|pyright:\s*\w|[p]ragma: no cover)")
     found = [
         f"{path.relative_to(ROOT)}:{number} {line.strip()}"
         for folder in ("outpace", "tests", "scripts", "examples")
