@@ -1,3 +1,31 @@
 """Every published speculative-decoding method as a short recipe on one engine."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+__all__ = ["Model", "Result", "Stream", "generate", "hf", "load", "recipes", "stream"]
+
+if TYPE_CHECKING:
+    from outpace import recipes as recipes
+    from outpace.api import Model, Result, Stream, generate, load, stream
+    from outpace.integrations.transformers import hf
+
+HOMES = {"hf": "outpace.integrations.transformers"} | dict.fromkeys(
+    ("Model", "Result", "Stream", "generate", "load", "stream"), "outpace.api"
+)
+
+
+def __getattr__(name: str) -> object:
+    # importing torch takes seconds: nothing is imported before it is used
+    if name == "recipes":
+        return import_module("outpace.recipes")
+    if name not in HOMES:
+        raise AttributeError(f"module 'outpace' has no attribute {name!r}")
+    return getattr(import_module(HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,132 @@
+"""One file per published method, found by file name; a recipe is imported only when somebody asks for it.
+
+Calling the package itself (`outpace.recipes()`) gives the catalogue.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from outpace.recipes._catalogue import Entry, catalogue, source_of
+from outpace.recipes._options import RecipeError, build, identifier, unknown
+
+if TYPE_CHECKING:
+    from outpace.core.contracts import Recipe
+
+__all__ = ["Entry", "RecipeError", "build", "entries", "find", "from_file", "get", "identifier", "names"]
+
+FOLDER = Path(__file__).parent
+GROUP = "outpace.recipes"
+
+
+def files() -> dict[str, Path]:
+    """Name and file of each recipe in the package; files that begin with an underscore are not recipes."""
+    found = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
+    return {identifier(path.stem): path for path in found}
+
+
+@cache
+def plugins() -> dict[str, EntryPoint]:
+    """Recipes of other installed packages; a name in this package wins."""
+    return {identifier(point.name): point for point in entry_points(group=GROUP)}
+
+
+def names() -> list[str]:
+    """Every recipe that `get` knows, without importing any."""
+    return sorted({*files(), *plugins()})
+
+
+def entries(extra: str | Path | None = None) -> list[Entry]:
+    """The catalogue, read from the sources; `extra` is a file of the user's own."""
+    found = files() | {name: path for name, point in plugins().items() if (path := source_of(point.module))}
+    return catalogue(dict(sorted(found.items())) | ({identifier(Path(extra).stem): Path(extra)} if extra else {}))
+
+
+def get(name: str) -> Recipe:
+    """The recipe of this name, with dashes or underscores; only its own file is imported."""
+    wanted = identifier(name)
+    if wanted in files():
+        module = f"{__name__}.{files()[wanted].stem}"
+    elif wanted in plugins():
+        module = plugins()[wanted].module
+    else:
+        raise RecipeError(unknown("method", wanted, names()) + "; `outpace list` shows them all")
+    try:
+        return recipe_in(import_module(module), module)
+    except RecipeError:
+        raise
+    except Exception as error:
+        raise RecipeError(f"the recipe {wanted} cannot be imported from {module}: {described(error)}") from error
+
+
+def from_file(path: str | Path) -> Recipe:
+    """The recipe in a file of the user's own."""
+    path = Path(path)
+    if not path.is_file():
+        raise RecipeError(f"there is no recipe file {path}; `outpace new my-method` writes one to start from")
+    module_name = f"outpace_recipe_file_{path.stem}"
+    spec = spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise RecipeError(f"{path} is not a Python file; a recipe file ends in .py")
+    module = module_from_spec(spec)
+    sys.modules[module_name] = module  # @recipe reads the docstring of the module it stands in
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise RecipeError(f"the recipe file {path} cannot be loaded: {described(error, path)}") from error
+    return recipe_in(module, str(path))
+
+
+def find(extra: str | Path | None = None) -> dict[str, Recipe]:
+    """Every recipe, imported; `extra` is a file of the user's own."""
+    found = {name: get(name) for name in names()}
+    if extra is not None:
+        recipe = from_file(extra)
+        found[recipe.name] = recipe
+    return found
+
+
+def recipe_in(module: ModuleType, where: str) -> Recipe:
+    """The one recipe that this module defines."""
+    from outpace.core.contracts import Recipe
+
+    own = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, Recipe) and value.build.__module__ == module.__name__
+    ]
+    if not own:
+        raise RecipeError(f"{where} holds no recipe: mark the function that returns Parts with @recipe(paper=..., ...)")
+    if len(own) > 1:
+        listed = ", ".join(recipe.name for recipe in own)
+        raise RecipeError(f"{where} holds {len(own)} recipes ({listed}); a recipe file holds one")
+    return own[0]
+
+
+def described(error: BaseException, path: Path | None = None) -> str:
+    """What went wrong, in one line, with the line of the user's file where it is known."""
+    line, trace = getattr(error, "lineno", None), error.__traceback__
+    while path is not None and trace is not None and not isinstance(error, SyntaxError):
+        if Path(trace.tb_frame.f_code.co_filename) == path:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    message = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    return f"{type(error).__name__}: {message}" + (f" (line {line})" if line else "")
+
+
+class _Package(ModuleType):
+    """Lets the package be called, so that `outpace.recipes` is both the folder and the catalogue."""
+
+    def __call__(self) -> list[Entry]:
+        return entries()
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,59 @@
+"""What is known of each recipe without importing it: read from the source, so that listing costs no import of torch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the catalogue."""
+
+    name: str
+    paper: str
+    guarantee: str  # exact, greedy or lossy
+    summary: str
+    family: str
+
+
+def catalogue(files: Mapping[str, Path]) -> list[Entry]:
+    """One entry a file."""
+    return [read(name, path) for name, path in files.items()]
+
+
+def source_of(module: str) -> Path | None:
+    """The file of a module, without importing the module itself."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):  # a parent that is missing, or is no package
+        return None
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
+
+
+def read(name: str, path: Path) -> Entry:
+    """The catalogue entry of a recipe file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+    told = {"paper": "", "family": "", "guarantee": "exact"}
+    for node in tree.body:
+        for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+            if isinstance(mark, ast.Call) and called(mark) == "recipe":
+                name = node.name.replace("_", "-")
+                for keyword in mark.keywords:
+                    if isinstance(keyword.value, ast.Constant):
+                        told[keyword.arg or ""] = str(keyword.value.value)
+                    elif isinstance(keyword.value, ast.Attribute):
+                        told[keyword.arg or ""] = keyword.value.attr.lower()
+    return Entry(name, told["paper"], told["guarantee"], summary, told["family"])
+
+
+def called(call: ast.Call) -> str:
+    """The last part of the name that is called."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""

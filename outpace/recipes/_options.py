@@ -1,0 +1,131 @@
+"""From a recipe and plain values (strings from a command line, numbers from JSON) to parts that can run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from outpace.core.contracts import Parts, Recipe, Target
+
+YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+class RecipeError(ValueError):
+    """A recipe that does not exist, cannot be loaded or cannot be built this way; the message is for users."""
+
+
+def identifier(name: str) -> str:
+    """The name with dashes, as users see it."""
+    return name.strip().lower().replace("_", "-")
+
+
+def unknown(kind: str, name: str, known: list[str]) -> str:
+    """The sentence for a name that is not there, with the nearest ones that are."""
+    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"there is no {kind} {name}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+
+
+def build(
+    recipe: Recipe,
+    target: Target,
+    options: Mapping[str, Any],
+    open_model: Callable[[Any], Target],  # what a user gives for another model -> that model
+) -> Parts:
+    """The parts of a method, its options checked against the recipe's signature."""
+    hints, known = hints_of(recipe), recipe.options
+    values: dict[str, Any] = {}
+    for given, value in options.items():
+        name = given.replace("-", "_")
+        if name not in known:
+            raise RecipeError(unknown_option(recipe, name))
+        values[name] = convert(value, hints.get(name, Any), f"{recipe.name}: {name}", open_model)
+    missing = [name for name, p in known.items() if p.default is inspect.Parameter.empty and name not in values]
+    if missing:
+        models = any(models_in(hints.get(name)) for name in missing)
+        what = ": a smaller model with the same vocabulary (or use prompt-lookup, which needs none)" if models else ""
+        raise RecipeError(f"{recipe.name} needs {' and '.join(missing)}{what}")
+    for name, value in values.items():
+        if models_in(hints.get(name)):
+            for other in value if isinstance(value, tuple) else (value,):
+                same_size(target, other, name)
+    return recipe(target, **values)
+
+
+def hints_of(recipe: Recipe) -> dict[str, Any]:
+    """The annotation of each option, as a type."""
+    try:
+        return get_type_hints(recipe.build)
+    except NameError as error:
+        raise RecipeError(f"the recipe {recipe.name} has an annotation that cannot be read: {error}") from error
+
+
+def unknown_option(recipe: Recipe, name: str) -> str:
+    """The sentence for an option that the recipe does not have."""
+    known = [identifier(option) for option in recipe.options]
+    has = f"it has {', '.join(known)}" if known else "it has none"
+    return f"{unknown(f'option of {recipe.name} called', identifier(name), known)}; {has}".replace("?;", "?")
+
+
+def models_in(hint: Any) -> bool:
+    """Whether an option of this annotation is another model, or several."""
+    from outpace.core.contracts import Target
+
+    return hint is Target or any(models_in(part) for part in get_args(hint))
+
+
+def same_size(target: Target, other: Target, name: str) -> None:
+    """Refuse a draft whose tokens cannot be the target's."""
+    if other.vocab != target.vocab:
+        raise RecipeError(
+            f"the {name} model has a vocabulary of {other.vocab} tokens and the target one of {target.vocab}: "
+            "use a smaller model of the target's own family, or a method that needs no model such as prompt-lookup"
+        )
+
+
+def convert(value: Any, hint: Any, name: str, open_model: Callable[[Any], Target]) -> Any:
+    """A value as the annotation wants it; strings are read, models are opened."""
+    from outpace.core.contracts import Target
+
+    if get_origin(hint) in (Union, UnionType):
+        return _first_that_fits(value, get_args(hint), name, open_model)
+    if hint is Target:
+        return open_model(value)
+    if get_origin(hint) is tuple:
+        parts = [part for part in value.split(",") if part] if isinstance(value, str) else value
+        each = get_args(hint)[0]
+        if not isinstance(parts, list | tuple):
+            parts = [parts]
+        return tuple(convert(part, each, name, open_model) for part in parts)
+    if hint is bool:
+        word = str(value).lower()
+        if word not in YES + NO:
+            raise RecipeError(f"{name} is true or false, not {value!r}")
+        return word in YES
+    if hint in (int, float):
+        try:
+            number = hint(value)
+        except (TypeError, ValueError):
+            number = None
+        if number is None or isinstance(value, bool) or (hint is int and number != float(value)):
+            kind = "a whole number" if hint is int else "a number"
+            raise RecipeError(f"{name} is {kind}, not {value!r}")
+        return number
+    if hint is str:
+        return str(value)
+    return value
+
+
+def _first_that_fits(value: Any, hints: tuple[Any, ...], name: str, open_model: Callable[[Any], Target]) -> Any:
+    if type(None) in hints and (value is None or value == "none"):
+        return None
+    problem: RecipeError | None = None
+    for hint in (hint for hint in hints if hint is not type(None)):
+        try:
+            return convert(value, hint, name, open_model)
+        except RecipeError as error:
+            problem = problem or error
+    raise problem or RecipeError(f"{name} cannot be {value!r}")
