@@ -6,8 +6,15 @@ import ast
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from mkdocs.structure.files import File
+
+from outpace import recipes
+from outpace.core.contracts import Recipe
+from outpace.recipes import Entry
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->$", re.MULTILINE)
@@ -29,52 +36,43 @@ def source_of(path: str, name: str) -> str:
     return inspect.cleandoc("\n" + "\n".join(lines))
 
 
-def recipes() -> dict[str, Any]:
-    from outpace import recipes as catalogue
-
-    return dict(sorted(catalogue.find().items()))
-
-
 def linked(paper: str) -> str:
-    if re.fullmatch(r"\d{4}\.\d{4,5}(v\d+)?", paper):
-        return f"[arXiv {paper}](https://arxiv.org/abs/{paper})"
-    url = paper if paper.startswith("http") else f"https://{paper}"
-    return f"[{paper}]({url})" if re.match(r"[\w.-]+\.\w+/", paper) or paper.startswith("http") else paper
+    """A paper as a link, where it names a place."""
+    if number := re.fullmatch(r"(?:arXiv:)?(\d{4}\.\d{4,5}(?:v\d+)?)", paper):
+        return f"[arXiv:{number[1]}](https://arxiv.org/abs/{number[1]})"
+    if re.match(r"(https?://)?[\w-]+(\.[\w-]+)+/", paper):
+        return f"[{paper}]({paper if '://' in paper else 'https://' + paper})"
+    return paper
 
 
-def method_page(recipe: Any) -> str:
+def method_page(recipe: Recipe, guarantee: str) -> str:
     """A method's page: the docstring of its file, its options and its source."""
     module = sys.modules[recipe.build.__module__]
-    doc = inspect.cleandoc(module.__doc__ or recipe.summary)
-    rest = doc.partition("\n")[2].strip()
-    lines = [f"# {recipe.name}", "", recipe.summary, "", rest, "", f"Paper: {linked(recipe.paper)}", ""]
+    rest = inspect.cleandoc(module.__doc__ or "").partition("\n")[2].strip()
+    lines = [f"# {recipe.name}", "", recipe.summary, "", rest, ""]
+    lines += [f"Promise: **{guarantee.upper()}**. Paper: {linked(recipe.paper)}. Family: {recipe.family}.", ""]
     lines += [f'Use it with `--method {recipe.name}`, or `method="{recipe.name}"` in Python.', ""]
-    options = {
-        name: parameter
-        for name, parameter in inspect.signature(recipe.build).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-    if options:
+    if recipe.options:
         lines += ["| Option | Type | Default |", "|---|---|---|"]
-        for name, parameter in options.items():
-            kind = parameter.annotation if isinstance(parameter.annotation, str) else str(parameter.annotation)
+        for name, parameter in recipe.options.items():
+            kind = re.sub(r"\b\w+\.(?=\w)", "", inspect.formatannotation(parameter.annotation))
             default = "required" if parameter.default is inspect.Parameter.empty else f"`{parameter.default!r}`"
-            lines.append(f"| `{name.replace('_', '-')}` | `{kind.replace('|', chr(92) + '|')}` | {default} |")
+            lines.append(f"| `{name.replace('_', '-')}` | `{kind}` | {default} |")
     path = Path(inspect.getsourcefile(module) or "")
     lines += ["", f"## {path.name}", "", "````python", path.read_text(encoding="utf-8").rstrip(), "````", ""]
     return "\n".join(lines)
 
 
-def method_table(found: dict[str, Any]) -> str:
-    rows = [f"| [{name}]({name}.md) | {recipe.summary} |" for name, recipe in found.items()]
-    return "\n".join(["| Method | What it does |", "|---|---|", *rows])
+def method_table(catalogue: Iterable[Entry]) -> str:
+    rows = [f"| [{e.name}]({e.name}.md) | {e.guarantee.upper()} | {e.family} | {e.summary} |" for e in catalogue]
+    return "\n".join(["| Method | Promise | Family | What it does |", "|---|---|---|---|", *rows])
 
 
 def on_files(files: Any, config: Any) -> Any:
-    from mkdocs.structure.files import File
-
-    for name, recipe in recipes().items():
-        files.append(File.generated(config, f"methods/{name}.md", content=method_page(recipe)))
+    found = recipes.find()
+    for entry in recipes.entries():
+        content = method_page(found[entry.name], entry.guarantee)
+        files.append(File.generated(config, f"methods/{entry.name}.md", content=content))
     return files
 
 
@@ -83,5 +81,5 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return f"```python\n{source_of(match['path'], match['name'])}\n```"
 
     if METHODS in markdown:
-        markdown = markdown.replace(METHODS, method_table(recipes()))
+        markdown = markdown.replace(METHODS, method_table(recipes.entries()))
     return SOURCE.sub(shown, markdown)
