@@ -67,6 +67,10 @@ class Session:
             yield from self._prefill()
             yield from (self.parts.schedule or sequential)(self)
 
+    def output(self, slot: int) -> list[int]:
+        """The tokens emitted in this slot so far."""
+        return self.history[slot, self.prompt_lengths[slot] : self.lengths[slot]].tolist()
+
     def context(self) -> Context:
         """What is known now; every context handed out starts a new turn, so its noise is fresh."""
         self._clock, self._seconds = perf_counter(), {}

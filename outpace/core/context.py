@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from outpace.core.noise import Apart, Noise
+
 if TYPE_CHECKING:
     from outpace.core.contracts import Cache
-    from outpace.core.noise import Noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +59,7 @@ class Context:
         if len(self.tokens) == 1:
             return self.tokens[0][-1:]
         return torch.stack([row[-1] for row in self.tokens])
+
+    def apart(self, index: int) -> Context:
+        """The same context with noise of its own, for one of several parts that draw in the same step."""
+        return replace(self, noise=Apart(self.noise, index))

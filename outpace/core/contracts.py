@@ -251,6 +251,7 @@ class Recipe:
     paper: str
     summary: str  # first line of the file's docstring
     family: str
+    guarantee: Guarantee
     build: Callable[..., Parts]  # (target, *, option=default, ...): the signature is the configuration
 
     def __call__(self, *args: object, **options: object) -> Parts:
@@ -263,12 +264,14 @@ class Recipe:
         return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def recipe(*, paper: str, family: str) -> Callable[[Callable[..., Parts]], Recipe]:
+def recipe(
+    *, paper: str, family: str, guarantee: Guarantee = Guarantee.EXACT
+) -> Callable[[Callable[..., Parts]], Recipe]:
     """Mark the function that builds a method's parts."""
 
     def mark(build: Callable[..., Parts]) -> Recipe:
         doc = (sys.modules[build.__module__].__doc__ or build.__doc__ or "").strip()
         summary = doc.splitlines()[0] if doc else ""
-        return Recipe(build.__name__.replace("_", "-"), paper, summary, family, build)
+        return Recipe(build.__name__.replace("_", "-"), paper, summary, family, guarantee, build)
 
     return mark

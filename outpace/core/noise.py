@@ -124,3 +124,22 @@ class KeyedNoise(Chooser):
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
         return [uniform < chance for uniform, chance in zip(self.uniforms(key), accept, strict=True)]
+
+
+class Apart:
+    """The same noise under keys of its own, so that two parts of one step never share a draw."""
+
+    def __init__(self, noise: Noise, index: int) -> None:
+        self._noise, self._shift = noise, index << 16
+
+    def _key(self, key: Key) -> Key:
+        return Key(key.rows, key.nodes, key.depths, key.use, key.draw + self._shift)
+
+    def choose(self, probs: Tensor, key: Key) -> Tensor:
+        return self._noise.choose(probs, self._key(key))
+
+    def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
+        return self._noise.flip(accept, self._key(key))
+
+    def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:
+        return self._noise.draw(probs, k, self._key(key), replace=replace)

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from outpace.core.claim import Claim
+from outpace.core.claim import Claim, merge_claims
 
 
 class Forest:
@@ -163,6 +163,18 @@ class TokenTree:
         return deepest
 
 
+    def merge(self, other: TokenTree) -> TokenTree:
+        """Both drafts below the same roots; equal tokens of the two stay separate nodes, since each has a law of its own."""
+        rows = self.forest.num_rows
+        if rows != other.forest.num_rows or not torch.equal(self.tokens[:rows], other.tokens[:rows]):
+            raise ValueError("only trees of the same roots can be merged")
+        shift = len(self) - rows
+        parents = [parent + shift if parent >= rows else parent for parent in other.forest.parents[rows:]]
+        forest = Forest.of((*self.forest.parents, *parents), rows)
+        claim = merge_claims(self.claim, len(self), other.claim, len(other), rows)
+        return TokenTree(torch.cat([self.tokens, other.tokens[rows:]]), forest, None, claim)
+
+
 @dataclass(frozen=True)
 class Shape:
     """A fixed tree for one row: `parents[i]` is the parent of draft node i + 1, node 0 being the root."""
@@ -192,12 +204,17 @@ class Shape:
         return Shape(tuple(parents))
 
     @cached_property
-    def levels(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Per depth the (node, number of children) of every node that has children."""
-        counts: dict[int, int] = {}
-        depths = [0]
-        for parent in self.parents:
-            counts[parent] = counts.get(parent, 0) + 1
-            depths.append(depths[parent] + 1)
-        depth = depths[-1] if self.parents else 0
-        return tuple(tuple((n, counts[n]) for n in sorted(counts) if depths[n] == level) for level in range(depth))
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """(S + 1,) per node of the shape, the root included, its children."""
+        children: list[list[int]] = [[] for _ in range(len(self.parents) + 1)]
+        for node, parent in enumerate(self.parents, 1):
+            children[parent].append(node)
+        return tuple(tuple(below) for below in children)
+
+    @property
+    def depth(self) -> int:
+        """Edges on its longest path."""
+        depth, node = 0, len(self.parents)
+        while node:
+            node, depth = self.parents[node - 1], depth + 1
+        return depth

@@ -1,0 +1,31 @@
+"""Stop drafting after a token the drafter was unsure of; what was drawn stays, since dropping it would void its claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outpace.core.context import Context
+from outpace.core.contracts import Frontier, Plan, Step, Want
+
+
+class Confidence:
+    """core.contracts.Controller: chains of at most `depth`, not extended below a node believed in less than `threshold`."""
+
+    want = Want()
+
+    def __init__(self, depth: int, threshold: float) -> None:
+        if not 0 < threshold <= 1:
+            raise ValueError(f"threshold is {threshold}; give a probability above 0 and at most 1")
+        self._depth, self._threshold = depth, threshold
+
+    def plan(self, ctx: Context) -> Plan:
+        return Plan((self._depth,) * len(ctx.slots), stop=self._unsure)
+
+    def _unsure(self, frontier: Frontier) -> list[bool]:
+        return [confidence < self._threshold for confidence in frontier.confidence]
+
+    def observe(self, step: Step) -> None:
+        """Nothing to learn."""
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Nothing kept."""

@@ -1,0 +1,135 @@
+"""Growing a draft tree: the only place where claims are made, so a drawn token never leaves without its law.
+
+Letters: B rows, M parents that get children, K columns of q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from outpace.core.claim import Drawn
+from outpace.core.noise import Key, Noise
+from outpace.core.tree import Forest, TokenTree
+
+DRAFT = "draft"
+
+
+class Grower:
+    """Mutable and private to one `propose`: appends to lists, joins them in `tree`."""
+
+    def __init__(self, roots: Tensor, *, confidence: bool = False) -> None:  # (B,) int64
+        self._num_rows = len(roots)
+        self._tokens = [roots]
+        self.parents = [-1] * self._num_rows
+        self.rows = list(range(self._num_rows))
+        self._depths = [0] * self._num_rows
+        self._local = [0] * self._num_rows
+        self._sizes = [1] * self._num_rows
+        self._confidence: list[Tensor] | None = [torch.ones(self._num_rows)] if confidence else None
+        self._q: list[Tensor] = []
+        self._ids: list[Tensor] = []
+        self._claim_row = [-1] * self._num_rows
+        self._parent_row = [-1] * self._num_rows
+        self._replace: list[bool] = []
+        self._draws = [0] * self._num_rows
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    @property
+    def keeps_confidence(self) -> bool:
+        """Whether new nodes must come with the drafter's belief in them."""
+        return self._confidence is not None
+
+    def beliefs(self) -> list[float]:
+        """(N,) probability of each node given its parent; 1 for roots."""
+        assert self._confidence is not None
+        return torch.cat(self._confidence).tolist()
+
+    def add_drawn(
+        self,
+        at: Sequence[int],
+        q: Tensor,  # (M, K) laws that sum to 1
+        k: int | Sequence[int],
+        noise: Noise,
+        ids: Tensor | None = None,  # (M, K) tokens of the columns; None: column k is token k
+        *,
+        replace: bool = False,
+    ) -> list[int]:
+        """Draw `k` children of every node in `at` from its row of q; fewer where the support is used up."""
+        counts = [k] * len(at) if isinstance(k, int) else list(k)
+        most = max(counts)
+        key = Key(
+            [self.rows[n] for n in at],
+            [self._local[n] for n in at],
+            [self._depths[n] for n in at],
+            DRAFT,
+            max(self._draws[n] for n in at),
+        )
+        columns = noise.draw(q, most, key, replace=replace)
+        tokens = columns if ids is None else ids.gather(1, columns.clamp(min=0))
+        first = len(self._replace)
+        self._q.append(q)
+        if ids is not None:
+            self._ids.append(ids)
+        self._replace.extend([replace] * len(at))
+        for index, node in enumerate(at):
+            self._parent_row[node] = first + index
+            self._draws[node] = key.draw + most
+        if len(at) == most == 1:
+            return self._append(at, tokens[0], [first], q.gather(1, columns)[0] if self._confidence is not None else None)
+        drawn = columns.tolist()
+        pairs = [(m, j) for m, count in enumerate(counts) for j in range(count) if drawn[m][j] >= 0]
+        picked = torch.tensor([m * most + j for m, j in pairs], dtype=torch.int64, device=q.device)
+        belief = q.gather(1, columns.clamp(min=0)).flatten()[picked] if self._confidence is not None else None
+        return self._append([at[m] for m, _ in pairs], tokens.flatten()[picked], [first + m for m, _ in pairs], belief)
+
+    def add_chosen(self, at: Sequence[int], tokens: Tensor, belief: Tensor | None = None) -> list[int]:
+        """Append one child to every node in `at` (repeat a node for several): chosen, so without a claim."""
+        return self._append(at, tokens, [-1] * len(at), belief)
+
+    def tree(self) -> TokenTree:
+        """What has grown so far."""
+        tokens = self._tokens[0] if len(self._tokens) == 1 else torch.cat(self._tokens)
+        claim = None
+        if self._q:
+            claim = Drawn(
+                q=self._q[0] if len(self._q) == 1 else torch.cat(self._q),
+                row=tuple(self._claim_row),
+                parent_row=tuple(self._parent_row),
+                replace=tuple(self._replace),
+                ids=torch.cat(self._ids) if self._ids else None,
+            )
+        return TokenTree(tokens, self._forest(), self._log_confidence(), claim)
+
+    def structure(self) -> TokenTree:
+        """The same tree without its claim: what a drafter's own model reads between two levels."""
+        return TokenTree(torch.cat(self._tokens), self._forest())
+
+    def _forest(self) -> Forest:
+        return Forest.of(tuple(self.parents), self._num_rows)
+
+    def _log_confidence(self) -> Tensor | None:
+        return None if self._confidence is None else torch.cat(self._confidence).log()
+
+    def _append(self, at: Sequence[int], tokens: Tensor, rows: Sequence[int], belief: Tensor | None) -> list[int]:
+        first = len(self.parents)
+        self._tokens.append(tokens)
+        for node, claim_row in zip(at, rows, strict=True):
+            row = self.rows[node]
+            self.parents.append(node)
+            self.rows.append(row)
+            self._depths.append(self._depths[node] + 1)
+            self._local.append(self._sizes[row])
+            self._sizes[row] += 1
+            self._claim_row.append(claim_row)
+            self._parent_row.append(-1)
+            self._draws.append(0)
+        if self._confidence is not None:
+            if belief is None:
+                raise ValueError("this tree keeps confidence: pass the drafter's probability of each token")
+            self._confidence.append(belief.float().cpu())
+        return list(range(first, len(self.parents)))

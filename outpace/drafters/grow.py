@@ -1,0 +1,104 @@
+"""Growing a tree level by level from a model that scores nodes: sampled children with a claim, or the likeliest ones.
+
+Letters: F frontier nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from outpace.core.context import Context
+from outpace.core.contracts import Frontier, Plan
+from outpace.core.grower import Grower
+from outpace.core.tree import TokenTree
+from outpace.sampling.warp import warp
+
+Read = Callable[[TokenTree], tuple[int, Tensor]]  # what has grown -> (first node read, logits of the nodes from it on)
+
+
+def grow(ctx: Context, plan: Plan, read: Read, *, sampled: bool, replace: bool = False) -> TokenTree:
+    """Extend every row's root by the plan; `read` is called once a level, with all that has grown so far.
+
+    Rows at temperature 0 get the likeliest tokens: a draw from a one-hot law has no second choice.
+    """
+    grower = Grower(ctx.roots, confidence=plan.stop is not None)
+    frontier = [row for row, depth in enumerate(plan.depth) if depth > 0]
+    places = dict.fromkeys(frontier, 0)  # node -> the node of the plan's shape it stands for
+    for level in range(max(plan.depth, default=0)):
+        if plan.shape is not None:
+            frontier = [node for node in frontier if plan.shape.children[places[node]]]
+        if level and min(plan.depth) <= level:
+            frontier = [node for node in frontier if plan.depth[grower.rows[node]] > level]
+        if level and plan.stop is not None and frontier:
+            stop = plan.stop(_view(grower, frontier))
+            frontier = [node for node, stopped in zip(frontier, stop, strict=True) if not stopped]
+        if not frontier:
+            break
+        first, logits = read(grower.structure() if level else TokenTree.roots(ctx.roots))
+        if len(frontier) != len(logits):
+            logits = logits[[node - first for node in frontier]]
+        widths = [1] * len(frontier)
+        if plan.shape is not None:
+            widths = [len(plan.shape.children[places[node]]) for node in frontier]
+        before = len(grower)
+        _add(grower, frontier, widths, logits, ctx, sampled, replace)
+        if plan.shape is not None:
+            ranks = dict.fromkeys(frontier, 0)
+            for node in range(before, len(grower)):
+                above = grower.parents[node]
+                places[node] = plan.shape.children[places[above]][ranks[above]]
+                ranks[above] += 1
+        frontier = list(range(before, len(grower)))
+    return grower.tree()
+
+
+def _add(
+    grower: Grower, at: list[int], widths: list[int], logits: Tensor, ctx: Context, sampled: bool, replace: bool
+) -> None:
+    """Children of the frontier: drawn in the rows that sample, chosen in the others."""
+    drawn = [sampled and not ctx.sampling[grower.rows[node]].greedy for node in at]
+    if all(drawn):
+        q = warp(logits, [ctx.sampling[grower.rows[node]] for node in at])
+        grower.add_drawn(at, q, widths, ctx.noise, replace=replace)
+    elif not any(drawn):
+        _choose(grower, at, widths, logits)
+    else:
+        for kind in (True, False):
+            picked = [index for index, each in enumerate(drawn) if each is kind]
+            part = [at[index] for index in picked], [widths[index] for index in picked], logits[picked]
+            _add(grower, *part, ctx, kind, replace)
+
+
+def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Tensor) -> None:
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    most = max(widths)
+    if most == 1:
+        tokens, nodes = logits.argmax(-1), list(at)
+        kept = tokens[:, None]
+    else:
+        kept = logits.topk(min(most, logits.shape[-1])).indices
+        most = kept.shape[1]
+        pairs = [(m, j) for m, width in enumerate(widths) for j in range(min(width, most))]
+        nodes = [at[m] for m, _ in pairs]
+        tokens = kept.flatten()[[m * most + j for m, j in pairs]]
+    belief = None
+    if grower.keeps_confidence:
+        parents = {node: index for index, node in enumerate(at)}
+        belief = logits.softmax(-1)[[parents[node] for node in nodes], tokens]
+    grower.add_chosen(nodes, tokens, belief)
+
+
+def _view(grower: Grower, nodes: Sequence[int]) -> Frontier:
+    """What a controller may know of the nodes about to be extended."""
+    beliefs = grower.beliefs()
+    paths = []
+    for node in nodes:
+        path = 1.0
+        while node >= 0:
+            path *= beliefs[node]
+            node = grower.parents[node]
+        paths.append(path)
+    return Frontier(nodes, [grower.rows[n] for n in nodes], [beliefs[n] for n in nodes], paths)

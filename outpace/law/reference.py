@@ -1,0 +1,42 @@
+"""The law that plain decoding gives, computed without the engine: products of the target's own probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from outpace.core.context import Sampling
+from outpace.sampling.warp import warp
+
+Logits = Callable[[list[tuple[int, ...]]], Tensor]  # M texts of one length -> (M, V) logits of the next token
+
+
+def plain_law(logits: Logits, prompt: Sequence[int], sampling: Sampling) -> dict[tuple[int, ...], float]:
+    """Continuation -> its probability under plain decoding with these settings."""
+    finished: dict[tuple[int, ...], float] = {}
+    open_texts: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(sampling.max_tokens):
+        texts = list(open_texts)
+        laws = warp(logits([(*prompt, *text) for text in texts]), [sampling] * len(texts))
+        following: dict[tuple[int, ...], float] = {}
+        for text, law in zip(texts, laws.tolist(), strict=True):
+            for token, chance in enumerate(law):
+                if chance > 0:
+                    ended = token in sampling.stop
+                    (finished if ended else following)[(*text, token)] = open_texts[text] * chance
+        open_texts = following
+        if not open_texts:
+            break
+    return finished | open_texts
+
+
+def difference(one: dict[tuple[int, ...], float], other: dict[tuple[int, ...], float]) -> float:
+    """Largest difference of any outcome's probability."""
+    return max((abs(one.get(text, 0.0) - other.get(text, 0.0)) for text in one.keys() | other.keys()), default=0.0)
+
+
+def table_logits(logits: Tensor, state: Callable[[Sequence[int]], int]) -> Logits:
+    """`Logits` of a table model."""
+    return lambda texts: logits[torch.tensor([state(text) for text in texts])]

@@ -1,0 +1,14 @@
+"""Autoregressive decoding: one token per forward, the baseline of every comparison.
+
+New here: nothing. Reuses: Nothing, Match, Fixed. Exact by definition.
+"""
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Parts, Target, recipe
+from outpace.drafters.nothing import Nothing
+from outpace.verifiers.match import Match
+
+
+@recipe(paper="the baseline", family="base")
+def autoregressive(target: Target) -> Parts:
+    return Parts(target, Nothing(), Match(), Fixed(0))

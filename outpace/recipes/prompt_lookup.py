@@ -1,0 +1,15 @@
+"""Prompt lookup (Saxena 2023): draft what followed the last n-gram the first time it occurred in the text so far.
+
+New here: nothing. Reuses: NGram, Match, Fixed. Exact at any temperature: its tokens carry no claim. As in the author's
+code only a continuation of the full `depth` counts; `clip` also takes shorter ones, as transformers does.
+"""
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Parts, Target, recipe
+from outpace.drafters.ngram import NGram
+from outpace.verifiers.match import Match
+
+
+@recipe(paper="github.com/apoorvumang/prompt-lookup-decoding", family="training-free")
+def prompt_lookup(target: Target, *, longest: int = 3, depth: int = 10, clip: bool = False) -> Parts:
+    return Parts(target, NGram(longest, clip=clip), Match(), Fixed(depth))

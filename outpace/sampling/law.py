@@ -1,0 +1,109 @@
+"""The target's law at the nodes of a scored tree, warped lazily: p for every node is the largest avoidable cost.
+
+Letters: N nodes, M of them asked for, V vocabulary, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from outpace.core.context import Context
+from outpace.core.contracts import Scores
+from outpace.core.noise import TARGET, Key, Noise
+from outpace.core.tree import TokenTree
+from outpace.sampling.warp import warp
+
+Processor = Callable[[Tensor, Tensor], Tensor]  # (1, T) history, (1, V) logits -> (1, V) logits
+
+
+class TargetLaw:
+    """core.contracts.Law over one forward's scores."""
+
+    def __init__(self, scores: Scores, tree: TokenTree, ctx: Context, processor: Processor | None = None) -> None:
+        if scores.logits is None or scores.first:
+            raise ValueError("a law needs the logits of every node of the tree, the roots included")
+        self._logits = scores.logits
+        self._tree, self._ctx, self._processor = tree, ctx, processor
+        self._probs: dict[int, Tensor] = {}
+        self._all: Tensor | None = None
+        self.seconds = 0.0
+
+    def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
+        rows, sampling = self._tree.forest.rows, self._ctx.sampling
+        asked = range(len(rows)) if nodes is None else nodes
+        greedy = [node for node in asked if sampling[rows[node]].greedy]
+        if len(greedy) == len(asked):
+            return self._argmax(nodes, asked)
+        if not greedy:
+            return self._sample(nodes, asked, noise, use)
+        sampled = [node for node in asked if not sampling[rows[node]].greedy]
+        found = dict(zip(greedy, self._argmax(greedy, greedy), strict=True))
+        found.update(zip(sampled, self._sample(sampled, sampled, noise, use), strict=True))
+        return [found[node] for node in asked]
+
+    def probs(self, nodes: Sequence[int] | None) -> Tensor:
+        began = perf_counter()
+        if self._all is None and (nodes is None or len(nodes) == len(self._tree)):
+            self._all = self._warp(None, range(len(self._tree)))
+        if self._all is not None:
+            probs = self._all if nodes is None else self._all[list(nodes)]
+        else:
+            asked = [node for node in nodes or () if node not in self._probs]
+            if asked:
+                self._probs.update(zip(asked, self._warp(asked, asked).unbind(), strict=True))
+            probs = torch.stack([self._probs[node] for node in nodes or ()])
+        self.seconds += perf_counter() - began
+        return probs
+
+    def _argmax(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> list[int]:
+        began = perf_counter()
+        # float32 first: argmax over bfloat16 is several times slower on a CPU
+        values, tokens = self._rows(nodes, asked).max(-1)
+        _check(values)
+        self.seconds += perf_counter() - began
+        return tokens.tolist()
+
+    def _sample(self, nodes: Sequence[int] | None, asked: Sequence[int], noise: Noise, use: str) -> list[int]:
+        forest = self._tree.forest
+        probs = self.probs(nodes)
+        began = perf_counter()
+        if nodes is None:
+            key = Key(forest.rows, forest.local, forest.depths, use)
+        else:
+            rows, local, depths = forest.rows, forest.local, forest.depths
+            key = Key([rows[n] for n in asked], [local[n] for n in asked], [depths[n] for n in asked], use)
+        tokens = noise.choose(probs, key).tolist()
+        self.seconds += perf_counter() - began
+        return tokens
+
+    def _warp(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
+        rows, sampling = self._tree.forest.rows, self._ctx.sampling
+        probs = warp(self._rows(nodes, asked), [sampling[rows[node]] for node in asked])
+        _check(probs[:, 0])  # softmax spreads one NaN over its whole row
+        return probs
+
+    def _rows(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
+        logits = self._logits if nodes is None else self._logits[list(nodes)]
+        if logits.dtype not in (torch.float32, torch.float64):
+            logits = logits.float()
+        if self._processor is None:
+            return logits
+        return torch.cat([self._processor(self._history(n), row[None]) for n, row in zip(asked, logits, strict=True)])
+
+    def _history(self, node: int) -> Tensor:  # (1, T)
+        """The tokens that the node's law is conditioned on, its own included."""
+        forest = self._tree.forest
+        row = forest.rows[node]
+        path = self._tree.tokens[forest.path(node)[1:]]
+        return torch.cat([self._ctx.tokens[row].to(path.device), path])[None]
+
+
+def _check(values: Tensor) -> None:
+    if any(value != value for value in values.tolist()):
+        raise FloatingPointError(
+            "the target gave NaN logits: load it in float32 (--dtype float32) or check its weights"
+        )

@@ -1,0 +1,58 @@
+"""Temperature, top-k and top-p: from logits to a law.
+
+Order and definition are those of transformers' processors: temperature, then top-k, then the smallest head of the
+sorted law whose mass reaches top-p.
+
+Letters: M rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from outpace.core.context import Sampling
+
+HEAD = 1024  # top-p looks at this many tokens before it sorts a whole vocabulary
+
+
+def warp(logits: Tensor, sampling: Sequence[Sampling]) -> Tensor:  # (M, V), M of them -> (M, V)
+    """The laws that these requests sample from, at least float32; temperature 0 gives one-hot rows."""
+    # float32: probabilities in half precision cannot tell apart what verification compares; float64 stays
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    first = sampling[0]
+    if all(each is first or _same(each, first) for each in sampling):
+        return _warp(logits, first)
+    return torch.cat([_warp(logits[row : row + 1], each) for row, each in enumerate(sampling)])
+
+
+def _same(one: Sampling, other: Sampling) -> bool:
+    return (one.temperature, one.top_k, one.top_p) == (other.temperature, other.top_k, other.top_p)
+
+
+def _warp(logits: Tensor, sampling: Sampling) -> Tensor:
+    if sampling.greedy:
+        return torch.zeros_like(logits).scatter_(1, logits.argmax(-1, keepdim=True), 1)
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    if 0 < sampling.top_k < logits.shape[-1]:
+        threshold = logits.topk(sampling.top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < threshold, float("-inf"))
+    probs = logits.softmax(-1)
+    if sampling.top_p < 1:
+        probs = _nucleus(probs, sampling.top_p)
+    return probs
+
+
+def _nucleus(probs: Tensor, top_p: float) -> Tensor:
+    """Keep the tokens before which less than `top_p` of the mass stands."""
+    # sorting a vocabulary of 128k costs more than a small model's forward: try the head first
+    values, ids = probs.topk(min(HEAD, probs.shape[-1]))
+    if bool((values.sum(-1) < top_p).any()):
+        values, ids = probs.sort(-1, descending=True)
+    before = values.cumsum(-1) - values
+    values = values.masked_fill(before >= top_p, 0)
+    kept = torch.zeros_like(probs).scatter_(1, ids, values)
+    return kept / kept.sum(-1, keepdim=True)

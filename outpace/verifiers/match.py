@@ -1,0 +1,32 @@
+"""Match: let the target choose its own token at every node, and follow the draft while it agrees.
+
+Needs no claim and is exact for any draft whatsoever; with noise keyed by position its text is that of plain decoding
+under the same seed. Optimal for chosen (top-k, retrieved) tokens, less generous than rejection for drawn ones.
+"""
+
+from __future__ import annotations
+
+from outpace.core.claim import Claim
+from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
+from outpace.core.noise import Noise
+from outpace.core.tree import TokenTree
+
+
+class Match:
+    """core.contracts.Verifier by matching."""
+
+    want = Want()
+    accepts = (Claim,)  # it never reads them
+    guarantee = Guarantee.EXACT
+
+    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
+        forest = tree.forest
+        chosen, tokens, children = law.choose(None, noise), tree.tokens.tolist(), forest.children
+        leaf, bonus = [], []
+        for root in range(forest.num_rows):
+            level = [root]
+            while below := [c for node in level for c in children[node] if tokens[c] == chosen[level[0]]]:
+                level = below  # several where independent draws repeated a token; their subtrees count as one
+            leaf.append(level[0])
+            bonus.append(chosen[level[0]])
+        return Verdict(leaf, bonus)

@@ -1,0 +1,161 @@
+"""Recursive rejection: test the drawn siblings of a node in turn, each against what the refused ones left of p.
+
+A drawn sibling x is accepted with probability min(1, r(x) / q(x)), where r is p at first and the normalised positive
+part of r - q after each refusal (Leviathan et al. 2023 for one sibling; Yang et al. 2024 for draws without replacement;
+Miao et al. 2024 for several drafters). Chosen siblings come last, by matching what is left. Exact at any temperature,
+provided every claim is true and siblings are tested in an order that does not depend on which tokens they are.
+
+Letters: N nodes, V vocabulary, K columns of q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from outpace.core.claim import Drawn
+from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
+from outpace.core.noise import TARGET, Key, Noise
+from outpace.core.tree import Forest, TokenTree
+from outpace.verifiers.match import Match
+
+ACCEPT, RESIDUAL, ORDER = "accept", "residual", "order"
+
+
+class Rejection:
+    """core.contracts.Verifier by recursive rejection; `random_order` tests independent siblings in random order."""
+
+    want = Want()
+    accepts = (Drawn,)
+    guarantee = Guarantee.EXACT
+
+    def __init__(self, *, random_order: bool = False) -> None:
+        self._random_order = random_order
+        self._match = Match()
+
+    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
+        claim, forest = tree.claim, tree.forest
+        if claim is None:
+            return self._match.verify(tree, law, scores, noise)
+        assert isinstance(claim, Drawn)
+        if forest.is_chain and claim.ids is None and -1 not in claim.row[forest.num_rows :]:
+            return _chains(tree, claim, law, noise)
+        ends = [self._walk(root, tree, claim, law, noise) for root in range(forest.num_rows)]
+        return Verdict([leaf for leaf, _ in ends], [bonus for _, bonus in ends])
+
+    def _walk(self, root: int, tree: TokenTree, claim: Drawn, law: Law, noise: Noise) -> tuple[int, int]:
+        forest, tokens = tree.forest, tree.tokens.tolist()
+        level = [root]  # the nodes spelt by the accepted tokens: several where two draws gave the same token
+        while True:
+            node = level[0]
+            below = [child for each in level for child in forest.children[each]]
+            if not below:
+                return node, law.choose([node], noise)[0]
+            drawn = [child for child in below if claim.row[child] >= 0]
+            if not drawn:
+                token = law.choose([node], noise)[0]
+            else:
+                token = self._test(node, drawn, tokens, forest, claim, law, noise)
+            level = [child for child in below if tokens[child] == token]
+            if not level:
+                return node, token
+
+    def _test(
+        self, node: int, drawn: list[int], tokens: list[int], forest: Forest, claim: Drawn, law: Law, noise: Noise
+    ) -> int:
+        """The token after this node: the first sibling accepted, else one drawn from what they left of p."""
+        p = left = law.probs([node])[0]
+        if self._random_order and len(drawn) > 1:
+            drawn = _shuffled(drawn, node, forest, claim, noise)
+        refused: dict[int, list[int]] = {}  # row of q -> tokens drawn from it and refused
+        for child in drawn:
+            token, q = tokens[child], _law_of(child, claim, refused, len(p))
+            belief = float(q[token])
+            assert belief > 0, f"token {token} is claimed to be drawn from a law that cannot give it"
+            if noise.flip([float(left[token]) / belief], _key(child, forest, ACCEPT))[0]:
+                return token
+            refused.setdefault(claim.row[child], []).append(token)
+            left = residual(left[None], q[None], p[None])[0]
+        return int(noise.choose(left[None], _key(node, forest, RESIDUAL)))
+
+
+def residual(p: Tensor, q: Tensor, otherwise: Tensor) -> Tensor:  # (M, V) each -> (M, V)
+    """What is left of p after q's share was offered and refused, rows sum to 1; `otherwise` where rounding left nothing."""
+    left = (p - q).clamp_(min=0)
+    mass = left.sum(-1, keepdim=True)
+    # a refusal proves that mass was left; less than this is rounding of the sums, not a law
+    enough = mass > (1e-14 if p.dtype == torch.float64 else 1e-7)
+    return torch.where(enough, left / mass, otherwise)
+
+
+def _law_of(child: int, claim: Drawn, refused: dict[int, list[int]], vocabulary: int) -> Tensor:  # (V,)
+    """The law this sibling was drawn from, given the earlier ones."""
+    row = claim.row[child]
+    q = claim.q[row]
+    if claim.ids is not None:
+        q = q.new_zeros(vocabulary).index_add_(0, claim.ids[row], q)
+    if claim.replace[row] or row not in refused:
+        return q
+    q = q.clone()
+    q[refused[row]] = 0
+    return q / q.sum()
+
+
+def _shuffled(drawn: list[int], node: int, forest: Forest, claim: Drawn, noise: Noise) -> list[int]:
+    """A uniformly random order, blind to the tokens (siblings drawn without replacement keep theirs)."""
+    if not all(claim.replace[claim.row[child]] for child in drawn):
+        raise ValueError("siblings drawn without replacement are tested in the order they were drawn")
+    left, order = list(drawn), []
+    while len(left) > 1:
+        equal = torch.full((1, len(left)), 1 / len(left), dtype=torch.float64)
+        key = Key([forest.rows[node]], [forest.local[node]], [forest.depths[node]], ORDER, len(order))
+        order.append(left.pop(int(noise.choose(equal, key))))
+    return order + left
+
+
+def _chains(tree: TokenTree, claim: Drawn, law: Law, noise: Noise) -> Verdict:
+    """The same rule for chains: all ratios at once, a walk on the host, one draw for all rows that end alike."""
+    forest, rows = tree.forest, tree.forest.num_rows
+    p = law.probs(None)
+    ratios: list[float] = []
+    if len(tree) > rows:
+        drafted = tree.tokens[rows:, None].to(p.device)
+        above = list(forest.parents[rows:])
+        straight = rows == 1 and above == list(range(len(above)))
+        p_token = (p[:-1] if straight else p[above]).gather(1, drafted)
+        q_token = (claim.q if claim.row[rows:] == tuple(range(len(above))) else claim.q[list(claim.row[rows:])]).gather(
+            1, drafted
+        )
+        assert bool((q_token > 0).all()), "a token is claimed to be drawn from a law that cannot give it"
+        ratios = (p_token / q_token)[:, 0].tolist()
+    leaf: list[int] = []
+    refused: list[int] = []  # nodes whose child was refused
+    for root in range(rows):
+        node = root
+        while below := forest.children[node]:
+            if not noise.flip([ratios[below[0] - rows]], _key(below[0], forest, ACCEPT))[0]:
+                refused.append(node)
+                break
+            node = below[0]
+        leaf.append(node)
+    ended = [node for node in leaf if not forest.children[node]]
+    bonus: dict[int, int] = {}
+    if ended:
+        bonus.update(zip(ended, noise.choose(p[ended], _keys(ended, forest, TARGET)).tolist(), strict=True))
+    if refused:
+        p_left = p[refused]
+        q_left = claim.q[[claim.row[forest.children[node][0]] for node in refused]]
+        left = residual(p_left, q_left, p_left)
+        bonus.update(zip(refused, noise.choose(left, _keys(refused, forest, RESIDUAL)).tolist(), strict=True))
+    return Verdict(leaf, [bonus[node] for node in leaf])
+
+
+def _key(node: int, forest: Forest, use: str) -> Key:
+    return Key((forest.rows[node],), (forest.local[node],), (forest.depths[node],), use)
+
+
+def _keys(nodes: Sequence[int], forest: Forest, use: str) -> Key:
+    rows, local, depths = forest.rows, forest.local, forest.depths
+    return Key([rows[n] for n in nodes], [local[n] for n in nodes], [depths[n] for n in nodes], use)
