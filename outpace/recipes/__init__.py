@@ -15,12 +15,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from outpace.recipes._catalogue import Entry, catalogue, source_of
-from outpace.recipes._options import RecipeError, build, identifier, unknown
+from outpace.recipes._options import RecipeError, configure, identifier, unknown
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
 
-__all__ = ["Entry", "RecipeError", "build", "entries", "find", "from_file", "get", "identifier", "names"]
+__all__ = ["Entry", "RecipeError", "configure", "entries", "find", "from_file", "get", "identifier", "names"]
 
 FOLDER = Path(__file__).parent
 GROUP = "outpace.recipes"

@@ -9,7 +9,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
-    from outpace.core.contracts import Parts, Recipe, Target
+    from outpace.core.contracts import Recipe, Target
 
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -29,13 +29,13 @@ def unknown(kind: str, name: str, known: list[str]) -> str:
     return f"there is no {kind} {name}" + (f"; did you mean {' or '.join(near)}?" if near else "")
 
 
-def build(
+def configure(
     recipe: Recipe,
     target: Target,
     options: Mapping[str, Any],
     open_model: Callable[[Any], Target],  # what a user gives for another model -> that model
-) -> Parts:
-    """The parts of a method, its options checked against the recipe's signature."""
+) -> dict[str, Any]:
+    """The recipe's keyword arguments: the options checked against its signature, other models opened."""
     hints, known = hints_of(recipe), recipe.options
     values: dict[str, Any] = {}
     for given, value in options.items():
@@ -52,7 +52,7 @@ def build(
         if models_in(hints.get(name)):
             for other in value if isinstance(value, tuple) else (value,):
                 same_size(target, other, name)
-    return recipe(target, **values)
+    return values
 
 
 def hints_of(recipe: Recipe) -> dict[str, Any]:

@@ -1,0 +1,12 @@
+"""The Python interface: load a model, let a method decode with it."""
+
+from outpace.api.generate import generate, generate_each, stream
+from outpace.api.model import Model, load
+from outpace.api.run import Piece, Result
+from outpace.api.speculative_config import translate
+from outpace.api.statistics import Statistics
+from outpace.api.stream import Stream
+
+__all__ = [
+    "Model", "Piece", "Result", "Statistics", "Stream", "generate", "generate_each", "load", "stream", "translate",
+]  # fmt: skip

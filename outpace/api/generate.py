@@ -1,0 +1,142 @@
+"""Decoding prompts with a method: all at once, batch by batch, or piece by piece."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outpace.api.model import Model, opener, room, wrap
+from outpace.api.prompts import Prompt, encode, listed
+from outpace.api.run import Result, Run
+from outpace.api.settings import Settings, settle
+from outpace.api.speculative_config import translate
+from outpace.api.stream import Stream
+from outpace.core.contracts import Parts, Recipe
+from outpace.recipes import RecipeError, configure, from_file, get
+
+METHOD = "speculative-sampling"
+
+
+@dataclass
+class Job:
+    """A call that has been checked: everything that can be wrong with its arguments has been found by now."""
+
+    model: Model
+    prompts: list[list[int]]
+    seeds: list[int]
+    room: list[int]
+    settings: Settings
+    recipe: Recipe
+    options: Mapping[str, Any]  # the recipe's keyword arguments, other models loaded
+
+    def parts(self) -> Parts:
+        """Parts of their own for each batch: what they remember of a slot ends with it."""
+        return self.recipe(self.model.target, **self.options)
+
+    def run(self, start: int, end: int, parts: Parts) -> Run:
+        """Some of the prompts as one batch."""
+        part = slice(start, end)
+        return Run(parts, self.prompts[part], self.seeds[part], self.room[part], self.settings, self.model.tokenizer)
+
+
+def generate(target: Any, prompts: Prompt | Sequence[Prompt], method: Any = METHOD, **options: Any) -> list[Result]:
+    """One result a prompt, in order. Options are those of `prepare`, all others go to the method."""
+    return list(generate_each(target, prompts, method, **options))
+
+
+def generate_each(
+    target: Any, prompts: Prompt | Sequence[Prompt], method: Any = METHOD, *, batch: int = 8, **options: Any
+) -> Iterator[Result]:
+    """The same results, each batch as soon as it is there."""
+    if batch < 1:
+        raise ValueError(f"batch is {batch}; decode at least one prompt at a time")
+    with ExitStack() as stack:
+        job = prepare(stack, target, prompts, method, **options)
+        for start in range(0, len(job.prompts), batch):
+            run = job.run(start, start + batch, job.parts())
+            for _ in run:
+                pass
+            yield from run.results()
+
+
+def stream(target: Any, prompt: Prompt, method: Any = METHOD, **options: Any) -> Stream:
+    """The text of one prompt, piece by piece."""
+    with ExitStack() as stack:
+        job = prepare(stack, target, prompt, method, **options)
+        if len(job.prompts) != 1:
+            raise ValueError(f"stream takes one prompt, not {len(job.prompts)}; generate takes several")
+        run = job.run(0, 1, job.parts())
+        return Stream(run, stack.pop_all())
+
+
+def prepare(
+    stack: ExitStack,
+    target: Any,  # what load returned, a name, or a transformers model
+    prompts: Prompt | Sequence[Prompt],  # text, token ids or chat messages, one or several
+    method: Any = METHOD,  # a name, a recipe, or a recipe file
+    *,
+    max_tokens: int | None = None,  # None: what the checkpoint says, or 256
+    temperature: float | None = None,  # None: what the checkpoint says, or greedy
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop: str | Sequence[str] | None = None,
+    seed: int | Sequence[int] | None = None,  # one for all rows, one each, or None: drawn, and reported
+    ignore_eos: bool = False,
+    defaults: bool = True,  # apply the checkpoint's generation_config
+    tokenizer: Any = None,  # for a transformers model, which brings none
+    speculative_config: str | Mapping[str, Any] | None = None,  # vLLM's, in place of method and options
+    **options: Any,
+) -> Job:
+    """Check a call and load what it needs."""
+    if speculative_config is not None:
+        if options or method != METHOD:
+            raise ValueError("speculative_config already names the method and its options: leave the others out")
+        method, options = translate(speculative_config)
+    recipe = resolve(method)
+    model = wrap(target, stack, tokenizer)
+    given = listed(prompts)
+    where = ["the prompt"] if len(given) == 1 else [f"prompt {index}" for index in range(1, len(given) + 1)]
+    tokens = [
+        encode(model.tokenizer, prompt, model.target.vocab, name) for prompt, name in zip(given, where, strict=True)
+    ]
+    settings = settle(
+        model.defaults if defaults else None,
+        model.tokenizer,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        stop=stop,
+        ignore_eos=ignore_eos,
+    )
+    if settings.stop and model.tokenizer is None:
+        raise ValueError("stop strings need a tokenizer: pass tokenizer=...")
+    rows = seeds(seed, len(tokens))
+    values = configure(recipe, model.target, options, opener(model, stack))
+    return Job(model, tokens, rows, room(model, tokens), settings, recipe, values)
+
+
+def resolve(method: Any) -> Recipe:
+    """The recipe that a caller means."""
+    if isinstance(method, Recipe):
+        return method
+    if isinstance(method, Path) or (isinstance(method, str) and method.endswith(".py")):
+        return from_file(method)
+    if isinstance(method, str):
+        return get(method)
+    raise RecipeError(f"a method is a name, a recipe or a recipe file, not a {type(method).__name__}")
+
+
+def seeds(seed: int | Sequence[int] | None, count: int) -> list[int]:
+    """One seed a row. Rows that share a seed give what each would give alone."""
+    if seed is None:
+        return [random.getrandbits(32) for _ in range(count)]
+    if isinstance(seed, int):
+        return [seed] * count
+    if len(seed) != count:
+        raise ValueError(f"there are {count} prompts and {len(seed)} seeds: give one seed, or one each")
+    return list(seed)

@@ -1,0 +1,112 @@
+"""A model to decode with: the target, its tokenizer and what its checkpoint says about generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from outpace.core.contracts import Target
+from outpace.models.hf import HFTarget
+from outpace.models.hf import load as load_target
+from outpace.models.names import resolve
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What `load` returns; give it to `generate` and `stream`."""
+
+    name: str
+    target: HFTarget
+    tokenizer: Any = None
+    defaults: Any = None  # the checkpoint's transformers GenerationConfig
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens of prompt and answer together; None: no limit known."""
+        return self.target.max_length
+
+
+def load(
+    target: str,
+    *,
+    dtype: str = "auto",
+    device: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    threads: int | None = None,
+) -> Model:
+    """Load a model of the zoo (`zoo:target`), of a folder, or of the Hugging Face Hub."""
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads is {threads}; use at least one")
+    loaded, tokenizer = load_target(
+        resolve(target),
+        dtype=dtype,
+        device=device,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        threads=threads,
+    )
+    return Model(target, loaded, tokenizer, loaded.model.generation_config)
+
+
+def wrap(target: Any, stack: ExitStack, tokenizer: Any = None) -> Model:
+    """The model that a caller means; a transformers model is given back as it was when the stack closes."""
+    from transformers import PreTrainedModel
+
+    if isinstance(target, Model):
+        return target
+    if isinstance(target, str):
+        return load(target)
+    if isinstance(target, HFTarget):
+        return Model(type(target.model).__name__, target, tokenizer, target.model.generation_config)
+    if isinstance(target, PreTrainedModel):
+        wrapped = stack.enter_context(HFTarget(target))
+        return Model(type(target).__name__, wrapped, tokenizer, target.generation_config)
+    raise ValueError(
+        f"a {type(target).__name__} is no model: give a name, a folder, what outpace.load returned, "
+        "or a transformers causal language model"
+    )
+
+
+def opener(target: Model, stack: ExitStack) -> Any:
+    """How a recipe's other models are opened: checked to speak the target's tokens."""
+
+    def open_model(value: Any) -> Target:
+        if not isinstance(value, str | Model) and hasattr(value, "score") and hasattr(value, "vocab"):
+            return value
+        model = wrap(value, stack)
+        same_tokens(target, model)
+        return model.target
+
+    return open_model
+
+
+def same_tokens(target: Model, draft: Model) -> None:
+    """Refuse a draft whose token ids stand for other strings."""
+    if target.tokenizer is None or draft.tokenizer is None or target.target.vocab != draft.target.vocab:
+        return  # sizes are compared where the parts are built
+    ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
+    if ours == theirs:
+        return
+    differing = sorted((ours.get(word, -1), word) for word, _ in ours.items() ^ theirs.items())
+    _, word = differing[-1]
+    places = [f"token {ids[word]}" if word in ids else "no token" for ids in (theirs, ours)]
+    raise ValueError(
+        f"{draft.name} and {target.name} have vocabularies of one size but not the same tokens "
+        f"({len(differing)} differ: {word!r} is {places[0]} in the draft and {places[1]} in the target): "
+        "use a smaller model of the target's own family, or a method that needs no model such as prompt-lookup"
+    )
+
+
+def room(model: Model, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """How many tokens fit behind each prompt; a prompt that leaves none is an error."""
+    limit = model.max_length
+    if limit is None:
+        return [2**31] * len(prompts)
+    for index, prompt in enumerate(prompts, 1):
+        if len(prompt) >= limit:
+            which = "the prompt" if len(prompts) == 1 else f"prompt {index}"
+            raise ValueError(f"{which} has {len(prompt)} tokens, but {model.name} reads at most {limit}: shorten it")
+    return [limit - len(prompt) for prompt in prompts]

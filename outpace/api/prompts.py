@@ -1,0 +1,65 @@
+"""What a user may give as a prompt, as token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[int] | Sequence[Message]  # text, token ids, or the messages of a chat
+
+
+def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or several, as several."""
+    if isinstance(prompts, str):
+        return [prompts]
+    given = _plain(prompts)
+    if given and isinstance(given[0], int | Mapping):
+        return [given]
+    if not given:
+        raise ValueError("there is no prompt: give at least one")
+    return given
+
+
+def encode(tokenizer: Any, prompt: Prompt, vocab: int, where: str = "the prompt") -> list[int]:
+    """The token ids of one prompt."""
+    if isinstance(prompt, str):
+        if not prompt:
+            raise ValueError(f"{where} is empty: give it some text")
+        tokens = needs(tokenizer, "text")(prompt)["input_ids"]
+    elif prompt and isinstance(prompt[0], Mapping):
+        tokens = chat(tokenizer, prompt)
+    else:
+        tokens = _plain(prompt)
+        if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+            raise ValueError(f"{where} is a mixture: give text, a list of token ids, or a list of chat messages")
+        if strange := [token for token in tokens if not 0 <= token < vocab]:
+            raise ValueError(f"{where} holds token {strange[0]}, but the model's tokens are 0 to {vocab - 1}")
+    if not tokens:
+        raise ValueError(f"{where} is empty: give it at least one token")
+    return list(tokens)
+
+
+def chat(tokenizer: Any, messages: Sequence[Any]) -> list[int]:
+    """The token ids of a conversation, ready for the model's answer."""
+    if not getattr(needs(tokenizer, "chat messages"), "chat_template", None):
+        raise ValueError("this model has no chat template: give text instead of messages, or choose a chat model")
+    wrong = [m for m in messages if not isinstance(m, Mapping) or not {"role", "content"} <= m.keys()]
+    if wrong:
+        raise ValueError(f"a chat message has a role and a content, this one does not: {wrong[0]!r}")
+    encoded = tokenizer.apply_chat_template(
+        [dict(message) for message in messages], add_generation_prompt=True, tokenize=True, return_dict=True
+    )
+    return encoded["input_ids"]
+
+
+def needs(tokenizer: Any, what: str) -> Any:
+    """The tokenizer, or one sentence about its absence."""
+    if tokenizer is None:
+        raise ValueError(f"this model came without a tokenizer, so {what} cannot be read: give token ids")
+    return tokenizer
+
+
+def _plain(values: Any) -> list[Any]:
+    """Tensors and arrays become lists."""
+    return values.tolist() if hasattr(values, "tolist") else list(values)

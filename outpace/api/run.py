@@ -1,0 +1,136 @@
+"""Requests being decoded together: the session runs, this watches and hands out text and results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outpace.api.settings import Settings
+from outpace.api.statistics import Statistics, Tally
+from outpace.api.text import Writer
+from outpace.core.contracts import Parts, Step
+from outpace.decode import Session
+from outpace.sampling.law import TargetLaw
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one prompt."""
+
+    text: str  # without special tokens and without the stop string
+    tokens: list[int]  # all new ones, a final end-of-text token included
+    statistics: Statistics
+    finish_reason: str | None  # "stop", "length", or None where decoding was interrupted
+    stop_reason: str | int | None = None  # the stop string or the end-of-text token that ended it
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "finish_reason": self.finish_reason,
+            "stop_reason": self.stop_reason,
+            "statistics": self.statistics.as_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step added to one row."""
+
+    row: int
+    text: str
+    tokens: list[int]
+    num_drafted: int  # the first so many of the tokens were drafted, the rest are the target's own
+
+
+class Run:
+    """One batch. Iterate over it for the pieces; `results` says at any time what there is."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        room: Sequence[int],  # most new tokens that fit behind each prompt
+        settings: Settings,
+        tokenizer: Any,
+    ) -> None:
+        self._settings, self._seeds, self._prompts = settings, seeds, prompts
+        self._writers = [Writer(tokenizer, prompt, settings.stop) if tokenizer else None for prompt in prompts]
+        self._tallies = [Tally() for _ in prompts]
+        self._tokens: list[list[int]] = [[] for _ in prompts]
+        self._ends: list[float | None] = [None] * len(prompts)
+        self._began = perf_counter()
+        self._session = Session(
+            parts,
+            [torch.tensor(prompt, dtype=torch.int64) for prompt in prompts],
+            [settings.sampling(seed, most) for seed, most in zip(seeds, room, strict=True)],
+            partial(TargetLaw, processor=settings.processor),
+            done=self._done if settings.stop else None,
+        )
+
+    def __iter__(self) -> Iterator[Piece]:
+        for step in self._session.steps():
+            yield from self._pieces(step)
+
+    def results(self) -> list[Result]:
+        """One result a prompt, of what has been decoded so far."""
+        now = perf_counter()
+        return [self._result(slot, now) for slot in range(len(self._prompts))]
+
+    def _pieces(self, step: Step) -> Iterator[Piece]:
+        for row, slot in enumerate(step.ctx.slots):
+            if step.ctx.committed[row] < self._session.prompt_lengths[slot]:
+                continue  # a prompt was read
+            before = len(self._tokens[slot])
+            drafted = self._tallies[slot].count(step, row)
+            self._take(slot, self._session.history[slot, : self._session.lengths[slot]])
+            tokens = self._tokens[slot][before:]
+            writer = self._writers[slot]
+            text = writer.piece() if writer else ""
+            if slot not in self._session.rows:
+                self._ends[slot] = perf_counter()
+                text += writer.finish() if writer else ""
+            yield Piece(slot, text, tokens, min(drafted, len(tokens)))
+
+    def _done(self, slot: int, tokens: Tensor) -> bool:
+        writer = self._writers[slot]
+        if writer is None:
+            return False
+        self._written(slot, tokens[self._session.prompt_lengths[slot] + writer.num_tokens :].tolist())
+        return writer.stopped is not None
+
+    def _take(self, slot: int, history: Tensor) -> None:
+        writer, start = self._writers[slot], self._session.prompt_lengths[slot]
+        new = history[start:].tolist()
+        if writer and writer.stopped is None:
+            self._written(slot, new[writer.num_tokens :])
+        # a stop string may end before the step's last token: plain decoding would not have made the rest
+        self._tokens[slot] = new[: writer.num_tokens] if writer and writer.stopped is not None else new
+
+    def _written(self, slot: int, tokens: list[int]) -> None:
+        writer = self._writers[slot]
+        if writer:
+            writer.push(tokens)
+
+    def _result(self, slot: int, now: float) -> Result:
+        writer, tokens = self._writers[slot], self._tokens[slot]
+        if writer:
+            writer.finish()
+        reason, why = None, None
+        if writer and writer.stopped is not None:
+            reason, why = "stop", writer.stopped
+        elif tokens and tokens[-1] in self._settings.stop_tokens:
+            reason, why = "stop", tokens[-1]
+        elif slot not in self._session.rows:
+            reason = "length"
+        seconds = (self._ends[slot] or now) - self._began
+        statistics = self._tallies[slot].done(len(self._prompts[slot]), len(tokens), seconds, self._seeds[slot])
+        return Result(writer.text if writer else "", tokens, statistics, reason, why)

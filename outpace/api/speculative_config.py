@@ -1,0 +1,93 @@
+"""vLLM's --speculative-config, taken as it is: a JSON object that names a method and its settings."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from outpace.recipes import get, identifier
+
+METHODS = {"ngram": "prompt-lookup", "draft_model": "speculative-sampling", "suffix": "suffix-decoding"}
+OPTIONS = {  # vLLM's key -> the names under which recipes have it, the first that fits
+    "num_speculative_tokens": ("depth",),
+    "prompt_lookup_max": ("longest",),
+    "prompt_lookup_min": ("shortest",),
+    "model": ("draft", "head", "drafts"),
+    "suffix_decoding_max_tree_depth": ("max_tree_depth", "depth"),
+    "suffix_decoding_max_spec_factor": ("max_spec_factor", "factor"),
+    "suffix_decoding_min_token_prob": ("min_token_prob", "threshold"),
+    "suffix_decoding_max_cached_requests": ("max_cached_requests",),
+}
+MEANINGLESS = {  # they tell an engine of many machines how to run, or name what is decided elsewhere here
+    "draft_tensor_parallel_size", "tensor_parallel_size", "enforce_eager", "quantization", "moe_backend",
+    "attention_backend", "kv_cache_dtype", "max_model_len", "code_revision", "index_share_for_mtp_iteration",
+    "disable_by_batch_size", "disable_logprobs", "disable_padded_drafter_batch", "disable_eagle_block_drop",
+    "use_local_argmax_reduction", "draft_load_config", "num_speculative_tokens_per_batch_size", "parallel_drafting",
+    "dspark_draft_topk", "enable_adaptive_verification",
+}  # fmt: skip
+OTHER_LAW = {"synthetic": "accepts draft tokens at random, which changes the output"}
+
+
+def translate(config: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The method and the options that this configuration means."""
+    given = _read(config)
+    name = given.pop("method", None)
+    if name is None:
+        if "model" not in given:
+            raise ValueError('speculative_config names no method: add "method": "ngram", or a "model" to draft with')
+        name = "draft_model"
+    method = METHODS.get(name, identifier(str(name)))
+    options: dict[str, Any] = {}
+    known = get(method).options
+    if name == "draft_model":
+        # vLLM's default differs from the paper's: its draft takes the likeliest token unless told to sample
+        options["sampled"] = _choice(given, "draft_sample_method", ("greedy", "probabilistic")) == "probabilistic"
+    else:
+        given.pop("draft_sample_method", None)
+    _rejection(given)
+    idle: list[str] = []
+    for key, value in given.items():
+        if key in MEANINGLESS or (key == "revision" and value is None):
+            idle.append(key)
+        elif key in OPTIONS:
+            option = next((option for option in OPTIONS[key] if option in known), None)
+            if option is None:
+                idle.append(key)
+            else:
+                options[option] = value
+        else:
+            raise ValueError(f"speculative_config has an unknown key {key!r}; it knows {', '.join(sorted(_known()))}")
+    if idle:
+        warnings.warn(f"speculative_config: {', '.join(idle)} mean nothing to {method} here", stacklevel=3)
+    return method, options
+
+
+def _read(config: str | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(config, str):
+        try:
+            config = json.loads(config)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"speculative_config is not JSON: {error}") from error
+    if not isinstance(config, Mapping):
+        raise ValueError('speculative_config is a JSON object such as {"method": "ngram", "num_speculative_tokens": 5}')
+    return dict(config)
+
+
+def _choice(given: dict[str, Any], key: str, choices: tuple[str, ...]) -> str:
+    value = given.pop(key, choices[0])
+    if value not in choices:
+        raise ValueError(f"speculative_config: {key} is {' or '.join(choices)}, not {value!r}")
+    return value
+
+
+def _rejection(given: dict[str, Any]) -> None:
+    rule = given.pop("rejection_sample_method", "standard")
+    if rule != "standard":
+        why = OTHER_LAW.get(rule, "is not this option's to choose: name the method that verifies that way instead")
+        raise ValueError(f"speculative_config: rejection_sample_method {rule!r} {why}")
+
+
+def _known() -> set[str]:
+    return MEANINGLESS | set(OPTIONS) | {"method", "revision", "draft_sample_method", "rejection_sample_method"}

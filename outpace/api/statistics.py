@@ -1,0 +1,81 @@
+"""What is reported of one request, under the names vLLM gives the same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from outpace.core.contracts import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of one request. A speculative step is a step in which at least one token was drafted for it."""
+
+    num_spec_steps: int
+    num_draft_tokens: int  # nodes of the drafted trees
+    num_accepted_draft_tokens: int
+    acceptance_histogram: list[int]  # [n]: speculative steps that accepted n draft tokens
+    num_steps: int  # forwards of the target that gave tokens, speculative or not
+    num_prompt_tokens: int
+    num_tokens: int
+    seconds: float  # from the start of its batch to its last token
+    seed: int
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens gained in a speculative step, the bonus token included: 1 + accepted / steps."""
+        return 1 + self.num_accepted_draft_tokens / self.num_spec_steps if self.num_spec_steps else 1.0
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Accepted of drafted tokens."""
+        return self.num_accepted_draft_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of this request over its seconds."""
+        return self.num_tokens / self.seconds if self.seconds else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        derived = ("mean_acceptance_length", "draft_acceptance_rate", "tokens_per_second")
+        return {name: getattr(self, name) for name in derived} | asdict(self)
+
+
+@dataclass
+class Tally:
+    """Counts one row's steps while it runs."""
+
+    num_steps: int = 0
+    num_draft_tokens: int = 0
+    accepted: list[int] = field(default_factory=list[int])  # per speculative step
+
+    def count(self, step: Step, row: int) -> int:
+        """Book a step; how many of the row's emitted tokens were drafted."""
+        forest = step.draft.tree.forest
+        drafted = len(forest.nodes[row]) - 1
+        # a stop token inside the path ends the text before the verdict's leaf
+        accepted = min(forest.depths[step.verdict.leaf[row]], len(step.emitted[row]))
+        self.num_steps += 1
+        if drafted:
+            self.num_draft_tokens += drafted
+            self.accepted.append(accepted)
+        return accepted
+
+    def done(self, num_prompt_tokens: int, num_tokens: int, seconds: float, seed: int) -> Statistics:
+        """The row's statistics."""
+        histogram = [0] * (max(self.accepted, default=0) + 1)
+        for accepted in self.accepted:
+            histogram[accepted] += 1
+        return Statistics(
+            num_spec_steps=len(self.accepted),
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_draft_tokens=sum(self.accepted),
+            acceptance_histogram=histogram,
+            num_steps=self.num_steps,
+            num_prompt_tokens=num_prompt_tokens,
+            num_tokens=num_tokens,
+            seconds=seconds,
+            seed=seed,
+        )

@@ -1,0 +1,24 @@
+"""What a model's name means: a model of the package, or whatever transformers makes of the name."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+ZOO = "zoo:"
+WEIGHTS = Path(str(files("outpace"))) / "zoo" / "weights"
+
+
+def resolve(name: str) -> str:
+    """The folder behind `zoo:target`; every other name as it is."""
+    if not name.strip():
+        raise ValueError("the model's name is empty: give zoo:target, a folder, or a name on the Hugging Face Hub")
+    if not name.startswith(ZOO):
+        return str(Path(name).expanduser()) if name.startswith("~") else name
+    folder = WEIGHTS / name.removeprefix(ZOO)
+    if not (folder / "config.json").is_file():
+        known = sorted(f"{ZOO}{path.parent.name}" for path in WEIGHTS.glob("*/config.json"))
+        raise ValueError(
+            f"there is no model {name}; the package has {', '.join(known) or 'none: its weights are missing'}"
+        )
+    return str(folder)
