@@ -1,0 +1,141 @@
+"""Running a transformers model over rows of a cache: its attention switched to ours, one forward or one a row.
+
+Letters: N tokens, V vocabulary, D hidden size.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from outpace.core.contracts import Want
+from outpace.models.attention import NAME
+from outpace.models.found import Found
+from outpace.models.kv import Planes, SlotCache
+from outpace.models.probe import Probe
+from outpace.models.reading import Reading, RowReading
+from outpace.models.taps import Taps, per_node
+
+
+class Forward:
+    """A model with our attention: what goes in, what comes out, and how to give it back as it was."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.device = next(model.get_input_embeddings().parameters()).device
+        self.parameters = frozenset(inspect.signature(model.forward).parameters)
+        self._selects = "logits_to_keep" in self.parameters
+        self._taps = Taps(model, model.config.get_text_config().num_hidden_layers)
+        self._names: list[tuple[Any, str | None]] = []
+        self._training: list[torch.nn.Module] = []
+
+    @property
+    def switched(self) -> bool:
+        """Whether the model has our attention now."""
+        return bool(self._names)
+
+    def switch(self) -> None:
+        """Give the model our attention, and look at what its layers store."""
+        seen: set[int] = set()
+        for module in self.model.modules():
+            config = getattr(module, "config", None)
+            if config is not None and id(config) not in seen and hasattr(config, "_attn_implementation_internal"):
+                seen.add(id(config))
+                self._names.append((config, config._attn_implementation_internal))
+                config._attn_implementation_internal = NAME
+            if module.training:
+                self._training.append(module)
+                module.training = False
+        try:
+            self._probe()
+        except BaseException:
+            self.restore()
+            raise
+
+    def restore(self) -> None:
+        """Give the model back as it was."""
+        for config, name in self._names:
+            config._attn_implementation_internal = name
+        for module in self._training:
+            module.training = True
+        self._names, self._training = [], []
+
+    @torch.no_grad()
+    def _probe(self) -> None:
+        probe = Probe()
+        token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        self.model(**self._arguments(token, token, probe))
+        if not probe.shapes:
+            raise ValueError(
+                f"{type(self.model).__name__} keeps no keys and values in the cache it is given: "
+                "choose a model that transformers supports without remote code"
+            )
+        self.planes = Planes.of(probe.shapes)
+        self.packs, self._dense = probe.packs, not probe.takes_masks
+
+    def _arguments(self, ids: Tensor, positions: Tensor, cache: Any) -> dict[str, Any]:
+        arguments = {"input_ids": ids, "past_key_values": cache, "use_cache": True, "return_dict": True}
+        if "position_ids" in self.parameters:
+            arguments["position_ids"] = positions
+        return arguments
+
+    def read(
+        self, rows: list[RowReading], nodes: list[int], tokens: Tensor, cache: SlotCache, want: Want, *, logits: bool
+    ) -> Found:
+        """Forwards over the rows' tokens, all in one where the model allows; found for the last `nodes` of each row."""
+        if not rows:
+            return Found(None)
+        if len(rows) == 1:
+            return self._alone(rows[0], nodes[0], tokens, cache, want, logits)
+        if self.packs:
+            return self._run(Reading(cache, rows, attention=want.attention), nodes, tokens, want, logits)
+        parts = zip(rows, nodes, tokens.split([row.end - row.start for row in rows]), strict=True)
+        return Found.joined([self._alone(row, num, part, cache, want, logits) for row, num, part in parts])
+
+    def _alone(self, row: RowReading, num: int, tokens: Tensor, cache: SlotCache, want: Want, logits: bool) -> Found:
+        reading = Reading(cache, [row], attention=want.attention, dense=self._dense)
+        return self._run(reading, [num], tokens, want, logits)
+
+    def _run(self, reading: Reading, nodes: list[int], tokens: Tensor, want: Want, logits: bool) -> Found:
+        if tokens.device != self.device:
+            tokens = tokens.to(self.device)
+        arguments = self._arguments(tokens[None], reading.positions()[None], reading)
+        keep = _kept(reading.rows, nodes)
+        if keep is not None and self._selects:
+            arguments["logits_to_keep"] = keep
+        if want.attention and reading.dense:
+            arguments["output_attentions"] = True
+        if logits and not want.hidden:
+            output = self.model(**arguments)
+            hidden = {}
+        else:
+            with self._taps.listen(want.hidden, logits) as hidden:
+                output = self.model(**arguments)
+        selected = {
+            layer: states[0] if keep is None or (layer == -1 and self._selects) else states[0, keep]
+            for layer, states in hidden.items()
+        }
+        scores = output.logits[0] if logits else None
+        if scores is not None and keep is not None and not self._selects:
+            scores = scores[keep]
+        attention: dict[int, list[Tensor]] = {}
+        for layer in sorted(want.attention):
+            weights = [output.attentions[layer][0]] if reading.dense else reading.weights[layer]
+            rows = zip(weights, reading.rows, nodes, strict=True)
+            attention[layer] = [node for part, row, num in rows for node in per_node(part, row, num)]
+        return Found(scores, selected, attention)
+
+
+def _kept(rows: list[RowReading], nodes: list[int]) -> Tensor | None:
+    """Which of the tokens read are wanted: the last `nodes` of each row; None: all."""
+    if all(row.end - row.start == num for row, num in zip(rows, nodes, strict=True)):
+        return None
+    kept, end = [], 0
+    for row, num in zip(rows, nodes, strict=True):
+        end += row.end - row.start
+        kept += range(end - num, end)
+    return torch.tensor(kept)

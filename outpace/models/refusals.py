@@ -1,0 +1,49 @@
+"""Which models cannot be decoded here, each refused in one sentence that names the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from transformers import PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig as Config
+
+ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
+RECURRENT = ("mamba", "linear", "recurrent", "conv", "rwkv", "lstm", "ssm")
+
+
+def refuse(model: PreTrainedModel, parameters: Collection[str]) -> None:
+    """Raise ValueError for models whose cache is not one key and one value a token and layer."""
+    config, name = model.config.get_text_config(), type(model).__name__
+    if model.config.is_encoder_decoder:
+        raise ValueError(f"{name} is an encoder-decoder model: choose a decoder-only causal language model")
+    kinds = set(_layer_kinds(config))
+    recurrent = sorted(kind for kind in kinds if any(word in kind for word in RECURRENT))
+    if recurrent or getattr(model, "_is_stateful", False) or "past_key_values" not in parameters:
+        layers = f" ({', '.join(recurrent)} layers)" if recurrent else ""
+        raise ValueError(
+            f"{name} keeps a recurrent state{layers}, which cannot be rolled back yet: "
+            "choose a model whose layers are all attention"
+        )
+    if unknown := sorted(kinds - ATTENTION):
+        raise ValueError(
+            f"{name} has {', '.join(unknown)} layers, whose cache is not supported yet: "
+            "choose a model with full, sliding or chunked attention"
+        )
+
+
+def _layer_kinds(config: Config) -> Sequence[str]:
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
+    return [kind for kind in kinds if isinstance(kind, str)]
+
+
+def reads_places(model: PreTrainedModel, parameters: Collection[str]) -> bool:
+    """Whether attention depends on where a token stands in the cache instead of on its position (ALiBi)."""
+    config = model.config.get_text_config()
+    nested = getattr(config, "attn_config", None)
+    return (
+        "position_ids" not in parameters
+        or bool(getattr(config, "alibi", False))
+        or bool(getattr(nested, "alibi", False))
+        or config.model_type in ("bloom", "mpt")
+        or getattr(config, "position_embedding_type", None) == "alibi"
+    )
