@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from outpace.bench.summary import ALL, FEWEST_PROMPTS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -18,17 +21,54 @@ SECTION = re.compile(r"(<!-- results:begin -->\n).*?(<!-- results:end -->)", re.
 NOTHING = "No measurement has been published here yet. `outpace bench` makes yours.\n"
 
 
+def number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None or value != value else f"{value:.{digits}f}"
+
+
+def speedup(interval: dict[str, float]) -> str:
+    return f"{number(interval['median'])} ({number(interval['low'])} to {number(interval['high'])})"
+
+
+def shown(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """All workloads together where there are several; per temperature the prompts that do not loop, if they suffice."""
+    rows = [row for row in rows if row["workload"] == "all"] or rows
+    temperatures = list(dict.fromkeys(row["temperature"] for row in rows))
+    for temperature in [t for t in temperatures if t is not None] or temperatures:
+        here = [row for row in rows if row["temperature"] == temperature]
+        varied = [row for row in here if row["selection"] != ALL]
+        enough = bool(varied) and min(row["prompts"] for row in varied) >= FEWEST_PROMPTS
+        yield from varied if enough else (row for row in here if row["selection"] == ALL)
+
+
 def table(result: dict[str, Any]) -> str:
-    """One result file as a sentence saying what was measured, and a row for each method."""
-    lines = [result["setting"], "", "| " + " | ".join(result["columns"]) + " |"]
-    lines += ["|---" + "|---:" * (len(result["columns"]) - 1) + "|"]
-    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in result["rows"]]
-    return "\n".join([*lines, "", f"Made by `{result['command']}`.", ""])
+    """One file of `outpace bench --json` as a table, with what was measured above it and where it comes from below."""
+    source, settings = result["provenance"], result["settings"]
+    versions = source["versions"]
+    lines = [
+        f"`{settings.get('target', 'target')}` on {source['device']}, {source['threads']} threads, PyTorch "
+        f"{versions['torch']}, batch {settings['batch']}, up to {settings['max_tokens']} new tokens, "
+        f"{settings['rounds']} rounds. The speedup is over plain decoding by the same engine, with its 95 % interval; "
+        "the mean acceptance length counts the bonus token, so plain decoding has 1.",
+        "",
+        "| Method | Temperature | Prompts | Tokens/s | Speedup | Mean acceptance length | Repetition |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in shown(result["results"]):
+        heat = "all" if row["temperature"] is None else f"{row['temperature']:g}"
+        cells = [row["method"], heat, str(row["prompts"]), number(row["tokens_per_second"]["median"], 1)]
+        cells += [speedup(row["speedup"]), number(row.get("mean_acceptance_length"))]
+        cells += [f"{100 * row['repetition']:.0f} %"]
+        lines.append("| " + " | ".join(cells) + " |")
+    command = " ".join(["outpace", *map(str, source["argv"][1:])])
+    lines += ["", f"Commit {source['commit']}, {source['date'][:10]}, `{command}`."]
+    if not result["complete"]:
+        lines.append(f"Interrupted after {result['runs_made']} of {result['runs_planned']} runs.")
+    return "\n".join([*lines, ""])
 
 
 def section(results: Path) -> str:
     loaded = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
-    return "\n".join(table(result) for result in loaded if "columns" in result) or NOTHING
+    return "\n".join(table(result) for result in loaded if result.get("schema") == "outpace-bench/1") or NOTHING
 
 
 def filled(readme: str, results: Path) -> str:
