@@ -92,9 +92,9 @@ class Reading(Cache):
             at = end
         return tuple(reads[key] for reads in self._reads), tuple(reads[value] for reads in self._reads)
 
-    def get_seq_length(self, layer_idx: int = 0) -> Any:
-        """What models add to 0, 1, 2, ... to get positions: a number for a chain, else a tensor."""
-        if self._one and self.rows[0].depths is None:
+    def get_seq_length(self, layer_idx: int | None = None) -> Any:
+        """The place of the first token; for a layer that asks, what it has to add to 0, 1, 2, ... to get positions."""
+        if layer_idx is None or (self._one and self.rows[0].depths is None):
             return self.rows[0].start
         positions = self.positions()
         return positions - self.cache.count[: len(positions)]

@@ -1,0 +1,132 @@
+"""Tiny random models of many architectures, in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+MIXED = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
+EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+MLA = {
+    "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+    "moe_intermediate_size": 24, "first_k_dense_replace": 1, "kv_lora_rank": 16, "q_lora_rank": 24,
+    "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12, "num_key_value_heads": 4,
+}  # fmt: skip
+TINY: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "qwen3_moe": EXPERTS,
+    "mistral": {"sliding_window": 6},
+    "mixtral": EXPERTS,
+    "gemma3_text": MIXED,
+    "phi3": {},
+    "olmo2": {},
+    "smollm3": {"no_rope_layers": [1, 0]},
+    "granite": {"attention_multiplier": 0.3, "logits_scaling": 3.0, "residual_multiplier": 0.7},
+    "cohere2": {**MIXED, "logit_scale": 0.3},
+    "llama4_text": {
+        **EXPERTS, "attention_chunk_size": 6, "layer_types": ["chunked_attention", "full_attention"],
+        "no_rope_layers": [1, 0], "floor_scale": 5, "attn_temperature_tuning": True, "intermediate_size_mlp": 48,
+    },
+    "deepseek_v3": MLA,
+    "gpt2": {},
+    "gpt_neox": {},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "gemma2": {**MIXED, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0},
+    "gpt_oss": {**MIXED, **EXPERTS},
+    "gptj": {"rotary_dim": 4},
+    "falcon": {"alibi": False},
+    "bloom": {},
+    "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 128, "expansion_ratio": 2},
+}  # fmt: skip
+FOREIGN = {  # names these configurations do not know
+    "mpt": tuple(COMMON)[1:8],
+    "falcon": ("head_dim",),
+}
+
+
+def build(name: str, **options: Any) -> PreTrainedModel:
+    """A model whose output depends strongly on everything it reads."""
+    settings = TINY.get(name, {})
+    common = {key: value for key, value in COMMON.items() if key not in FOREIGN.get(name, ())}
+    config = AutoConfig.for_model(name, **{**common, **settings, **options})
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).to(torch.float64).eval()
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # the grouped product knows no float64
+    with torch.no_grad():
+        for label, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 1.5 / parameter.shape[-1] ** 0.5)
+            elif "bias" in label or "sinks" in label:
+                parameter.normal_(0, 0.3)
+    return model
+
+
+class Reference:
+    """The untouched model: a fresh forward without a cache for every path."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = copy.deepcopy(model)
+        self.model.config._attn_implementation = "sdpa" if self.model._supports_sdpa else "eager"
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor, **options: Any) -> Any:
+        return self.model(tokens[None], use_cache=False, **options)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Waking a second thread costs more than these tensors."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def tiny() -> Callable[..., PreTrainedModel]:
+    """Builds a tiny model by name."""
+    return build
+
+
+@pytest.fixture
+def reference() -> type[Reference]:
+    """Makes the untouched twin of a model."""
+    return Reference
+
+
+@pytest.fixture
+def float64_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modelling code computes norms, rotations, routers and some attention in float32 whatever the model's dtype, which
+    would hide what is compared here: lift those casts, for the model under test and the reference alike."""
+    softmax, to, tensor_float = nn.functional.softmax, torch.Tensor.to, torch.Tensor.float
+
+    def wide(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
+        if tensor.dtype == torch.float64 and (torch.float32 in args or options.get("dtype") == torch.float32):
+            return tensor
+        return to(tensor, *args, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", wide)
+    monkeypatch.setattr(torch.Tensor, "float", lambda x: x if x.dtype == torch.float64 else tensor_float(x))
+    monkeypatch.setattr(nn.functional, "softmax", lambda x, dim=-1, dtype=None, **_: softmax(x, dim=dim))
