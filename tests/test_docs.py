@@ -19,6 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN_HERE = ("outpace ", "pytest ")
 RUNNABLE = {"python", "py", "bash", "sh", "shell", "console"}
 
 # command -> (file that runs it, the words there that do)
@@ -85,7 +86,7 @@ def commands(block: Block) -> list[str]:
 
 
 def covered(command: str) -> bool:
-    return command.startswith("outpace ") or all(part.strip() in RUN_ELSEWHERE for part in command.split("&&"))
+    return command.startswith(RUN_HERE) or all(part.strip() in RUN_ELSEWHERE for part in command.split("&&"))
 
 
 def uncovered(block: Block, later: list[Block]) -> list[str]:
@@ -117,7 +118,7 @@ def run_page(found: list[Block], directory: Path) -> None:
             exec(compile("\n" * block.line + block.text, str(ROOT / block.page), "exec"), namespace)
         else:
             for command in commands(block):
-                if command.startswith("outpace "):
+                if command.startswith(RUN_HERE):
                     run_command(command, directory, environment, block.where)
 
 
@@ -152,7 +153,7 @@ def test_what_is_run_elsewhere_is_run_there(command: str) -> None:
 def runs_here(block: Block) -> bool:
     if block.language in {"python", "py"}:
         return not block.title
-    return block.language in RUNNABLE and any(command.startswith("outpace ") for command in commands(block))
+    return block.language in RUNNABLE and any(command.startswith(RUN_HERE) for command in commands(block))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -76,6 +77,53 @@ def test_ci_runs_the_test_line_of_the_readme_last() -> None:
 
 def test_the_results_in_the_readme_are_those_in_the_result_files() -> None:
     subprocess.run([sys.executable, "scripts/results_table.py", "--check"], cwd=ROOT, check=True)
+
+
+def test_a_result_file_becomes_a_table(tmp_path: Path) -> None:
+    """Only texts that do not loop where there are enough of them, each temperature apart, the command beside it."""
+
+    def row(method: str, temperature: float | None, selection: str, prompts: int, tokens: float) -> dict[str, object]:
+        interval = {"median": tokens, "low": tokens, "high": tokens}
+        return {
+            "method": method,
+            "workload": "code",
+            "temperature": temperature,
+            "selection": selection,
+            "prompts": prompts,
+            "tokens_per_second": interval,
+            "speedup": interval,
+            "repetition": 0.05,
+        }
+
+    result = {
+        "schema": "outpace-bench/1",
+        "provenance": {
+            "argv": ["/home/me/bin/outpace", "bench", "--rounds", "3"],
+            "commit": "abc",
+            "versions": {"torch": "2.13.0"},
+            "device": "2-core CPU",
+            "threads": 2,
+            "date": "2026-01-02T03:04:05+00:00",
+        },
+        "settings": {"target": "zoo:target", "batch": 1, "max_tokens": 8, "rounds": 3},
+        "complete": True,
+        "results": [
+            row("lookup", 0, "all prompts", 9, 11.0),
+            row("lookup", 0, "the varied ones", 5, 22.0),
+            row("lookup", 1, "all prompts", 9, 33.0),
+            row("lookup", 1, "the varied ones", 2, 44.0),
+            row("lookup", None, "all prompts", 18, 55.0),
+        ],
+    }
+    (tmp_path / "one.json").write_text(json.dumps(result), encoding="utf-8")
+    (tmp_path / "other.json").write_text("{}", encoding="utf-8")
+    code = f"from pathlib import Path\nfrom results_table import section\nprint(section(Path({str(tmp_path)!r})))"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert "`outpace bench --rounds 3`" in said and "/home/me" not in said
+    assert [line.split(" | ")[3] for line in said.splitlines() if line.startswith("| lookup")] == ["22.0", "33.0"]
 
 
 def test_tracked_files_stay_small() -> None:
