@@ -1,0 +1,26 @@
+"""The models in the package: small, trained from scratch by `outpace.zoo.build`, for demos, tests and benchmarks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+WEIGHTS = Path(__file__).parent / "weights"
+
+
+def names() -> list[str]:
+    """Names of the models in the package."""
+    return sorted(path.parent.name for path in WEIGHTS.glob("*/config.json"))
+
+
+def path(name: str) -> Path:
+    """The folder of a model, for `from_pretrained`; takes "target" as well as "zoo:target"."""
+    short = name.removeprefix("zoo:")
+    if short not in names():
+        known = ", ".join(f"zoo:{other}" for other in names()) or "none: the package has lost its weights"
+        raise ValueError(f"There is no zoo model {name!r}; the known ones are {known}.")
+    return WEIGHTS / short
+
+
+def card(name: str) -> dict[str, Any]:
+    """What is known and measured about a model: data, training, losses."""
+    return json.loads((path(name) / "card.json").read_text(encoding="utf-8"))

@@ -1,0 +1,143 @@
+"""Builds zoo models from nothing: corpus, tokenizer, target, draft, cards. `python -m outpace.zoo.build --help`.
+
+A folder holds `tokenizer/`, the finished `target/` and `draft/`, and under `runs/` what is needed to resume.
+"""
+
+import argparse
+import random
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from outpace.zoo import evaluate, tasks
+from outpace.zoo.cards import make_card, read_card, write_card
+from outpace.zoo.corpus import Corpus, read_corpus
+from outpace.zoo.data import Stream, encode_documents
+from outpace.zoo.distill import Pool, Teaching, borrow_embedding, make_pool
+from outpace.zoo.models import SHAPES, make_config
+from outpace.zoo.tokenizer import END, PAD, token_id, train_tokenizer
+from outpace.zoo.train import Settings, Trainer, next_token_loss
+
+STEPS = 4000  # when neither steps nor minutes are given
+TOKENIZER_TASKS = 2000  # of each kind, beside the corpus
+POOL_LENGTH = 256  # tokens a row
+OWN_ROWS, READ_ROWS = 600, 1800  # of the draft's pool: the target's own text, training text
+DATA = {
+    "target": "The standard library's source of the running Python, and generated arithmetic, edit and chat tasks.",
+    "draft": "Distilled from zoo:target (forward KL and total variation, its whole law at every token) on training "
+    "text and on text that the target itself wrote at temperatures 1 and 0.3.",
+}
+
+
+def make_tokenizer(out: Path, corpus: Corpus) -> PreTrainedTokenizerFast:
+    """The tokenizer of a folder, trained if it is not there yet."""
+    folder = out / "tokenizer"
+    if not folder.exists():
+        pick = random.Random(0)
+        drawn = [tasks.make(kind, pick) for kind in tasks.KINDS for _ in range(TOKENIZER_TASKS)]
+        texts = [*corpus.train, *("\n".join([*task.turns, task.answer]) for task in drawn)]
+        train_tokenizer(texts).save_pretrained(folder)
+    return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def ship(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> LlamaForCausalLM:
+    """Saves a model the way users load it, in bfloat16; returns what they get, in float32."""
+    torch.nn.Module.to(model, torch.device("cpu"), torch.bfloat16)
+    model.generation_config = GenerationConfig(
+        eos_token_id=[token_id(tokenizer, END)], pad_token_id=token_id(tokenizer, PAD)
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return load(folder)
+
+
+def load(folder: Path, device: str = "cpu") -> LlamaForCausalLM:
+    """A finished model in float32, for reading only."""
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    torch.nn.Module.to(model, torch.device(device))
+    return model.eval()
+
+
+def make_draft_pool(target: LlamaForCausalLM, stream: Stream, tokenizer: PreTrainedTokenizerFast, run: Path) -> Pool:
+    """The draft's lessons, made once and kept."""
+    path = run / "pool.pt"
+    if path.exists():
+        saved = torch.load(path, weights_only=True)
+        return Pool(saved["tokens"], saved["weights"], saved["hidden"], stream.seed)
+    pool = make_pool(
+        target, stream, tokenizer, own_rows=OWN_ROWS, read_rows=READ_ROWS, length=POOL_LENGTH, seed=stream.seed
+    )
+    run.mkdir(parents=True, exist_ok=True)
+    torch.save({"tokens": pool.tokens, "weights": pool.weights, "hidden": pool.hidden}, path)
+    return pool
+
+
+def build(
+    name: str,
+    out: Path,
+    *,
+    steps: int | None = None,
+    minutes: float | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    resume: bool = False,
+) -> Path:
+    """Trains one model into `out/name` and returns that folder; a draft needs its target in `out/target`."""
+    if name not in SHAPES:
+        raise ValueError(f"The zoo has no model {name!r}; it can build {' and '.join(SHAPES)}.")
+    run = out / "runs" / name
+    if (run / "checkpoint.pt").exists() and not resume:
+        raise ValueError(f"{run} holds a started run: resume it, or take another folder.")
+    corpus = read_corpus()
+    tokenizer = make_tokenizer(out, corpus)
+    stream = Stream(encode_documents(corpus.train, tokenizer), tokenizer, seed)
+    config = make_config(name, len(tokenizer), token_id(tokenizer, END), token_id(tokenizer, PAD))
+    length = steps or (10**9 if minutes else STEPS)
+    if name == "target":
+        settings = Settings(length, minutes, seed=seed, shallow=0.6)
+        trainer = Trainer(config, stream, next_token_loss, settings, run, device)
+    else:
+        target = load(out / "target", device)
+        settings = Settings(length, minutes, seed=seed, short=POOL_LENGTH, long=POOL_LENGTH)
+        trainer = Trainer(
+            config, make_draft_pool(target, stream, tokenizer, run), Teaching(target), settings, run, device
+        )
+        borrow_embedding(trainer.model, target)
+    trainer.resume()
+    model = ship(trainer.run(name), tokenizer, out / name)
+    options = "".join(f" --{key} {value}" for key, value in (("steps", steps), ("minutes", minutes)) if value)
+    command = f"python -m outpace.zoo.build {name}{options} --seed {seed} --device {device}"
+    card = make_card(name, model, tokenizer, corpus, trainer, command=command, data=DATA[name], device=device)
+    if name == "draft":
+        card["pair"] = evaluate.overlap(load(out / "target"), model, corpus.held_out, tokenizer)
+        write_card(out / "target", {**read_card(out / "target"), "pair": card["pair"]})
+    write_card(out / name, card)
+    return out / name
+
+
+def main() -> None:
+    """The command line, until a larger one calls `build`."""
+    parser = argparse.ArgumentParser(prog="python -m outpace.zoo.build", description="Train a zoo model from scratch.")
+    parser.add_argument("name", choices=sorted(SHAPES), help="the target first, then its draft")
+    parser.add_argument("--out", type=Path, default=Path("zoo-build"), help="folder for models and checkpoints")
+    parser.add_argument("--steps", type=int, help=f"end after this many steps (default {STEPS})")
+    parser.add_argument("--minutes", type=float, help="or after so much training time")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="continue a run that was stopped")
+    given = parser.parse_args()
+    folder = build(
+        given.name,
+        given.out,
+        steps=given.steps,
+        minutes=given.minutes,
+        device=given.device,
+        seed=given.seed,
+        resume=given.resume,
+    )
+    print(f"{folder} is ready; its card is {folder / 'README.md'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The code the zoo is trained on: the source of the running Python's standard library, read when a model is built."""
+
+import hashlib
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+HELD_OUT = (
+    "textwrap heapq bisect shlex fnmatch statistics calendar queue sched csv getopt string graphlib colorsys cmd"
+).split()
+
+# Not prose about programming but data, vendored wheels, tests, or applications nobody imports.
+LEFT_OUT = set(
+    "__pycache__ config encodings ensurepip idlelib lib2to3 pydoc_data site-packages dist-packages test tests "
+    "turtledemo idle_test".split()
+)
+LEFT_OUT_FILES = {"this.py", "turtle.py", "_pydecimal.py", "antigravity.py"}
+MOST_DIGITS = 0.08  # of a file's characters: above it the file is a table
+MOST_CHARACTERS = 160_000  # of one file, so that none is a large share of what is read
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Source files as text, in the order of their names."""
+
+    train: tuple[str, ...]
+    held_out: tuple[str, ...]
+    names: tuple[str, ...]  # of the files in `train`
+    sha256: str  # of the names and texts of both parts
+
+
+def is_table(text: str) -> bool:
+    """Whether a file is mostly numbers: every digit is a token, and none of them can be predicted."""
+    digits = sum(character.isdigit() for character in text)
+    return digits > MOST_DIGITS * max(1, len(text))
+
+
+def is_source(path: Path, root: Path) -> bool:
+    """Whether a file of the library belongs to the corpus."""
+    parts = path.relative_to(root).parts
+    left_out = any(part in LEFT_OUT or part.startswith(("config-", "_sysconfigdata")) for part in parts)
+    return not left_out and path.name not in LEFT_OUT_FILES
+
+
+def read_corpus(root: Path | None = None) -> Corpus:
+    """The library under `root` (default: the running Python's), split into training and held-out files."""
+    folder = root or Path(sysconfig.get_paths()["stdlib"])
+    train: list[str] = []
+    names: list[str] = []
+    held_out: list[str] = []
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        if not is_source(path, folder):
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if len(text) < 200 or len(text) > MOST_CHARACTERS or is_table(text):
+            continue
+        name = path.relative_to(folder).as_posix()
+        digest.update(name.encode() + b"\0" + text.encode() + b"\0")
+        if name.removesuffix(".py") in HELD_OUT:
+            held_out.append(text)
+        else:
+            train.append(text)
+            names.append(name)
+    return Corpus(tuple(train), tuple(held_out), tuple(names), digest.hexdigest())

@@ -1,0 +1,131 @@
+"""Training continues where it was stopped, to the last bit, and growing a model does not change what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from outpace.zoo.data import MIXTURE, Stream
+from outpace.zoo.distill import Lesson, Pool, Teaching, borrow_embedding, make_pool
+from outpace.zoo.models import SHAPES, deepen, make_config, make_model, num_parameters
+from outpace.zoo.optimizer import orthogonalize
+from outpace.zoo.tokenizer import train_tokenizer
+from outpace.zoo.train import Settings, Trainer, next_token_loss
+
+TOKENIZER = train_tokenizer(["def add(left, right):\n    return left + right\n"] * 3, vocabulary=300)
+DOCUMENTS = [[5 + (7 * i + j) % 200 for j in range(60 + i)] for i in range(12)]
+
+
+def tiny(vocabulary: int = 300, hidden: int = 32, layers: int = 2) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+    )
+
+
+def trainer(folder: Path, shallow: float = 0.5) -> Trainer:
+    settings = Settings(8, batch_tokens=64, short=16, long=32, shallow=shallow, warm_up=2, decay=0.5)
+    return Trainer(tiny(), Stream(DOCUMENTS, TOKENIZER, seed=1), next_token_loss, settings, folder)
+
+
+@pytest.mark.parametrize("stopped_at", [2, 6])
+def test_an_interrupted_run_ends_bit_equal(tmp_path: Path, stopped_at: int) -> None:
+    whole = trainer(tmp_path / "whole").run()
+    first = trainer(tmp_path / "parts")
+    for _ in range(stopped_at):
+        first.advance()
+    first.save()
+    first.advance()  # lost with the process
+    second = trainer(tmp_path / "parts")
+    assert second.resume() and second.step == stopped_at
+    continued = second.run()
+    assert second.step == 8 and second.tokens == 8 * 64
+    for (name, one), (_, other) in zip(whole.named_parameters(), continued.named_parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_a_run_without_a_checkpoint_starts_anew(tmp_path: Path) -> None:
+    assert not trainer(tmp_path).resume()
+
+
+def test_training_lowers_the_loss(tmp_path: Path) -> None:
+    run = trainer(tmp_path, shallow=0.0)
+    batch = run.source.batch(8, 32)
+    before = next_token_loss(run.model, batch).item()
+    assert next_token_loss(run.run(), batch).item() < before
+
+
+def test_a_deeper_model_computes_the_same(tmp_path: Path) -> None:
+    run = trainer(tmp_path)
+    for _ in range(3):
+        run.advance()
+    deep = deepen(run.model, tiny())
+    ids = torch.randint(300, (2, 9))
+    assert deep.config.num_hidden_layers == 2 * run.model.config.num_hidden_layers
+    torch.testing.assert_close(deep(ids).logits, run.model(ids).logits)
+
+
+def test_minutes_end_a_run_too(tmp_path: Path) -> None:
+    settings = Settings(10**9, minutes=1e-9, batch_tokens=64, short=16, long=16)
+    run = Trainer(tiny(), Stream(DOCUMENTS, TOKENIZER, seed=1), next_token_loss, settings, tmp_path)
+    run.advance()
+    assert run.progress == 1.0
+
+
+def test_orthogonalized_matrices_have_unit_singular_values() -> None:
+    torch.manual_seed(0)
+    for shape in ((24, 64), (64, 24)):
+        values = torch.linalg.svdvals(orthogonalize(torch.randn(shape)))
+        assert values.min() > 0.3 and values.max() < 1.7
+
+
+def test_a_stream_continues_at_the_same_token() -> None:
+    stream = Stream(DOCUMENTS, TOKENIZER, seed=5)
+    for _ in range(7):
+        stream.batch(4, 40)
+    state = stream.state()
+    expected = [stream.batch(4, 40).tokens for _ in range(5)]
+    other = Stream(DOCUMENTS, TOKENIZER, seed=5)
+    other.restore(state)
+    assert all(torch.equal(other.batch(4, 40).tokens, tokens) for tokens in expected)
+    assert sum(MIXTURE.values()) == pytest.approx(1)
+
+
+def test_a_draft_learns_its_targets_law(tmp_path: Path) -> None:
+    target = make_model(tiny(layers=1), seed=3).eval()
+    with torch.no_grad():
+        target.lm_head.weight.mul_(20)  # a law with something to learn in it
+    stream = Stream(DOCUMENTS, TOKENIZER, seed=2)
+    pool = make_pool(target, stream, TOKENIZER, own_rows=3, read_rows=6, length=16, seed=2)
+    assert pool.tokens.shape == (9, 17) and pool.hidden.shape == (9, 16, 32)
+    teaching = Teaching(target)
+    settings = Settings(30, batch_tokens=64, short=16, long=16, warm_up=2)
+    run = Trainer(tiny(hidden=16, layers=1), pool, teaching, settings, tmp_path)
+    borrow_embedding(run.model, target)
+    lesson = pool.batch(9, 16)
+    before = teaching(run.model, lesson).item()
+    assert teaching(run.run(), lesson).item() < before
+
+
+def test_a_pool_shows_every_row_once_an_epoch() -> None:
+    rows = torch.arange(6)[:, None].expand(6, 5)
+    pool = Pool(rows, torch.ones(6, 5), torch.zeros(6, 4, 2), seed=0)
+    seen = torch.cat([pool.batch(4, 4).tokens[:, 0] for _ in range(3)])
+    assert sorted(seen[:6].tolist()) == sorted(seen[6:].tolist()) == list(range(6))
+    assert isinstance(pool.batch(1, 4), Lesson)
+
+
+def test_shapes_keep_to_their_size() -> None:
+    limits = {"target": 15_000_000, "draft": 1_200_000}
+    for name in SHAPES:
+        with torch.device("meta"):
+            size = num_parameters(make_model(make_config(name, 4096, end=0, pad=4), seed=0))
+        assert size <= limits[name], (name, size)
