@@ -88,7 +88,7 @@ def settle(
     """The caller's wishes, completed from the checkpoint's defaults."""
     sampled = getattr(defaults, "do_sample", None) is True
     if temperature is None:
-        temperature = _or(getattr(defaults, "temperature", None), 1.0) if sampled else 0.0
+        temperature = float(_or(getattr(defaults, "temperature", None), 1.0)) if sampled else 0.0
     if temperature:
         top_k = top_k if top_k is not None else getattr(defaults, "top_k", None)
         top_p = top_p if top_p is not None else getattr(defaults, "top_p", None)
@@ -127,8 +127,8 @@ def processors(defaults: Any, *, sampled: bool) -> list[Callable[[Any, Any], Any
             f"the model's generation_config sets {', '.join(named)}, which is not supported here: "
             "leave its defaults aside with defaults=False (--no-defaults)"
         )
-    from transformers import LogitsProcessor
-    from transformers.generation import (
+    from transformers.generation.logits_process import (
+        LogitsProcessor,
         NoBadWordsLogitsProcessor,
         NoRepeatNGramLogitsProcessor,
         RepetitionPenaltyLogitsProcessor,

@@ -57,7 +57,7 @@ def get(name: str) -> Recipe:
     elif wanted in plugins():
         module = plugins()[wanted].module
     else:
-        raise RecipeError(unknown("method", wanted, names()) + "; `outpace list` shows them all")
+        raise RecipeError(unknown("method", wanted, names(), "`outpace list` shows them all"))
     try:
         return recipe_in(import_module(module), module)
     except RecipeError:

@@ -39,8 +39,8 @@ def read(name: str, path: Path) -> Entry:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
     told = {"paper": "", "family": "", "guarantee": "exact"}
-    for node in tree.body:
-        for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+    for node in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        for mark in node.decorator_list:
             if isinstance(mark, ast.Call) and called(mark) == "recipe":
                 name = node.name.replace("_", "-")
                 for keyword in mark.keywords:

@@ -23,10 +23,10 @@ def identifier(name: str) -> str:
     return name.strip().lower().replace("_", "-")
 
 
-def unknown(kind: str, name: str, known: list[str]) -> str:
+def unknown(kind: str, name: str, known: list[str], otherwise: str) -> str:
     """The sentence for a name that is not there, with the nearest ones that are."""
     near = get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"there is no {kind} {name}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    return f"there is no {kind} {name}; " + (f"did you mean {' or '.join(near)}?" if near else otherwise)
 
 
 def configure(
@@ -67,7 +67,7 @@ def unknown_option(recipe: Recipe, name: str) -> str:
     """The sentence for an option that the recipe does not have."""
     known = [identifier(option) for option in recipe.options]
     has = f"it has {', '.join(known)}" if known else "it has none"
-    return f"{unknown(f'option of {recipe.name} called', identifier(name), known)}; {has}".replace("?;", "?")
+    return unknown("option of " + recipe.name + " called", identifier(name), known, has)
 
 
 def models_in(hint: Any) -> bool:

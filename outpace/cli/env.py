@@ -1,0 +1,94 @@
+"""`outpace env`: the machine and what is installed on it, for bug reports and benchmark notes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Any
+
+from outpace.cli.failures import Debug, plainly
+from outpace.cli.options import Json
+from outpace.cli.output import print_json, print_table
+
+PACKAGES = ("outpace", "torch", "transformers", "tokenizers", "safetensors", "numpy", "typer", "rich")
+EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
+
+
+@plainly
+def env(json: Json = False, debug: Debug = False) -> None:
+    """Versions, cores, devices and extras."""
+    found = facts()
+    if json:
+        print_json(found)
+        return
+    rows = [(name, listed(value)) for name, value in found.items()]
+    print_table(("what", "found"), rows)
+
+
+def facts() -> dict[str, Any]:
+    """What a bug report should say about the machine."""
+    import torch
+
+    from outpace.models.loading import has_fast_bfloat16
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": processor(),
+        "cores": cores,
+        "threads": torch.get_num_threads(),
+        "fast bfloat16 on the CPU": has_fast_bfloat16(),
+        "devices": [*devices, *(["mps"] if torch.backends.mps.is_available() else [])] or ["cpu"],
+        "versions": {name: installed(name) for name in PACKAGES},
+        "extras": extras(),
+        "hub": "offline" if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") else "allowed",
+    }
+
+
+def installed(package: str) -> str:
+    """The version of a package, or that it is missing."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        if package == "outpace":
+            from outpace import __version__
+
+            return f"{__version__} (not installed, run from its source)"
+        return "missing"
+
+
+def extras() -> dict[str, bool]:
+    """Which optional parts have all their packages."""
+    try:
+        wanted = requires("outpace") or []
+    except PackageNotFoundError:
+        return {}
+    found: dict[str, bool] = {}
+    for line in wanted:
+        if extra := EXTRA.search(line):
+            name = re.split(r"[\s\[<>=!~;(]", line, maxsplit=1)[0]
+            found[extra[1]] = found.get(extra[1], True) and installed(name) != "missing"
+    return found
+
+
+def processor() -> str:
+    """The CPU's name."""
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def listed(value: Any) -> str:
+    """A value in one cell of a table."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {listed(each)}" for name, each in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,68 @@
+"""Every failure as one sentence and an exit code: 2 for bad input, 1 for a run that failed, 130 for Ctrl-C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, ParamSpec
+
+import typer
+
+P = ParamSpec("P")
+BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
+
+
+def plainly(verb: Callable[P, None]) -> Callable[P, None]:
+    """Make a verb tell its failures in one sentence; with --debug they come as they are."""
+
+    @wraps(verb)
+    def told(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            verb(*args, **kwargs)
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except KeyboardInterrupt:
+            stop("interrupted", INTERRUPTED)
+        except Exception as error:
+            if kwargs.get("debug"):
+                raise
+            stop(*sentence(error))
+
+    return told
+
+
+def stop(message: str, code: int) -> None:
+    """Say it on the error stream and end the program."""
+    typer.echo(f"outpace: {message}", err=True)
+    raise typer.Exit(code)
+
+
+def sentence(error: Exception) -> tuple[str, int]:
+    """What to tell the user about a failure, and the exit code."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if out_of_memory(error, text):
+        return (
+            "the machine ran out of memory: ask for fewer --max-tokens or a smaller --batch, "
+            "load with --dtype bfloat16, or use a smaller model",
+            FAILED,
+        )
+    if isinstance(error, FloatingPointError):
+        return text, FAILED
+    if isinstance(error, ValueError):
+        return text, BAD_INPUT
+    if isinstance(error, ModuleNotFoundError):
+        return f"{text}: install what is missing with pip", FAILED
+    if isinstance(error, OSError):
+        return text, FAILED
+    return f"the run failed with {type(error).__name__}: {text} (--debug shows where)", FAILED
+
+
+def out_of_memory(error: Exception, text: str) -> bool:
+    """Whether torch or Python could not get the memory they asked for."""
+    # torch raises a RuntimeError of its own for a GPU and a plain one for the CPU
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text))
+    )

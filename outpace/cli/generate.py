@@ -1,0 +1,115 @@
+"""`outpace generate`: write what follows a prompt."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from outpace.cli import options as o
+from outpace.cli.failures import INTERRUPTED, Debug, plainly, stop
+from outpace.cli.output import print_json, summary
+from outpace.cli.recipe_options import TARGET, chosen
+
+Prompts = Annotated[
+    list[str] | None, typer.Argument(metavar="PROMPT...", help="The text to go on from; - or none: standard input.")
+]
+Batch = Annotated[int, typer.Option(help="Prompts decoded together.")]
+
+
+@plainly
+def generate(
+    ctx: typer.Context,
+    prompt: Prompts = None,
+    target: o.Target = TARGET,
+    method: o.Method = None,
+    recipe: o.RecipeFile = None,
+    speculative_config: o.Config = None,
+    max_tokens: o.MaxTokens = None,
+    temperature: o.Temperature = None,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    stop_string: Annotated[
+        list[str] | None, typer.Option("--stop", help="End the text before this string; may be repeated.")
+    ] = None,
+    seed: o.Seed = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Write on after the end-of-text token.")] = False,
+    defaults: o.Defaults = True,
+    batch: Batch = 8,
+    dtype: o.Dtype = "auto",
+    device: o.Device = None,
+    revision: o.Revision = None,
+    trust_remote_code: o.Trust = False,
+    threads: o.Threads = None,
+    json: o.Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write what follows a prompt. Options of the method are given by name: --depth 4."""
+    used, given = chosen(ctx)
+    prompts = read(prompt)
+    if not all(prompts):
+        raise ValueError("the prompt is empty: give it some text")
+    request: dict[str, Any] = {
+        "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop_string,
+        "seed": seed, "ignore_eos": ignore_eos, "defaults": defaults,
+    }  # fmt: skip
+    check(request)
+    model = o.load(
+        target,
+        given,
+        dtype=dtype,
+        device=device,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        threads=threads,
+    )
+    if len(prompts) == 1 and not json:
+        write(model, prompts[0], used, request | given)
+        return
+    from outpace.api import generate_each
+
+    found: list[dict[str, Any]] = []
+    try:
+        for text, result in zip(
+            prompts, generate_each(model, prompts, used, batch=batch, **request, **given), strict=True
+        ):
+            found.append({"prompt": text, "method": used.name} | result.as_dict())
+            if not json:
+                typer.echo(f"{text}{result.text}\n")
+                typer.echo(summary(used.name, result.statistics), err=True)
+    finally:
+        if json:  # whatever happens, what is there is not lost
+            print_json({"results": found})
+
+
+def check(request: dict[str, Any]) -> None:
+    """Find out about impossible numbers before a model is loaded."""
+    from outpace.api.settings import settle
+
+    settle(None, None, **{name: request[name] for name in ("max_tokens", "temperature", "top_k", "top_p", "stop")})
+
+
+def read(prompts: list[str] | None) -> list[str]:
+    """The prompts, from the arguments or from standard input."""
+    if not prompts and sys.stdin.isatty():
+        raise ValueError('there is no prompt: give one, as in outpace generate "def add(a, b):"')
+    return [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts or ["-"]]
+
+
+def write(model: Any, prompt: str, used: Any, request: dict[str, Any]) -> None:
+    """Stream one text to the terminal; what was written stays when it is interrupted."""
+    from outpace.api import stream
+
+    stream_ = stream(model, prompt, used, **request)
+    typer.echo(prompt, nl=False)
+    try:
+        for piece in stream_:
+            typer.echo(piece, nl=False)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        typer.echo()
+        tokens = stream_.result.statistics.num_tokens
+        stop(f"interrupted after {tokens} tokens; what is above is what there was", INTERRUPTED)
+    typer.echo()
+    typer.echo(summary(used.name, stream_.result.statistics), err=True)

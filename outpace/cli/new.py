@@ -1,0 +1,115 @@
+"""`outpace new`: a recipe file and its test to start from, which pass as they are written."""
+
+from __future__ import annotations
+
+import keyword
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outpace.cli.failures import Debug, plainly
+from outpace.recipes import identifier, names
+
+RECIPE = '''"""{title} (Name Year): draft again what followed the last token the previous time it was written.
+
+New here: LastTime. Reuses: Match, Fixed. Exact at any temperature: its tokens carry no claim.
+"""
+
+import torch
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Context, Draft, Parts, Plan, Step, Target, Want, recipe
+from outpace.core.tree import Forest, TokenTree
+from outpace.verifiers.match import Match
+
+
+class LastTime:
+    """A drafter: proposes a chain for every row."""
+
+    want = Want()  # what it needs to see of the target: nothing
+    claims = ()  # its tokens are chosen, not drawn from a law
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        chains = [after(row.tolist(), depth) for row, depth in zip(ctx.tokens, plan.depth, strict=True)]
+        tokens = [token for chain in chains for token in chain]
+        forest = Forest.chain(tuple(map(len, chains)))
+        return Draft(TokenTree(torch.cat([ctx.roots, torch.tensor(tokens, dtype=torch.int64)]), forest))
+
+    def observe(self, step: Step) -> None:
+        """Called after every step, with what was accepted."""
+
+    def release(self, slots) -> None:
+        """Called when sequences end: forget what belongs to them."""
+
+
+def after(tokens: list[int], depth: int) -> list[int]:
+    """What followed the last token the previous time."""
+    for start in range(len(tokens) - 1, 0, -1):
+        if tokens[start - 1] == tokens[-1]:
+            return tokens[start : start + depth]
+    return []
+
+
+@recipe(paper="where to read about it", family="training-free")
+def {function}(target: Target, *, depth: int = 4) -> Parts:
+    return Parts(target, LastTime(), Match(), Fixed(depth))
+'''
+
+TEST = '''"""What {function}.py promises: the text of plain decoding, from fewer forwards."""
+
+from pathlib import Path
+
+import outpace
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+RECIPE = Path(__file__).parent / "{function}.py"
+PROMPTS = [[1, 2, 3, 1, 2], [4, 4, 4]]
+
+
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    size = {{"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=8, **size)).double().eval()
+
+
+def test_the_text_is_that_of_plain_decoding_at_any_temperature():
+    target = model()
+    for temperature in (0, 1):
+        options = {{"max_tokens": 40, "temperature": temperature, "seed": 1, "ignore_eos": True}}
+        plain = outpace.generate(target, PROMPTS, "autoregressive", **options)
+        drafted = outpace.generate(target, PROMPTS, RECIPE, **options)
+        assert [result.tokens for result in drafted] == [result.tokens for result in plain]
+
+
+def test_drafts_are_accepted():
+    result = outpace.generate(model(), PROMPTS[0], RECIPE, max_tokens=40, temperature=0, ignore_eos=True)[0]
+    assert result.statistics.num_accepted_draft_tokens > 0
+'''
+
+
+@plainly
+def new(
+    name: Annotated[str, typer.Argument(help="The method's name, such as my-method.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Write a recipe and its test into this folder, ready to be changed."""
+    function = identifier(name).replace("-", "_")
+    if not function.isidentifier() or keyword.iskeyword(function) or not function.isascii():
+        raise ValueError(f"{name!r} cannot be a method's name: use letters, digits and dashes, such as my-method")
+    if identifier(name) in names():
+        raise ValueError(
+            f"{identifier(name)} is in the package already (outpace show {identifier(name)}): choose another"
+        )
+    files = {
+        Path(f"{function}.py"): RECIPE,
+        Path(f"test_{function}.py"): TEST,
+    }
+    if there := [str(path) for path in files if path.exists() and not force]:
+        raise ValueError(f"{' and '.join(there)} exist already: choose another name, or pass --force")
+    for path, text in files.items():
+        path.write_text(text.format(function=function, title=function.replace("_", " ").capitalize()), encoding="utf-8")
+    typer.echo(f"wrote {function}.py and test_{function}.py; try them:")
+    typer.echo(f"  pytest test_{function}.py")
+    typer.echo(f'  outpace generate --recipe {function}.py "def add(a, b):"')

@@ -1,0 +1,62 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Target = Annotated[
+    str, typer.Option("--target", "-t", help="The model: zoo:target, a folder, or a name on the Hugging Face Hub.")
+]
+Method = Annotated[
+    str | None, typer.Option("--method", "-m", help="A method of `outpace list`, or @file with what bench recommends.")
+]
+RecipeFile = Annotated[str | None, typer.Option("--recipe", help="A recipe file of your own.")]
+Config = Annotated[str | None, typer.Option("--speculative-config", help="vLLM's JSON, in place of --method.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")]
+Device = Annotated[str | None, typer.Option(help="Where the target runs, such as cpu or cuda:0.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]
+Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
+MaxTokens = Annotated[int | None, typer.Option(help="Most new tokens; default: what the model says, or 256.")]
+Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: what the model says, or greedy.")]
+TopK = Annotated[int | None, typer.Option(help="Sample from so many likeliest tokens; 0: all.")]
+TopP = Annotated[float | None, typer.Option(help="Sample from the likeliest tokens that hold this much of the mass.")]
+Stop = Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")]
+Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable; default: drawn, and printed.")]
+Defaults = Annotated[bool, typer.Option(help="Apply the model's own generation_config.json.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def load(target: str, options: dict[str, Any], **how: Any) -> Any:
+    """The target, loaded quietly, and the recipe's other models loaded in the same way."""
+    if hub_is_away(target):
+        os.environ["HF_HUB_OFFLINE"] = "1"  # else the hub's client tries again for half a minute
+    from transformers.utils import logging
+
+    from outpace.api import load as load_model
+
+    logging.disable_progress_bar()
+    model = load_model(target, **how)
+    shared = {name: value for name, value in how.items() if name in ("dtype", "device", "trust_remote_code")}
+    if isinstance(draft := options.get("draft"), str):
+        options["draft"] = load_model(draft, **shared)
+    if isinstance(drafts := options.get("drafts"), str):
+        options["drafts"] = tuple(load_model(draft, **shared) for draft in drafts.split(","))
+    return model
+
+
+def hub_is_away(name: str) -> bool:
+    """Whether a model would have to come from the hub and this machine cannot even find its address."""
+    proxied = any(os.environ.get(variable) for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "HF_ENDPOINT"))
+    if name.startswith("zoo:") or Path(name).exists() or proxied:
+        return False
+    try:
+        socket.getaddrinfo("huggingface.co", 443)
+    except OSError:
+        return True
+    return False

@@ -1,0 +1,49 @@
+"""What is printed: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+NUMBERS = re.compile(r"\[\s*-?[\d.]+(,\s*-?[\d.]+)*\s*\]")
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, readable: numbers of a list stay on one line."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    typer.echo(NUMBERS.sub(lambda found: " ".join(found[0].split()), text))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+    """A table; plain columns where the output is not a terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+        if title:
+            typer.echo(title)
+        for row in (columns, *rows):
+            typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        return
+    table = Table(*columns, title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def summary(name: str, statistics: Any) -> str:
+    """One line about a request."""
+    steps = (
+        f"mean acceptance length {statistics.mean_acceptance_length:.2f}" if statistics.num_spec_steps else "no drafts"
+    )
+    return (
+        f"{name}: {statistics.num_tokens} tokens in {statistics.seconds:.2f} s, "
+        f"{statistics.tokens_per_second:.1f} tokens/s, {steps}, seed {statistics.seed}"
+    )
