@@ -1,0 +1,1 @@
+"""Side-by-side measurement: the same prompts, the same seeds, one process, methods taking turns."""

@@ -1,0 +1,81 @@
+"""What takes part in a measurement: something that continues prompts and says how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from outpace.bench.metrics import Counts, Record
+from outpace.core.context import Sampling
+from outpace.core.contracts import Guarantee, Parts
+from outpace.decode import Session
+from outpace.sampling.law import TargetLaw
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run gave."""
+
+    outputs: list[list[int]]  # new tokens per prompt
+    seconds: float  # prompts read and tokens made
+    prompt_seconds: float | None = None  # of them, reading the prompts
+    counts: Counts | None = None  # None: a peer that does not say
+
+
+class Contender(Protocol):
+    """A method, or a peer, bound to its models."""
+
+    name: str  # what the table calls it; no two are the same
+    kind: str  # "outpace" or "peer"
+    options: Mapping[str, Any]
+    single: bool  # takes one prompt at a time
+
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome: ...
+
+    def lossless(self, temperature: float) -> bool:
+        """Whether it promises the target's own law at this temperature."""
+        ...
+
+
+@dataclass
+class Engine:
+    """A recipe's parts in the engine. Parts are made once: what a controller learns on a prompt serves the next."""
+
+    name: str
+    method: str
+    parts: Parts
+    options: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = "outpace"
+    single: bool = False
+    clock: Callable[[], float] = perf_counter
+
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
+        records: list[Record] = []
+        began = self.clock()
+        session = Session(self.parts, prompts, sampling, TargetLaw)
+        steps = session.steps()
+        read = began
+        if any(len(prompt) > 1 for prompt in prompts):
+            next(steps)
+            read = self.clock()
+        for step in steps:
+            records.append(Record.of(step))
+        ended = self.clock()
+        outputs = [
+            session.history[slot, start:end].tolist()
+            for slot, (start, end) in enumerate(zip(session.prompt_lengths, session.lengths, strict=True))
+        ]
+        return Outcome(outputs, ended - began, read - began, Counts.of(records))
+
+    def lossless(self, temperature: float) -> bool:
+        guarantee = self.parts.verifier.guarantee
+        return guarantee is Guarantee.EXACT or (guarantee is Guarantee.GREEDY and temperature == 0)
+
+
+def shortened(sampling: Sampling, most: int) -> Sampling:
+    """The same wishes for at most so many tokens."""
+    return replace(sampling, max_tokens=min(most, sampling.max_tokens))

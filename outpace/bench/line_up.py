@@ -1,0 +1,53 @@
+"""Who takes part: plain decoding first, then the methods that were named, then the peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from outpace.bench.contender import Contender, Engine
+from outpace.bench.methods import PLAIN, Method, with_draft
+from outpace.bench.peers import peers
+from outpace.bench.recommend import Choice
+from outpace.core.contracts import Recipe, Target
+from outpace.recipes import configure, from_file, get
+
+
+def find(name: str) -> Recipe:
+    """The recipe of this name, or the one in this file."""
+    return from_file(name) if name.endswith(".py") or Path(name).is_file() else get(name)
+
+
+def engines(
+    methods: Sequence[Method],
+    target: Target,
+    draft: str | None,  # what the user called the draft model of the whole measurement
+    open_model: Callable[[Any], Target],
+) -> tuple[list[Engine], dict[str, Choice]]:
+    """An engine a method, plain decoding first, and what a recommendation calls each of them."""
+    found: dict[str, Engine] = {"plain": Engine("plain", PLAIN, get(PLAIN)(target))}
+    choices: dict[str, Choice] = {"plain": Choice(PLAIN, {}, None)}
+    for method in methods:
+        if method.name == PLAIN or method.label in found:
+            continue
+        recipe = find(method.name)
+        given = with_draft(method, recipe, draft)
+        parts = recipe(target, **configure(recipe, target, given, open_model))
+        defaults = {
+            name: option.default for name, option in recipe.options.items() if option.default is not option.empty
+        }
+        found[method.label] = Engine(method.label, recipe.name, parts, {**defaults, **method.options})
+        needed = draft if any(name in given and given[name] == draft for name in ("draft", "drafts")) else None
+        choices[method.label] = Choice(method.name, dict(method.options), needed)
+    return list(found.values()), choices
+
+
+def contenders(
+    found: Sequence[Engine], peer_models: Mapping[str, Any] | None
+) -> list[Contender]:  # "target" and, where there is one, "draft": transformers models of their own
+    """Engines, and transformers' own generation where its models are given."""
+    line: list[Contender] = list(found)
+    if peer_models:
+        line += peers(peer_models["target"], peer_models.get("draft"), found)
+    return line

@@ -1,0 +1,173 @@
+"""A whole measurement: contenders, cases and settings in; runs, tables, JSON and one recommendation out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from outpace.bench.contender import Contender
+from outpace.bench.cost import CostCurve, measure_costs
+from outpace.bench.recommend import Choice, Recommendation, recommend
+from outpace.bench.run import Case, Run, batches, interleave, trials, warm_up
+from outpace.bench.summary import Row, headline, summarise
+from outpace.bench.table import NOTE, markdown, tables
+from outpace.core.context import Sampling
+from outpace.core.contracts import Target
+
+SCHEMA = "outpace-bench/1"
+
+
+@dataclass
+class Measurement:
+    """Settings and what was measured so far; complete or not, it can always be reported."""
+
+    contenders: Sequence[Contender]  # the first is plain decoding
+    cases: Sequence[Case]
+    sampling: Sampling  # temperature and seed are set per run
+    temperatures: Sequence[float]
+    rounds: int
+    batch: int
+    seed: int
+    choices: Mapping[str, Choice]
+    provenance: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    load_seconds: Mapping[str, float] = field(default_factory=dict)
+    left_out: Sequence[str] = ()  # prompts too long for the target
+    costs: dict[str, CostCurve] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self.groups = batches(self.cases, self.batch)
+        self.planned = list(trials(self.groups, self.temperatures, self.rounds))
+
+    @property
+    def total(self) -> int:
+        """Runs planned."""
+        return len(self.planned) * len(self.contenders)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.runs) == self.total
+
+    def measure(
+        self,
+        targets: Mapping[str, Target] | None = None,  # "target" and "draft": whose forwards are put on a cost curve
+        *,
+        after: Callable[[Run], None] = lambda run: None,
+    ) -> None:
+        """Cost curves, warm-up, then all runs in turn. An interruption is remembered, and what was made is kept."""
+
+        def made(run: Run) -> None:
+            self.runs.append(run)
+            after(run)
+
+        try:
+            if targets:
+                length = round(median(len(case.tokens) for case in self.cases)) + self.sampling.max_tokens // 2
+                self.costs = measure_costs(targets, length=max(2, length), rows=min(self.batch, len(self.cases)))
+            warm_up(self.contenders, self.planned[0], self.sampling, self.temperatures)
+            interleave(self.contenders, self.planned, self.sampling, seed=self.seed, after=made)
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def rows(self) -> list[Row]:
+        """Everything there is to say."""
+        curves = {"target_cost": self.costs.get("target"), "draft_cost": self.costs.get("draft")}
+        return summarise(self.runs, self.contenders, self.contenders[0].name, seed=self.seed, **curves)
+
+    def recommendation(self, rows: Sequence[Row]) -> Recommendation:
+        """From all workloads and temperatures together."""
+        workload = "all" if any(row.workload == "all" for row in rows) else next((r.workload for r in rows), "all")
+        pooled = (
+            None if len({row.temperature for row in rows} - {None}) > 1 else next((r.temperature for r in rows), None)
+        )
+        return recommend(headline(rows, workload, pooled), self.choices)
+
+    def workload(self) -> dict[str, Any]:
+        """What the numbers are about."""
+        return {
+            "prompts": list(dict.fromkeys(case.workload for case in self.cases)),
+            "num_prompts": len(self.cases),
+            "temperatures": list(self.temperatures),
+            "max_tokens": self.sampling.max_tokens,
+            "batch": self.batch,
+            "rounds": self.rounds,
+        }
+
+    def to_json(self, rows: Sequence[Row]) -> dict[str, Any]:
+        advice = self.recommendation(rows)
+        return {
+            "schema": SCHEMA,
+            "provenance": dict(self.provenance),
+            "settings": {**self.settings, **self.workload(), "seed": self.seed},
+            "complete": self.complete,
+            "runs_made": len(self.runs),
+            "runs_planned": self.total,
+            "left_out": list(self.left_out),
+            "load_seconds": dict(self.load_seconds),
+            "milliseconds_by_nodes": {name: curve.to_json() for name, curve in self.costs.items()},
+            "notes": NOTE,
+            "results": [row.to_json() for row in rows],
+            "recommendation": advice.to_json(self.workload(), self.provenance),
+            "runs": [run_to_json(run) for run in self.runs],
+        }
+
+    def to_markdown(self, rows: Sequence[Row]) -> str:
+        known = self.provenance
+        versions = ", ".join(f"{name} {version}" for name, version in known["versions"].items() if version)
+        lines = [
+            "# Side by side",
+            "",
+            f"Device: {known['device']}, {known['threads']} threads. Versions: {versions}. Commit: {known['commit'] or '-'}.",
+            f"Date: {known['date']}. Command: `{' '.join(map(str, known['argv']))}`.",
+            *([] if self.complete else ["", f"Interrupted: {len(self.runs)} of {self.total} runs were made."]),
+        ]
+        pages = [markdown(table, 2) for table in tables(rows)]
+        return (
+            "\n\n".join(["\n".join(lines), *pages, NOTE, f"Recommendation: {self.recommendation(rows).reason}"]) + "\n"
+        )
+
+
+def run_to_json(run: Run) -> dict[str, Any]:
+    """One run, without its text."""
+    return {
+        "method": run.contender,
+        "prompts": [case.id for case in run.trial.cases],
+        "workload": run.trial.workload,
+        "temperature": run.trial.temperature,
+        "round": run.trial.round,
+        "tokens": run.tokens,
+        "seconds": run.seconds,
+        "prompt_seconds": run.prompt_seconds,
+        "repetition": run.repetition,
+        **(
+            {"steps": run.counts.steps, "accepted": run.counts.accepted, "drafted": run.counts.drafted}
+            if run.counts
+            else {}
+        ),
+    }
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Whole or not at all: an interruption while writing leaves the file that was there before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(json.dumps(finite(data), indent=1) + "\n", encoding="utf-8")
+    os.replace(draft, path)
+
+
+def finite(value: Any) -> Any:
+    """JSON knows no NaN: null instead."""
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, Mapping):
+        return {str(name): finite(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(each) for each in value]
+    return value

@@ -1,0 +1,153 @@
+"""What is counted while a method runs: drafted, accepted and emitted tokens, and where the time went.
+
+A row-step is one row in one step. accepted = draft tokens that became text; emitted = accepted + 1, the bonus token
+included, except where a stop token or the limit ended the text inside the draft.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from outpace.core.contracts import Forest, Step
+
+PARTS = ("draft", "target", "warping", "overhead")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is kept of a step: host objects only, so that no logits stay alive."""
+
+    forest: Forest
+    leaf: tuple[int, ...]  # the verdict's
+    emitted: tuple[int, ...]
+    forwards: int
+    draft_seconds: float
+    seconds: Mapping[str, float]
+
+    @staticmethod
+    def of(step: Step) -> Record:
+        draft = step.draft
+        emitted = tuple(map(len, step.emitted))
+        return Record(draft.tree.forest, tuple(step.verdict.leaf), emitted, draft.forwards, draft.seconds, step.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one step asks of the models: enough to say what it costs on a cost curve."""
+
+    rows: int
+    nodes: int  # of all rows, roots included
+    forwards: int
+    levels: tuple[int, ...]  # nodes of each level the drafter had to read; () where it did not work level by level
+
+    @staticmethod
+    def of(record: Record) -> Cost:
+        forest, forwards = record.forest, record.forwards
+        counted = Counter(forest.depths)
+        depth = max(counted)
+        levels = tuple(counted[level] for level in range(depth)) if forwards == depth else ()
+        return Cost(forest.num_rows, len(forest), forwards, levels)
+
+
+@dataclass
+class Counts:
+    """Sums over the steps of a run, prompt reading left out; counts of several runs add up."""
+
+    steps: int = 0
+    row_steps: int = 0
+    draft_row_steps: int = 0  # those that drafted at least one token
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    forwards: int = 0
+    drafted_at: Counter[int] = field(default_factory=Counter)  # position (1 = first) -> row-steps that drafted it
+    offered_at: Counter[int] = field(default_factory=Counter)  # ... and had accepted the position before
+    accepted_at: Counter[int] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    costs: Counter[Cost] = field(default_factory=Counter)
+
+    @staticmethod
+    def of(records: Iterable[Record]) -> Counts:
+        counts = Counts()
+        for record in records:
+            counts.add(record)
+        return counts
+
+    def add(self, record: Record) -> None:
+        """Count one step."""
+        forest = record.forest
+        depths = forest.depths
+        self.steps += 1
+        self.forwards += record.forwards
+        for nodes, leaf, emitted in zip(forest.nodes, record.leaf, record.emitted, strict=True):
+            deepest = max(depths[node] for node in nodes)
+            accepted = min(depths[leaf], emitted)  # a stop token or the limit may end the text inside the path
+            self.row_steps += 1
+            self.draft_row_steps += deepest > 0
+            self.drafted += len(nodes) - 1
+            self.accepted += accepted
+            self.emitted += emitted
+            for position in range(1, deepest + 1):
+                self.drafted_at[position] += 1
+                self.offered_at[position] += position <= accepted + 1
+                self.accepted_at[position] += position <= accepted
+        seconds = record.seconds
+        law, score = seconds.get("law", 0.0), seconds.get("score", 0.0)
+        others = sum(value for name, value in seconds.items() if name not in ("law", "score", "total"))
+        for part, value in zip(PARTS, (record.draft_seconds, score, law, others - record.draft_seconds), strict=True):
+            self.seconds[part] += value
+        self.costs[Cost.of(record)] += 1
+
+    def __add__(self, other: Counts) -> Counts:
+        total = Counts()
+        for name in ("steps", "row_steps", "draft_row_steps", "drafted", "accepted", "emitted", "forwards"):
+            setattr(total, name, getattr(self, name) + getattr(other, name))
+        for name in ("drafted_at", "offered_at", "accepted_at", "costs"):
+            setattr(total, name, Counter(getattr(self, name)) + getattr(other, name))
+        total.seconds = {part: self.seconds[part] + other.seconds[part] for part in PARTS}
+        return total
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens a row gains per target forward, bonus token included; 1 for plain decoding."""
+        return self.emitted / max(1, self.row_steps)
+
+    def figures(self) -> dict[str, Any]:
+        """What a report says of these counts."""
+        drafts, steps = self.draft_row_steps, max(1, self.steps)
+        positions = sorted(self.drafted_at)
+        return {
+            "mean_acceptance_length": self.mean_acceptance_length,
+            "mean_acceptance_length_of_drafting_steps": 1 + self.accepted / drafts if drafts else 1.0,
+            "acceptance_rate": self.accepted / self.drafted if self.drafted else None,
+            "acceptance_by_position": [self.accepted_at[position] / drafts for position in positions],
+            "acceptance_by_position_conditional": [
+                self.accepted_at[position] / self.offered_at[position] if self.offered_at[position] else None
+                for position in positions
+            ],
+            "drafted_per_step": self.drafted / max(1, self.row_steps),
+            "draft_forwards_per_step": self.forwards / steps,
+            "milliseconds_per_step": {part: 1000 * value / steps for part, value in self.seconds.items()},
+            "steps": self.steps,
+            "row_steps": self.row_steps,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "emitted": self.emitted,
+        }
+
+
+def repetition(tokens: Sequence[int], size: int = 4) -> float:
+    """Share of n-grams that occurred before in the same text; 0 for a text shorter than one."""
+    grams = [tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int | None:
+    """Position of the first token that differs; None where the texts are the same."""
+    for position, (token, other) in enumerate(zip(tokens, reference, strict=False)):
+        if token != other:
+            return position
+    return None if len(tokens) == len(reference) else min(len(tokens), len(reference))

@@ -1,0 +1,164 @@
+"""The measurement itself: every contender on every prompt in every round, taking turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from outpace.bench.contender import Contender, Outcome, shortened
+from outpace.bench.metrics import Counts, first_difference, repetition
+from outpace.bench.workload import Item, encode
+from outpace.core.context import Sampling
+
+WARM_UP_TOKENS = 12
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt as tokens."""
+
+    id: str
+    workload: str
+    tokens: Tensor  # (T,) int64
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run to be made: these cases together, at this temperature, in this round."""
+
+    index: int  # of the batch among all batches
+    cases: tuple[Case, ...]
+    temperature: float
+    round: int
+
+    @property
+    def workload(self) -> str:
+        return self.cases[0].workload
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run made."""
+
+    contender: str
+    trial: Trial
+    seconds: float
+    prompt_seconds: float | None
+    counts: Counts | None
+    outputs: tuple[tuple[int, ...], ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.outputs))
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / max(self.seconds, 1e-9)
+
+    @property
+    def decode_seconds(self) -> float | None:
+        """Without reading the prompts."""
+        return None if self.prompt_seconds is None else self.seconds - self.prompt_seconds
+
+    @property
+    def repetition(self) -> float:
+        """Mean over the rows."""
+        return sum(map(repetition, self.outputs)) / len(self.outputs)
+
+    def differences(self, reference: Run) -> list[int | None]:
+        """Per row the first token that differs from the reference's."""
+        return [first_difference(a, b) for a, b in zip(self.outputs, reference.outputs, strict=True)]
+
+
+def unfold(
+    items: Sequence[Item], tokenizer: Any, plain: Contender, sampling: Sampling, *, room: int | None = None
+) -> tuple[list[Case], list[str]]:
+    """One case a turn, after the replies that plain greedy decoding gives to the turns before, so that every contender
+    meets the same prompts; and the ids of those that leave no room for an answer."""
+    cases: list[Case] = []
+    too_long: list[str] = []
+    greedy = replace(sampling, temperature=0.0)
+    for item in items:
+        replies: list[str] = []
+        for turn in range(len(item.turns) if item.chat else 1):
+            name = f"{item.id}#{turn + 1}" if len(item.turns) > 1 else item.id
+            tokens = encode(tokenizer, item, replies)
+            if len(tokens) == 0 or (room is not None and len(tokens) + sampling.max_tokens > room):
+                too_long.append(name)
+                break
+            cases.append(Case(name, item.workload, tokens))
+            if turn + 1 < len(item.turns):
+                reply = plain.run([tokens], [greedy]).outputs[0]
+                replies.append(tokenizer.decode([token for token in reply if token not in sampling.stop]))
+    return cases, too_long
+
+
+def batches(cases: Sequence[Case], size: int) -> list[tuple[Case, ...]]:
+    """Neighbours of one workload together, at most `size` of them."""
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.workload, []).append(case)
+    return [tuple(g[start : start + size]) for g in groups.values() for start in range(0, len(g), size)]
+
+
+def trials(groups: Sequence[tuple[Case, ...]], temperatures: Sequence[float], rounds: int) -> Iterator[Trial]:
+    """Rounds outermost, so that stopping early leaves every prompt measured about as often."""
+    for number in range(rounds):
+        for index, group in enumerate(groups):
+            for temperature in temperatures:
+                yield Trial(index, group, temperature, number)
+
+
+def rotated(contenders: Sequence[Contender], trial: Trial) -> list[Contender]:
+    """The order of this trial: each contender goes first equally often."""
+    start = (trial.index + trial.round) % len(contenders)
+    return [*contenders[start:], *contenders[:start]]
+
+
+def seeds(trial: Trial, base: int) -> list[int]:
+    """One a row; the same for every contender, new in every round."""
+    return [base + 1_000_003 * trial.round + 1009 * trial.index + row for row in range(len(trial.cases))]
+
+
+def perform(contender: Contender, trial: Trial, sampling: Sampling, seed: int) -> Run:
+    """Run one contender on one trial."""
+    wishes = [replace(sampling, temperature=trial.temperature, seed=number) for number in seeds(trial, seed)]
+    prompts = [case.tokens for case in trial.cases]
+    if contender.single:
+        outcomes = [contender.run([prompt], [wish]) for prompt, wish in zip(prompts, wishes, strict=True)]
+        outcome = Outcome([o.outputs[0] for o in outcomes], sum(o.seconds for o in outcomes))
+        if len(outcomes) == 1:
+            outcome = outcomes[0]
+    else:
+        outcome = contender.run(prompts, wishes)
+    outputs = tuple(map(tuple, outcome.outputs))
+    return Run(contender.name, trial, outcome.seconds, outcome.prompt_seconds, outcome.counts, outputs)
+
+
+def warm_up(contenders: Sequence[Contender], trial: Trial, sampling: Sampling, temperatures: Sequence[float]) -> None:
+    """Everything once and briefly, so that first calls are not measured."""
+    short = shortened(sampling, WARM_UP_TOKENS)
+    for contender in contenders:
+        for temperature in temperatures:
+            perform(contender, replace(trial, temperature=temperature), short, 0)
+
+
+def interleave(
+    contenders: Sequence[Contender],
+    planned: Sequence[Trial],
+    sampling: Sampling,
+    *,
+    seed: int = 0,
+    after: Callable[[Run], None] = lambda run: None,
+) -> list[Run]:
+    """Make all runs, in turn; `after` is told of each, so that nothing is lost when one of them is interrupted."""
+    runs: list[Run] = []
+    for trial in planned:
+        for contender in rotated(contenders, trial):
+            run = perform(contender, trial, sampling, seed)
+            runs.append(run)
+            after(run)
+    return runs

@@ -1,0 +1,233 @@
+"""From runs to rows of a table: one row a contender, workload and temperature, every prompt or those that do not loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from statistics import median
+from typing import Any
+
+from outpace.bench.contender import Contender
+from outpace.bench.cost import CostCurve
+from outpace.bench.metrics import Cost, Counts
+from outpace.bench.run import Run
+from outpace.bench.spread import Interval, bootstrap
+
+MOST_REPETITION = 0.15  # a looping text flatters every drafter
+FEWEST_PROMPTS = 3  # below it the selection says nothing
+FEWEST_TOKENS = 8  # a shorter answer times the reading of its prompt
+ALL, VARIED = "all prompts", "prompts whose plain output repeats at most 15 % of its 4-grams"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is reported of one contender under one selection of runs."""
+
+    contender: str
+    kind: str
+    workload: str
+    temperature: float | None  # None: all of them pooled
+    selection: str
+    prompts: int
+    runs: int
+    tokens_per_second: Interval
+    speedup: Interval
+    speedup_of_totals: float
+    repetition: float
+    lossless: bool
+    decode_speedup: float | None = None  # reading prompts left out
+    ideal_speedup: float | None = None  # what acceptance and the measured costs of forwards allow
+    different: int | None = None  # greedy texts that differ from plain decoding's
+    compared: int = 0
+    first_difference: float | None = None  # median position among those that differ
+    counts: Counts | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def efficiency(self) -> float | None:
+        """How much of the ideal speedup was reached."""
+        if self.decode_speedup is None or not self.ideal_speedup:
+            return None
+        return self.decode_speedup / self.ideal_speedup
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "method": self.contender,
+            "kind": self.kind,
+            "options": {key: value for key, value in self.options.items() if _is_plain(value)},
+            "workload": self.workload,
+            "temperature": self.temperature,
+            "selection": self.selection,
+            "prompts": self.prompts,
+            "runs": self.runs,
+            "tokens_per_second": self.tokens_per_second.to_json(),
+            "speedup": self.speedup.to_json(),
+            "speedup_of_totals": self.speedup_of_totals,
+            "decode_speedup": self.decode_speedup,
+            "ideal_speedup": self.ideal_speedup,
+            "efficiency": self.efficiency,
+            "repetition": self.repetition,
+            "lossless": self.lossless,
+            "divergence": {
+                "compared": self.compared,
+                "different": self.different,
+                "median_first_position": self.first_difference,
+            },
+            **(self.counts.figures() if self.counts else {}),
+        }
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+Key = tuple[int, float, int]
+
+
+def key(run: Run) -> Key:
+    """What two runs share that may be compared."""
+    return run.trial.index, run.trial.temperature, run.trial.round
+
+
+def varied(plain: Sequence[Run]) -> set[tuple[int, float]]:
+    """(batch, temperature) whose plain output seldom repeats itself, over all rounds."""
+    found: dict[tuple[int, float], list[float]] = {}
+    for run in plain:
+        found.setdefault((run.trial.index, run.trial.temperature), []).append(run.repetition)
+    return {name for name, rates in found.items() if sum(rates) / len(rates) <= MOST_REPETITION}
+
+
+def summarise(
+    runs: Sequence[Run],
+    contenders: Sequence[Contender],
+    plain: str,
+    *,
+    target_cost: CostCurve | None = None,
+    draft_cost: CostCurve | None = None,
+    seed: int = 0,
+) -> list[Row]:
+    """Every row there is something to say about: per temperature and pooled, per workload and over all."""
+    reference = {key(run): run for run in runs if run.contender == plain}
+    kept = varied(list(reference.values()))
+    workloads = list(dict.fromkeys(run.trial.workload for run in runs))
+    temperatures: list[float | None] = list(dict.fromkeys(run.trial.temperature for run in runs))
+    if len(workloads) > 1:
+        workloads.append("all")
+    if len(temperatures) > 1:
+        temperatures.append(None)
+    rows: list[Row] = []
+    for temperature in temperatures:
+        for workload in workloads:
+            for selection in (ALL, VARIED):
+
+                def chosen(run: Run, t: float | None = temperature, w: str = workload, s: str = selection) -> bool:
+                    at = run.trial
+                    return (
+                        t in (None, at.temperature)
+                        and w in ("all", at.workload)
+                        and (s == ALL or (at.index, at.temperature) in kept)
+                    )
+
+                for contender in contenders:
+                    row = _row(runs, reference, contender, chosen, target_cost, draft_cost, seed)
+                    if row:
+                        rows.append(Row(workload=workload, temperature=temperature, selection=selection, **row))
+    return rows
+
+
+def _row(
+    runs: Sequence[Run],
+    reference: Mapping[Key, Run],
+    contender: Contender,
+    chosen: Callable[[Run], bool],
+    target_cost: CostCurve | None,
+    draft_cost: CostCurve | None,
+    seed: int,
+) -> dict[str, Any] | None:
+    pairs = [
+        (run, reference[key(run)])
+        for run in runs
+        if run.contender == contender.name and chosen(run) and key(run) in reference
+    ]
+    if not pairs:
+        return None
+    timed = [pair for pair in pairs if min(run.tokens for run in pair) >= FEWEST_TOKENS] or pairs
+    speeds: dict[tuple[int, float], list[float]] = {}
+    ratios: dict[tuple[int, float], list[float]] = {}
+    for run, plain in timed:
+        at = (run.trial.index, run.trial.temperature)
+        speeds.setdefault(at, []).append(run.tokens_per_second)
+        ratios.setdefault(at, []).append(run.tokens_per_second / plain.tokens_per_second)
+    greedy = [found for run, plain in pairs if run.trial.temperature == 0 for found in run.differences(plain)]
+    places = [place for place in greedy if place is not None]
+    counted = [run.counts for run, _ in pairs]
+    counts = reduce(Counts.__add__, [c for c in counted if c], Counts()) if all(counted) else None
+    return {
+        "contender": contender.name,
+        "kind": contender.kind,
+        "options": contender.options,
+        "prompts": len({case.id for run, _ in pairs for case in run.trial.cases}),
+        "runs": len(pairs),
+        "tokens_per_second": bootstrap(list(speeds.values()), seed=seed),
+        "speedup": bootstrap(list(ratios.values()), seed=seed),
+        "speedup_of_totals": _ratio_of_totals(timed, lambda run: run.seconds) or float("nan"),
+        "decode_speedup": _ratio_of_totals(pairs, lambda run: run.decode_seconds),
+        "ideal_speedup": _ideal(pairs, target_cost, draft_cost),
+        "repetition": sum(run.repetition for run, _ in pairs) / len(pairs),
+        "lossless": all(contender.lossless(run.trial.temperature) for run, _ in pairs),
+        "different": len(places) if greedy else None,
+        "compared": len(greedy),
+        "first_difference": median(places) if places else None,
+        "counts": counts,
+    }
+
+
+def _ratio_of_totals(pairs: Sequence[tuple[Run, Run]], seconds: Callable[[Run], float | None]) -> float | None:
+    rates: list[float] = []
+    for side in (0, 1):
+        spent = [seconds(pair[side]) for pair in pairs]
+        total = sum(value for value in spent if value is not None)
+        if None in spent or total <= 0:
+            return None
+        rates.append(sum(pair[side].tokens for pair in pairs) / total)
+    return rates[0] / rates[1] if rates[1] else None
+
+
+def _ideal(pairs: Sequence[tuple[Run, Run]], target: CostCurve | None, draft: CostCurve | None) -> float | None:
+    """tau * t(1) / (t(nodes + 1) + draft forwards * t_d), summed over the steps that were really made."""
+    if target is None:
+        return None
+    rates: list[float] = []
+    for side in (0, 1):
+        tokens, seconds = 0, 0.0
+        for pair in pairs:
+            counts = pair[side].counts
+            if counts is None:
+                return None
+            tokens += counts.emitted
+            each = counts.seconds["draft"] / counts.forwards if counts.forwards else 0.0
+            seconds += sum(times * ideal_seconds(cost, target, draft, each) for cost, times in counts.costs.items())
+        if seconds <= 0:
+            return None
+        rates.append(tokens / seconds)
+    return rates[0] / rates[1] if rates[1] else None
+
+
+def ideal_seconds(cost: Cost, target: CostCurve, draft: CostCurve | None, each: float) -> float:
+    """One step on the cost curves; `each` is what a draft forward took where no curve or no levels tell."""
+    if draft is not None and cost.levels:
+        drafting = sum(draft(level / cost.rows) for level in cost.levels)
+    else:
+        drafting = cost.forwards * each
+    return target(cost.nodes / cost.rows) + drafting
+
+
+def headline(rows: Sequence[Row], workload: str, temperature: float | None) -> list[Row]:
+    """The rows a table shows: of prompts that do not loop, unless there are too few of them."""
+    here = [row for row in rows if row.workload == workload and row.temperature == temperature]
+    strict = [row for row in here if row.selection == VARIED]
+    enough = bool(strict) and min(row.prompts for row in strict) >= FEWEST_PROMPTS
+    return strict if enough else [row for row in here if row.selection == ALL]

@@ -1,0 +1,126 @@
+"""Tables of a measurement as plain data, and as text or Markdown; a terminal may draw them its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from outpace.bench.metrics import PARTS
+from outpace.bench.spread import Interval
+from outpace.bench.summary import ALL, Row, headline
+
+SHOWN_POSITIONS = 6
+NOTE = (
+    "mean acceptance length counts the bonus token (plain decoding has 1.00); acceptance is accepted / drafted tokens; "
+    "by position is unconditional, among steps that drafted; intervals are 95 % bootstrap over prompts and rounds; "
+    "efficiency is the speedup without prompt reading / what acceptance and the measured cost of forwards allow; "
+    "repetition is the share of repeated 4-grams; differs counts greedy texts unlike plain decoding's."
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, column names, cells, and a sentence below."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None or value != value else f"{value:.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{100 * value:.0f} %"
+
+
+def spread(interval: Interval) -> str:
+    return f"{number(interval.median)} ({number(interval.low)}-{number(interval.high)})"
+
+
+def _positions(row: Row) -> str:
+    counts = row.counts
+    if counts is None or not counts.draft_row_steps:
+        return "-"
+    shown = sorted(counts.accepted_at | counts.drafted_at)
+    rates = [f"{100 * counts.accepted_at[position] / counts.draft_row_steps:.0f}" for position in shown]
+    return " ".join(rates[:SHOWN_POSITIONS]) + (" ..." if len(rates) > SHOWN_POSITIONS else "")
+
+
+def _differs(row: Row) -> str:
+    if row.different is None:
+        return "-"
+    return f"{row.different}/{row.compared}" + (f" at {row.first_difference:.0f}" if row.different else "")
+
+
+def _time(part: str) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        return number(1000 * row.counts.seconds[part] / max(1, row.counts.steps)) if row.counts else "-"
+
+    return cell
+
+
+Column = tuple[str, Callable[[Row], str]]
+SPEED: tuple[Column, ...] = (
+    ("method", lambda row: row.contender),
+    ("tokens/s", lambda row: number(row.tokens_per_second.median, 1)),
+    ("speedup (95 %)", lambda row: spread(row.speedup)),
+    ("mean acceptance length", lambda row: number(row.counts.mean_acceptance_length) if row.counts else "-"),
+    ("efficiency", lambda row: number(row.efficiency)),
+    ("repetition", lambda row: percent(row.repetition)),
+    ("differs", _differs),
+)
+INSIDE: tuple[Column, ...] = (
+    ("method", lambda row: row.contender),
+    (
+        "acceptance",
+        lambda row: percent(row.counts.accepted / row.counts.drafted) if row.counts and row.counts.drafted else "-",
+    ),
+    ("by position, %", _positions),
+    *((f"{part}, ms/step", _time(part)) for part in PARTS),
+)
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """Two tables for each workload and temperature: how fast, and why."""
+    found: list[Table] = []
+    for temperature in dict.fromkeys(row.temperature for row in rows):
+        for workload in dict.fromkeys(row.workload for row in rows):
+            shown = headline(rows, workload, temperature)
+            if not shown:
+                continue
+            first = max(shown, key=lambda row: row.prompts)
+            heat = "all temperatures" if temperature is None else f"temperature {temperature:g}"
+            everything = next((r for r in rows if _same(r, first) and r.selection == ALL), first)
+            title = f"{workload}, {heat}: {first.prompts} of {everything.prompts} prompts, {first.selection}"
+            found.append(_table(title, SPEED, shown))
+            inside = [row for row in shown if row.counts]
+            if inside:
+                found.append(_table(f"{workload}, {heat}: inside a step", INSIDE, inside))
+    return found
+
+
+def _same(row: Row, other: Row) -> bool:
+    return (row.contender, row.workload, row.temperature) == (other.contender, other.workload, other.temperature)
+
+
+def _table(title: str, columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+    names = tuple(name for name, _ in columns)
+    return Table(title, names, tuple(tuple(cell(row) for _, cell in columns) for row in rows))
+
+
+def plain_text(table: Table) -> str:
+    """Aligned columns, for a pipe or a log."""
+    lines = [table.columns, *table.rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.columns))]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join([table.title, *text, *([table.note] if table.note else [])])
+
+
+def markdown(table: Table, level: int = 3) -> str:
+    """A heading and a table."""
+    rows = [table.columns, tuple("-" for _ in table.columns), *table.rows]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([f"{'#' * level} {table.title}", "", *lines, *(["", table.note] if table.note else [])])

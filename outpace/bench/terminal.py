@@ -1,0 +1,42 @@
+"""Progress and tables on a terminal; plain lines where there is none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from outpace.bench.table import Table, plain_text
+
+
+@contextmanager
+def progress(total: int, what: str) -> Iterator[Callable[[str], None]]:
+    """A bar on the error stream that advances by one at each call, labelled with what was just done."""
+    if not sys.stderr.isatty():
+        yield lambda label: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda label: bar.update(task, advance=1, description=f"{what}: {label}")
+
+
+def show(tables: Sequence[Table]) -> None:
+    """Write tables to the output."""
+    if not sys.stdout.isatty():
+        print("\n\n".join(map(plain_text, tables)), flush=True)
+        return
+    from rich.console import Console
+    from rich.table import Table as Drawn
+
+    console = Console()
+    for table in tables:
+        drawn = Drawn(title=table.title, title_justify="left", caption=table.note or None, caption_justify="left")
+        for index, column in enumerate(table.columns):
+            drawn.add_column(column, justify="right" if index else "left", overflow="fold")
+        for row in table.rows:
+            drawn.add_row(*row)
+        console.print(drawn)
