@@ -1,0 +1,30 @@
+"""Write the generated prompt sets of `outpace bench`: the first held-out tasks of the zoo, always the same ones.
+
+python scripts/make_bench_prompts.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from outpace.bench.workload import FOLDER
+from outpace.zoo.tasks import held_out
+
+COUNT = 40
+
+
+def lines(kind: str) -> list[str]:
+    """One prompt a line, as the turns of a chat."""
+    tasks = held_out(kind, COUNT)
+    rows = [{"id": f"{kind}/{index}", "turns": list(task.turns)} for index, task in enumerate(tasks)]
+    return [json.dumps(row, ensure_ascii=False) for row in rows]
+
+
+def main(folder: Path = FOLDER) -> None:
+    for kind in ("arithmetic", "edit"):
+        (folder / f"{kind}.jsonl").write_text("\n".join(lines(kind)) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
