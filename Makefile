@@ -19,7 +19,7 @@ PYTEST = $(SHARED_CPUS) $(BIN)/python -m pytest -q --durations=15 -n $(WORKERS) 
 CODE := outpace tests scripts $(wildcard examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check law bench-smoke docs wheel gpu-check clean
+.PHONY: help install demo test check lint spelling types layers budget format law bench-smoke docs wheel gpu-check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -43,12 +43,22 @@ demo: $(VENV)/.installed  ## see it work, offline, on the models in the package
 test: $(VENV)/.installed-dev  ## the whole test suite on a CPU
 	$(PYTEST) tests
 
-check: $(VENV)/.installed-dev  ## lint, format, spelling, types, import layers, line budget
+check: lint spelling types layers budget  ## lint, layout, spelling, types, import layers, line budget (-k: all of them)
+
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
+
+spelling: $(VENV)/.installed-dev
 	$(BIN)/codespell $(CODE) docs README.md CONTRIBUTING.md CHANGELOG.md
+
+types: $(VENV)/.installed-dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+layers: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q tests/test_layers.py
+
+budget: $(VENV)/.installed-dev
 	@$(BIN)/python scripts/line_budget.py
 
 format: $(VENV)/.installed-dev  ## rewrite imports and layout the way make check wants them
