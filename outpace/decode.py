@@ -119,7 +119,11 @@ class Session:
             emitted.append(new)
             end = self.lengths[slot] = length + len(new)
             self.history[slot, length:end] = torch.tensor(new)
-            if end == self._ends[slot] or new[-1] in stop or (self._done and self._done(slot, self.history[slot, :end])):
+            if (
+                end == self._ends[slot]
+                or new[-1] in stop
+                or (self._done and self._done(slot, self.history[slot, :end]))
+            ):
                 finished.append(slot)
         self.cache.commit(draft.tree, kept, ctx.slots)
         self.lap("commit")

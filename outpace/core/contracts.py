@@ -47,7 +47,9 @@ class Want:
     prompt_logits: bool = False  # logits of prompt nodes too; (T, V) is large, so off
 
     def __or__(self, other: Want) -> Want:
-        return Want(self.hidden | other.hidden, self.attention | other.attention, self.prompt_logits or other.prompt_logits)
+        return Want(
+            self.hidden | other.hidden, self.attention | other.attention, self.prompt_logits or other.prompt_logits
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -64,7 +66,9 @@ class Scores:
     first: int  # node of row 0 of these tensors
     logits: Tensor | None  # (N - first, V) unwarped; None while a prompt is read
     hidden: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N - first, D)
-    attention: Mapping[int, list[Tensor]] = field(default_factory=dict[int, "list[Tensor]"])  # layer -> per node (heads, seen)
+    attention: Mapping[int, list[Tensor]] = field(
+        default_factory=dict[int, "list[Tensor]"]
+    )  # layer -> per node (heads, seen)
 
 
 @dataclass(frozen=True, slots=True)

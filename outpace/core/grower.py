@@ -80,7 +80,9 @@ class Grower:
             self._parent_row[node] = first + index
             self._draws[node] = key.draw + most
         if len(at) == most == 1:
-            return self._append(at, tokens[0], [first], q.gather(1, columns)[0] if self._confidence is not None else None)
+            return self._append(
+                at, tokens[0], [first], q.gather(1, columns)[0] if self._confidence is not None else None
+            )
         drawn = columns.tolist()
         pairs = [(m, j) for m, count in enumerate(counts) for j in range(count) if drawn[m][j] >= 0]
         picked = torch.tensor([m * most + j for m, j in pairs], dtype=torch.int64, device=q.device)

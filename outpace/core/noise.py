@@ -116,7 +116,7 @@ class KeyedNoise(Chooser):
     def choose(self, probs: Tensor, key: Key) -> Tensor:
         cumulative = probs.cumsum(-1)
         uniform = torch.tensor(self.uniforms(key), dtype=probs.dtype, device=probs.device)[:, None]
-        total = cumulative[:, -1:]
+        total = cumulative[:, -1:].contiguous()
         chosen = torch.searchsorted(cumulative, uniform * total, right=True)
         # rounding may put uniform * total at the total: step back to the last option of positive probability
         last = torch.searchsorted(cumulative, total)

@@ -137,7 +137,9 @@ class TokenTree:
 
     tokens: Tensor  # (N,) int64
     forest: Forest
-    confidence: Tensor | None = None  # (N,) float32 log of the drafter's belief in the node given its parent; it ranks, never verifies
+    confidence: Tensor | None = (
+        None  # (N,) float32 log of the drafter's belief in the node given its parent; it ranks, never verifies
+    )
     claim: Claim | None = None  # what verification may assume about how the tokens were made
 
     def __len__(self) -> int:
@@ -161,7 +163,6 @@ class TokenTree:
                 level = below
             deepest.append(level[0])
         return deepest
-
 
     def merge(self, other: TokenTree) -> TokenTree:
         """Both drafts below the same roots; equal tokens of the two stay separate nodes, since each has a law of its own."""

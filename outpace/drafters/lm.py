@@ -81,6 +81,8 @@ class LM:
         for slot in slots:
             row = rows.get(slot)
             # up to the new root, which stays unread
-            follow.append([] if row is None else ctx.tokens[row][cache.lengths[slot] + 1 : ctx.committed[row] - 1].tolist())
+            follow.append(
+                [] if row is None else ctx.tokens[row][cache.lengths[slot] + 1 : ctx.committed[row] - 1].tolist()
+            )
         leaf = tree.match(follow)
         cache.commit(tree, [leaf[i] if slot in rows else -1 for i, slot in enumerate(slots)], slots)

@@ -30,7 +30,9 @@ class Branch:
     chance: float = 1.0
     made: list[int] = field(default_factory=list[int])
     left_open: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
-    intervals: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict[tuple[object, ...], "tuple[float, float]"])
+    intervals: dict[tuple[object, ...], tuple[float, float]] = field(
+        default_factory=dict[tuple[object, ...], "tuple[float, float]"]
+    )
 
     def pick(self, name: tuple[object, ...], law: Sequence[float]) -> int:
         """The option this run takes; `law` need not sum to 1."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
 import torch
-from torch import Tensor
 
-from outpace.core.context import Context, Sampling
-from outpace.core.contracts import Parts, Scores
-from outpace.core.tree import TokenTree
+from outpace.core.context import Sampling
+from outpace.core.contracts import Parts
 from outpace.decode import Session
 from outpace.law.enumerate import Branch, EnumeratedNoise
 from outpace.law.reference import Logits, difference, plain_law
@@ -38,12 +36,22 @@ class Enumeration:
     replayed: int  # of these, repeated alone in a batch of one, with the same outcome
 
 
+class TooMany(RuntimeError):
+    """More runs are needed than were allowed."""
+
+
 class Leak(AssertionError):
     """A row's outcome depends on what else is in its batch."""
 
 
 def enumerate_laws(
-    build: Callable[[], Parts], cases: Sequence[Case], *, batch: int = 256, replays: int = 20, most: int = 200_000
+    build: Callable[[], Parts],
+    cases: Sequence[Case],
+    *,
+    noise: type[EnumeratedNoise] = EnumeratedNoise,
+    batch: int = 256,
+    replays: int = 20,
+    most: int = 200_000,
 ) -> Enumeration:
     """The exact law of each case under these parts; all cases share ragged batches of up to `batch` rows."""
     laws: list[Outcomes] = [{} for _ in cases]
@@ -53,7 +61,7 @@ def enumerate_laws(
     picker = Random(0)
     while pending:
         branches, pending = pending[:batch], pending[batch:]
-        for branch, text in zip(branches, _run(build, cases, branches), strict=True):
+        for branch, text in zip(branches, _run(build, cases, branches, noise), strict=True):
             law = laws[branch.case]
             law[tuple(text)] = law.get(tuple(text), 0.0) + branch.chance
             pending += [Branch(script, branch.case) for script in branch.left_open]
@@ -63,19 +71,21 @@ def enumerate_laws(
             elif picker.random() < replays / runs:
                 ends[picker.randrange(replays)] = (branch, text)
         if runs + len(pending) > most:
-            raise RuntimeError(f"more than {most} runs are needed: use fewer tokens or a smaller tree")
+            raise TooMany(f"more than {most} runs are needed: use fewer tokens or a smaller tree")
     for branch, text in ends:
         alone = Branch(tuple(branch.made), branch.case)
-        if _run(build, cases, [alone]) != [text] or abs(alone.chance - branch.chance) > BOUND:
+        if _run(build, cases, [alone], noise) != [text] or abs(alone.chance - branch.chance) > BOUND:
             raise Leak(f"alone in its batch, a run of {cases[branch.case]} ends otherwise than among {batch} rows")
     return Enumeration(laws, runs, len(ends))
 
 
-def _run(build: Callable[[], Parts], cases: Sequence[Case], branches: Sequence[Branch]) -> list[list[int]]:
+def _run(
+    build: Callable[[], Parts], cases: Sequence[Case], branches: Sequence[Branch], kind: type[EnumeratedNoise]
+) -> list[list[int]]:
     """Decode one row per branch, its seed being its index, and return the continuations."""
 
     def noise(seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> EnumeratedNoise:
-        return EnumeratedNoise([branches[seed] for seed in seeds], turns, lengths)
+        return kind([branches[seed] for seed in seeds], turns, lengths)
 
     session = Session(
         build(),

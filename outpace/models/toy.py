@@ -90,7 +90,9 @@ class TableCache:
             assert gap is None, "committed tokens are read before the first node of a tree"
             read, where = self._read
             first = len(read)
-            assert where == tuple(slots) and tokens[:first] == read.tokens.tolist(), "a tree extends the one read before"
+            assert where == tuple(slots) and tokens[:first] == read.tokens.tolist(), (
+                "a tree extends the one read before"
+            )
             assert forest.parents[:first] == read.forest.parents, "a tree extends the one read before"
         else:
             self.states = []

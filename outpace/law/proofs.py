@@ -1,0 +1,178 @@
+"""What is proven of a recipe: its options in several settings, on table models and through the transformers target."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from outpace.core.context import Sampling
+from outpace.core.contracts import Recipe, Target
+from outpace.law.prove import BOUND, Case, TooMany, enumerate_laws, largest_error
+from outpace.law.reference import Logits, table_logits
+from outpace.law.wrong import variants
+from outpace.models.toy import Table
+
+QUICK, EXHAUSTIVE = 4_000, 300_000  # most runs of one proof
+
+
+@dataclass(frozen=True)
+class Models:
+    """A target whose law is known, and models to draft for it."""
+
+    name: str
+    target: Target
+    drafts: tuple[Target, ...]
+    logits: Logits  # of the target, computed without the engine
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One enumeration of one recipe, compared with plain decoding."""
+
+    recipe: str
+    models: str
+    options: dict[str, Any]
+    temperatures: tuple[float, ...]
+    tokens: int  # length of the longest sampled text
+    batch: int  # rows decoded together at the most
+    outcomes: int  # different continuations met
+    runs: int  # ways to get there
+    error: float  # largest difference of a continuation's probability
+    seconds: float
+
+    @property
+    def holds(self) -> bool:
+        return self.error <= BOUND
+
+
+def tables(vocab: int = 3) -> Models:
+    """Table models: a target that remembers three tokens, and two drafters that remember fewer."""
+    target = Table(vocab, seed=1)
+    drafts = (Table(vocab, seed=2, order=2), Table(vocab, seed=3, order=1))
+    return Models("table", target, drafts, table_logits(target.logits, target.state))
+
+
+def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
+    """Random one- and two-layer transformers models in float64; with `window`, attention that sees so many tokens."""
+    from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+    from outpace.models.hf import HFTarget
+
+    def model(layers: int, seed: int) -> Any:
+        torch.manual_seed(seed)
+        shape: dict[str, Any] = dict(
+            vocab_size=vocab, hidden_size=16, intermediate_size=24, num_hidden_layers=layers, num_attention_heads=2,
+            num_key_value_heads=1, max_position_embeddings=64, initializer_range=0.6, tie_word_embeddings=False,
+            bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation="sdpa",
+        )  # fmt: skip
+        if window is None:
+            made = LlamaForCausalLM(LlamaConfig(**shape))
+        else:
+            made = MistralForCausalLM(MistralConfig(**shape, sliding_window=window))
+        return made.to(torch.float64).eval()
+
+    target = model(2, 1)
+    untouched = copy.deepcopy(target)
+
+    def logits(texts: list[tuple[int, ...]]) -> torch.Tensor:
+        with torch.inference_mode():
+            return untouched(torch.tensor(texts), use_cache=False).logits[:, -1]
+
+    name = "transformers, full attention" if window is None else f"transformers, window of {window}"
+    return Models(name, HFTarget(target), (HFTarget(model(1, 2)), HFTarget(model(1, 3))), logits)
+
+
+def ragged(tokens: int) -> list[Case]:
+    """Requests of different lengths, temperatures, limits and stop tokens, decoded together."""
+    return [
+        Case((0, 1, 2, 0, 1, 2, 0), Sampling(temperature=1.0, max_tokens=tokens)),
+        Case((2,), Sampling(temperature=0.7, max_tokens=tokens - 1, stop=(1,))),
+        Case((1, 1, 0, 1, 1), Sampling(temperature=0.0, max_tokens=tokens + 2)),
+        Case((0, 2, 2), Sampling(temperature=1.0, max_tokens=tokens - 1, stop=(0, 2))),
+    ]
+
+
+def settings(recipe: Recipe, drafts: Sequence[Target], shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, Any]]:
+    """Options to prove a recipe with: its defaults, each switch turned, each threshold at work, small tree shapes."""
+    hints = typing.get_type_hints(recipe.build)
+    base: dict[str, Any] = {}
+    for name, parameter in recipe.options.items():
+        if hints[name] is Target:
+            base[name] = drafts[0]
+        elif hints[name] == tuple[Target, ...]:
+            base[name] = tuple(drafts[:1])
+        elif parameter.default is inspect.Parameter.empty:
+            raise TypeError(f"{recipe.name}: option {name} needs a default, so that the recipe can be proven as it is")
+    widths = next((name for name in recipe.options if hints[name] == tuple[int, ...]), None)
+    starts = [{**base, widths: shape} for shape in shapes] if widths else [base]
+    yield from starts
+    for name, parameter in recipe.options.items():
+        if hints[name] is bool:
+            yield {**starts[0], name: not parameter.default}
+        elif hints[name] is float:
+            yield {**starts[0], name: 0.4}
+        elif hints[name] == tuple[Target, ...] and len(drafts) > 1:
+            # every sibling order is a choice: several drafters are shown on one candidate each
+            yield {**starts[0], name: tuple(drafts), **({widths: (1,)} if widths else {})}
+
+
+def prove(recipe: Recipe, models: Models, *, exhaustive: bool = False) -> Iterator[Proof]:
+    """Enumerate the recipe on these models in every setting, in a ragged batch and, for the first setting, alone.
+
+    Texts are as long as `QUICK` runs allow (3 tokens, else 2); an exhaustive proof takes larger trees and more runs.
+    """
+    shapes = [(2,), (1, 2)] if not exhaustive else [(2,), (1, 2), (2, 2), (3, 1), (1, 1)]
+    for index, options in enumerate(settings(recipe, models.drafts, shapes)):
+        for batch in (256, 1) if index == 0 or exhaustive else (256,):
+            yield _prove(recipe, options, models, batch, EXHAUSTIVE if exhaustive else QUICK)
+
+
+def _prove(recipe: Recipe, options: dict[str, Any], models: Models, batch: int, most: int) -> Proof:
+    began = perf_counter()
+    for tokens in (3, 2) if batch > 1 else (2,):
+        cases = ragged(tokens)
+        try:
+            found = enumerate_laws(lambda: recipe.build(models.target, **options), cases, batch=batch, most=most)
+        except TooMany:
+            if tokens > 2:
+                continue
+            raise
+        return Proof(
+            recipe=recipe.name,
+            models=models.name,
+            options={key: value for key, value in options.items() if not _is_model(value)},
+            temperatures=tuple(sorted({case.sampling.temperature for case in cases})),
+            tokens=tokens,
+            batch=batch,
+            outcomes=sum(len(law) for law in found.laws),
+            runs=found.runs,
+            error=largest_error(found, models.logits, cases),
+            seconds=perf_counter() - began,
+        )
+    raise AssertionError("unreachable: two tokens either fit or raise")
+
+
+def _is_model(value: Any) -> bool:
+    return hasattr(value, "score") or (isinstance(value, tuple) and any(hasattr(each, "score") for each in value))
+
+
+def prove_wrong() -> dict[str, float]:
+    """Known-wrong variant -> largest error found; one at or below `BOUND` has slipped through."""
+    models = tables()
+    assert isinstance(models.target, Table) and isinstance(models.drafts[0], Table)
+    cases = [
+        Case((0, 1, 2, 0, 1), Sampling(temperature=0.7, max_tokens=3)),
+        Case((2, 2), Sampling(temperature=1.0, max_tokens=2)),
+    ]
+    errors = {}
+    for wrong in variants(models.target, models.drafts[0]):
+        found = enumerate_laws(wrong.build, cases, noise=wrong.noise, replays=0)
+        errors[wrong.name] = largest_error(found, models.logits, cases)
+    return errors

@@ -1,0 +1,87 @@
+"""Noise is a pure function of its keys, and its draws follow the law they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from scipy.stats import chisquare, kstest
+
+from outpace.core.noise import Apart, Key, KeyedNoise
+
+LAW = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
+
+
+def key(nodes: Sequence[int], use: str = "draft", draw: int = 0) -> Key:
+    return Key([0] * len(nodes), nodes, [0] * len(nodes), use, draw)
+
+
+def test_choices_follow_the_law_and_skip_what_has_none() -> None:
+    noise = KeyedNoise([3], [1], [10])
+    chosen = noise.choose(LAW.expand(20_000, -1), key(range(20_000)))
+    counts = torch.bincount(chosen, minlength=4)
+    assert counts[1] == 0
+    assert chisquare(counts[[0, 2, 3]], LAW[[0, 2, 3]] * 20_000).pvalue > 1e-6
+
+
+def test_uniforms_are_uniform_over_nodes_turns_positions_and_seeds() -> None:
+    by_node = KeyedNoise([0], [1], [1]).uniforms(key(range(5_000)))
+    by_turn = [KeyedNoise([0], [turn], [1]).uniforms(key([1]))[0] for turn in range(5_000)]
+    by_position = [KeyedNoise([0], [1], [length]).uniforms(key([0], "target"))[0] for length in range(5_000)]
+    by_seed = [KeyedNoise([seed], [1], [1]).uniforms(key([0], "target"))[0] for seed in range(5_000)]
+    for numbers in (by_node, by_turn, by_position, by_seed):
+        assert kstest(numbers, "uniform").pvalue > 1e-6
+
+
+def test_draws_without_replacement_are_distinct_and_follow_the_law() -> None:
+    noise = KeyedNoise([5], [1], [1])
+    drawn = noise.draw(LAW.expand(20_000, -1), 2, key(range(20_000)), replace=False)
+    assert bool((drawn[:, 0] != drawn[:, 1]).all())
+    second = torch.bincount(drawn[:, 1], minlength=4)[[0, 2, 3]]
+    p = LAW[[0, 2, 3]]
+    expected = torch.stack([sum(p[i] * p[j] / (1 - p[i]) for i in range(3) if i != j) for j in range(3)])
+    assert chisquare(second, expected * 20_000).pvalue > 1e-6
+
+
+def test_a_used_up_support_is_marked() -> None:
+    one_hot = torch.tensor([[0.0, 1.0, 0.0]])
+    assert KeyedNoise([5], [1], [1]).draw(one_hot, 3, key([0]), replace=False).tolist() == [[1, -1, -1]]
+
+
+def test_target_noise_depends_on_position_only() -> None:
+    early = KeyedNoise([3], [1], [10]).uniforms(Key([0], [4], [2], "target"))
+    late = KeyedNoise([3], [9], [12]).uniforms(Key([0], [0], [0], "target"))
+    assert early == late
+
+
+@pytest.mark.parametrize("other", [key([1]), key([0], "accept"), key([0], draw=1)])
+def test_every_other_key_is_its_own(other: Key) -> None:
+    noise = KeyedNoise([3], [1], [10])
+    assert noise.uniforms(key([0])) != noise.uniforms(other)
+
+
+def test_another_turn_is_other_noise() -> None:
+    assert KeyedNoise([3], [1], [10]).uniforms(key([0])) != KeyedNoise([3], [2], [10]).uniforms(key([0]))
+
+
+def test_a_rows_noise_does_not_depend_on_its_batch() -> None:
+    alone = KeyedNoise([3], [1], [10]).uniforms(key([5]))
+    among = KeyedNoise([8, 3], [4, 1], [2, 10]).uniforms(Key([1], [5], [0], "draft"))
+    assert alone == among
+
+
+def test_parts_that_draw_in_one_step_are_kept_apart() -> None:
+    noise = KeyedNoise([3], [1], [10])
+    law = LAW.expand(200, -1)
+    one, two = (Apart(noise, index).choose(law, key(range(200))) for index in (1, 2))
+    assert one.tolist() != two.tolist()
+
+
+def test_a_uniform_that_rounds_to_one_still_gives_a_possible_option() -> None:
+    class Edge(KeyedNoise):
+        def uniforms(self, key: Key) -> list[float]:
+            return [1 - 2**-53] * len(key.rows)
+
+    law = torch.tensor([[0.5, 0.5, 0.0]], dtype=torch.float32)
+    assert Edge([0], [1], [1]).choose(law, key([0])).tolist() == [1]

@@ -1,0 +1,174 @@
+"""What each drafter proposes, apart from the law."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import Context, Sampling
+from outpace.core.contracts import Controller, Drafter, Parts, Plan, Scores, Step, Verifier
+from outpace.core.noise import KeyedNoise
+from outpace.core.tree import Forest
+from outpace.decode import Session
+from outpace.drafters.lm import LM
+from outpace.drafters.ngram import NGram
+from outpace.drafters.nothing import Nothing
+from outpace.drafters.synthetic import Synthetic
+from outpace.models.toy import Table
+from outpace.sampling.law import TargetLaw
+from outpace.verifiers.match import Match
+from outpace.verifiers.rejection import Rejection
+
+VOCAB = 5
+TARGET = Table(VOCAB, seed=4)
+PROMPTS = [(0, 1, 2, 3), (2,), (1, 4, 1, 4, 1, 4)]
+
+
+def run(
+    drafter: Drafter,
+    controller: Controller,
+    verifier: Verifier | None = None,
+    *,
+    temperature: float = 0.0,
+    prompts: Sequence[Sequence[int]] = PROMPTS,
+    max_tokens: int = 40,
+    stop: tuple[int, ...] = (),
+) -> tuple[list[list[int]], list[Step]]:
+    sampling = [Sampling(temperature, max_tokens=max_tokens, stop=stop, seed=seed) for seed in range(len(prompts))]
+    parts = Parts(TARGET, drafter, verifier or Match(), controller)
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw)
+    steps = list(session.steps())
+    return [session.output(slot) for slot in range(len(prompts))], steps
+
+
+def plain(**options: Any) -> list[list[int]]:
+    return run(Nothing(), Fixed(0), **options)[0]
+
+
+def context(text: Sequence[int]) -> Context:
+    cache = TARGET.open(1, 100)
+    return Context(
+        (torch.tensor(text),), (len(text),), (99,), (0,), cache, (Sampling(),), KeyedNoise([0], [1], [len(text)])
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_a_draft_of_the_target_itself_is_fully_accepted(temperature: float) -> None:
+    # only if the drafter's own cache is right after every accepted, skipped and full draft
+    texts, steps = run(LM(TARGET), Fixed(3), Rejection(), temperature=temperature)
+    for step in steps[1:]:
+        for row, emitted in enumerate(step.emitted):
+            assert len(emitted) == min(3, step.ctx.room[row]) + 1
+    if temperature == 0:
+        assert texts == plain()
+
+
+class Wavering:
+    """Depth changes from step to step and row to row, none at times."""
+
+    want = Fixed.want
+
+    def __init__(self) -> None:
+        self._random = Random(3)
+
+    def plan(self, ctx: Context) -> Plan:
+        return Plan(tuple(self._random.choice((0, 0, 1, 2, 5)) for _ in ctx.slots))
+
+    def observe(self, step: Step) -> None: ...
+    def release(self, slots: Sequence[int]) -> None: ...
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("stop", [(), (3,)])
+def test_matching_gives_plain_text_whatever_the_draft(temperature: float, stop: tuple[int, ...]) -> None:
+    options: dict[str, Any] = {"temperature": temperature, "stop": stop}
+    expected = plain(**options)
+    drafters = [LM(Table(VOCAB, seed=9, order=2)), LM(TARGET, sampled=False), NGram(3, clip=True), NGram(2)]
+    for drafter in drafters:
+        assert run(drafter, Wavering(), **options)[0] == expected
+
+
+@pytest.mark.parametrize("verifier", [Match(), Rejection()])
+def test_a_row_alone_says_what_it_says_in_a_batch(verifier: Verifier) -> None:
+    draft = Table(VOCAB, seed=9, order=2)
+    together, _ = run(LM(draft), Fixed(3), verifier, temperature=0.9)
+    for slot, prompt in enumerate(PROMPTS):
+        sampling = Sampling(0.9, max_tokens=40, seed=slot)
+        session = Session(Parts(TARGET, LM(draft), verifier, Fixed(3)), [torch.tensor(prompt)], [sampling], TargetLaw)
+        for _ in session.steps():
+            pass
+        assert session.output(0) == together[slot]
+
+
+def test_the_same_parts_serve_one_session_after_another() -> None:
+    drafter, lookup = LM(TARGET), NGram(3, clip=True)
+    for each in (drafter, lookup):
+        first, _ = run(each, Fixed(4))
+        assert run(each, Fixed(4))[0] == first == plain()
+
+
+def naive(text: list[int], longest: int, most: int, clip: bool) -> list[int]:
+    for size in range(min(longest, len(text)), 0, -1):
+        for start in range(len(text) - size):
+            following = text[start + size : start + size + most]
+            if text[start : start + size] == text[-size:] and (len(following) == most or clip):
+                return following
+    return []
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_lookup_equals_a_naive_scan(clip: bool) -> None:
+    random = Random(0)
+    for _ in range(5_000):
+        text = [random.randrange(random.choice((2, 3, 8))) for _ in range(random.randrange(1, 30))]
+        longest, most = random.randrange(1, 5), random.randrange(1, 6)
+        drafter = NGram(longest, clip=clip)
+        middle = random.randrange(1, len(text) + 1)
+        drafter.propose(context(text[:middle]), Plan((most,)))  # reads the text in two parts
+        tree = drafter.propose(context(text), Plan((most,))).tree
+        assert tree.tokens[1:].tolist() == naive(text, longest, most, clip)
+
+
+def test_lookup_never_matches_the_suffix_to_itself() -> None:
+    assert len(NGram(3, clip=True).propose(context([1, 2, 3]), Plan((5,))).tree) == 1
+
+
+def test_synthetic_acceptance_is_the_wished_rate() -> None:
+    prompts = [(1, 2)]
+    text = plain(prompts=prompts, max_tokens=3_000)[0]
+    for rate in (0.6, 0.8, 1.0):
+        drafter = Synthetic([[*prompts[0], *text]], rate)
+        again, steps = run(drafter, Fixed(4), prompts=prompts, max_tokens=3_000)
+        assert again == [text]
+        tested = sum(min(len(step.emitted[0]), 4) for step in steps[1:])
+        kept = sum(len(step.emitted[0]) - 1 for step in steps[1:])
+        assert kept / tested == pytest.approx(rate, abs=0.04)
+
+
+def test_no_room_means_no_draft() -> None:
+    _, steps = run(LM(TARGET), Fixed(4), max_tokens=1)
+    assert all(len(step.draft.tree) == len(step.ctx.slots) for step in steps[1:])
+
+
+def test_a_drafter_is_told_of_every_step_the_prompt_included() -> None:
+    class Recording(Nothing):
+        scores: list[Scores] = []
+
+        def observe(self, step: Step) -> None:
+            self.scores.append(step.scores)
+
+    recording = Recording()
+    run(recording, Fixed(0), max_tokens=5)
+    assert len(recording.scores) == 6 and recording.scores[0].logits is None
+
+
+def test_a_chain_forest_keeps_rows_apart() -> None:
+    lookup = NGram(1, clip=True)
+    _, steps = run(lookup, Fixed(2), prompts=[(1, 2, 1), (3, 3)])
+    forest = steps[1].draft.tree.forest
+    assert forest is Forest.chain(tuple(len(row) - 1 for row in forest.nodes))

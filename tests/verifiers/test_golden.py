@@ -1,0 +1,156 @@
+"""Acceptance of each rule on small laws, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.claim import Drawn
+from outpace.core.context import Context, Sampling
+from outpace.core.contracts import Draft, Drafter, Parts, Plan, Target, Verifier
+from outpace.core.grower import Grower
+from outpace.core.noise import Key
+from outpace.core.tree import Shape
+from outpace.decode import Session
+from outpace.drafters.lm import LM
+from outpace.drafters.together import Together
+from outpace.law.enumerate import Branch, EnumeratedNoise
+from outpace.models.toy import Table
+from outpace.sampling.law import TargetLaw
+from outpace.verifiers.match import Match
+from outpace.verifiers.rejection import Rejection
+
+
+def flat(*law: float) -> Table:
+    """A model whose law is the same everywhere."""
+    model = Table(len(law), order=1)
+    model.logits = torch.tensor(law, dtype=torch.float64).log().expand(2 * len(law), -1).contiguous()
+    return model
+
+
+def accepted(target: Target, drafter: Callable[[], Drafter], verifier: Verifier, shape: Shape) -> float:
+    """Expected number of draft tokens accepted in one step, over every outcome."""
+    pending, total, mass = [Branch((), 0)], 0.0, 0.0
+    while pending:
+        branch = pending.pop()
+        session = Session(
+            Parts(target, drafter(), verifier, Fixed(shape)),
+            [torch.tensor([0])],
+            [Sampling(temperature=1.0, max_tokens=shape.depth + 1)],
+            TargetLaw,
+            noise=lambda _, turns, lengths, branch=branch: EnumeratedNoise([branch], turns, lengths),
+        )
+        step = next(session.steps())
+        total += branch.chance * (len(step.emitted[0]) - 1)
+        mass += branch.chance
+        pending += [Branch(script, 0) for script in branch.left_open]
+    assert mass == pytest.approx(1, abs=1e-12)
+    return total
+
+
+P, Q = flat(1 / 3, 2 / 3), flat(2 / 3, 1 / 3)
+P3, Q3 = flat(0.3, 0.4, 0.3), flat(0.6, 0.3, 0.1)
+PAIR = Shape.branching((2,))
+
+
+class TopTwo:
+    """The two likeliest tokens, chosen."""
+
+    want = LM.want
+    claims = ()
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        grower = Grower(ctx.roots)
+        grower.add_chosen([0, 0], Q3.logits[0].topk(2).indices)
+        return Draft(grower.tree())
+
+    def observe(self, step: object) -> None: ...
+    def release(self, slots: object) -> None: ...
+
+
+def test_token_level_rejection_accepts_ten_ninths_of_two() -> None:
+    assert accepted(P, lambda: LM(Q), Rejection(), Shape.branching((1, 1))) == pytest.approx(10 / 9, abs=1e-12)
+
+
+def test_one_draw_is_accepted_with_the_overlap_of_the_laws() -> None:
+    assert accepted(P3, lambda: LM(Q3), Rejection(), Shape.branching((1,))) == pytest.approx(0.70, abs=1e-12)
+
+
+def test_two_independent_draws() -> None:
+    assert accepted(P3, lambda: LM(Q3, replace=True), Rejection(), PAIR) == pytest.approx(0.82, abs=1e-12)
+
+
+def test_two_draws_without_replacement() -> None:
+    assert accepted(P3, lambda: LM(Q3), Rejection(), PAIR) == pytest.approx(0.875, abs=1e-12)
+
+
+@pytest.mark.parametrize("verifier", [Rejection(), Match()])
+def test_the_two_likeliest_tokens(verifier: Verifier) -> None:
+    assert accepted(P3, TopTwo, verifier, PAIR) == pytest.approx(0.70, abs=1e-12)
+
+
+class GivenDraws:
+    """The tree a -> {b, c}, c -> {a}, as if it had just been drawn without replacement."""
+
+    want = LM.want
+    claims = (Drawn,)
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        q = Q3.logits[:1].exp()
+        grower = Grower(ctx.roots)
+        a, c = grower.add_drawn([0], q, 2, Given([0, 2]))
+        grower.add_drawn([a], q, 2, Given([1, 2]))
+        grower.add_drawn([c], q, 1, Given([0]))
+        return Draft(grower.tree())
+
+    def observe(self, step: object) -> None: ...
+    def release(self, slots: object) -> None: ...
+
+
+class Given:
+    """Noise whose draws are told."""
+
+    def __init__(self, columns: list[int]) -> None:
+        self._columns = columns
+
+    def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:
+        return torch.tensor([self._columns])
+
+    def choose(self, probs: Tensor, key: Key) -> Tensor:
+        raise AssertionError("only draws are told")
+
+    def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
+        raise AssertionError("only draws are told")
+
+
+def test_a_given_tree_of_draws_without_replacement_top_down() -> None:
+    # a is kept half the time and b below it always; else c is always kept, and a below it half the time
+    assert accepted(P3, GivenDraws, Rejection(), Shape.branching((1, 1))) == pytest.approx(1.75, abs=1e-12)
+
+
+def test_every_token_drawn_is_always_accepted() -> None:
+    assert accepted(P3, lambda: LM(Q3), Rejection(), Shape.branching((3,))) == pytest.approx(1, abs=1e-12)
+
+
+def test_a_draft_of_the_target_itself_is_always_accepted() -> None:
+    assert accepted(P3, lambda: LM(P3), Rejection(), Shape.branching((1, 1))) == pytest.approx(2, abs=1e-12)
+
+
+def test_identical_drafters_are_independent_draws_of_one() -> None:
+    two = accepted(
+        P3, lambda: Together([LM(Q3, replace=True) for _ in range(2)]), Rejection(random_order=True), Shape((0,))
+    )
+    assert two == pytest.approx(0.82, abs=1e-12)
+
+
+def test_matching_accepts_less_than_rejection() -> None:
+    def overlap(p: Tensor, q: Tensor) -> float:
+        return float((p * q).sum())
+
+    matched = accepted(P3, lambda: LM(Q3), Match(), Shape.branching((1,)))
+    assert matched == pytest.approx(overlap(P3.logits[0].exp(), Q3.logits[0].exp()), abs=1e-12)
+    assert matched < 0.70
