@@ -1,0 +1,206 @@
+"""outpace inside `model.generate`: `model.generate(**inputs, custom_generate=outpace.hf("prompt-lookup"))`.
+
+Logits processors see, at every node of a draft, that node's own history; stopping criteria are asked for every token in
+its turn. The model is given back as it was.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from outpace.core.context import Context, Sampling
+from outpace.core.contracts import Recipe, Scores
+from outpace.core.tree import TokenTree
+from outpace.decode import Session
+from outpace.integrations.refusals import lengths, refuse
+from outpace.models.hf import HFTarget, load
+from outpace.models.names import resolve
+from outpace.recipes import RecipeError, configure, from_file, get
+from outpace.sampling.law import TargetLaw
+
+WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)  # in the order in which the law applies them
+
+
+def hf(method: str | Path | Recipe = "speculative-sampling", *, streamer: Any = None, **options: Any) -> Decoder:
+    """A `custom_generate` that decodes with this method. Other models among the options may be transformers models,
+    names or folders; sampling follows torch's seed."""
+    if isinstance(method, Recipe):
+        recipe = method
+    else:
+        recipe = from_file(method) if str(method).endswith(".py") else get(str(method))
+    if strange := [name for name in options if name not in recipe.options]:
+        raise RecipeError(
+            f"{recipe.name} has no option {strange[0]}; it has {', '.join(recipe.options) or 'none of its own'}"
+        )
+    return Decoder(recipe, options, streamer)
+
+
+@dataclass
+class Decoder:
+    """What `hf` returns and `model.generate` calls, after it has prepared everything but the decoding."""
+
+    recipe: Recipe
+    options: dict[str, Any]
+    streamer: Any = None
+    _loaded: dict[str, HFTarget] = field(default_factory=dict[str, HFTarget])
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,  # (B, T)
+        logits_processor: Sequence[Any],
+        stopping_criteria: Sequence[Any],
+        generation_config: GenerationConfig,
+        synced_gpus: bool = False,
+        streamer: Any = None,
+        **model_kwargs: Any,
+    ) -> Tensor | GenerateDecoderOnlyOutput:
+        # generate() does not hand these to a callable, so they are looked up where they are
+        caller = inspect.currentframe()
+        given = caller.f_back.f_locals if caller and caller.f_back else {}
+        streamer = streamer or self.streamer or given.get("streamer")
+        refuse(
+            model, generation_config, logits_processor, stopping_criteria, model_kwargs,
+            num_rows=len(input_ids), streamer=streamer, assistant_model=given.get("assistant_model"),
+            synced_gpus=synced_gpus,
+        )  # fmt: skip
+        counts = lengths(input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids"))
+        warped = Warped.of(logits_processor, len(input_ids), sampled=bool(generation_config.do_sample))
+        room = (generation_config.max_length or 0) - input_ids.shape[1]
+        rows = Rows(input_ids, counts, stopping_criteria, streamer)
+        with ExitStack() as stack:
+            target = stack.enter_context(HFTarget(model))
+            options = configure(self.recipe, target, self.options, lambda value: self._open(value, stack))
+            session = Session(
+                self.recipe(target, **options),
+                rows.prompts,
+                [warped.sampling(room) for _ in rows.prompts],
+                lambda scores, tree, ctx: warped.law(scores, tree, ctx, rows.padding),
+                done=rows.ended,
+            )
+            for step in session.steps():
+                for slot in step.ctx.slots:
+                    rows.take(slot, session.history[slot, : session.lengths[slot]])
+        if streamer is not None:
+            streamer.end()
+        sequences = rows.sequences(generation_config)
+        return (
+            GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
+        )
+
+    def _open(self, value: Any, stack: ExitStack) -> HFTarget:
+        if isinstance(value, HFTarget):
+            return value
+        if isinstance(value, PreTrainedModel):
+            return stack.enter_context(HFTarget(value))
+        if isinstance(value, str | Path):
+            if str(value) not in self._loaded:
+                self._loaded[str(value)] = load(resolve(str(value)))[0]
+            return self._loaded[str(value)]
+        if isinstance(target := getattr(value, "target", None), HFTarget):
+            return target
+        raise ValueError(f"a {type(value).__name__} is no draft model: give a transformers model, a folder or a name")
+
+
+@dataclass(frozen=True)
+class Warped:
+    """The law that the processors describe: temperature, top-k and top-p where they come last, the rest before."""
+
+    processors: tuple[Callable[[Tensor, Tensor], Tensor], ...]
+    num_rows: int
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    @staticmethod
+    def of(processors: Sequence[Any], num_rows: int, *, sampled: bool) -> Warped:
+        left, found = list(processors), {}
+        rank = len(WARPERS)
+        while sampled and left and type(left[-1]) in WARPERS[:rank] and _ordinary(left[-1]):
+            rank = WARPERS.index(type(left[-1]))
+            found[rank] = left.pop()
+        if not sampled:
+            return Warped(tuple(left), num_rows)
+        temperature = found[0].temperature if 0 in found else 1.0
+        top_k, top_p = found[1].top_k if 1 in found else 0, found[2].top_p if 2 in found else 1.0
+        return Warped(tuple(left), num_rows, temperature, top_k, top_p)
+
+    def sampling(self, room: int) -> Sampling:
+        """One row's settings, with a seed drawn from torch's generator where it matters."""
+        seed = int(torch.randint(2**62, ())) if self.temperature else 0
+        return Sampling(self.temperature, self.top_k, self.top_p, max_tokens=room, seed=seed)
+
+    def law(self, scores: Scores, tree: TokenTree, ctx: Context, padding: Sequence[Tensor]) -> TargetLaw:
+        """The target's law after the processors."""
+        if not self.processors:
+            return TargetLaw(scores, tree, ctx)
+        # processors know the padding in front of a row, and may know the row: its slot is put before the tokens
+        rows = zip(ctx.slots, ctx.tokens, strict=True)
+        tokens = tuple(torch.cat([torch.tensor([slot]), padding[slot], row]) for slot, row in rows)
+        return TargetLaw(scores, tree, replace(ctx, tokens=tokens), self._process)
+
+    def _process(self, history: Tensor, logits: Tensor) -> Tensor:  # (1, 1 + T), (1, V) -> (1, V)
+        slot, history = int(history[0, 0]), history[:, 1:].to(logits.device).expand(self.num_rows, -1)
+        # float32 as in plain decoding; a copy, for processors may write where they read
+        logits = logits.expand(self.num_rows, -1).to(torch.float32, copy=True)
+        for processor in self.processors:
+            logits = processor(history, logits)
+        return logits[slot : slot + 1]
+
+
+def _ordinary(warper: Any) -> bool:
+    """Whether a warper hides tokens for good and keeps no more than asked."""
+    return (
+        getattr(warper, "filter_value", float("-inf")) == float("-inf")
+        and getattr(warper, "min_tokens_to_keep", 1) == 1
+    )
+
+
+class Rows:
+    """The rows of the batch: what they began with, and where a criterion ended them."""
+
+    def __init__(self, input_ids: Tensor, counts: Sequence[int], criteria: Sequence[Any], streamer: Any) -> None:
+        self.input_ids, self._criteria, self._streamer = input_ids, criteria, streamer
+        host, width = input_ids.cpu(), input_ids.shape[1]
+        self.prompts = [row[width - count :] for row, count in zip(host, counts, strict=True)]
+        self.padding = [row[: width - count] for row, count in zip(host, counts, strict=True)]
+        self._new: list[list[int]] = [[] for _ in counts]
+        self._over = [False] * len(counts)
+
+    def ended(self, slot: int, tokens: Tensor) -> bool:
+        """Whether a criterion says stop, asked after each token as plain decoding does."""
+        self.take(slot, tokens)
+        return self._over[slot]
+
+    def take(self, slot: int, tokens: Tensor) -> None:
+        """Book what is new, up to the first token after which a criterion says stop."""
+        start = len(self.prompts[slot])
+        for end in range(start + len(self._new[slot]) + 1, len(tokens) + 1):
+            if self._over[slot]:
+                return
+            token = int(tokens[end - 1])
+            self._new[slot].append(token)
+            if self._streamer is not None:
+                self._streamer.put(torch.tensor([token]))
+            ids = torch.cat([self.padding[slot], tokens[:end]])[None].to(self.input_ids.device)
+            self._over[slot] = any(bool(criterion(ids, None)) for criterion in self._criteria)
+
+    def sequences(self, config: GenerationConfig) -> Tensor:  # (B, T + new)
+        """Prompts and new tokens, filled up on the right."""
+        longest = max(map(len, self._new))
+        # generate() falls back to the end-of-text token here where there is no padding token
+        padding = getattr(config, "_pad_token_tensor", None)
+        fill = 0 if padding is None else int(padding)
+        new = torch.tensor([row + [fill] * (longest - len(row)) for row in self._new], dtype=torch.int64)
+        return torch.cat([self.input_ids, new.to(self.input_ids.device)], dim=-1)
