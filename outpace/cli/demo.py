@@ -2,10 +2,131 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import Annotated, Any
+
+import typer
+
 from outpace.cli.failures import Debug, plainly
+from outpace.cli.options import load
+from outpace.cli.output import print_table
+from outpace.cli.recipe_options import DRAFT, TARGET
+
+PLAIN = "autoregressive"
+METHODS = (PLAIN, "prompt-lookup", "speculative-sampling")
+PROMPT = '''class Stack:
+    """A list with the operations of a stack."""
+
+    def __init__(self):
+        self.items = []
+
+    def push(self, item):
+        """Put an item on top."""
+        self.items.append(item)
+
+'''
+DRAFTED, OWN = "green", "bold yellow"
+PATIENCE = 30.0  # seconds for measuring, on a slow machine
+
+
+@dataclass
+class Measured:
+    """What the runs of one method gave."""
+
+    speeds: list[float] = field(default_factory=list[float])
+    tokens: list[int] = field(default_factory=list[int])
+    acceptance: float = 1.0
 
 
 @plainly
-def demo(debug: Debug = False) -> None:
-    """See it work on the models in the package."""
-    raise ValueError("not yet")
+def demo(
+    target: Annotated[str, typer.Option(help="Another model to show it on.")] = TARGET,
+    draft: Annotated[str, typer.Option(help="Another draft model.")] = DRAFT,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each run.")] = 96,
+    debug: Debug = False,
+) -> None:
+    """See it work on the models in the package, offline and in under a minute."""
+    models: dict[str, Any] = {"draft": draft}
+    model = load(target, models)
+    small = models["draft"]
+    typer.echo(f"{target} writes, {draft} drafts (speculative sampling, greedy).")
+    show(model, small, max_tokens)
+    found = measure(model, small, max_tokens)
+    rows = [row(name, found[name], found[PLAIN]) for name in METHODS]
+    print_table(("method", "tokens/s", "speedup", "mean acceptance length", "greedy text"), rows)
+    typer.echo("\nIs the law of the output unchanged? Enumerating every text of a small model, in float64:")
+    for name in METHODS[1:]:
+        typer.echo(f"  {proof(name)}")
+    typer.echo("\nNext: outpace list, outpace generate --help, outpace bench --target YOUR_MODEL")
+
+
+def show(model: Any, draft: Any, max_tokens: int) -> None:
+    """Write a text, with what was drafted in one colour and the target's own tokens in another."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from outpace.api import stream
+    from outpace.api.text import Writer
+
+    console = Console(highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        console.print(Text("accepted drafts", DRAFTED), Text("the target's own tokens", OWN), sep=", ")
+    typer.echo(f"\n{PROMPT}", nl=False)
+    pieces = stream(model, PROMPT, draft=draft, temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    writer = Writer(model.tokenizer, model.tokenizer(PROMPT)["input_ids"])
+    for piece in pieces.pieces():
+        parts = ((piece.tokens[: piece.num_drafted], DRAFTED), (piece.tokens[piece.num_drafted :], OWN))
+        for tokens, style in parts:
+            writer.push(tokens)
+            console.print(Text(writer.piece(), style), end="")
+        sys.stdout.flush()
+    console.print(Text(writer.finish(), OWN))
+    typer.echo()
+
+
+def measure(model: Any, draft: Any, max_tokens: int) -> dict[str, Measured]:
+    """Every method in turn, again and again, so that a change of the machine's mood hits all alike."""
+    from outpace.api import generate
+
+    found = {name: Measured() for name in METHODS}
+    began = perf_counter()
+    for turn in range(4):
+        for name in METHODS:
+            options = {"draft": draft} if name == "speculative-sampling" else {}
+            result = generate(model, PROMPT, name, temperature=0, max_tokens=max_tokens, ignore_eos=True, **options)[0]
+            if turn:  # the first is to warm up
+                found[name].speeds.append(result.statistics.tokens_per_second)
+            found[name].tokens, found[name].acceptance = result.tokens, result.statistics.mean_acceptance_length
+        if turn and (perf_counter() - began) * (turn + 2) / (turn + 1) > PATIENCE:
+            break
+    return found
+
+
+def row(name: str, found: Measured, plain: Measured) -> tuple[str, ...]:
+    """One line of the table."""
+    speed, usual = median(found.speeds), median(plain.speeds)
+    if name == PLAIN:
+        return name, f"{speed:.1f}", "1.00x", "1.00", ""
+    return name, f"{speed:.1f}", f"{speed / usual:.2f}x", f"{found.acceptance:.2f}", same(found.tokens, plain.tokens)
+
+
+def same(tokens: list[int], plain: list[int]) -> str:
+    """How far the greedy text is that of plain decoding."""
+    if tokens == plain:
+        return f"the same {len(plain)} tokens as plain"
+    agreed = next(index for index, pair in enumerate(zip(tokens, plain, strict=True)) if pair[0] != pair[1])
+    return f"the same {agreed} tokens as plain, then a tie within rounding"
+
+
+def proof(name: str) -> str:
+    """What the enumeration of a method's output found."""
+    from outpace.law.proofs import prove, tables
+    from outpace.recipes import get
+
+    proofs = list(prove(get(name), tables()))
+    error, outcomes = max(each.error for each in proofs), sum(each.outcomes for each in proofs)
+    verdict = "unchanged" if all(each.holds for each in proofs) else "CHANGED"
+    return f"{name}: {verdict} ({outcomes} texts, largest difference of a probability {error:.0e})"

@@ -16,6 +16,8 @@ RECIPE = '''"""{title} (Name Year): draft again what followed the last token the
 New here: LastTime. Reuses: Match, Fixed. Exact at any temperature: its tokens carry no claim.
 """
 
+from collections.abc import Sequence
+
 import torch
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Context, Draft, Parts, Plan, Step, Target, Want, recipe
@@ -38,7 +40,7 @@ class LastTime:
     def observe(self, step: Step) -> None:
         """Called after every step, with what was accepted."""
 
-    def release(self, slots) -> None:
+    def release(self, slots: Sequence[int]) -> None:
         """Called when sequences end: forget what belongs to them."""
 
 
@@ -55,12 +57,14 @@ def {function}(target: Target, *, depth: int = 4) -> Parts:
     return Parts(target, LastTime(), Match(), Fixed(depth))
 '''
 
-TEST = '''"""What {function}.py promises: the text of plain decoding, from fewer forwards."""
+TEST = '''"""What {function}.py promises: the law of plain decoding, from fewer forwards."""
 
 from pathlib import Path
 
 import outpace
 import torch
+from outpace.law.proofs import prove, tables
+from outpace.recipes import from_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 RECIPE = Path(__file__).parent / "{function}.py"
@@ -71,6 +75,10 @@ def model() -> LlamaForCausalLM:
     torch.manual_seed(0)
     size = {{"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}}
     return LlamaForCausalLM(LlamaConfig(vocab_size=8, **size)).double().eval()
+
+
+def test_the_law_of_its_output_is_the_targets_by_enumeration():
+    assert all(proof.holds for proof in prove(from_file(RECIPE), tables()))
 
 
 def test_the_text_is_that_of_plain_decoding_at_any_temperature():
