@@ -124,7 +124,8 @@ class Measurement:
         lines = [
             "# Side by side",
             "",
-            f"Device: {known['device']}, {known['threads']} threads. Versions: {versions}. Commit: {known['commit'] or '-'}.",
+            f"Device: {known['device']}, {known['threads']} threads. Versions: {versions}.",
+            f"Commit: {known['commit'] or '-'}.",
             f"Date: {known['date']}. Command: `{' '.join(map(str, known['argv']))}`.",
             *([] if self.complete else ["", f"Interrupted: {len(self.runs)} of {self.total} runs were made."]),
         ]
@@ -136,6 +137,8 @@ class Measurement:
 
 def run_to_json(run: Run) -> dict[str, Any]:
     """One run, without its text."""
+    counts = run.counts
+    counted = {name: getattr(counts, name) for name in ("steps", "accepted", "drafted")} if counts else {}
     return {
         "method": run.contender,
         "prompts": [case.id for case in run.trial.cases],
@@ -146,11 +149,7 @@ def run_to_json(run: Run) -> dict[str, Any]:
         "seconds": run.seconds,
         "prompt_seconds": run.prompt_seconds,
         "repetition": run.repetition,
-        **(
-            {"steps": run.counts.steps, "accepted": run.counts.accepted, "drafted": run.counts.drafted}
-            if run.counts
-            else {}
-        ),
+        **counted,
     }
 
 

@@ -1,4 +1,4 @@
-"""transformers' own generation as contenders: plain, assisted and prompt lookup, at our settings and at its defaults."""
+"""transformers' own generation as contenders: plain, assisted, prompt lookup; at our settings and at its defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From runs to rows of a table: one row a contender, workload and temperature, every prompt or those that do not loop."""
+"""From runs to rows of a table: one a contender, workload and temperature, of all prompts or those that do not loop."""
 
 from __future__ import annotations
 

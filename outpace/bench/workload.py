@@ -91,7 +91,7 @@ def _split(text: str) -> list[str]:
 
 
 def encode(tokenizer: Any, item: Item, replies: Sequence[str] = ()) -> Tensor:  # (T,) int64
-    """Tokens of the item up to the user's turn after these replies, in the tokenizer's chat template where it has one."""
+    """Tokens of the item up to the turn after these replies, in the tokenizer's chat template where it has one."""
     said = item.turns[: len(replies) + 1]
     if not item.chat:
         ids = tokenizer(said[0])["input_ids"]

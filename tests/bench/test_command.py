@@ -1,0 +1,142 @@
+"""`outpace bench` on tiny checkpoints: what it writes, what it says, and what is left when it is interrupted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner, Result
+
+from outpace.bench.contender import Engine, Outcome
+from outpace.bench.measurement import finite, write_json
+from outpace.cli.bench import bench
+
+APP = typer.Typer(pretty_exceptions_enable=False)
+APP.command()(bench)
+PROMPTS = "def push(self, item):\nclass Queue:\nfor index in range(3):\n"
+RESULT_KEYS = {
+    "method", "kind", "options", "workload", "temperature", "selection", "prompts", "runs", "tokens_per_second",
+    "speedup", "speedup_of_totals", "decode_speedup", "ideal_speedup", "efficiency", "repetition", "lossless",
+    "divergence", "mean_acceptance_length", "acceptance_rate", "acceptance_by_position",
+    "acceptance_by_position_conditional", "milliseconds_per_step",
+}  # fmt: skip
+
+
+def call(tiny: Any, tmp_path: Path, *arguments: str) -> Result:
+    prompts = tmp_path / "some.txt"
+    prompts.write_text(PROMPTS, encoding="utf-8")
+    options = ["--target", tiny.target, "--draft", tiny.draft, "--prompts", str(prompts), "--dtype", "float64"]
+    options += ["--max-tokens", "8", "--rounds", "1", "--threads", "1", "--device", "cpu", "--ignore-eos"]
+    return CliRunner().invoke(APP, [*options, *arguments])
+
+
+def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> None:
+    threads, methods = torch.get_num_threads(), "prompt-lookup:depth=3,clip=true,speculative-sampling:depth=2"
+    done = call(tiny, tmp_path, "--methods", methods, "--temperature", "0,1", "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    assert torch.get_num_threads() == threads
+    data = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert data["schema"] == "outpace-bench/1" and data["complete"]
+    assert data["runs_made"] == data["runs_planned"] == len(data["runs"]) == 3 * 3 * 2
+    assert set(data["provenance"]["versions"]) == {"outpace", "torch", "transformers", "python"}
+    assert {"argv", "commit", "device", "threads", "dtype", "date"} <= set(data["provenance"])
+    assert set(data["milliseconds_by_nodes"]) == {"target", "draft"} == set(data["load_seconds"])
+    ours = [row for row in data["results"] if row["kind"] == "outpace"]
+    assert all(set(row) >= RESULT_KEYS for row in ours)
+    assert {row["method"] for row in ours} == {
+        "plain", "prompt-lookup:depth=3,clip=True", "speculative-sampling:depth=2"
+    }  # fmt: skip
+    assert all(row["divergence"]["different"] == 0 for row in ours if row["temperature"] == 0)
+    assert all(row["mean_acceptance_length"] == 1 for row in ours if row["method"] == "plain")
+    advice = json.loads((tmp_path / "out" / "method.json").read_text())
+    assert set(advice) >= {"method", "options", "draft", "expected_speedup", "interval", "workload", "provenance"}
+    assert advice["method"] in ("autoregressive", "prompt-lookup", "speculative-sampling")
+    assert "| method |" in (tmp_path / "out" / "bench.md").read_text()
+    assert "Recommendation: " in done.output and "counts the bonus token" in done.output
+
+
+def test_peers_run_beside_us_on_the_same_prompts(tiny: Any, tmp_path: Path) -> None:
+    wanted = ["--methods", "prompt-lookup:depth=3,speculative-sampling:depth=2", "--peer", "transformers"]
+    done = call(tiny, tmp_path, *wanted, "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    assert done.exit_code == 0, done.output
+    rows = {row["method"]: row for row in json.loads((tmp_path / "x.json").read_text())["results"]}
+    assert [name for name, row in rows.items() if row["kind"] == "peer"] == [
+        "transformers plain",
+        "transformers prompt-lookup:depth=3,longest=3",
+        "transformers assisted:depth=2",
+        "transformers assisted (its defaults)",
+        "transformers prompt-lookup (its defaults)",
+    ]
+    assert rows["transformers plain"]["divergence"]["different"] == 0  # float64: the same text
+    assert rows["transformers assisted:depth=2"]["divergence"]["different"] == 0
+
+
+def test_batches_are_measured(tiny: Any, tmp_path: Path) -> None:
+    wanted = ["--methods", "prompt-lookup", "--peer", "transformers", "--batch", "3", "--temperature", "0"]
+    done = call(tiny, tmp_path, *wanted, "--json", str(tmp_path / "x.json"))
+    assert done.exit_code == 0, done.output
+    data = json.loads((tmp_path / "x.json").read_text())
+    assert all(len(run["prompts"]) == 3 and run["tokens"] == 24 for run in data["runs"])
+
+
+def test_nothing_is_lost_when_it_is_interrupted(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, made = Engine.run, []
+
+    def interrupted(self: Engine, *arguments: Any) -> Outcome:
+        made.append(self.name)
+        if len(made) == 8:  # two warm-up runs and five timed ones were made
+            raise KeyboardInterrupt
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Engine, "run", interrupted)
+    done = call(tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    assert done.exit_code == 1
+    data = json.loads((tmp_path / "x.json").read_text())
+    assert not data["complete"] and len(data["runs"]) == data["runs_made"] == 5 and data["runs_planned"] == 6
+    assert "interrupted after 5 of 6 runs; what was measured is in" in done.output.splitlines()[-1]
+    assert "mean acceptance length" in done.output
+
+
+def test_an_interruption_before_the_first_run_is_one_sentence(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Engine, *arguments: Any) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "run", interrupted)
+    done = call(tiny, tmp_path, "--methods", "prompt-lookup", "--json", str(tmp_path / "x.json"))
+    assert done.exit_code == 1 and "interrupted after 0 of" in done.output
+    assert json.loads((tmp_path / "x.json").read_text())["results"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--temperature", "hot"], "takes numbers"),
+        (["--temperature", "-1"], "a temperature is"),
+        (["--peer", "someone"], "there is no peer"),
+        (["--methods", "depth=3"], "option without a method"),
+        (["--prompts", "nowhere.jsonl"], "no prompts called"),
+        (["--methods", "nothing-like-it"], "there is no method nothing-like-it"),
+        (["--methods", "prompt-lookup:deep=3"], "no option of prompt-lookup called deep"),
+        (["--max-tokens", "1000"], "no prompt leaves room"),
+    ],
+)
+def test_bad_input_is_one_sentence(tiny: Any, tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    done = call(tiny, tmp_path, *arguments)
+    assert done.exit_code == 2
+    assert sentence in done.output.splitlines()[-1]
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "x.json"
+    write_json(path, {"a": float("nan"), "b": (1.5, None)})
+    assert json.loads(path.read_text()) == {"a": None, "b": [1.5, None]}
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": None, "b": [1.5, None]}
+    assert finite({1: float("inf")}) == {"1": None}

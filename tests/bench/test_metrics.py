@@ -1,0 +1,92 @@
+"""What is counted, on steps written by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from outpace.bench.metrics import Cost, Counts, Record, first_difference, repetition
+from outpace.core.tree import Forest
+
+SECONDS = {"draft": 0.010, "score": 0.020, "law": 0.001, "verify": 0.002, "commit": 0.003, "observe": 0.004}
+
+
+def record(lengths: tuple[int, ...], leaf: tuple[int, ...], emitted: tuple[int, ...], forwards: int = 0) -> Record:
+    return Record(Forest.chain(lengths), leaf, emitted, forwards, 0.006, SECONDS)
+
+
+def test_mean_acceptance_length_includes_the_bonus_token() -> None:
+    counts = Counts.of([record((4,), (2,), (3,)), record((4,), (0,), (1,))])
+    assert counts.mean_acceptance_length == 2.0  # 2 accepted in 2 steps, and one bonus token each
+    assert Counts.of([record((0,), (0,), (1,))] * 3).mean_acceptance_length == 1.0
+
+
+def test_counts_of_steps_written_by_hand() -> None:
+    figures = Counts.of([record((3,), (2,), (3,)), record((2,), (2,), (3,)), record((0,), (0,), (1,))]).figures()
+    assert figures["drafted"] == 5 and figures["accepted"] == 4 and figures["emitted"] == 7
+    assert figures["acceptance_rate"] == 4 / 5
+    assert figures["mean_acceptance_length"] == pytest.approx(7 / 3)
+    assert figures["mean_acceptance_length_of_drafting_steps"] == 1 + 4 / 2
+    # among the two steps that drafted: position 3 was drafted once and refused
+    assert figures["acceptance_by_position"] == [1.0, 1.0, 0.0]
+    assert figures["acceptance_by_position_conditional"] == [1.0, 1.0, 0.0]
+
+
+def test_acceptance_by_position_is_unconditional_and_the_other_is_conditional() -> None:
+    # three steps of three drafts, accepting 0, 1 and 2
+    figures = Counts.of([record((3,), (leaf,), (leaf + 1,)) for leaf in range(3)]).figures()
+    assert figures["acceptance_by_position"] == pytest.approx([2 / 3, 1 / 3, 0])
+    assert figures["acceptance_by_position_conditional"] == pytest.approx([2 / 3, 1 / 2, 0])
+
+
+def test_a_tree_counts_its_nodes_as_drafted_and_its_path_as_accepted() -> None:
+    tree = Forest.of((-1, 0, 0, 1, 1), 1)  # two children of the root, two below the first
+    counts = Counts.of([Record(tree, (4,), (3,), 2, 0.0, SECONDS)])
+    assert (counts.drafted, counts.accepted, counts.emitted) == (4, 2, 3)
+    assert Cost.of(Record(tree, (4,), (3,), 2, 0.0, SECONDS)) == Cost(1, 5, 2, (1, 2))
+
+
+def test_a_text_that_ends_inside_the_draft_counts_the_draft_tokens_that_became_text() -> None:
+    counts = Counts.of([record((5,), (5,), (2,))])
+    assert (counts.accepted, counts.emitted) == (2, 2)
+
+
+def test_rows_of_a_batch_are_counted_apart() -> None:
+    counts = Counts.of([record((2, 0), (3, 1), (3, 1))])  # nodes: root, root, two below the first
+    assert (counts.steps, counts.row_steps, counts.draft_row_steps) == (1, 2, 1)
+    assert counts.mean_acceptance_length == 2.0
+
+
+def test_seconds_are_split_into_forwards_warping_and_overhead() -> None:
+    split = Counts.of([record((1,), (0,), (1,), forwards=1)]).figures()["milliseconds_per_step"]
+    assert split == pytest.approx({"draft": 6, "target": 20, "warping": 1, "overhead": 13})
+
+
+def test_counts_add_up() -> None:
+    records = [record((3,), (2,), (3,), 3), record((2,), (0,), (1,), 2), record((0,), (0,), (1,))]
+    whole, parts = Counts.of(records), Counts.of(records[:1]) + Counts.of(records[1:])
+    for name in (
+        "steps",
+        "row_steps",
+        "drafted",
+        "accepted",
+        "emitted",
+        "forwards",
+        "drafted_at",
+        "accepted_at",
+        "costs",
+    ):
+        assert getattr(whole, name) == getattr(parts, name), name
+    assert whole.seconds == pytest.approx(parts.seconds)
+
+
+def test_repetition_counts_repeated_four_grams() -> None:
+    assert repetition([1, 2, 3]) == 0.0
+    assert repetition(list(range(20))) == 0.0
+    assert repetition([7] * 8) == pytest.approx(4 / 5)  # five 4-grams, all the same
+    assert repetition([1, 2, 3, 4, 1, 2, 3, 4]) == pytest.approx(1 / 5)
+
+
+def test_the_first_difference_is_a_position() -> None:
+    assert first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert first_difference([1, 9, 3], [1, 2, 3]) == 1
+    assert first_difference([1, 2], [1, 2, 3]) == 2

@@ -1,0 +1,59 @@
+"""Bootstrap intervals and cost curves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from outpace.bench.cost import CostCurve, increasing, measure_costs
+from outpace.bench.spread import bootstrap
+from outpace.models.toy import Table
+
+
+def test_an_interval_holds_its_median_and_is_the_same_every_time() -> None:
+    groups = [[1.0, 1.2], [1.4], [0.9, 1.1, 1.3]]
+    found = bootstrap(groups, seed=1)
+    assert found == bootstrap(groups, seed=1)
+    assert found.median == pytest.approx(1.15)
+    assert 0.9 <= found.low <= found.median <= found.high <= 1.4
+
+
+def test_equal_values_have_no_spread_and_no_values_have_no_median() -> None:
+    found = bootstrap([[2.0, 2.0], [2.0]])
+    assert (found.low, found.median, found.high) == (2.0, 2.0, 2.0)
+    assert math.isnan(bootstrap([[], []]).median)
+
+
+def test_prompts_that_differ_widen_the_interval_more_than_rounds_that_differ() -> None:
+    between = bootstrap([[1.0] * 4, [2.0] * 4, [3.0] * 4])
+    within = bootstrap([[1.9, 2.0, 2.0, 2.1]] * 3)
+    assert between.high - between.low > within.high - within.low
+
+
+def test_a_cost_curve_never_falls_and_goes_through_its_points() -> None:
+    curve = CostCurve({1: 1.0, 2: 1.5, 4: 2.0, 8: 4.0})
+    assert [curve(q) for q in (1, 2, 3, 4, 6, 8)] == [1.0, 1.5, 1.75, 2.0, 3.0, 4.0]
+    assert curve(16) == 8.0  # the last line, continued
+    noisy = CostCurve({1: 1.0, 2: 0.8, 4: 1.4, 8: 1.3, 16: 2.0})
+    values = [noisy(q) for q in range(1, 33)]
+    assert values == sorted(values)
+
+
+def test_neighbours_out_of_order_take_their_mean() -> None:
+    assert increasing([1.0, 3.0, 2.0, 4.0]) == [1.0, 2.5, 2.5, 4.0]
+    assert increasing([3.0, 2.0, 1.0]) == [2.0, 2.0, 2.0]
+
+
+def test_a_curve_of_one_point_is_flat() -> None:
+    assert CostCurve({1: 0.5})(9) == 0.5
+    with pytest.raises(ValueError, match="at least one point"):
+        CostCurve({})
+
+
+def test_costs_are_measured_for_every_target_and_leave_it_usable() -> None:
+    curves = measure_costs({"a": Table(4), "b": Table(4, seed=1)}, length=6, rows=2, sizes=(1, 2, 4), repeats=3)
+    assert set(curves) == {"a", "b"}
+    for curve in curves.values():
+        assert curve.sizes == [1, 2, 4]
+        assert curve.seconds == sorted(curve.seconds) and curve.seconds[0] > 0

@@ -1,0 +1,134 @@
+"""Taking turns, and what a run of the engine reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from outpace.bench.contender import Engine, Outcome
+from outpace.bench.line_up import engines
+from outpace.bench.methods import Method, parse_methods
+from outpace.bench.run import Case, Trial, batches, interleave, rotated, seeds, trials, unfold
+from outpace.bench.workload import Item
+from outpace.core.context import Sampling
+from outpace.models.toy import Table
+
+SAMPLING = Sampling(max_tokens=9)
+
+
+@dataclass
+class Fake:
+    """Answers every prompt with zeros and remembers what it was asked."""
+
+    name: str
+    asked: list[tuple[list[int], list[int], float]] = field(default_factory=list)
+    kind: str = "outpace"
+    options: dict[str, int] = field(default_factory=dict)
+    single: bool = False
+
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
+        temperature = sampling[0].temperature
+        self.asked.append(([len(prompt) for prompt in prompts], [wish.seed for wish in sampling], temperature))
+        return Outcome([[0] * 4 for _ in prompts], 1.0)
+
+    def lossless(self, temperature: float) -> bool:
+        return True
+
+
+def cases(count: int, workload: str = "w") -> list[Case]:
+    return [Case(f"{workload}/{index}", workload, torch.arange(index + 2)) for index in range(count)]
+
+
+def test_contenders_take_turns_and_each_goes_first_equally_often() -> None:
+    line = [Fake("a"), Fake("b"), Fake("c")]
+    planned = list(trials(batches(cases(3), 1), [0.0], 3))
+    first = [rotated(line, trial)[0].name for trial in planned]
+    assert {name: first.count(name) for name in "abc"} == {"a": 3, "b": 3, "c": 3}
+    runs = interleave(line, planned, SAMPLING)
+    assert [run.contender for run in runs[:6]] == ["a", "b", "c", "b", "c", "a"]
+
+
+def test_all_contenders_meet_the_same_prompts_and_seeds() -> None:
+    line = [Fake("a"), Fake("b")]
+    interleave(line, list(trials(batches(cases(4), 2), [0.0, 1.0], 2)), SAMPLING, seed=5)
+    assert line[0].asked == line[1].asked
+    assert len({tuple(asked[1]) for asked in line[0].asked}) == 4  # new seeds for each batch and round
+    assert sorted({temperature for *_, temperature in line[0].asked}) == [0.0, 1.0]
+
+
+def test_a_batch_holds_prompts_of_one_workload_and_one_seed_a_row() -> None:
+    groups = batches([*cases(3), *cases(1, "v")], 2)
+    assert [[case.id for case in group] for group in groups] == [["w/0", "w/1"], ["w/2"], ["v/0"]]
+    assert len(set(seeds(Trial(0, groups[0], 0.0, 0), 1))) == 2
+
+
+def test_one_who_takes_single_prompts_is_given_them_one_by_one() -> None:
+    alone = Fake("alone", single=True)
+    (run,) = interleave([alone], [Trial(0, tuple(cases(3)), 0.0, 0)], SAMPLING)
+    assert [asked[0] for asked in alone.asked] == [[2], [3], [4]]
+    assert run.tokens == 12 and run.seconds == 3.0 and run.tokens_per_second == 4.0
+
+
+def test_what_was_made_is_told_even_when_the_next_run_is_interrupted() -> None:
+    class Broken(Fake):
+        def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
+            if len(self.asked) == 2:
+                raise KeyboardInterrupt
+            return super().run(prompts, sampling)
+
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        planned = list(trials(batches(cases(5), 1), [0.0], 1))
+        interleave([Fake("a"), Broken("b")], planned, SAMPLING, after=lambda run: told.append(run.contender))
+    assert sorted(told) == ["a", "a", "b", "b"] or sorted(told) == ["a", "a", "a", "b", "b"]
+
+
+def test_turns_follow_the_replies_of_plain_decoding() -> None:
+    class Words:
+        def __call__(self, text: str) -> dict[str, list[int]]:
+            return {"input_ids": [1] * len(text.split())}
+
+        def decode(self, tokens: list[int]) -> str:
+            return " ".join("word" for _ in tokens)
+
+    plain = Fake("plain")
+    items = [Item("q", "w", ("one two", "three"), True), Item("long", "w", ("x " * 50,), True)]
+    made, left_out = unfold(items, Words(), plain, SAMPLING, room=40)
+    assert [(case.id, len(case.tokens)) for case in made] == [("q#1", 2), ("q#2", 2 + 4 + 1)]
+    assert left_out == ["long"]
+    assert plain.asked[0][2] == 0.0  # greedy, whatever is measured later
+
+
+def line_up(*methods: Method) -> list[Engine]:
+    target, draft = Table(5), Table(5, seed=1)
+    found, _ = engines(list(methods), target, "small", lambda name: draft)
+    return found
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_engine_counts_what_it_emits(batch: int) -> None:
+    for engine in line_up(*parse_methods("prompt-lookup:depth=3,clip=true,speculative-sampling:depth=2")):
+        runs = interleave([engine], list(trials(batches(cases(3), batch), [0.0, 1.0], 1)), SAMPLING)
+        for run in runs:
+            assert run.counts and run.counts.emitted == run.tokens == 9 * len(run.outputs)
+            assert run.prompt_seconds is not None and 0 <= run.prompt_seconds <= run.seconds
+
+
+def test_greedy_texts_are_those_of_plain_decoding() -> None:
+    line = line_up(*parse_methods("prompt-lookup,speculative-sampling:depth=2,mcsd:widths=(2,2)"))
+    assert [engine.name for engine in line] == [
+        "plain", "prompt-lookup", "speculative-sampling:depth=2", "mcsd:widths=(2,2)"
+    ]  # fmt: skip
+    runs = interleave(line, list(trials(batches(cases(2), 1), [0.0], 1)), SAMPLING)
+    plain = {run.trial.index: run for run in runs if run.contender == "plain"}
+    assert all(run.differences(plain[run.trial.index]) == [None] for run in runs)
+    assert plain[0].counts and plain[0].counts.mean_acceptance_length == 1.0
+
+
+def test_options_of_an_engine_include_the_defaults_and_the_plain_method_is_there_once() -> None:
+    plain, other = line_up(Method("autoregressive"), Method("prompt-lookup", {"depth": 4}))
+    assert plain.name == "plain" and other.options["depth"] == 4 and other.options["longest"] == 3

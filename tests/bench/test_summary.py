@@ -1,0 +1,140 @@
+"""From runs to rows, tables and one recommendation, on runs written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from outpace.bench.contender import Outcome
+from outpace.bench.cost import CostCurve
+from outpace.bench.metrics import Counts, Record
+from outpace.bench.recommend import Choice, recommend
+from outpace.bench.run import Case, Run, Trial
+from outpace.bench.summary import ALL, VARIED, Row, headline, summarise
+from outpace.bench.table import markdown, plain_text, tables
+from outpace.core.context import Sampling
+from outpace.core.tree import Forest
+
+VARIETY, LOOP = tuple(range(40)), (7,) * 40
+
+
+@dataclass
+class Named:
+    name: str
+    keeps_the_law: bool = True
+    kind: str = "outpace"
+    options: dict[str, int] = field(default_factory=dict)
+    single: bool = False
+
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
+        raise AssertionError("nothing is run here")
+
+    def lossless(self, temperature: float) -> bool:
+        return self.keeps_the_law
+
+
+def run(name: str, prompt: int, seconds: float, text: tuple[int, ...] = VARIETY, **at: float) -> Run:
+    workload = "code" if prompt % 2 == 0 else "edit"
+    case = Case(f"p{prompt}", workload, torch.zeros(3, dtype=torch.int64))
+    trial = Trial(prompt, (case,), at.get("temperature", 0.0), int(at.get("round", 0)))
+    length = 1 if name == "plain" else 4
+    records = [Record(Forest.chain((length - 1,)), (length - 1,), (length,), length - 1, 0.0, {})] * (
+        len(text) // length
+    )
+    return Run(name, trial, seconds, 0.0, Counts.of(records), (text,))
+
+
+def rows_of(*runs: Run, contenders: Sequence[Named] = (Named("plain"), Named("fast")), **costs: CostCurve) -> list[Row]:
+    return summarise(runs, contenders, "plain", **costs)
+
+
+def only(rows: Sequence[Row], name: str, workload: str = "all", selection: str = ALL) -> Row:
+    (row,) = [r for r in rows if (r.contender, r.workload, r.selection) == (name, workload, selection)]
+    return row
+
+
+def paired(fast: float, prompts: int = 4) -> list[Run]:
+    return [made for p in range(prompts) for made in (run("plain", p, 1.0), run("fast", p, fast))]
+
+
+def test_speed_is_compared_prompt_by_prompt() -> None:
+    rows = rows_of(*paired(0.5))
+    fast = only(rows, "fast")
+    assert (fast.speedup.median, fast.speedup.low, fast.speedup.high) == (2.0, 2.0, 2.0)
+    assert fast.tokens_per_second.median == 80.0
+    assert fast.speedup_of_totals == fast.decode_speedup == 2.0
+    assert only(rows, "plain").speedup.median == 1.0
+    assert only(rows, "fast", "code").prompts == 2
+
+
+def test_efficiency_is_the_speedup_over_what_acceptance_and_costs_allow() -> None:
+    curve = CostCurve({1: 1.0, 4: 1.6})
+    fast = only(rows_of(*paired(0.5), target_cost=curve, draft_cost=CostCurve({1: 0.1})), "fast")
+    # tau = 4, one step costs t(4) + 3 draft forwards: 4 * 1 / (1.6 + 0.3)
+    assert fast.ideal_speedup == pytest.approx(4 / 1.9)
+    assert fast.efficiency == pytest.approx(2 * 1.9 / 4)
+
+
+def test_looping_prompts_are_left_out_of_the_headline_and_kept_in_the_rows() -> None:
+    runs = paired(0.5) + [run("plain", 4, 1.0, LOOP), run("fast", 4, 0.1, LOOP)]
+    rows = rows_of(*runs)
+    assert only(rows, "fast").prompts == 5 and only(rows, "fast", selection=VARIED).prompts == 4
+    assert {row.selection for row in headline(rows, "all", 0.0)} == {VARIED}
+    assert only(rows, "fast").speedup.high > only(rows, "fast", selection=VARIED).speedup.high
+    assert {row.selection for row in headline(rows, "edit", 0.0)} == {ALL}  # two prompts say nothing
+
+
+def test_a_run_whose_plain_counterpart_is_missing_is_not_compared() -> None:
+    rows = rows_of(*paired(0.5), run("fast", 9, 0.1))
+    assert only(rows, "fast").prompts == 4
+
+
+def test_differing_greedy_texts_are_counted_with_their_first_position() -> None:
+    other = (*VARIETY[:30], *range(100, 110))
+    rows = rows_of(run("plain", 0, 1.0), run("fast", 0, 0.5, other), run("plain", 2, 1.0), run("fast", 2, 0.5))
+    fast = only(rows, "fast", "code")
+    assert (fast.different, fast.compared, fast.first_difference) == (1, 2, 30)
+    sampled = rows_of(run("plain", 0, 1.0, temperature=1), run("fast", 0, 1.0, other, temperature=1))
+    assert only(sampled, "fast", "code").different is None
+
+
+CHOICES = {"plain": Choice("autoregressive", {}, None), "fast": Choice("prompt-lookup", {"depth": 4}, None)}
+
+
+def test_the_recommendation_names_method_options_and_gain() -> None:
+    advice = recommend(headline(rows_of(*paired(0.5)), "all", 0.0), CHOICES)
+    assert (advice.method, advice.options, advice.gain.median) == ("prompt-lookup", {"depth": 4}, 2.0)
+    data = advice.to_json({"prompts": ["code"]}, {"device": "here"})
+    assert set(data) == {
+        "method", "options", "draft", "expected_speedup", "interval", "reason", "workload", "provenance"
+    }  # fmt: skip
+
+
+def test_a_gain_that_is_not_certain_means_do_not_speculate() -> None:
+    runs = [made for p in range(4) for made in (run("plain", p, 1.0), run("fast", p, 0.5 if p == 0 else 1.1))]
+    for made in (runs, paired(1.0), paired(2.0)):
+        advice = recommend(headline(rows_of(*made), "all", 0.0), CHOICES)
+        assert advice.method == "autoregressive" and advice.gain.median == 1.0
+        assert advice.reason.startswith("do not speculate")
+
+
+def test_a_method_with_another_law_and_a_peer_are_never_recommended() -> None:
+    lossy = (Named("plain"), Named("fast", keeps_the_law=False))
+    advice = recommend(headline(rows_of(*paired(0.5), contenders=lossy), "all", 0.0), CHOICES)
+    assert advice.reason == "do not speculate: none of the measured methods keeps the target's law."
+    peer = {"plain": CHOICES["plain"]}
+    assert recommend(headline(rows_of(*paired(0.5)), "all", 0.0), peer).method == "autoregressive"
+    assert recommend([], CHOICES).reason == "do not speculate: no method was measured to the end."
+
+
+def test_tables_say_which_prompts_they_are_about_and_what_is_counted() -> None:
+    found = tables(rows_of(*paired(0.5)))
+    assert "repeats at most 15 %" in next(table.title for table in found if table.title.startswith("all"))
+    text = "\n".join(map(plain_text, found))
+    assert "mean acceptance length" in text and "speedup (95 %)" in text and "2.00 (2.00-2.00)" in text
+    page = markdown(found[0])
+    assert page.splitlines()[3].startswith("| -") and page.count("|") % 2 == 0
