@@ -100,7 +100,7 @@ class Session:
         self._clock = now
 
     def commit(self, ctx: Context, draft: Draft, scores: Scores, verdict: Verdict) -> Step:
-        """Append path and bonus to each row, cut at stop tokens and limits, keep the path in the cache, tell the parts."""
+        """Append path and bonus to each row, cut at stop tokens and limits, keep the path, tell the parts."""
         forest, tokens = draft.tree.forest, draft.tree.tokens.tolist()
         kept: list[int] = []
         emitted: list[list[int]] = []

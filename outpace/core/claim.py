@@ -38,14 +38,14 @@ class Drawn(Claim):
 
 
 def merge_claims(one: Claim | None, one_size: int, other: Claim | None, other_size: int, roots: int) -> Claim | None:
-    """The claim of two merged trees of these sizes below the same roots: the other's nodes follow, without its roots."""
+    """The claim of two merged trees of these sizes: the other's nodes follow, without its roots."""
     if one is None and other is None:
         return None
     for claim in (one, other):
         if not isinstance(claim, Drawn | None):
             raise TypeError(f"trees that claim {type(claim).__name__} cannot be merged")
-    ids = [None if claim is None else claim.ids is None for claim in (one, other)]
-    if None not in ids and ids[0] != ids[1]:
+    whole = {claim.ids is None for claim in (one, other) if isinstance(claim, Drawn)}
+    if len(whole) == 2:
         raise TypeError("a law over the whole vocabulary and one over listed tokens cannot be merged")
     row, parent_row, replace, q, listed = [], [], [], [], []
     for claim, size, skip in ((one, one_size, 0), (other, other_size, roots)):

@@ -47,9 +47,7 @@ class Context:
 
     tokens: tuple[Tensor, ...]  # B × (T_b,) int64 on the host: views of one history; committed, then any assumed
     committed: tuple[int, ...]  # how many of them are certain; the last one is the root
-    room: tuple[
-        int, ...
-    ]  # longest path still useful: one less than the tokens still wanted, or what the cache can hold
+    room: tuple[int, ...]  # longest path still useful: one less than the tokens still wanted
     slots: tuple[int, ...]
     cache: Cache  # the target's; drafters never write to it
     sampling: tuple[Sampling, ...]

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from outpace.decode import Session
 
 __all__ = [
-    "Cache", "Context", "Controller", "Draft", "Drafter", "Forest", "Frontier", "Guarantee", "Key", "Law", "Noise",
-    "Parts", "Plan", "Prompt", "Recipe", "Sampling", "Schedule", "Scores", "Shape", "Step", "Target", "TokenTree",
-    "Verdict", "Verifier", "Want", "recipe",
+    "NOTHING", "Cache", "Context", "Controller", "Draft", "Drafter", "Forest", "Frontier", "Guarantee", "Key", "Law",
+    "Noise", "Parts", "Plan", "Prompt", "Recipe", "Sampling", "Schedule", "Scores", "Shape", "Step", "Target",
+    "TokenTree", "Verdict", "Verifier", "Want", "recipe",
 ]  # fmt: skip
 
 
@@ -50,6 +50,9 @@ class Want:
         return Want(
             self.hidden | other.hidden, self.attention | other.attention, self.prompt_logits or other.prompt_logits
         )
+
+
+NOTHING = Want()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -164,12 +167,12 @@ class Target(Protocol):
         tree: TokenTree,
         slots: Sequence[int],
         cache: Cache,
-        want: Want = Want(),
+        want: Want = NOTHING,
         *,
         gap: Sequence[Tensor] | None = None,  # B × (G_b,) committed tokens the cache lacks before the root
     ) -> Scores:
         """One forward: read and keep `gap`, then read the tree's unread nodes, provisionally. Each node sees the
-        committed tokens of its row and its ancestors. A tree that extends the one read before costs only its new nodes."""
+        committed tokens of its row and its ancestors. A tree that extends the one read last costs its new nodes."""
         ...
 
 

@@ -91,7 +91,7 @@ def _number(word: str) -> int:
 class KeyedNoise(Chooser):
     """Noise as a pure function of its keys, so that a row's choices do not depend on the batch around it.
 
-    Uniforms are Python integers hashed on the host: at the sizes of one step, sixty times faster than tensor arithmetic.
+    Uniforms are Python integers hashed on the host: at the sizes of one step, far faster than tensor arithmetic.
     """
 
     def __init__(self, seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> None:

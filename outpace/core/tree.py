@@ -151,7 +151,7 @@ class TokenTree:
         return TokenTree(tokens, Forest.chain((0,) * len(tokens)))
 
     def match(self, continuations: Sequence[Sequence[int]]) -> list[int]:
-        """Per row the deepest node spelt by the tokens that follow its root; the root when the first already differs."""
+        """Per row the deepest node spelt by the tokens that follow its root; the root if the first already differs."""
         tokens, children = self.tokens.tolist(), self.forest.children
         deepest = []
         for root, continuation in enumerate(continuations):
@@ -165,7 +165,7 @@ class TokenTree:
         return deepest
 
     def merge(self, other: TokenTree) -> TokenTree:
-        """Both drafts below the same roots; equal tokens of the two stay separate nodes, since each has a law of its own."""
+        """Both drafts below the same roots; equal tokens stay separate nodes, since each has a law of its own."""
         rows = self.forest.num_rows
         if rows != other.forest.num_rows or not torch.equal(self.tokens[:rows], other.tokens[:rows]):
             raise ValueError("only trees of the same roots can be merged")

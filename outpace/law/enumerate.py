@@ -1,9 +1,9 @@
 """Enumerated noise: replay a program over every random choice it can make, for the exact law of its output.
 
-Each key owns one uniform number, kept as an interval. A choice splits the interval by the law's cumulative sums and goes
-into one part; the others become new scripts to replay. Fresh keys thus behave as independent choices and a key met
-again as the same number, as in production: noise that is used twice is seen to bias the output, and methods that share
-noise on purpose come out right.
+Each key owns one uniform number, kept as an interval. A choice splits the interval by the law's cumulative sums and
+goes into one part; the others become new scripts to replay. Fresh keys thus behave as independent choices and a key
+met again as the same number, as in production: noise that is used twice is seen to bias the output, and methods that
+share noise on purpose come out right.
 
 The open scripts are the rows of one batch, so a step of the engine advances thousands of them.
 """
@@ -18,6 +18,9 @@ from torch import Tensor
 
 from outpace.core.noise import TARGET, Chooser, Key
 
+Name = tuple[object, ...]  # of a uniform number
+Intervals = dict[Name, tuple[float, float]]
+
 NARROW = 1e-15  # parts of an interval below this width are rounding, not options
 
 
@@ -30,11 +33,9 @@ class Branch:
     chance: float = 1.0
     made: list[int] = field(default_factory=list[int])
     left_open: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
-    intervals: dict[tuple[object, ...], tuple[float, float]] = field(
-        default_factory=dict[tuple[object, ...], "tuple[float, float]"]
-    )
+    intervals: Intervals = field(default_factory=dict[Name, "tuple[float, float]"])
 
-    def pick(self, name: tuple[object, ...], law: Sequence[float]) -> int:
+    def pick(self, name: Name, law: Sequence[float]) -> int:
         """The option this run takes; `law` need not sum to 1."""
         low, high = self.intervals.get(name, (0.0, 1.0))
         total, below = sum(law), 0.0
@@ -65,7 +66,7 @@ class EnumeratedNoise(Chooser):
     def __init__(self, branches: Sequence[Branch], turns: Sequence[int], lengths: Sequence[int]) -> None:
         self._branches, self._turns, self._lengths = branches, turns, lengths
 
-    def _names(self, key: Key) -> list[tuple[Branch, tuple[object, ...]]]:
+    def _names(self, key: Key) -> list[tuple[Branch, Name]]:
         named = []
         for row, node, depth in zip(key.rows, key.nodes, key.depths, strict=True):
             if key.use == TARGET:

@@ -76,7 +76,7 @@ def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
             made = LlamaForCausalLM(LlamaConfig(**shape))
         else:
             made = MistralForCausalLM(MistralConfig(**shape, sliding_window=window))
-        return made.to(torch.float64).eval()
+        return made.double().eval()
 
     target = model(2, 1)
     untouched = copy.deepcopy(target)

@@ -144,7 +144,7 @@ class OtherTemperature(Honest):
 
 
 class Coupled(Honest):
-    """Drawn with the target's own noise, yet claimed to be independent of it: the residual re-uses what was looked at."""
+    """Drawn with the target's own noise, yet claimed to be independent of it: the residual re-uses it."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         return grower.add_drawn(at, q, 1, _Renamed(ctx.noise, TARGET), replace=False)
@@ -153,8 +153,8 @@ class Coupled(Honest):
 class ReadsRefused(Honest):
     """Its law depends on the last refused token: right by itself, wrong where noise is keyed by position alone."""
 
-    def __init__(self, model: Table, **options: int) -> None:
-        super().__init__(model, **options)
+    def __init__(self, model: Table) -> None:
+        super().__init__(model)
         self._refused: dict[int, int] = {}
 
     def law(self, ctx: Context, row: int, path: Sequence[int]) -> Tensor:
@@ -318,7 +318,7 @@ def variants(target: Table, draft: Table) -> list[Wrong]:
         Wrong("dropped after looking", lambda: Parts(target, Dropped(draft), Rejection(), chain)),
         Wrong("siblings re-sorted", lambda: Parts(target, wide(Sorted), Rejection(), twice)),
         Wrong(
-            "without replacement claimed independent",
+            "claimed independent",
             lambda: Parts(target, wide(ClaimedIndependent), Rejection(), twice),
         ),
         Wrong("law off by one", lambda: Parts(target, OffByOne(draft), Rejection(), chain)),

@@ -7,6 +7,7 @@ Letters: N tokens of all rows, n of one row, T places seen, H query heads, K key
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,40 +15,31 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import eager_mask, sdpa_mask
 
 from outpace.models.probe import Probe
 from outpace.models.reading import Masks, Reading, RowMask
 
-NAME = "outpace_tree"
+FUSED, EAGER = "outpace_tree", "outpace_tree_eager"  # they differ in what they do in forwards that are not ours
+FEW, MANY = 4, 8  # heads in a group from which, and tokens up to which, folding a group into one head pays on a CPU
 
 
-def tree_mask(
-    *args: Any,
-    kv_offset: Any = 0,
-    mask_function: Any = None,
-    local_size: int | None = None,
-    use_vmap: bool = False,
-    allow_is_causal_skip: bool = True,
-    dtype: torch.dtype = torch.float32,
-    device: Any = None,
-    **rest: Any,
-) -> Any:
-    """The masks of a forward's rows; transformers calls this once per kind of layer."""
-    if isinstance(kv_offset, Probe):
-        return kv_offset.mask(dtype, device)
-    if not isinstance(kv_offset, Reading):
-        rest |= {} if mask_function is None else {"mask_function": mask_function}
-        return sdpa_mask(
-            *args, kv_offset=kv_offset, local_size=local_size, use_vmap=use_vmap, device=device,
-            allow_is_causal_skip=allow_is_causal_skip, **rest,
-        )  # fmt: skip
-    # a rule that transformers would not skip has more to it than its reach
-    reach = local_size if allow_is_causal_skip and not use_vmap else None
-    rows = kv_offset.masks(mask_function, reach, device)
-    if not kv_offset.dense:
-        return Masks(kv_offset, rows)
-    return additive(rows[0], kv_offset.rows[0].start, kv_offset.rows[0].end, dtype, device)
+def tree_mask(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """The mask function; transformers calls it once per kind of layer. `usual` serves forwards that are not ours."""
+
+    def mask(*, kv_offset: Any, mask_function: Any, dtype: torch.dtype, device: Any, **rest: Any) -> Any:
+        if isinstance(kv_offset, Probe):
+            return kv_offset.mask(dtype, device)
+        if not isinstance(kv_offset, Reading):
+            return usual(kv_offset=kv_offset, mask_function=mask_function, dtype=dtype, device=device, **rest)
+        # a rule that transformers itself would not skip has more to it than its reach
+        simple = rest.get("allow_is_causal_skip", False) and not rest.get("use_vmap", False)
+        rows = kv_offset.masks(mask_function, rest.get("local_size") if simple else None, device)
+        if not kv_offset.dense:
+            return Masks(kv_offset, rows)
+        return additive(rows[0], kv_offset.rows[0].start, kv_offset.rows[0].end, dtype, device)
+
+    return mask
 
 
 def additive(row: RowMask, start: int, end: int, dtype: torch.dtype, device: Any) -> Tensor:  # (1, 1, n, end)
@@ -107,25 +99,26 @@ def attend(query: Tensor, key: Tensor, value: Tensor, row: RowMask, scaling: flo
         key, value = key[:, :, row.low :], value[:, :, row.low :]
     _, heads, num_tokens, size = query.shape
     groups = heads // key.shape[1]
+    if num_tokens == 1 or (groups >= FEW and num_tokens <= MANY):
+        # a group's heads as queries of one head: keys are read once a group, and the kernel is slow with one query
+        folded = query.reshape(1, -1, groups * num_tokens, size)
+        if groups == 1 and query.dtype != torch.float32 and query.device.type == "cpu":
+            folded = folded.expand(-1, -1, 2, -1)  # even a copy of the query makes it faster
+        output = scaled_dot_product_attention(folded, key, value, attn_mask=row.folded(groups), scale=scaling)
+        output = output[:, :, : groups * num_tokens]
+        return output.reshape(1, heads, num_tokens, -1).transpose(1, 2)
     mask = row.mask
-    if mask is not None and mask.device != query.device:
-        mask = mask.to(query.device)
-    if groups == 1:
-        output = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=row.is_causal, scale=scaling)
-        return output.transpose(1, 2)
-    if num_tokens == 1:
-        # grouped heads as queries of one head: the kernel is several times slower with enable_gqa and one query
+    if groups == 1 or mask is None or query.device.type == "cpu":
         output = scaled_dot_product_attention(
-            query.view(1, -1, groups, size), key, value, attn_mask=mask, scale=scaling
+            query, key, value, attn_mask=mask, is_causal=row.is_causal, scale=scaling, enable_gqa=groups > 1
         )
-        return output.reshape(1, 1, heads, -1)
-    # key heads as the batch, so that a group's heads share keys through a stride of 0 instead of copies
+        return output.transpose(1, 2)
+    # elsewhere grouped heads under a mask have no fused kernel: key heads as the batch, shared through a stride of 0
     output = scaled_dot_product_attention(
         query.view(-1, groups, num_tokens, size),
         key.transpose(0, 1).expand(-1, groups, -1, -1),
         value.transpose(0, 1).expand(-1, groups, -1, -1),
         attn_mask=mask,
-        is_causal=row.is_causal,
         scale=scaling,
     )
     return output.reshape(1, heads, num_tokens, -1).transpose(1, 2)
@@ -179,5 +172,6 @@ def _weighed_plain(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
-AttentionInterface.register(NAME, tree_attention)
-AttentionMaskInterface.register(NAME, tree_mask)
+for name, usual in ((FUSED, sdpa_mask), (EAGER, eager_mask)):
+    AttentionInterface.register(name, tree_attention)
+    AttentionMaskInterface.register(name, tree_mask(usual))

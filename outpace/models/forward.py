@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from outpace.core.contracts import Want
-from outpace.models.attention import NAME
+from outpace.models.attention import EAGER, FUSED
 from outpace.models.found import Found
 from outpace.models.kv import Planes, SlotCache
 from outpace.models.probe import Probe
@@ -46,7 +46,9 @@ class Forward:
             if config is not None and id(config) not in seen and hasattr(config, "_attn_implementation_internal"):
                 seen.add(id(config))
                 self._names.append((config, config._attn_implementation_internal))
-                config._attn_implementation_internal = NAME
+                usual = config._attn_implementation_internal
+                eager = usual == "eager" or not getattr(self.model, "_supports_attention_backend", False)
+                config._attn_implementation_internal = EAGER if eager else FUSED
             if module.training:
                 self._training.append(module)
                 module.training = False
@@ -87,8 +89,6 @@ class Forward:
         self, rows: list[RowReading], nodes: list[int], tokens: Tensor, cache: SlotCache, want: Want, *, logits: bool
     ) -> Found:
         """Forwards over the rows' tokens, all in one where the model allows; found for the last `nodes` of each row."""
-        if not rows:
-            return Found(None)
         if len(rows) == 1:
             return self._alone(rows[0], nodes[0], tokens, cache, want, logits)
         if self.packs:

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from outpace.core.contracts import Prompt, Scores, Want
+from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.forward import Forward
 from outpace.models.found import Found
@@ -28,9 +28,6 @@ from outpace.models.reading import RowReading
 from outpace.models.refusals import reads_places, refuse
 
 CHUNK = 512  # most tokens of a prompt read in one forward
-
-
-NOTHING = Want()
 
 
 def load(
@@ -91,9 +88,10 @@ class HFTarget:
 
     @torch.no_grad()
     def prefill(
-        self, prompts: Sequence[Prompt], slots: Sequence[int], cache: SlotCache, want: Want
+        self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Cache, want: Want
     ) -> tuple[TokenTree, Scores]:
         """Read and keep all but the last token of each prompt, in chunks."""
+        assert isinstance(cache, SlotCache)
         pieces = [prompt.tokens[:-1] for prompt in prompts]
         if short := [row for row, tokens in enumerate(pieces) if len(tokens) == 0]:
             raise ValueError(f"prompt {short[0]} has nothing to read before its last token: give it 2 tokens or more")
@@ -111,12 +109,13 @@ class HFTarget:
         self,
         tree: TokenTree,
         slots: Sequence[int],
-        cache: SlotCache,
+        cache: Cache,
         want: Want = NOTHING,
         *,
         gap: Sequence[Tensor] | None = None,
     ) -> Scores:
         """Read and keep `gap`, then read the tree's unread nodes, provisionally."""
+        assert isinstance(cache, SlotCache)
         if not self.forward.switched:
             raise ValueError("this target was restored: wrap the model in a new HFTarget")
         if self.chains_only and not tree.forest.is_chain:
@@ -141,6 +140,8 @@ class HFTarget:
         if gap is not None:
             parts = zip(gap, tokens.split(nodes), strict=True)  # nothing was read before, so every row reads
             tokens = torch.cat([part for pair in parts for part in pair])
+        if not rows:
+            return Scores(first, torch.empty(0, self.vocab, device=self.device))
         found = self.forward.read(rows, nodes, tokens, cache, want, logits=True)
         if gap is not None:
             for slot, length in zip(slots, gaps, strict=True):

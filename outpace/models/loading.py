@@ -53,10 +53,10 @@ def choose_dtype(dtype: str | torch.dtype, device: torch.device, config: object)
         return found
     if device.type != "cpu" or getattr(config, "quantization_config", None) is not None:
         return "auto"
-    return torch.bfloat16 if has_fast_bfloat16() else torch.float32
+    return torch.bfloat16 if has_native_bfloat16() else torch.float32
 
 
-def has_fast_bfloat16() -> bool:
+def has_native_bfloat16() -> bool:
     """Whether this CPU multiplies bfloat16 natively."""
     return any(
         check is not None and check()
@@ -80,6 +80,6 @@ def explain(name: str, error: Exception) -> str:
         return f"{name} is not on this machine and the hub cannot be reached: download it first, or give a folder"
     if "is not a local folder and is not a valid model identifier" in lower or "404" in lower:
         return f"there is no checkpoint {name}: check the folder or the hub name"
-    if "no file named" in lower or "does not appear to have" in lower:
+    if any(words in lower for words in ("no file named", "does not appear to have", "unrecognized model")):
         return f"{name} is not a complete checkpoint ({text[:160]}): it needs config.json, weights and a tokenizer"
     return f"{name} cannot be loaded: {text[:300]}"

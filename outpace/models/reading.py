@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 from transformers.masking_utils import causal_mask_function
 
-from outpace.models.kv import SlotCache
+from outpace.models.kv import STRIP, SlotCache
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -34,13 +34,22 @@ class RowReading:
     top: int = 0  # the highest position read
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class RowMask:
     """What the tokens of one row see in the layers of one kind."""
 
     low: int  # the first place any of them sees
     mask: Tensor | None  # (n, end - low) bool; None: all, or the causal triangle
-    is_causal: bool = False  # the causal triangle of a row read from its first place on
+    is_causal: bool = False  # the causal triangle of a long row read from its first place on
+    _folded: Tensor | None = None
+
+    def folded(self, groups: int) -> Tensor | None:  # (groups * n, end - low)
+        """The same for the heads of a group one after the other; made once for all layers."""
+        if self.mask is None or groups == 1:
+            return self.mask
+        if self._folded is None or len(self._folded) != groups * len(self.mask):
+            self._folded = self.mask.repeat(groups, 1)
+        return self._folded
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -156,6 +165,6 @@ class Reading(Cache):
             return RowMask(0, self._sees(row, row.visible))
         if row.end - row.start == 1:
             return RowMask(0, None)
-        if row.start == 0:
+        if row.start == 0 and row.end > STRIP:
             return RowMask(0, None, is_causal=True)
         return RowMask(0, self.cache.triangle(row.start, row.end))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import Prompt, Scores, Want
+from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 
 
@@ -46,8 +46,9 @@ class Table:
         return (1 - odd) * self._size + (recent * self.vocab + token) % self._size
 
     def prefill(
-        self, prompts: Sequence[Prompt], slots: Sequence[int], cache: TableCache, want: Want
+        self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Cache, want: Want
     ) -> tuple[TokenTree, Scores]:
+        assert isinstance(cache, TableCache)
         for prompt, slot in zip(prompts, slots, strict=True):
             assert cache.lengths[slot] == 0, "a prompt is read into an empty slot"
             cache.keep(slot, prompt.tokens[:-1].tolist(), self)
@@ -59,11 +60,12 @@ class Table:
         self,
         tree: TokenTree,
         slots: Sequence[int],
-        cache: TableCache,
-        want: Want = Want(),
+        cache: Cache,
+        want: Want = NOTHING,
         *,
         gap: Sequence[Tensor] | None = None,
     ) -> Scores:
+        assert isinstance(cache, TableCache)
         first = cache.extend(tree, slots, gap, self)
         return Scores(first, self.logits[cache.states[first:]])
 

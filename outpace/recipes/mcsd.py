@@ -1,8 +1,8 @@
 """Multi-candidate speculative decoding (Yang et al. 2024): every node of the draft draws several candidates.
 
 New here: nothing. Reuses: LM, Rejection, Fixed. Exact at any temperature. `widths[d]` children are drawn at depth d,
-without replacement unless `replace`. `naive` verifies by matching, as the paper's simplest variant does. At temperature 0
-the candidates are the likeliest tokens and carry no claim.
+without replacement unless `replace`. `naive` verifies by matching, as the paper's simplest variant does. At
+temperature 0 the candidates are the likeliest tokens and carry no claim.
 """
 
 from outpace.controllers.fixed import Fixed

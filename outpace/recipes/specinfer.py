@@ -1,9 +1,9 @@
 """SpecInfer (Miao et al. 2024): one or several small models draft a token tree, verified in random sibling order.
 
-New here: nothing. Reuses: LM, Together, Rejection, Fixed. Exact at any temperature: siblings are independent draws, each
-tested against the law of the model that proposed it, in an order that does not look at the tokens. The tree expands at
-the depths where `widths` is above one; several drafts are merged below the same root, equal tokens of two models kept
-as two candidates.
+New here: nothing. Reuses: LM, Together, Rejection, Fixed. Exact at any temperature: siblings are independent draws,
+each tested against the law of the model that proposed it, in an order that does not look at the tokens. The tree
+expands at the depths where `widths` is above one; several drafts are merged below the same root, equal tokens of two
+models kept as two candidates.
 """
 
 from outpace.controllers.fixed import Fixed

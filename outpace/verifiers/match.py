@@ -16,7 +16,7 @@ class Match:
     """core.contracts.Verifier by matching."""
 
     want = Want()
-    accepts = (Claim,)  # it never reads them
+    accepts: tuple[type[Claim], ...] = (Claim,)  # it never reads them
     guarantee = Guarantee.EXACT
 
     def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:

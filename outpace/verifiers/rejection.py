@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outpace.core.claim import Drawn
+from outpace.core.claim import Claim, Drawn
 from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Forest, TokenTree
@@ -28,7 +28,7 @@ class Rejection:
     """core.contracts.Verifier by recursive rejection; `random_order` tests independent siblings in random order."""
 
     want = Want()
-    accepts = (Drawn,)
+    accepts: tuple[type[Claim], ...] = (Drawn,)
     guarantee = Guarantee.EXACT
 
     def __init__(self, *, random_order: bool = False) -> None:
@@ -82,7 +82,7 @@ class Rejection:
 
 
 def residual(p: Tensor, q: Tensor, otherwise: Tensor) -> Tensor:  # (M, V) each -> (M, V)
-    """What is left of p after q's share was offered and refused, rows sum to 1; `otherwise` where rounding left nothing."""
+    """What is left of p after q's share was refused, rows sum to 1; `otherwise` where rounding left nothing."""
     left = (p - q).clamp_(min=0)
     mass = left.sum(-1, keepdim=True)
     # a refusal proves that mass was left; less than this is rounding of the sums, not a law
