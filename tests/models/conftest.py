@@ -120,13 +120,15 @@ def reference() -> type[Reference]:
 def float64_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Modelling code computes norms, rotations, routers and some attention in float32 whatever the model's dtype, which
     would hide what is compared here: lift those casts, for the model under test and the reference alike."""
-    softmax, to, tensor_float = nn.functional.softmax, torch.Tensor.to, torch.Tensor.float
+    softmax = nn.functional.softmax
 
-    def wide(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
-        if tensor.dtype == torch.float64 and (torch.float32 in args or options.get("dtype") == torch.float32):
-            return tensor
-        return to(tensor, *args, **options)
+    def kept(convert: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def wide(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
+            narrow = not args and not options or torch.float32 in args or options.get("dtype") == torch.float32
+            return tensor if tensor.dtype == torch.float64 and narrow else convert(tensor, *args, **options)
 
-    monkeypatch.setattr(torch.Tensor, "to", wide)
-    monkeypatch.setattr(torch.Tensor, "float", lambda x: x if x.dtype == torch.float64 else tensor_float(x))
+        return wide
+
+    for name in ("to", "type", "float"):
+        monkeypatch.setattr(torch.Tensor, name, kept(getattr(torch.Tensor, name)))
     monkeypatch.setattr(nn.functional, "softmax", lambda x, dim=-1, dtype=None, **_: softmax(x, dim=dim))

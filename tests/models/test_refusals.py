@@ -1,0 +1,134 @@
+"""What cannot be decoded is refused in one sentence that names the fix, and a user's model is given back as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from outpace.core.contracts import Prompt, Want
+from outpace.core.tree import Forest, TokenTree
+from outpace.models.hf import HFTarget, load
+from outpace.models.loading import choose_dtype, explain
+
+SMALL = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mamba", {"state_size": 4}),
+        ("rwkv", {"attention_hidden_size": 16}),
+        ("jamba", {"attn_layer_offset": 1, "attn_layer_period": 2, "num_experts": 2, "num_key_value_heads": 2}),
+        ("qwen3_next", {"layer_types": ["linear_attention", "full_attention"], "num_experts": 2}),
+        ("lfm2", {"layer_types": ["conv", "full_attention"], "num_key_value_heads": 2}),
+    ],
+)
+def test_recurrent_models_are_refused(name, options):
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **SMALL, **options))
+    with pytest.raises(ValueError, match="choose a model whose layers are all attention"):
+        HFTarget(model)
+
+
+def test_encoder_decoder_models_are_refused():
+    config = AutoConfig.for_model("t5", vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    with pytest.raises(ValueError, match="choose a decoder-only causal language model"):
+        HFTarget(AutoModelForSeq2SeqLM.from_config(config))
+
+
+def test_trees_are_refused_where_only_chains_are_right(tiny):
+    with pytest.warns(UserWarning, match="scores chains, not trees"):
+        target = HFTarget(tiny("bloom"))
+    assert target.chains_only
+    cache = target.open(1, 16)
+    tree = TokenTree(torch.tensor([5, 6, 7]), Forest.of([-1, 0, 0], 1))
+    with pytest.raises(ValueError, match="scores chains only: draft one token a level"):
+        target.score(tree, (0,), cache)
+
+
+@pytest.fixture
+def checkpoint(tiny, tmp_path):
+    """A saved tiny model, without a tokenizer."""
+    tiny("llama").save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(ValueError, match="there is no checkpoint folder .*nothing: check the path"):
+        load(tmp_path / "nothing")
+
+
+def test_an_empty_folder_is_not_a_checkpoint(tmp_path):
+    with pytest.raises(ValueError, match="config.json, weights and a tokenizer"):
+        load(tmp_path)
+
+
+def test_damaged_weights_are_told(checkpoint):
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="cut short, download it again"):
+        load(checkpoint, device="cpu")
+
+
+def test_a_checkpoint_without_a_tokenizer_is_told(checkpoint):
+    with pytest.raises(ValueError, match="tokenizer"):
+        load(checkpoint, device="cpu")
+
+
+def test_hub_failures_are_one_sentence_each():
+    offline = explain("a/b", OSError("We couldn't connect to 'https://huggingface.co' to load the files"))
+    assert "hub cannot be reached" in offline
+    gated = explain("a/b", OSError("You are trying to access a gated repo.\nMake sure to have access"))
+    assert "accept its licence" in gated
+    unknown = explain("a/b", OSError("a/b is not a local folder and is not a valid model identifier listed on"))
+    assert "check the folder or the hub name" in unknown
+    assert all("\n" not in sentence for sentence in (offline, gated, unknown))
+
+
+def test_dtype_auto_is_what_the_machine_computes_in(monkeypatch):
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr("outpace.models.loading.has_native_bfloat16", lambda native=native: native)
+        assert choose_dtype("auto", cpu, object()) == expected
+    assert choose_dtype("auto", gpu, object()) == "auto"
+    assert choose_dtype("float16", cpu, object()) == torch.float16
+    with pytest.raises(ValueError, match="float99 is not a dtype"):
+        choose_dtype("float99", cpu, object())
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gptj"])
+@pytest.mark.parametrize("how", ["with", "restore", "failure"])
+def test_a_users_model_is_given_back_as_it_was(name, how, tiny):
+    model = tiny(name)
+    model.train()
+    model.base_model.eval()
+    before = model.config._attn_implementation
+    modes = [module.training for module in model.modules()]
+    prompt = torch.tensor([[5, 6, 7, 8]])
+    text = model.generate(prompt, max_new_tokens=12, do_sample=False)
+    if how == "failure":
+        with pytest.raises(ZeroDivisionError), HFTarget(model):
+            raise ZeroDivisionError
+    elif how == "with":
+        with HFTarget(model) as target:
+            assert model.config._attn_implementation != before and not model.training
+            target.prefill([Prompt(prompt[0])], (0,), target.open(1, 32), Want())
+    else:
+        target = HFTarget(model)
+        target.restore()
+        with pytest.raises(ValueError, match="wrap the model in a new HFTarget"):
+            target.score(TokenTree.roots(torch.tensor([5])), (0,), target.open(1, 8))
+    assert model.config._attn_implementation == before
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(model.generate(prompt, max_new_tokens=12, do_sample=False), text)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gptj", "bloom"])
+@pytest.mark.filterwarnings("ignore:.*chains")
+def test_a_users_own_forward_still_works_while_our_attention_is_set(name, tiny):
+    model = tiny(name).float()  # a masked row is NaN in float64: transformers casts its softmax
+    prompt = torch.tensor([[5, 6, 7, 8, 9, 10, 11, 12, 13], [0, 0, 5, 6, 7, 8, 9, 10, 11]])
+    options = {"attention_mask": (prompt != 0).long(), "max_new_tokens": 8, "do_sample": False}
+    text = model.generate(prompt, **options)
+    with HFTarget(model):
+        assert torch.equal(model.generate(prompt, **options), text)

@@ -1,0 +1,60 @@
+"""Layer outputs, the LM head's input and attention weights are those transformers itself reports."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from outpace.core.contracts import Prompt, Want
+from outpace.core.tree import Forest, TokenTree
+from outpace.models.hf import HFTarget
+
+EXACT = 1e-9
+SLOTS = (2, 0)
+TREE = Forest.of([-1, -1, 0, 1, 2, 2, 1, 4, 6], 2)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral", "gemma3_text", "gemma2", "gpt_oss", "deepseek_v3", "gpt2", "opt", "gptj", "falcon"]
+)
+def test_taps_are_what_transformers_reports(name, tiny, reference, float64_throughout):
+    model = tiny(name)
+    fresh = reference(model)
+    fresh.model.config._attn_implementation = "eager"  # reports its attention weights
+    target = HFTarget(model)
+    generator = torch.Generator().manual_seed(2)
+    texts = [torch.randint(3, 61, (length,), generator=generator) for length in (12, 5)]
+    tokens = torch.randint(3, 61, (len(TREE),), generator=generator)
+    tokens[:2] = torch.stack([text[-1] for text in texts])
+    cache = target.open(3, 64)
+    want = Want(hidden=frozenset({0, -1}), attention=frozenset({0, 1}))
+    prompt, found = target.prefill([Prompt(text) for text in texts], SLOTS, cache, want)
+    assert found.logits is None
+    scores = target.score(TokenTree(tokens, TREE), SLOTS, cache, want)
+    for tree, got, is_prompt in ((prompt, found, True), (TokenTree(tokens, TREE), scores, False)):
+        for node in range(len(tree)):
+            path, row = tree.forest.path(node), tree.forest.rows[node]
+            before = texts[row][:0] if is_prompt else texts[row][:-1]
+            expected = fresh(torch.cat((before, tree.tokens[path])), output_hidden_states=True, output_attentions=True)
+            assert (got.hidden[0][node] - expected.hidden_states[1][0, -1]).abs().max() < EXACT
+            assert (got.hidden[-1][node] - expected.hidden_states[-1][0, -1]).abs().max() < EXACT
+            for layer in (0, 1):
+                weights = expected.attentions[layer][0, :, -1]
+                assert got.attention[layer][node].shape == weights.shape
+                assert (got.attention[layer][node] - weights).abs().max() < EXACT
+
+
+def test_nothing_listens_when_nothing_is_wanted(tiny):
+    model = tiny("llama")
+    target = HFTarget(model)
+    cache = target.open(1, 16)
+    target.prefill([Prompt(torch.tensor([5, 6, 7]))], (0,), cache, Want(hidden=frozenset({0, 1, -1})))
+    scores = target.score(TokenTree.roots(torch.tensor([7])), (0,), cache)
+    assert scores.hidden == {} and scores.attention == {}
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_layer_that_is_not_there_is_refused(tiny):
+    target = HFTarget(tiny("llama"))
+    with pytest.raises(ValueError, match="there is no layer 7: layers are 0 to 1"):
+        target.score(TokenTree.roots(torch.tensor([7])), (0,), target.open(1, 16), Want(hidden=frozenset({7})))
