@@ -6,14 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-import torch
-
 from outpace.core.context import Sampling
 from outpace.core.contracts import Parts
-from outpace.decode import Session
 from outpace.law.enumerate import Branch, EnumeratedNoise
 from outpace.law.reference import Logits, difference, plain_law
-from outpace.sampling.law import TargetLaw
+from outpace.law.texts import texts
 
 Outcomes = dict[tuple[int, ...], float]  # continuation -> probability
 BOUND = 1e-10  # largest difference of a probability that is put down to rounding, in float64
@@ -87,17 +84,8 @@ def _run(
     def noise(seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> EnumeratedNoise:
         return kind([branches[seed] for seed in seeds], turns, lengths)
 
-    session = Session(
-        build(),
-        [torch.tensor(cases[branch.case].prompt) for branch in branches],
-        [_seeded(cases[branch.case].sampling, index) for index, branch in enumerate(branches)],
-        TargetLaw,
-        noise=noise,
-        reserve=64,
-    )
-    for _ in session.steps():
-        pass
-    return [session.output(slot) for slot in range(len(branches))]
+    sampling = [_seeded(cases[branch.case].sampling, index) for index, branch in enumerate(branches)]
+    return texts(build(), [cases[branch.case].prompt for branch in branches], sampling, noise)
 
 
 def _seeded(sampling: Sampling, seed: int) -> Sampling:
