@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -75,11 +76,17 @@ def test_ci_runs_the_test_line_of_the_readme_last() -> None:
     assert "set -euo pipefail" in read(".ci/run")
 
 
-def test_the_results_in_the_readme_are_those_in_the_result_files() -> None:
-    subprocess.run([sys.executable, "scripts/results_table.py", "--check"], cwd=ROOT, check=True)
+@pytest.fixture
+def results_table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return import_module("results_table")
 
 
-def test_a_result_file_becomes_a_table(tmp_path: Path) -> None:
+def test_the_results_in_the_readme_are_those_in_the_result_files(results_table: ModuleType) -> None:
+    assert results_table.filled(read("README.md"), ROOT / "docs" / "results") == read("README.md")
+
+
+def test_a_result_file_becomes_a_table(tmp_path: Path, results_table: ModuleType) -> None:
     """Only texts that do not loop where there are enough of them, each temperature apart, the command beside it."""
 
     def row(method: str, temperature: float | None, selection: str, prompts: int, tokens: float) -> dict[str, object]:
@@ -117,11 +124,7 @@ def test_a_result_file_becomes_a_table(tmp_path: Path) -> None:
     }
     (tmp_path / "one.json").write_text(json.dumps(result), encoding="utf-8")
     (tmp_path / "other.json").write_text("{}", encoding="utf-8")
-    code = f"from pathlib import Path\nfrom results_table import section\nprint(section(Path({str(tmp_path)!r})))"
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-    said = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    ).stdout
+    said = results_table.section(tmp_path)
     assert "`outpace bench --rounds 3`" in said and "/home/me" not in said
     assert [line.split(" | ")[3] for line in said.splitlines() if line.startswith("| lookup")] == ["22.0", "33.0"]
 
