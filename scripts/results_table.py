@@ -8,11 +8,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from outpace.bench.summary import ALL, FEWEST_PROMPTS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -29,15 +26,11 @@ def speedup(interval: dict[str, float]) -> str:
     return f"{number(interval['median'])} ({number(interval['low'])} to {number(interval['high'])})"
 
 
-def shown(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """All workloads together where there are several; per temperature the prompts that do not loop, if they suffice."""
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The headline rows: all workloads together where there are several, each temperature for itself."""
+    rows = [row for row in rows if row["headline"]]
     rows = [row for row in rows if row["workload"] == "all"] or rows
-    temperatures = list(dict.fromkeys(row["temperature"] for row in rows))
-    for temperature in [t for t in temperatures if t is not None] or temperatures:
-        here = [row for row in rows if row["temperature"] == temperature]
-        varied = [row for row in here if row["selection"] != ALL]
-        enough = bool(varied) and min(row["prompts"] for row in varied) >= FEWEST_PROMPTS
-        yield from varied if enough else (row for row in here if row["selection"] == ALL)
+    return [row for row in rows if row["temperature"] is not None] or rows
 
 
 def table(result: dict[str, Any]) -> str:
