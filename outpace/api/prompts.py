@@ -23,14 +23,15 @@ def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 def encode(tokenizer: Any, prompt: Prompt, vocab: int, where: str = "the prompt") -> list[int]:
     """The token ids of one prompt."""
-    if isinstance(prompt, str):
-        if not prompt:
+    given = prompt if isinstance(prompt, str) else _plain(prompt)
+    if isinstance(given, str):
+        if not given:
             raise ValueError(f"{where} is empty: give it some text")
-        tokens = needs(tokenizer, "text")(prompt)["input_ids"]
-    elif prompt and isinstance(prompt[0], Mapping):
-        tokens = chat(tokenizer, prompt)
+        tokens = needs(tokenizer, "text")(given)["input_ids"]
+    elif given and isinstance(given[0], Mapping):
+        tokens = chat(tokenizer, given)
     else:
-        tokens = _plain(prompt)
+        tokens = given
         if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
             raise ValueError(f"{where} is a mixture: give text, a list of token ids, or a list of chat messages")
         if strange := [token for token in tokens if not 0 <= token < vocab]:

@@ -32,6 +32,8 @@ class Writer:
 
     def push(self, tokens: Sequence[int]) -> int:
         """Take new tokens; how many were taken, fewer where a stop string was completed before the last."""
+        if self.stopped is not None:
+            return 0
         if not self._stop:
             self._extend(tokens)
             return len(tokens)

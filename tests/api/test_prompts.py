@@ -1,0 +1,67 @@
+"""What may be given as a prompt."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from outpace.api.prompts import encode, listed
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def words(tiny):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny.target)
+
+
+@pytest.mark.parametrize("one", ["text", [1, 2], MESSAGES])
+def test_one_prompt_or_several(one):
+    assert listed(one) == [one]
+    assert listed([one, one]) == [one, one]
+
+
+def test_tensors_are_token_ids():
+    assert listed(torch.tensor([1, 2])) == [[1, 2]]
+    assert listed(torch.tensor([[1, 2], [3, 4]])) == [[1, 2], [3, 4]]
+    assert listed([torch.tensor([1, 2]), torch.tensor([3])])[1].tolist() == [3]
+
+
+def test_each_kind_becomes_tokens(words):
+    assert encode(words, "def", 320) == words("def")["input_ids"]
+    assert encode(words, [5, 6], 320) == [5, 6]
+    assert encode(words, torch.tensor([5, 6]), 320) == [5, 6]
+    assert words.decode(encode(words, MESSAGES, 320)) == "<user>hello\n<assistant>"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sentence"),
+    [
+        ("", "the prompt is empty"),
+        ([], "the prompt is empty"),
+        ([5, 320], "token 320, but the model's tokens are 0 to 319"),
+        ([5, -1], "token -1"),
+        ([5, "word"], "mixture"),
+        ([{"role": "user"}], "a role and a content"),
+    ],
+)
+def test_what_cannot_be_read_is_told(words, prompt, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        encode(words, prompt, 320)
+
+
+def test_no_prompt_at_all():
+    with pytest.raises(ValueError, match="at least one"):
+        listed([])
+
+
+def test_messages_need_a_chat_template(words):
+    class Plain:
+        chat_template = None
+
+    with pytest.raises(ValueError, match="no chat template"):
+        encode(Plain(), MESSAGES, 320)
+    with pytest.raises(ValueError, match="without a tokenizer"):
+        encode(None, "text", 320)

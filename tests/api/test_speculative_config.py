@@ -1,0 +1,63 @@
+"""vLLM's configuration, taken as it is."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+
+from outpace.api import translate
+
+
+def test_ngram():
+    config = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
+    assert translate(config) == ("prompt-lookup", {"depth": 5, "longest": 4})
+    assert translate(json.dumps(config)) == translate(config)
+
+
+@pytest.mark.parametrize(
+    ("extra", "sampled"),
+    [({}, False), ({"draft_sample_method": "greedy"}, False), ({"draft_sample_method": "probabilistic"}, True)],
+)
+def test_a_draft_model_is_greedy_unless_told_to_sample(extra, sampled):
+    config = {"model": "some/draft", "num_speculative_tokens": 3, **extra}
+    expected = ("speculative-sampling", {"draft": "some/draft", "depth": 3, "sampled": sampled})
+    assert translate(config) == expected
+    assert translate({"method": "draft_model", **config}) == expected
+
+
+def test_names_of_our_own_pass_through():
+    assert translate({"method": "prompt_lookup"})[0] == "prompt-lookup"
+
+
+def test_keys_that_mean_nothing_here_are_named_once():
+    config = {"method": "ngram", "num_speculative_tokens": 5, "enforce_eager": True, "draft_tensor_parallel_size": 2}
+    with pytest.warns(
+        UserWarning, match="enforce_eager, draft_tensor_parallel_size mean nothing to prompt-lookup"
+    ) as told:
+        assert translate(config) == ("prompt-lookup", {"depth": 5})
+    assert len(told) == 1
+
+
+def test_nothing_is_said_where_there_is_nothing_to_say():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        translate({"method": "ngram", "num_speculative_tokens": 5})
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"method": "ngram", "num_spec_tokens": 5}, "unknown key 'num_spec_tokens'"),
+        ({"num_speculative_tokens": 5}, "names no method"),
+        ("{not json", "not JSON"),
+        ("[1]", "JSON object"),
+        ({"method": "ngrams"}, "no method ngrams"),
+        ({"method": "draft_model", "model": "x", "draft_sample_method": "warm"}, "greedy or probabilistic"),
+        ({"method": "ngram", "rejection_sample_method": "synthetic"}, "changes the output"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error(config, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        translate(config)

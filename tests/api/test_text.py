@@ -1,0 +1,87 @@
+"""Text while it comes: whole characters only, nothing of a stop string."""
+
+from __future__ import annotations
+
+import pytest
+
+from outpace.api.text import HELD, Writer
+
+WORDS = "naïve 🎉👩‍👩‍👧 日本語のテキスト end"
+
+
+@pytest.fixture(scope="module")
+def words(tiny):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny.target)
+
+
+def written(writer: Writer, tokens: list[int], size: int = 1) -> list[str]:
+    pieces = []
+    for start in range(0, len(tokens), size):
+        writer.push(tokens[start : start + size])
+        pieces.append(writer.piece())
+    return [*pieces, writer.finish()]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_characters_split_over_tokens_come_whole(words, size):
+    tokens = words(WORDS)["input_ids"]
+    assert len(tokens) > len(WORDS)  # the tokenizer knows none of these characters
+    pieces = written(Writer(words, words("def")["input_ids"]), tokens, size)
+    assert "".join(pieces) == WORDS
+    assert not any(HELD in piece for piece in pieces)
+
+
+def test_bytes_that_never_become_a_character_are_written_at_the_end(words):
+    tokens = words("ok 🎉")["input_ids"][:-1]
+    pieces = written(Writer(words, []), tokens)
+    assert "".join(pieces) == words.decode(tokens) and pieces[-1].startswith(HELD)
+
+
+def test_a_prompt_that_ends_inside_a_character_is_gone_on_with(words):
+    tokens = words("x🎉y")["input_ids"]
+    assert "".join(written(Writer(words, tokens[:3]), tokens[3:])) == "🎉y"
+
+
+def test_a_long_text_is_that_of_one_decoding(words):
+    text = "def add(a, b):\n    return a + b 🎉\n" * 20
+    assert "".join(written(Writer(words, words("x")["input_ids"]), words(text)["input_ids"])) == text
+
+
+def test_special_tokens_are_not_text(words):
+    assert "".join(written(Writer(words, []), [*words("add")["input_ids"], words.eos_token_id])) == "add"
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_text_ends_before_the_first_stop_string(words, size):
+    tokens = words("return a + b\nfor index")["input_ids"]
+    writer = Writer(words, [], stop=["index", " + b"])
+    pieces = written(writer, tokens, size)
+    assert "".join(pieces) == "return a" and writer.stopped == " + b"
+
+
+def test_what_a_stop_string_may_begin_with_is_held_back(words):
+    writer = Writer(words, [], stop=["turning"])
+    writer.push(words("return")["input_ids"])
+    assert writer.piece() == "re"
+    writer.push(words(" a")["input_ids"])
+    assert writer.piece() == "turn a"
+
+
+def test_only_tokens_up_to_the_end_of_the_stop_string_count(words):
+    tokens = words("return a + b")["input_ids"]
+    writer = Writer(words, [], stop=["turn"])
+    count = writer.push(tokens)
+    assert words.decode(tokens[:count]).endswith("turn") or "turn" in words.decode(tokens[:count])
+    assert count < len(tokens) and writer.num_tokens == count
+
+
+def test_a_tokenizer_that_marks_words_keeps_the_space_of_the_first():
+    class Marked:
+        """Decodes as sentencepiece does: no space at the beginning of a text."""
+
+        def decode(self, tokens, **_):
+            return "".join((" " if index else "") + "abcdefgh"[token] for index, token in enumerate(tokens))
+
+    assert "".join(written(Writer(Marked(), [0, 1]), [2, 3])) == " c d"
