@@ -14,12 +14,16 @@ from outpace.bench.contender import Contender
 from outpace.bench.cost import CostCurve, measure_costs
 from outpace.bench.recommend import Choice, Recommendation, recommend
 from outpace.bench.run import Case, Run, batches, interleave, trials, warm_up
-from outpace.bench.summary import Row, headline, summarise
+from outpace.bench.summary import SELECTIONS, Row, headline, summarise
 from outpace.bench.table import NOTE, markdown, tables
 from outpace.core.context import Sampling
 from outpace.core.contracts import Target
 
 SCHEMA = "outpace-bench/1"
+
+
+class Enough(Exception):
+    """Raised by `after` to stop early and keep what was made."""
 
 
 @dataclass
@@ -73,7 +77,7 @@ class Measurement:
                 self.costs = measure_costs(targets, length=max(2, length), rows=min(self.batch, len(self.cases)))
             warm_up(self.contenders, self.planned[0], self.sampling, self.temperatures)
             interleave(self.contenders, self.planned, self.sampling, seed=self.seed, after=made)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Enough):
             self.interrupted = True
 
     def rows(self) -> list[Row]:
@@ -81,13 +85,27 @@ class Measurement:
         curves = {"target_cost": self.costs.get("target"), "draft_cost": self.costs.get("draft")}
         return summarise(self.runs, self.contenders, self.contenders[0].name, seed=self.seed, **curves)
 
-    def recommendation(self, rows: Sequence[Row]) -> Recommendation:
-        """From all workloads and temperatures together."""
+    def decisive(self, rows: Sequence[Row]) -> list[Row]:
+        """Those of all workloads and temperatures together: what a recommendation is made of."""
         workload = "all" if any(row.workload == "all" for row in rows) else next((r.workload for r in rows), "all")
         pooled = (
             None if len({row.temperature for row in rows} - {None}) > 1 else next((r.temperature for r in rows), None)
         )
-        return recommend(headline(rows, workload, pooled), self.choices)
+        return headline(rows, workload, pooled)
+
+    def recommendation(self, rows: Sequence[Row]) -> Recommendation:
+        """One answer."""
+        return recommend(self.decisive(rows), self.choices)
+
+    def advice(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """The answer as a file for `--method @FILE`."""
+        decisive = self.decisive(rows)
+        about = {
+            **self.workload(),
+            "selection": decisive[0].selection if decisive else None,
+            "num_prompts_selected": max((row.prompts for row in decisive), default=0),
+        }
+        return self.recommendation(rows).to_json(about, self.provenance)
 
     def workload(self) -> dict[str, Any]:
         """What the numbers are about."""
@@ -101,7 +119,7 @@ class Measurement:
         }
 
     def to_json(self, rows: Sequence[Row]) -> dict[str, Any]:
-        advice = self.recommendation(rows)
+        shown = {id(r) for row in rows for r in headline(rows, row.workload, row.temperature)}
         return {
             "schema": SCHEMA,
             "provenance": dict(self.provenance),
@@ -113,8 +131,9 @@ class Measurement:
             "load_seconds": dict(self.load_seconds),
             "milliseconds_by_nodes": {name: curve.to_json() for name, curve in self.costs.items()},
             "notes": NOTE,
-            "results": [row.to_json() for row in rows],
-            "recommendation": advice.to_json(self.workload(), self.provenance),
+            "selections": SELECTIONS,
+            "results": [{**row.to_json(), "headline": id(row) in shown} for row in rows],
+            "recommendation": self.advice(rows),
             "runs": [run_to_json(run) for run in self.runs],
         }
 

@@ -17,7 +17,11 @@ from outpace.bench.spread import Interval, bootstrap
 MOST_REPETITION = 0.15  # a looping text flatters every drafter
 FEWEST_PROMPTS = 3  # below it the selection says nothing
 FEWEST_TOKENS = 8  # a shorter answer times the reading of its prompt
-ALL, VARIED = "all prompts", "prompts whose plain output repeats at most 15 % of its 4-grams"
+ALL, VARIED = "all", "varied"
+SELECTIONS = {
+    ALL: "all prompts, also those whose output loops",
+    VARIED: "those whose plain output repeats at most 15 % of its 4-grams",
+}
 
 
 @dataclass(frozen=True)

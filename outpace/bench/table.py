@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from outpace.bench.metrics import PARTS
 from outpace.bench.spread import Interval
-from outpace.bench.summary import ALL, Row, headline
+from outpace.bench.summary import ALL, SELECTIONS, Row, headline
 
 SHOWN_POSITIONS = 6
 NOTE = (
@@ -94,7 +94,9 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             first = max(shown, key=lambda row: row.prompts)
             heat = "all temperatures" if temperature is None else f"temperature {temperature:g}"
             everything = next((r for r in rows if _same(r, first) and r.selection == ALL), first)
-            title = f"{workload}, {heat}: {first.prompts} of {everything.prompts} prompts, {first.selection}"
+            title = (
+                f"{workload}, {heat}: {first.prompts} of {everything.prompts} prompts, {SELECTIONS[first.selection]}"
+            )
             found.append(_table(title, SPEED, shown))
             inside = [row for row in shown if row.counts]
             if inside:

@@ -223,5 +223,5 @@ def _report(measurement: Measurement, json: Path | None, markdown: Path | None, 
     advice = measurement.recommendation(rows)
     typer.echo(f"\n{NOTE}\n\nRecommendation: {advice.reason}")
     if recommend:
-        write_json(recommend, advice.to_json(measurement.workload(), measurement.provenance))
+        write_json(recommend, measurement.advice(rows))
         typer.echo(f"Use it with: outpace generate --method @{recommend}")

@@ -22,7 +22,7 @@ RESULT_KEYS = {
     "method", "kind", "options", "workload", "temperature", "selection", "prompts", "runs", "tokens_per_second",
     "speedup", "speedup_of_totals", "decode_speedup", "ideal_speedup", "efficiency", "repetition", "lossless",
     "divergence", "mean_acceptance_length", "acceptance_rate", "acceptance_by_position",
-    "acceptance_by_position_conditional", "milliseconds_per_step",
+    "acceptance_by_position_conditional", "milliseconds_per_step", "headline",
 }  # fmt: skip
 
 
@@ -54,6 +54,8 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     assert all(row["mean_acceptance_length"] == 1 for row in ours if row["method"] == "plain")
     advice = json.loads((tmp_path / "out" / "method.json").read_text())
     assert set(advice) >= {"method", "options", "draft", "expected_speedup", "interval", "workload", "provenance"}
+    assert advice["workload"]["selection"] in data["selections"]
+    assert any(row["headline"] for row in data["results"])
     assert advice["method"] in ("autoregressive", "prompt-lookup", "speculative-sampling")
     assert "| method |" in (tmp_path / "out" / "bench.md").read_text()
     assert "Recommendation: " in done.output and "counts the bonus token" in done.output

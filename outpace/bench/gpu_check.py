@@ -1,0 +1,96 @@
+"""A short measurement for a machine that is at hand only now and then: `python3 -m outpace.bench.gpu_check --out DIR`.
+
+Plain decoding, speculative sampling and prompt lookup beside transformers' own generation, on CUDA where there is one,
+with the models of the package. Writes gpu.json and gpu.md; stops after `--seconds` with what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+
+import torch
+
+from outpace.bench.line_up import contenders, engines
+from outpace.bench.measurement import Enough, Measurement, write_json
+from outpace.bench.methods import parse_methods
+from outpace.bench.provenance import provenance
+from outpace.bench.run import Run, unfold
+from outpace.bench.table import plain_text, tables
+from outpace.bench.workload import BUILT_IN, load_items
+from outpace.core.context import Sampling
+from outpace.models.hf import HFTarget, load
+from outpace.models.loading import load_checkpoint
+from outpace.models.names import resolve
+
+METHODS = "speculative-sampling:depth=4,prompt-lookup:depth=8:clip=true"
+
+
+def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m outpace.bench.gpu_check", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--target", default="zoo:target")
+    parser.add_argument("--draft", default="zoo:draft")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--methods", default=METHODS)
+    parser.add_argument("--num-prompts", type=int, default=4, help="of each built-in set")
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=170.0, help="for everything")
+    return parser.parse_args(arguments)
+
+
+def prepare(given: argparse.Namespace) -> tuple[Measurement, dict[str, HFTarget]]:
+    """Models loaded, prompts read, contenders lined up."""
+    names = {"target": resolve(given.target), "draft": resolve(given.draft)}
+    target, tokenizer = load(names["target"], dtype=given.dtype, device=given.device)
+    draft, _ = load(names["draft"], dtype=given.dtype, device=given.device)
+    dtype = next(target.model.parameters()).dtype
+    peers = {kind: load_checkpoint(name, dtype=dtype, device=given.device)[0].eval() for kind, name in names.items()}
+    found, choices = engines(parse_methods(given.methods), target, given.draft, lambda name: draft)
+    end = getattr(tokenizer, "eos_token_id", None)
+    sampling = Sampling(max_tokens=given.max_tokens, stop=() if end is None else (int(end),))
+    items = [item for name in BUILT_IN for item in load_items(name, given.num_prompts)]
+    cases, left_out = unfold(items, tokenizer, found[0], sampling, room=target.max_length)
+    measurement = Measurement(
+        contenders=contenders(found, peers),
+        cases=cases,
+        sampling=sampling,
+        temperatures=[0.0, 1.0],
+        rounds=given.rounds,
+        batch=1,
+        seed=0,
+        choices=choices,
+        provenance={**provenance(given.device), "dtype": str(dtype).removeprefix("torch.")},
+        settings={"target": given.target, "draft": given.draft, "methods": given.methods},
+        left_out=left_out,
+    )
+    return measurement, {"target": target, "draft": draft}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = options(arguments)
+    began = monotonic()
+    measurement, targets = prepare(given)
+
+    def in_time(run: Run) -> None:
+        if monotonic() - began > given.seconds:
+            raise Enough
+
+    measurement.measure(targets, after=in_time)
+    rows = measurement.rows()
+    write_json(given.out / "gpu.json", measurement.to_json(rows))
+    (given.out / "gpu.md").write_text(measurement.to_markdown(rows), encoding="utf-8")
+    print("\n\n".join(map(plain_text, tables(rows))))
+    print(f"{len(measurement.runs)} of {measurement.total} runs in {monotonic() - began:.0f} s; {given.out / 'gpu.md'}")
+    return 0 if rows else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

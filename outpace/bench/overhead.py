@@ -1,0 +1,217 @@
+"""What a step costs besides its forwards: `python -m outpace.bench.overhead`.
+
+Everything outside the two models' own forward calls and outside warping (which plain decoding pays too) is overhead:
+growing the tree, preparing scores, verifying, committing, telling the parts. Medians over steps, in microseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from outpace.bench.measurement import write_json
+from outpace.bench.provenance import provenance, threads
+from outpace.bench.table import Table, markdown, plain_text
+from outpace.core.context import Sampling
+from outpace.core.contracts import Parts, Step
+from outpace.decode import Session
+from outpace.models.hf import HFTarget
+from outpace.models.loading import load_checkpoint
+from outpace.recipes import get
+from outpace.sampling.law import TargetLaw
+
+GOAL = {"fixed": 200.0, "greedy level": 50.0, "sampled level": 80.0}  # microseconds, one row
+PROMPT = 24
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way of decoding whose overhead is measured."""
+
+    name: str
+    build: Callable[[HFTarget, HFTarget], Parts]
+    temperature: float = 0.0
+    rows: int = 1
+    goal: float | None = None
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Medians of one case, microseconds a step."""
+
+    case: str
+    rows: int
+    steps: int
+    draft: float  # outside the draft model
+    prepare: float  # of scores, outside the target
+    verify: float
+    commit: float
+    observe: float
+    total: float
+    low: float  # quartiles of the total
+    high: float
+    goal: float | None
+
+
+def cases(most_levels: int = 5, rows: Sequence[int] = (1, 2, 4, 8)) -> list[Case]:
+    """Chains of every length, greedy and sampled, a tree of 16 nodes, and batches."""
+
+    def chain(depth: int) -> Callable[[HFTarget, HFTarget], Parts]:
+        return lambda target, draft: get("speculative-sampling")(target, draft=draft, depth=depth)
+
+    def lookup(target: HFTarget, draft: HFTarget) -> Parts:
+        return get("prompt-lookup")(target, depth=4, clip=True)
+
+    def tree(target: HFTarget, draft: HFTarget) -> Parts:
+        return get("mcsd")(target, draft=draft, widths=(4, 3))
+
+    fixed, greedy, sampled = GOAL["fixed"], GOAL["greedy level"], GOAL["sampled level"]
+    found = [Case("plain, greedy", lambda target, draft: get("autoregressive")(target))]
+    found += [
+        Case("n-gram chain of 4, greedy", lookup, rows=count, goal=fixed if count == 1 else None) for count in rows
+    ]
+    levels = range(1, most_levels + 1)
+    found += [Case(f"model chain of {n}, greedy", chain(n), goal=fixed + n * greedy) for n in levels]
+    found += [Case(f"model chain of {n}, sampled", chain(n), 1.0, goal=fixed + n * sampled) for n in levels]
+    found += [Case("tree of 16 nodes, greedy", tree), Case("tree of 16 nodes, sampled", tree, 1.0)]
+    found += [Case("model chain of 4, greedy", chain(4), rows=count) for count in rows if count > 1]
+    found += [Case("model chain of 4, sampled", chain(4), 1.0, rows=count) for count in rows if count > 1]
+    return found
+
+
+class Inside:
+    """Seconds spent in a model's own forward calls."""
+
+    def __init__(self) -> None:
+        self.seconds, self._began = 0.0, 0.0
+
+    def enter(self, *_: Any) -> None:
+        self._began = perf_counter()
+
+    def leave(self, *_: Any) -> None:
+        self.seconds += perf_counter() - self._began
+
+    def take(self) -> float:
+        """Those since the last call."""
+        taken, self.seconds = self.seconds, 0.0
+        return taken
+
+
+@contextmanager
+def watched(model: torch.nn.Module) -> Iterator[Inside]:
+    """Time a model's forward calls, and leave no trace of it."""
+    inside = Inside()
+    hooks = [model.register_forward_pre_hook(inside.enter), model.register_forward_hook(inside.leave)]
+    try:
+        yield inside
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def measure(case: Case, target: HFTarget, draft: HFTarget, *, tokens: int, repeats: int) -> Overhead:
+    """Run a case several times on prompts that repeat themselves, so that look-ups find something."""
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randint(target.vocab, (case.rows, PROMPT // 2), generator=generator)
+    prompts = list(torch.cat([half, half], 1))
+    found: dict[str, list[float]] = {name: [] for name in ("draft", "prepare", "verify", "commit", "observe", "total")}
+    with watched(target.model) as scoring, watched(draft.model) as drafting:
+        for repeat in range(repeats + 1):
+            sampling = [Sampling(case.temperature, max_tokens=tokens, seed=repeat + row) for row in range(case.rows)]
+            session = Session(case.build(target, draft), prompts, sampling, TargetLaw)
+            for number, step in enumerate(session.steps()):
+                parts = _split(step, scoring.take(), drafting.take())
+                # the prompt, the draft's first reading of it, warm-up, and steps in which rows had ended are left out
+                if repeat and number > 1 and len(step.ctx.slots) == case.rows:
+                    for name, value in parts.items():
+                        found[name].append(1e6 * value)
+    medians = {name: median(values) for name, values in found.items()}
+    totals = sorted(found["total"])
+    quartiles = totals[len(totals) // 4], totals[3 * len(totals) // 4]
+    return Overhead(case.name, case.rows, len(totals), **medians, low=quartiles[0], high=quartiles[1], goal=case.goal)
+
+
+def _split(step: Step, scoring: float, drafting: float) -> dict[str, float]:
+    seconds = step.seconds
+    parts = {name: seconds.get(name, 0.0) for name in ("verify", "commit", "observe")}
+    parts["draft"] = seconds.get("draft", 0.0) - drafting
+    parts["prepare"] = seconds.get("score", 0.0) - scoring
+    return {**parts, "total": sum(parts.values())}
+
+
+def small_pair(vocab: int = 4096) -> tuple[Any, Any]:
+    """Random models whose forwards are short: overhead does not depend on what they say."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    def make(layers: int) -> Any:
+        torch.manual_seed(0)
+        shape = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
+        return LlamaForCausalLM(LlamaConfig(vocab_size=vocab, num_hidden_layers=layers, **shape)).eval()
+
+    with torch.random.fork_rng():
+        return make(2), make(1)
+
+
+def to_table(found: Sequence[Overhead]) -> Table:
+    names = ("draft", "prepare", "verify", "commit", "observe", "total")
+    rows = [
+        (
+            f"{each.case}, {each.rows} row{'s' * (each.rows > 1)}",
+            *(f"{getattr(each, name):.0f}" for name in names),
+            f"{each.low:.0f}-{each.high:.0f}",
+            "-" if each.goal is None else f"{each.goal:.0f}",
+        )
+        for each in found
+    ]
+    columns = ("microseconds a step", *names, "quartiles", "goal")
+    return Table("Overhead: outside the models' forwards and warping", columns, tuple(rows))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m outpace.bench.overhead", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--target", help="a folder or hub name; default: small random models")
+    parser.add_argument("--draft")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    given = parser.parse_args(arguments)
+    if bool(given.target) != bool(given.draft):
+        parser.error("give --target and --draft together")
+    with threads(given.threads):
+        if given.target:
+            models = [load_checkpoint(name, dtype=given.dtype, device="cpu")[0] for name in (given.target, given.draft)]
+        else:
+            models = list(small_pair())
+        found: list[Overhead] = []
+        with HFTarget(models[0]) as target, HFTarget(models[1]) as draft:
+            for case in cases():
+                found.append(measure(case, target, draft, tokens=given.tokens, repeats=given.repeats))
+                print(f"{case.name}, {case.rows} rows: {found[-1].total:.0f} us", file=sys.stderr, flush=True)
+        table = to_table(found)
+        print(plain_text(table))
+        data = {"provenance": provenance(), "settings": vars(given), "microseconds": [asdict(each) for each in found]}
+        data["settings"] = json.loads(json.dumps(vars(given), default=str))
+        if given.json:
+            write_json(given.json, data)
+        if given.markdown:
+            given.markdown.write_text(markdown(table, 2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

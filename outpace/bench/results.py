@@ -1,0 +1,146 @@
+"""A page of results from the files of measurements: `python -m outpace.bench.results docs/results/*.json`.
+
+A file that holds a list says what is wanted: {"what", "file", "select", "value", "over", "at_least" or "at_most"}.
+`select` names a row of that file's results by its fields, `value` a number in it ("speedup.low"), and `over` another
+row, or a number of the same row, to divide by. Every headline row is listed below, wanted or not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from outpace.bench.table import Table, markdown
+
+COLUMNS = ("wanted", "got", "command", "commit")
+LISTS = ("results", "microseconds", "facts")  # where a file keeps its rows
+
+
+def rows_of(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rows of one file."""
+    return next((data[name] for name in LISTS if name in data), [])
+
+
+def number_in(row: Mapping[str, Any], path: str) -> float | None:
+    """The number at a dotted path."""
+    value: Any = row
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def find(data: Mapping[str, Any], select: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The row with these fields; where nothing is said about the selection, the headline one."""
+    found = [row for row in rows_of(data) if all(row.get(name) == value for name, value in select.items())]
+    headlines = [row for row in found if row.get("headline", True)]
+    return next(iter(headlines or found), None)
+
+
+def got(data: Mapping[str, Any], wish: Mapping[str, Any]) -> float | None:
+    """What was measured for a wish; None where its row or number is missing."""
+    row = find(data, wish["select"])
+    value = number_in(row, wish["value"]) if row else None
+    over = wish.get("over")
+    if over is None or value is None or row is None:
+        return value
+    other = number_in(row, over) if isinstance(over, str) else None
+    if isinstance(over, Mapping):
+        base = find(data, {**wish["select"], **over})
+        other = number_in(base, wish["value"]) if base else None
+    return value / other if other else None
+
+
+def verdict(wish: Mapping[str, Any], value: float | None) -> str:
+    """The number, and whether it is what was wanted."""
+    if value is None:
+        return "not measured"
+    good = wish.get("at_least", value) <= value <= wish.get("at_most", value)
+    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{text}{wish.get('unit', '')}" + ("" if good else " (missed)")
+
+
+def wanted(wish: Mapping[str, Any]) -> str:
+    """A wish in words."""
+    limits = [f"{word} {wish[key]:g}{wish.get('unit', '')}" for key, word in LIMITS.items() if key in wish]
+    return wish["what"] + (": " + ", ".join(limits) if limits else "")
+
+
+LIMITS = {"at_least": "at least", "at_most": "at most"}
+
+
+def source(data: Mapping[str, Any]) -> tuple[str, str]:
+    """Command and commit of a file."""
+    known = data.get("provenance", {})
+    words = [str(word) for word in known.get("argv", [])]
+    if words and "/" in words[0]:
+        words[0] = Path(words[0]).name.replace("__main__.py", "outpace")
+    return f"`{' '.join(words)}`" if words else "-", str(known.get("commit") or "-")
+
+
+def page(files: Mapping[str, Any]) -> str:
+    """Markdown for these files, by name."""
+    wishes = [wish for data in files.values() if isinstance(data, list) for wish in data]
+    measured = {name: data for name, data in files.items() if isinstance(data, Mapping) and rows_of(data)}
+    rows: list[tuple[str, ...]] = []
+    for wish in wishes:
+        data = measured.get(wish["file"], {})
+        rows.append((wanted(wish), verdict(wish, got(data, wish) if data else None), *source(data)))
+    lines = ["# Results", "", *machines(measured)]
+    if wishes:
+        lines += ["", markdown(Table("Wanted and got", COLUMNS, tuple(rows)), 2)]
+    for name, data in measured.items():
+        shown = tuple(headline_rows(data))
+        if shown:
+            lines += [
+                "",
+                markdown(Table(name, ("measured", "got"), shown), 2),
+                "",
+                "Command: {}; commit {}.".format(*source(data)),
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def machines(files: Mapping[str, Any]) -> Iterable[str]:
+    """One line a file: device, threads, versions, date."""
+    for name, data in files.items():
+        known = data.get("provenance", {})
+        versions = ", ".join(f"{key} {value}" for key, value in known.get("versions", {}).items() if value)
+        whole = "" if data.get("complete", True) else " Interrupted: not everything was measured."
+        threads = known.get("threads", "?")
+        yield f"- {name}: {known.get('device', '?')}, {threads} threads; {versions}; {known.get('date', '?')}.{whole}"
+
+
+def headline_rows(data: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
+    """Every headline row of a side-by-side measurement in one line."""
+    for row in data.get("results", []):
+        if not row.get("headline"):
+            continue
+        heat = "all temperatures" if row["temperature"] is None else f"temperature {row['temperature']:g}"
+        speed, gain, length = row["tokens_per_second"], row["speedup"], row.get("mean_acceptance_length")
+        spread = f"{gain['median']:.2f} ({gain['low']:.2f}-{gain['high']:.2f})"
+        accepted = f", mean acceptance length {length:.2f} (bonus included)" if length else ""
+        yield (
+            f"{row['method']}: {row['workload']}, {heat}, {row['prompts']} prompts ({row['selection']})",
+            f"{speed['median']:.1f} tokens/s, {spread} times plain{accepted}",
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m outpace.bench.results", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, help="default: the output")
+    given = parser.parse_args(arguments)
+    text = page({path.name: json.loads(path.read_text(encoding="utf-8")) for path in given.files})
+    if given.out:
+        given.out.write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

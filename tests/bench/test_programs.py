@@ -1,0 +1,93 @@
+"""The programs beside the command: overhead, a short check, a page of results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outpace.bench import gpu_check, results
+from outpace.bench.overhead import Case, cases, measure, small_pair, to_table
+from outpace.bench.table import plain_text
+from outpace.models.hf import HFTarget
+from outpace.recipes import get
+
+
+def test_overhead_is_measured_outside_the_models_and_leaves_them_as_they_were() -> None:
+    models = small_pair(64)
+    case = Case("chain", lambda target, draft: get("speculative-sampling")(target, draft=draft, depth=2), 1.0, 2, 9.0)
+    with HFTarget(models[0]) as target, HFTarget(models[1]) as draft:
+        found = measure(case, target, draft, tokens=8, repeats=1)
+    assert found.steps > 0 and found.rows == 2
+    assert min(found.draft, found.prepare, found.verify, found.commit, found.observe) >= 0
+    assert found.low <= found.total <= found.high
+    assert not models[0]._forward_hooks and not models[0]._forward_pre_hooks
+    assert "chain, 2 rows" in plain_text(to_table([found]))
+
+
+def test_the_cases_are_chains_trees_and_batches() -> None:
+    names = [(case.name, case.rows) for case in cases()]
+    assert len(names) == len(set(names))
+    assert {("n-gram chain of 4, greedy", 8), ("model chain of 5, sampled", 1), ("tree of 16 nodes, greedy", 1)} <= set(
+        names
+    )
+    assert {case.name: case.goal for case in cases()}["model chain of 4, greedy"] is None  # batches have no goal
+
+
+def test_a_short_check_writes_what_it_has(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--target", tiny.target, "--draft", tiny.draft, "--device", "cpu", "--max-tokens", "4"]
+    arguments += ["--num-prompts", "1", "--rounds", "1", "--seconds", "0", "--out", str(tmp_path), "--dtype", "float64"]
+    assert gpu_check.main(arguments) == 0
+    data = json.loads((tmp_path / "gpu.json").read_text())
+    assert len(data["runs"]) == 1 and not data["complete"]
+    assert "1 of" in capsys.readouterr().out and "Interrupted" in (tmp_path / "gpu.md").read_text()
+
+
+def row(method: str, speed: float, **fields: Any) -> dict[str, Any]:
+    interval = {"median": speed, "low": speed / 2, "high": speed * 2}
+    return {
+        "method": method, "workload": "code", "temperature": 0.0, "selection": "all", "headline": True, "prompts": 3,
+        "tokens_per_second": interval, "speedup": interval, "mean_acceptance_length": 2.0, **fields,
+    }  # fmt: skip
+
+
+FILE = {
+    "provenance": {
+        "argv": ["/x/outpace", "bench"],
+        "commit": "abc",
+        "device": "4-core CPU",
+        "threads": 4,
+        "date": "today",
+    },
+    "results": [row("plain", 10.0), row("fast", 30.0), row("fast", 99.0, headline=False, selection="varied")],
+}
+
+
+def test_a_page_says_what_was_wanted_and_what_came_out() -> None:
+    wishes = [
+        {"what": "fast", "file": "a.json", "select": {"method": "fast"}, "value": "speedup.median", "at_least": 20},
+        {
+            "what": "fast / plain", "file": "a.json", "select": {"method": "fast"}, "value": "tokens_per_second.median",
+            "over": {"method": "plain"}, "at_least": 3.5, "unit": " times",
+        },
+        {"what": "slow", "file": "a.json", "select": {"method": "slow"}, "value": "speedup.median"},
+        {"what": "other", "file": "b.json", "select": {}, "value": "x"},
+    ]  # fmt: skip
+    text = results.page({"a.json": FILE, "wanted.json": wishes})
+    assert "| fast: at least 20 | 30 | `outpace bench` | abc |" in text
+    assert "| fast / plain: at least 3.5 times | 3 times (missed) | `outpace bench` | abc |" in text
+    assert text.count("not measured") == 2
+    assert "a.json: 4-core CPU, 4 threads" in text
+    assert "30.0 tokens/s, 30.00 (15.00-60.00) times plain, mean acceptance length 2.00 (bonus included)" in text
+
+
+def test_a_page_is_written_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(FILE))
+    assert results.main([str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("# Results") and "99.0" not in printed
+    assert results.main([str(path), "--out", str(tmp_path / "page.md")]) == 0
+    assert (tmp_path / "page.md").read_text() == printed
