@@ -38,14 +38,17 @@ def engines(
             name: option.default for name, option in recipe.options.items() if option.default is not option.empty
         }
         found[method.label] = Engine(method.label, recipe.name, parts, {**defaults, **method.options})
-        needed = draft if any(name in given and given[name] == draft for name in ("draft", "drafts")) else None
-        choices[method.label] = Choice(method.name, dict(method.options), needed)
+        needed = next((given[name] for name in ("draft", "drafts") if isinstance(given.get(name), str)), None)
+        plain = {name: value for name, value in given.items() if isinstance(value, (bool, int, float, str, tuple))}
+        choices[method.label] = Choice(method.name, plain, needed)
     return list(found.values()), choices
 
 
 def contenders(
-    found: Sequence[Engine], peer_models: Mapping[str, Any] | None
-) -> list[Contender]:  # "target" and, where there is one, "draft": transformers models of their own
+    found: Sequence[Engine],
+    peer_models: Mapping[str, Any]
+    | None,  # "target" and, where there is one, "draft": transformers models of their own
+) -> list[Contender]:
     """Engines, and transformers' own generation where its models are given."""
     line: list[Contender] = list(found)
     if peer_models:

@@ -155,8 +155,9 @@ def small_pair(vocab: int = 4096) -> tuple[Any, Any]:
 
     def make(layers: int) -> Any:
         torch.manual_seed(0)
-        shape = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
-        return LlamaForCausalLM(LlamaConfig(vocab_size=vocab, num_hidden_layers=layers, **shape)).eval()
+        config = LlamaConfig(vocab_size=vocab, num_hidden_layers=layers, hidden_size=64, intermediate_size=128)
+        config.num_attention_heads, config.num_key_value_heads, config.head_dim = 2, 1, 32
+        return LlamaForCausalLM(config).eval()
 
     with torch.random.fork_rng():
         return make(2), make(1)

@@ -65,10 +65,8 @@ def _until(tokens: list[int], stop: Sequence[int]) -> list[int]:
 
 
 def neutral(model: Any) -> Any:
-    """Forget the sampling defaults a checkpoint brings, so that plain `generate` draws from the model's own law."""
-    kept = {
-        name: getattr(model.generation_config, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")
-    }
+    """Forget the defaults a checkpoint brings, so that `generate` keeps the model's own law and ends where told."""
+    kept = {name: getattr(model.generation_config, name, None) for name in ("bos_token_id", "pad_token_id")}
     model.generation_config = type(model.generation_config)(**kept)
     return model
 

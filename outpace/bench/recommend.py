@@ -8,7 +8,7 @@ from typing import Any
 
 from outpace.bench.methods import PLAIN
 from outpace.bench.spread import Interval
-from outpace.bench.summary import Row
+from outpace.bench.summary import ALL, Row
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,10 @@ def recommend(rows: Sequence[Row], choices: Mapping[str, Choice]) -> Recommendat
     if certain:
         best = max(certain, key=lambda row: row.speedup.median)
         choice, gain = choices[best.contender], best.speedup
+        loops = ", texts that repeat themselves included" if best.selection == ALL else ""
         reason = (
             f"use {best.contender}: {gain.median:.2f} times the speed of plain decoding on these prompts "
-            f"(95 % interval {gain.low:.2f} to {gain.high:.2f})."
+            f"(95 % interval {gain.low:.2f} to {gain.high:.2f}; {best.prompts} prompts{loops})."
         )
         return Recommendation(choice.method, choice.options, choice.draft, gain, reason)
     if lossless:

@@ -129,6 +129,19 @@ def test_greedy_texts_are_those_of_plain_decoding() -> None:
     assert plain[0].counts and plain[0].counts.mean_acceptance_length == 1.0
 
 
+def test_a_choice_says_everything_that_is_needed_to_run_the_method_again() -> None:
+    target, draft = Table(5), Table(5, seed=1)
+    wanted = parse_methods("speculative-sampling:depth=2,prompt-lookup,mcsd:draft=own")
+    _, choices = engines(wanted, target, "small", lambda name: draft)
+    found = {name: (choice.method, choice.options, choice.draft) for name, choice in choices.items()}
+    assert found == {
+        "plain": ("autoregressive", {}, None),
+        "speculative-sampling:depth=2": ("speculative-sampling", {"depth": 2, "draft": "small"}, "small"),
+        "prompt-lookup": ("prompt-lookup", {}, None),
+        "mcsd:draft=own": ("mcsd", {"draft": "own"}, "own"),
+    }
+
+
 def test_options_of_an_engine_include_the_defaults_and_the_plain_method_is_there_once() -> None:
     plain, other = line_up(Method("autoregressive"), Method("prompt-lookup", {"depth": 4}))
     assert plain.name == "plain" and other.options["depth"] == 4 and other.options["longest"] == 3
