@@ -106,13 +106,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, row: RowMask, scaling: flo
             folded = folded.expand(-1, -1, 2, -1)  # even a copy of the query makes it faster
         output = scaled_dot_product_attention(folded, key, value, attn_mask=row.folded(groups), scale=scaling)
         output = output[:, :, : groups * num_tokens]
-        return output.reshape(1, heads, num_tokens, -1).transpose(1, 2)
+        return output.reshape(1, heads, num_tokens, -1).transpose(1, 2).contiguous()
     mask = row.mask
     if groups == 1 or mask is None or query.device.type == "cpu":
         output = scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=row.is_causal, scale=scaling, enable_gqa=groups > 1
         )
-        return output.transpose(1, 2)
+        return output.transpose(1, 2).contiguous()
     # elsewhere grouped heads under a mask have no fused kernel: key heads as the batch, shared through a stride of 0
     output = scaled_dot_product_attention(
         query.view(-1, groups, num_tokens, size),
@@ -121,7 +121,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, row: RowMask, scaling: flo
         attn_mask=mask,
         scale=scaling,
     )
-    return output.reshape(1, heads, num_tokens, -1).transpose(1, 2)
+    return output.reshape(1, heads, num_tokens, -1).transpose(1, 2).contiguous()
 
 
 def _weighed(

@@ -39,7 +39,7 @@ class Forward:
         return bool(self._names)
 
     def switch(self) -> None:
-        """Give the model our attention, and look at what its layers store."""
+        """Give the model our attention."""
         seen: set[int] = set()
         for module in self.model.modules():
             config = getattr(module, "config", None)
@@ -52,11 +52,6 @@ class Forward:
             if module.training:
                 self._training.append(module)
                 module.training = False
-        try:
-            self._probe()
-        except BaseException:
-            self.restore()
-            raise
 
     def restore(self) -> None:
         """Give the model back as it was."""
@@ -67,7 +62,8 @@ class Forward:
         self._names, self._training = [], []
 
     @torch.no_grad()
-    def _probe(self) -> None:
+    def probe(self) -> None:
+        """Read one token, to see what the layers store and how freely their attention may be laid out."""
         probe = Probe()
         token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         self.model(**self._arguments(token, token, probe))
@@ -77,7 +73,9 @@ class Forward:
                 "choose a model that transformers supports without remote code"
             )
         self.planes = Planes.of(probe.shapes)
-        self.packs, self._dense = probe.packs, not probe.takes_masks
+        # a model that counts positions itself starts from one number, so from one row
+        self.packs = probe.packs and "position_ids" in self.parameters
+        self.dense = not probe.takes_masks
 
     def _arguments(self, ids: Tensor, positions: Tensor, cache: Any) -> dict[str, Any]:
         arguments = {"input_ids": ids, "past_key_values": cache, "use_cache": True, "return_dict": True}
@@ -97,7 +95,7 @@ class Forward:
         return Found.joined([self._alone(row, num, part, cache, want, logits) for row, num, part in parts])
 
     def _alone(self, row: RowReading, num: int, tokens: Tensor, cache: SlotCache, want: Want, logits: bool) -> Found:
-        reading = Reading(cache, [row], attention=want.attention, dense=self._dense)
+        reading = Reading(cache, [row], attention=want.attention, dense=self.dense)
         return self._run(reading, [num], tokens, want, logits)
 
     def _run(self, reading: Reading, nodes: list[int], tokens: Tensor, want: Want, logits: bool) -> Found:

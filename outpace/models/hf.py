@@ -59,13 +59,18 @@ class HFTarget:
         self.vocab: int = config.vocab_size
         lengths = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len"))
         self.max_length: int | None = next((int(length) for length in lengths if length), None)
-        self.chains_only = reads_places(model, self.forward.parameters)
-        if self.chains_only:
-            warnings.warn(
-                f"{type(model).__name__} biases attention by place, not by position: it scores chains, not trees",
-                stacklevel=2,
-            )
         self.forward.switch()
+        try:
+            self.forward.probe()
+            self.chains_only = reads_places(model, self.forward.parameters, dense=self.forward.dense)
+            if self.chains_only:
+                name = type(model).__name__
+                warnings.warn(
+                    f"{name} may attend by place instead of position: it scores chains, not trees", stacklevel=2
+                )
+        except BaseException:
+            self.restore()
+            raise
 
     def __enter__(self) -> HFTarget:
         return self

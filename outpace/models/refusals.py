@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 
 from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig as Config
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
+STATES = ("cache_params", "state", "mems")  # how forwards name what they carry instead of keys and values
+# models that compute their attention themselves and were seen to follow positions; others of that kind get chains only
+FOLLOW_POSITIONS = ("gptj", "falcon", "codegen", "gpt_neox_japanese")
 RECURRENT = ("mamba", "linear", "recurrent", "conv", "rwkv", "lstm", "ssm")
 
 
-def refuse(model: PreTrainedModel, parameters: Collection[str]) -> None:
+def refuse(model: PreTrainedModel, parameters: Set[str]) -> None:
     """Raise ValueError for models whose cache is not one key and one value a token and layer."""
     config, name = model.config.get_text_config(), type(model).__name__
     if model.config.is_encoder_decoder:
         raise ValueError(f"{name} is an encoder-decoder model: choose a decoder-only causal language model")
     kinds = set(_layer_kinds(config))
     recurrent = sorted(kind for kind in kinds if any(word in kind for word in RECURRENT))
-    if recurrent or getattr(model, "_is_stateful", False) or "past_key_values" not in parameters:
+    if recurrent or getattr(model, "_is_stateful", False) or not parameters.isdisjoint(STATES):
         layers = f" ({', '.join(recurrent)} layers)" if recurrent else ""
         raise ValueError(
             f"{name} keeps a recurrent state{layers}, which cannot be rolled back yet: "
             "choose a model whose layers are all attention"
         )
+    if "past_key_values" not in parameters:
+        raise ValueError(f"{name} takes no key-value cache: choose a model that does")
     if unknown := sorted(kinds - ATTENTION):
         raise ValueError(
             f"{name} has {', '.join(unknown)} layers, whose cache is not supported yet: "
@@ -36,14 +41,13 @@ def _layer_kinds(config: Config) -> Sequence[str]:
     return [kind for kind in kinds if isinstance(kind, str)]
 
 
-def reads_places(model: PreTrainedModel, parameters: Collection[str]) -> bool:
-    """Whether attention depends on where a token stands in the cache instead of on its position (ALiBi)."""
+def reads_places(model: PreTrainedModel, parameters: Set[str], *, dense: bool) -> bool:
+    """Whether attention may depend on where a token stands in the cache instead of on its position: biases and windows
+    by place, as in ALiBi. Places and positions agree in chains only. `dense`: it computes its attention itself."""
     config = model.config.get_text_config()
-    nested = getattr(config, "attn_config", None)
+    own = dense and not getattr(model, "_supports_attention_backend", False)
     return (
         "position_ids" not in parameters
         or bool(getattr(config, "alibi", False))
-        or bool(getattr(nested, "alibi", False))
-        or config.model_type in ("bloom", "mpt")
-        or getattr(config, "position_embedding_type", None) == "alibi"
+        or (own and config.model_type not in FOLLOW_POSITIONS)
     )

@@ -57,6 +57,16 @@ TINY: dict[str, dict[str, Any]] = {
     "gptj": {"rotary_dim": 4},
     "falcon": {"alibi": False},
     "bloom": {},
+    "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 6},
+    "bart": {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48},
+    "gemma3n_text": {
+        **MIXED, "num_kv_shared_layers": 1, "vocab_size_per_layer_input": 61, "hidden_size_per_layer_input": 8,
+        "laurel_rank": 4, "altup_num_inputs": 2, "intermediate_size": [48] * 3, "activation_sparsity_pattern": None,
+        "num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+    },
+    "gemma4_text": {**MIXED, "global_head_dim": 12, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0},
+    "stablelm": {},
+    "jetmoe": {**EXPERTS, "kv_channels": 8},
     "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 128, "expansion_ratio": 2},
 }  # fmt: skip
 FOREIGN = {  # names these configurations do not know

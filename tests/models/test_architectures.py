@@ -77,6 +77,12 @@ def follow(name, tiny, reference, trees):
     [
         *("llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral", "gemma3_text", "phi3", "olmo2", "smollm3"),
         *("granite", "cohere2", "llama4_text", "deepseek_v3", "gpt2", "gpt_neox", "opt"),
+        *(
+            "gemma3n_text",
+            "gemma4_text",
+            "jetmoe",
+            "stablelm",
+        ),  # shared keys, two head sizes, repeated queries
         *("gemma2", "gpt_oss", "gptj", "falcon"),  # these have no fused attention, or none that does all they do
     ],
 )
@@ -86,8 +92,8 @@ def test_tree_scores_are_those_of_separate_paths(name, tiny, reference, float64_
     assert worst <= EXACT
 
 
-@pytest.mark.parametrize("name", ["bloom", "mpt"])
-def test_models_with_biases_by_place_score_chains_and_say_so_once(name, tiny, reference, float64_throughout):
+@pytest.mark.parametrize("name", ["bloom", "mpt", "gpt_neo", "bart"])
+def test_models_that_attend_by_place_score_chains_and_say_so_once(name, tiny, reference, float64_throughout):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         worst = follow(name, tiny, reference, CHAINS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
@@ -34,6 +36,15 @@ def test_encoder_decoder_models_are_refused():
     config = AutoConfig.for_model("t5", vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
     with pytest.raises(ValueError, match="choose a decoder-only causal language model"):
         HFTarget(AutoModelForSeq2SeqLM.from_config(config))
+
+
+def test_a_model_that_fails_to_wrap_is_given_back(tiny):
+    model = tiny("bloom")
+    before = model.config._attn_implementation
+    with warnings.catch_warnings(), pytest.raises(UserWarning):
+        warnings.simplefilter("error")
+        HFTarget(model)
+    assert model.config._attn_implementation == before
 
 
 def test_trees_are_refused_where_only_chains_are_right(tiny):
