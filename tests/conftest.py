@@ -83,3 +83,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
         save(folder / "stranger", 304),
         save(folder / "lookalike", 320, text=["lorem ipsum dolor sit amet consectetur adipiscing elit " * 3]),
     )
+
+
+@pytest.fixture(scope="session")
+def loaded(tiny: Tiny):
+    """Target and draft, in float64."""
+    import outpace
+
+    return outpace.load(tiny.target, dtype="float64"), outpace.load(tiny.draft, dtype="float64")

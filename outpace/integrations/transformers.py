@@ -73,7 +73,7 @@ class Decoder:
         refuse(
             model, generation_config, logits_processor, stopping_criteria, model_kwargs,
             num_rows=len(input_ids), streamer=streamer, assistant_model=given.get("assistant_model"),
-            synced_gpus=synced_gpus,
+            synced_gpus=synced_gpus or bool(given.get("synced_gpus")),
         )  # fmt: skip
         counts = lengths(input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids"))
         warped = Warped.of(logits_processor, len(input_ids), sampled=bool(generation_config.do_sample))

@@ -1,0 +1,239 @@
+"""outpace inside model.generate: the same tokens, with everything that was asked for honoured or refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+    MaxTimeCriteria,
+    StopStringCriteria,
+    TextStreamer,
+)
+
+import outpace
+
+PROMPTS = ["def add(a, b):", "for", "class Stack:\n    def push"]
+
+
+@pytest.fixture(scope="module")
+def words(tiny):
+    return AutoTokenizer.from_pretrained(tiny.target, padding_side="left")
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return AutoModelForCausalLM.from_pretrained(tiny.target, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def draft(tiny):
+    return AutoModelForCausalLM.from_pretrained(tiny.draft, dtype=torch.float64)
+
+
+@pytest.fixture
+def batch(words):
+    return words(PROMPTS, return_tensors="pt", padding=True)
+
+
+@pytest.fixture
+def one(words):
+    return words(PROMPTS[:1], return_tensors="pt")
+
+
+class Collected:
+    """A streamer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.values: list[list[int]] = []
+        self.ended = False
+
+    def put(self, value: torch.Tensor) -> None:
+        self.values.append(value.flatten().tolist())
+
+    def end(self) -> None:
+        self.ended = True
+
+
+class AtWord:
+    """A stopping criterion of one's own: stops after this token."""
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+
+    def __call__(self, input_ids, scores, **_):
+        return input_ids[:, -1] == self.token
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"repetition_penalty": 1.5},
+        {"no_repeat_ngram_size": 2},
+        {"bad_words_ids": [[75], [212, 75]]},
+        {"min_new_tokens": 12, "eos_token_id": [0, 75, 212]},
+        {"suppress_tokens": [75, 212]},
+        {"encoder_repetition_penalty": 1.3},
+    ],
+    ids=lambda options: next(iter(options), "plain"),
+)
+def test_a_padded_batch_gets_plain_decodings_tokens(model, draft, batch, options):
+    ask = {**batch, "max_new_tokens": 20, "do_sample": False, **options}
+    plain = model.generate(**ask)
+    assert torch.equal(model.generate(**ask, custom_generate=outpace.hf("speculative-sampling", draft=draft)), plain)
+
+
+@pytest.mark.parametrize("method", ["prompt-lookup", "mcsd"])
+def test_processors_follow_every_branch(model, draft, one, method):
+    ask = {**one, "max_new_tokens": 20, "do_sample": False, "repetition_penalty": 1.5}
+    drafts = {"draft": draft} if method == "mcsd" else {}
+    assert torch.equal(model.generate(**ask, custom_generate=outpace.hf(method, **drafts)), model.generate(**ask))
+
+
+def test_processors_may_write_where_they_read(model, one):
+    def harsh(input_ids, scores):
+        scores[:, input_ids[0, -1]] = -float("inf")
+        return scores
+
+    ask = {**one, "max_new_tokens": 12, "do_sample": False, "logits_processor": [harsh]}
+    assert torch.equal(model.generate(**ask, custom_generate=outpace.hf("prompt-lookup")), model.generate(**ask))
+
+
+def test_a_streamer_gets_the_same_tokens(model, draft, one):
+    plain, ours = Collected(), Collected()
+    ask = {**one, "max_new_tokens": 12, "do_sample": False}
+    model.generate(**ask, streamer=plain)
+    model.generate(**ask, streamer=ours, custom_generate=outpace.hf("speculative-sampling", draft=draft))
+    assert ours.values == plain.values and ours.ended
+    given = Collected()
+    model.generate(**ask, custom_generate=outpace.hf("speculative-sampling", draft=draft, streamer=given))
+    assert given.values == plain.values[1:]
+
+
+def test_a_text_streamer_prints_the_text(model, words, one, capsys):
+    out = model.generate(
+        **one, max_new_tokens=12, do_sample=False, streamer=TextStreamer(words, skip_prompt=True),
+        custom_generate=outpace.hf("prompt-lookup"),
+    )  # fmt: skip
+    assert capsys.readouterr().out.strip("\n") == words.decode(out[0, one["input_ids"].shape[1] :]).strip("\n")
+
+
+@pytest.mark.parametrize("inputs", ["one", "batch"])
+def test_text_is_cut_where_a_criterion_says_stop(model, draft, words, inputs, request):
+    tokens = request.getfixturevalue(inputs)
+    width = tokens["input_ids"].shape[1]
+    plain = model.generate(**tokens, max_new_tokens=20, do_sample=False)
+    text = words.decode(plain[0, width:])
+    criteria = [StopStringCriteria(words, text[len(text) // 2 :][:2]), AtWord(int(plain[-1, width + 7]))]
+    ask = {**tokens, "max_new_tokens": 20, "do_sample": False, "stopping_criteria": criteria}
+    cut = model.generate(**ask)
+    assert cut.shape[1] <= plain.shape[1]
+    assert torch.equal(model.generate(**ask, custom_generate=outpace.hf("speculative-sampling", draft=draft)), cut)
+
+
+def test_time_can_run_out(model, one):
+    criteria = [MaxTimeCriteria(max_time=0.0)]
+    out = model.generate(
+        **one, max_new_tokens=50, stopping_criteria=criteria, custom_generate=outpace.hf("prompt-lookup")
+    )
+    assert out.shape[1] == one["input_ids"].shape[1] + 1
+
+
+def test_sampling_follows_torchs_seed(model, draft, one):
+    ask = {**one, "max_new_tokens": 16, "do_sample": True, "temperature": 0.9, "top_k": 50, "top_p": 0.95}
+    decode = outpace.hf("speculative-sampling", draft=draft)
+    texts = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        texts.append(model.generate(**ask, custom_generate=decode, num_return_sequences=2))
+    assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[0], texts[2])
+    assert not torch.equal(texts[0][0], texts[0][1])
+
+
+def test_warpers_that_come_last_become_the_drafters_law_too():
+    from transformers.generation.logits_process import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
+
+    from outpace.integrations.transformers import Warped
+
+    heat, few, least = TemperatureLogitsWarper(0.5), TopKLogitsWarper(5), MinPLogitsWarper(0.1)
+    found = Warped.of([heat, few], 1, sampled=True)
+    assert (found.temperature, found.top_k, found.processors) == (0.5, 5, ())
+    found = Warped.of([heat, few, least], 1, sampled=True)
+    assert (found.temperature, found.top_k, found.processors) == (1.0, 0, (heat, few, least))
+    found = Warped.of([few, heat], 1, sampled=True)  # another order is another law
+    assert (found.temperature, found.top_k, found.processors) == (0.5, 0, (few,))
+
+
+def test_the_model_is_given_back_as_it_was(tiny, one):
+    mine = AutoModelForCausalLM.from_pretrained(tiny.target, dtype=torch.float64).train()
+    before = mine.config._attn_implementation
+
+    def broken(input_ids, scores):
+        raise RuntimeError("broken")
+
+    mine.generate(**one, max_new_tokens=4, custom_generate=outpace.hf("prompt-lookup"))
+    with pytest.raises(RuntimeError, match="broken"):
+        mine.generate(**one, max_new_tokens=4, logits_processor=[broken], custom_generate=outpace.hf("prompt-lookup"))
+    assert mine.config._attn_implementation == before and mine.training
+
+
+def test_a_dict_holds_the_sequences(model, one):
+    out = model.generate(
+        **one, max_new_tokens=4, return_dict_in_generate=True, custom_generate=outpace.hf("prompt-lookup")
+    )
+    assert out.sequences.shape[1] == one["input_ids"].shape[1] + 4
+
+
+def test_drafts_may_be_folders(model, tiny, one):
+    decode = outpace.hf("specinfer", drafts=f"{tiny.draft},{tiny.draft}", widths="2,1")
+    ask = {**one, "max_new_tokens": 8, "do_sample": False}
+    assert torch.equal(model.generate(**ask, custom_generate=decode), model.generate(**ask))
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        ({"num_beams": 2}, "not by beam_search"),
+        ({"return_dict_in_generate": True, "output_scores": True}, "output_scores cannot be returned"),
+        ({"return_dict_in_generate": True, "output_hidden_states": True}, "output_hidden_states cannot be returned"),
+        ({"prompt_lookup_num_tokens": 3}, "drafts by itself"),
+        ({"assistant_model": "draft"}, "drafts by itself"),
+        ({"past_key_values": DynamicCache()}, "past_key_values cannot be continued"),
+        ({"guidance_scale": 2.0}, "cannot be applied to drafted tokens"),
+        ({"synced_gpus": True}, "synced_gpus"),
+        ({"inputs_embeds": torch.zeros(1, 3, 32, dtype=torch.float64)}, "inputs_embeds cannot be passed on"),
+        ({"position_ids": torch.tensor([[5, 6, 7]])}, "position_ids"),
+        ({"attention_mask": torch.tensor([[1, 0, 1]])}, "padding on the left"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(model, draft, ask, sentence):
+    inputs = {"input_ids": torch.tensor([[5, 6, 7]]), **ask}
+    if inputs.get("assistant_model") == "draft":
+        inputs["assistant_model"] = draft
+    with pytest.raises(ValueError, match=sentence):
+        model.generate(**inputs, max_new_tokens=4, custom_generate=outpace.hf("prompt-lookup"))
+
+
+def test_what_cannot_be_honoured_for_a_batch_is_refused(model, batch):
+    with pytest.raises(ValueError, match="one text, but there are 3"):
+        model.generate(**batch, max_new_tokens=4, streamer=Collected(), custom_generate=outpace.hf("prompt-lookup"))
+    with pytest.raises(ValueError, match="PrefixConstrained.* one prompt at a time"):
+        model.generate(
+            **batch, max_new_tokens=4, prefix_allowed_tokens_fn=lambda row, ids: [5],
+            custom_generate=outpace.hf("prompt-lookup"),
+        )  # fmt: skip
+
+
+def test_one_prompt_may_be_constrained(model, one):
+    ask = {**one, "max_new_tokens": 6, "do_sample": False, "prefix_allowed_tokens_fn": lambda row, ids: [5, len(ids)]}
+    assert torch.equal(model.generate(**ask, custom_generate=outpace.hf("prompt-lookup")), model.generate(**ask))
+
+
+def test_mistakes_in_the_method_are_told_at_once():
+    with pytest.raises(ValueError, match="did you mean prompt-lookup"):
+        outpace.hf("prompt-lookpu")
+    with pytest.raises(ValueError, match="has no option dept; it has longest, depth"):
+        outpace.hf("prompt-lookup", dept=3)

@@ -1,0 +1,190 @@
+"""Decoding through the Python interface."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import outpace
+
+PROMPTS = ["def add(a, b):", "class Stack:\n    def push", "for"]
+METHODS = ["autoregressive", "prompt-lookup", "speculative-sampling", "mcsd", "specinfer"]
+
+
+@pytest.fixture(scope="module")
+def plain(tiny):
+    """What transformers itself writes, greedily, in float64."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(tiny.target, dtype=torch.float64)
+    words = AutoTokenizer.from_pretrained(tiny.target)
+
+    def write(prompt, **options):
+        inputs = words(prompt, return_tensors="pt")
+        out = model.generate(**inputs, do_sample=False, **options)
+        return out[0, inputs["input_ids"].shape[1] :].tolist()
+
+    return write
+
+
+def options(method, draft):
+    return {"draft": {"draft": draft}, "drafts": {"drafts": (draft,)}}.get(
+        next((name for name in outpace.recipes.get(method).options if name.startswith("draft")), ""), {}
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_greedy_text_is_that_of_transformers(loaded, plain, method):
+    target, draft = loaded
+    found = outpace.generate(target, PROMPTS, method, max_tokens=24, temperature=0, **options(method, draft))
+    assert [result.tokens for result in found] == [plain(prompt, max_new_tokens=24) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("method", ["prompt-lookup", "speculative-sampling"])
+def test_a_row_alone_is_the_row_in_a_batch(loaded, method):
+    target, draft = loaded
+    ask = {"max_tokens": 16, "temperature": 0.9, "seed": 5, **options(method, draft)}
+    together = outpace.generate(target, PROMPTS, method, **ask)
+    assert [result.tokens for result in together] == [
+        outpace.generate(target, prompt, method, **ask)[0].tokens for prompt in PROMPTS
+    ]
+    assert [result.tokens for result in together] == [
+        result.tokens for result in outpace.generate(target, PROMPTS, method, batch=2, **ask)
+    ]
+
+
+def test_a_seed_makes_sampling_repeatable_and_is_reported(loaded):
+    target, draft = loaded
+    first = outpace.generate(target, "def", draft=draft, max_tokens=16, temperature=1)[0]
+    again = outpace.generate(target, "def", draft=draft, max_tokens=16, temperature=1, seed=first.statistics.seed)[0]
+    assert again.tokens == first.tokens
+    one, two = outpace.generate(target, ["def", "def"], draft=draft, max_tokens=16, temperature=1, seed=[1, 2])
+    assert (one.statistics.seed, two.statistics.seed) == (1, 2) and one.tokens != two.tokens
+    with pytest.raises(ValueError, match="1 prompts and 2 seeds"):
+        outpace.generate(target, "def", draft=draft, seed=[1, 2])
+
+
+def test_statistics_add_up(loaded):
+    target, draft = loaded
+    result = outpace.generate(target, "def add(a, b):", draft=draft, depth=3, max_tokens=30, temperature=0)[0]
+    told = result.statistics.as_dict()
+    histogram = told["acceptance_histogram"]
+    assert told["num_tokens"] == len(result.tokens) == 30
+    assert sum(histogram) == told["num_spec_steps"] <= told["num_steps"]
+    assert sum(n * count for n, count in enumerate(histogram)) == told["num_accepted_draft_tokens"] > 0
+    assert told["mean_acceptance_length"] == 1 + told["num_accepted_draft_tokens"] / told["num_spec_steps"]
+    assert told["draft_acceptance_rate"] == told["num_accepted_draft_tokens"] / told["num_draft_tokens"]
+    assert told["num_accepted_draft_tokens"] + told["num_steps"] == 30  # nothing was cut off
+    assert told["tokens_per_second"] > 0 and told["seconds"] > 0
+
+
+def test_plain_decoding_has_no_speculative_steps(loaded):
+    told = outpace.generate(loaded[0], "def", "autoregressive", max_tokens=4)[0].statistics
+    assert (told.num_spec_steps, told.mean_acceptance_length, told.draft_acceptance_rate) == (0, 1.0, 0.0)
+
+
+def test_the_end_of_text_ends_it(loaded, plain):
+    target, draft = loaded
+    usual = plain("def add(a, b):", max_new_tokens=24)
+    target.defaults.eos_token_id = [0, usual[9]]  # several ids may end a text
+    try:
+        result = outpace.generate(target, "def add(a, b):", draft=draft, max_tokens=24, temperature=0)[0]
+        on = outpace.generate(target, "def add(a, b):", draft=draft, max_tokens=24, temperature=0, ignore_eos=True)[0]
+    finally:
+        target.defaults.eos_token_id = 0
+    first = usual.index(usual[9])
+    assert result.tokens == usual[: first + 1]
+    assert (result.finish_reason, result.stop_reason) == ("stop", usual[9])
+    assert on.tokens == usual and (on.finish_reason, on.stop_reason) == ("length", None)
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "prompt-lookup", "speculative-sampling"])
+def test_a_stop_string_ends_it_where_plain_decoding_would(loaded, method):
+    target, draft = loaded
+    ask = {"max_tokens": 24, "temperature": 0, **options(method, draft)}
+    whole = outpace.generate(target, "def add(a, b):", method, **ask)[0]
+    stop = whole.text[len(whole.text) // 2 :][:3]
+    result = outpace.generate(target, "def add(a, b):", method, stop=stop, **ask)[0]
+    assert result.text == whole.text[: whole.text.index(stop)]
+    assert (result.finish_reason, result.stop_reason) == ("stop", stop)
+    assert result.tokens == whole.tokens[: len(result.tokens)]
+    assert stop not in target.tokenizer.decode(result.tokens[:-1])
+
+
+def test_the_checkpoints_repetition_penalty_is_applied_along_each_draft(loaded, plain):
+    target, draft = loaded
+    target.defaults.repetition_penalty = 1.6
+    try:
+        result = outpace.generate(target, "def add(a, b):", draft=draft, max_tokens=24)[0]
+        without = outpace.generate(target, "def add(a, b):", draft=draft, max_tokens=24, defaults=False)[0]
+    finally:
+        target.defaults.repetition_penalty = None
+    assert result.tokens == plain("def add(a, b):", max_new_tokens=24, repetition_penalty=1.6)
+    assert without.tokens == plain("def add(a, b):", max_new_tokens=24) != result.tokens
+
+
+def test_prompts_of_every_kind(loaded):
+    target, draft = loaded
+    messages = [{"role": "user", "content": "hello"}]
+    text, tokens, chat = (
+        outpace.generate(target, prompt, draft=draft, max_tokens=5)[0]
+        for prompt in ("<user>hello\n<assistant>", target.tokenizer("<user>hello\n<assistant>")["input_ids"], messages)
+    )
+    assert text.tokens == tokens.tokens == chat.tokens
+
+
+def test_an_answer_ends_where_the_model_does(loaded):
+    target, draft = loaded
+    result = outpace.generate(target, [5] * 250, draft=draft, max_tokens=50, ignore_eos=True)[0]
+    assert len(result.tokens) == 6 and result.finish_reason == "length"
+    with pytest.raises(ValueError, match="has 256 tokens, but .* reads at most 256"):
+        outpace.generate(target, [5] * 256, draft=draft)
+
+
+def test_a_transformers_model_is_given_back_as_it_was(tiny):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny.target, dtype=torch.float64).train()
+    before = model.config._attn_implementation
+    outpace.generate(model, [1, 2, 3], "prompt-lookup", max_tokens=4)
+    with outpace.stream(model, [1, 2, 3], "prompt-lookup", max_tokens=4) as pieces:
+        list(pieces)
+    with pytest.raises(ValueError, match="without a tokenizer"):
+        outpace.generate(model, "text", "prompt-lookup")
+    assert model.config._attn_implementation == before and model.training
+
+
+def test_speculative_config_names_method_and_options(loaded, tiny):
+    config = {"method": "draft_model", "model": tiny.draft, "num_speculative_tokens": 2}
+    result = outpace.generate(loaded[0], "def", speculative_config=config, max_tokens=8)[0]
+    assert len(result.statistics.acceptance_histogram) <= 3 and result.statistics.num_spec_steps
+    with pytest.raises(ValueError, match="already names"):
+        outpace.generate(loaded[0], "def", speculative_config=config, depth=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"method": "speculative-samplign"}, "did you mean speculative-sampling"),
+        ({"method": "prompt-lookup", "depht": 3}, "did you mean depth"),
+        ({"method": "prompt-lookup", "depth": "three"}, "depth is a whole number, not 'three'"),
+        ({"method": "speculative-sampling"}, "needs draft: a smaller model with the same vocabulary"),
+        ({"method": "prompt-lookup", "batch": 0}, "batch is 0"),
+        ({"method": 7}, "a method is a name"),
+    ],
+)
+def test_mistakes_are_told(loaded, change, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        outpace.generate(loaded[0], "def", **change)
+
+
+def test_a_draft_that_speaks_another_language_is_refused(loaded, tiny):
+    with pytest.raises(ValueError, match="vocabulary of 304 tokens and the target one of 320.*prompt-lookup"):
+        outpace.generate(loaded[0], "def", draft=tiny.stranger)
+    with pytest.raises(ValueError, match="one size but not the same tokens"):
+        outpace.generate(loaded[0], "def", draft=tiny.lookalike)
+
+
+def test_no_model_at_all():
+    with pytest.raises(ValueError, match="a int is no model"):
+        outpace.generate(3, "def", "prompt-lookup")

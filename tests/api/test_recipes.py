@@ -1,0 +1,137 @@
+"""Recipes are found by file name, and imported only when somebody asks for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+import outpace.recipes
+from outpace.recipes import RecipeError, _options, entries, find, from_file, get, names
+
+OWN = '''"""My method (Me 2030): does nothing."""
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Guarantee, Parts, Target, recipe
+from outpace.drafters.nothing import Nothing
+from outpace.verifiers.match import Match
+
+
+@recipe(paper="none", family="mine", guarantee=Guarantee.GREEDY)
+def {name}(target: Target, *, depth: int = 3, shape: tuple[int, ...] = (2, 1), on: bool = True) -> Parts:
+    return Parts(target, Nothing(), Match(), Fixed(0))
+'''
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "my_method.py"
+    path.write_text(OWN.format(name="my_method"))
+    return path
+
+
+def test_listing_imports_neither_torch_nor_transformers():
+    program = (
+        "import sys, outpace; entries = outpace.recipes(); assert entries; "
+        "sys.exit(','.join({'torch', 'transformers'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_names_take_dashes_and_underscores():
+    assert get("prompt-lookup") is get("prompt_lookup")
+    assert {"autoregressive", "prompt-lookup", "speculative-sampling"} <= set(names())
+    assert set(find()) == set(names())
+
+
+def test_the_catalogue_read_from_sources_is_what_the_recipes_say():
+    for entry in entries():
+        recipe = get(entry.name)
+        assert (entry.name, entry.paper, entry.summary, entry.family, entry.guarantee) == (
+            recipe.name, recipe.paper, recipe.summary, recipe.family, recipe.guarantee.value,
+        )  # fmt: skip
+
+
+def test_a_file_of_ones_own(own):
+    recipe = from_file(own)
+    assert (recipe.name, recipe.summary) == ("my-method", "My method (Me 2030): does nothing.")
+    assert find(own)["my-method"].name == "my-method"
+    assert entries(own)[-1].guarantee == "greedy" == recipe.guarantee.value
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("x = 1\nraise RuntimeError('no luck')", "broken.py cannot be loaded: RuntimeError: no luck .line 2"),
+        ("def half(:", "broken.py cannot be loaded: SyntaxError.*line 1"),
+        ("import nowhere_at_all", "broken.py cannot be loaded: ModuleNotFoundError"),
+        ("x = 1", "broken.py holds no recipe"),
+        (OWN.format(name="one") + OWN.format(name="two"), "holds 2 recipes"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_named_with_its_mistake(tmp_path, text, sentence):
+    path = tmp_path / "broken.py"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=sentence):
+        from_file(path)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(RecipeError, match="there is no recipe file"):
+        from_file(tmp_path / "missing.py")
+    with pytest.raises(RecipeError, match="did you mean prompt-lookup"):
+        get("promt-lookup")
+
+
+def test_other_packages_add_recipes(own, monkeypatch):
+    monkeypatch.syspath_prepend(own.parent)
+    point = EntryPoint(name="my_method", value="my_method", group="outpace.recipes")
+    monkeypatch.setattr(outpace.recipes, "plugins", lambda: {"my-method": point})
+    assert get("my-method").family == "mine"
+    assert "my-method" in names() and "my-method" in [entry.name for entry in entries()]
+
+
+class Sized:
+    """Stands for a model."""
+
+    def __init__(self, vocab: int = 8) -> None:
+        self.vocab = vocab
+
+
+def configured(recipe, **options):
+    return _options.configure(recipe, Sized(), options, lambda value: value)
+
+
+def test_strings_become_what_the_signature_says(own):
+    recipe = from_file(own)
+    assert configured(recipe, depth="4", shape="4,2,2", on="no") == {"depth": 4, "shape": (4, 2, 2), "on": False}
+    assert configured(recipe, shape=[3, 1]) == {"shape": (3, 1)}
+    assert configured(recipe, shape=3) == {"shape": (3,)}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"depth": "four"}, "my-method: depth is a whole number, not 'four'"),
+        ({"depth": 2.5}, "whole number"),
+        ({"on": "maybe"}, "on is true or false, not 'maybe'"),
+        ({"shape": "4,x"}, "shape is a whole number, not 'x'"),
+        ({"dept": 3}, "no option of my-method called dept; did you mean depth?"),
+        ({"zzz": 3}, "it has depth, shape, on"),
+    ],
+)
+def test_options_that_do_not_fit_are_told(own, options, sentence):
+    with pytest.raises(RecipeError, match=sentence):
+        configured(from_file(own), **options)
+
+
+def test_models_are_opened_and_must_speak_the_targets_tokens():
+    assert isinstance(configured(get("speculative-sampling"), draft=Sized())["draft"], Sized)
+    assert len(configured(get("specinfer"), drafts=(Sized(), Sized()))["drafts"]) == 2
+    with pytest.raises(RecipeError, match="vocabulary of 9 tokens and the target one of 8"):
+        configured(get("specinfer"), drafts=(Sized(), Sized(9)))
+    with pytest.raises(RecipeError, match="needs draft"):
+        configured(get("speculative-sampling"))

@@ -1,0 +1,185 @@
+"""Bad input and failed runs: one sentence that names the fix, the right exit code, no traceback, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+PLAIN = ("--method", "autoregressive")
+
+
+def told(result, code: int) -> str:
+    """The one line on the error stream."""
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    lines = [line for line in result.stderr.splitlines() if line.startswith("outpace: ")]
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ("--method", "speculative-samplng", "def"),
+            "there is no method speculative-samplng; did you mean speculative-",
+        ),
+        (("--method", "zzzz", "def"), "`outpace list` shows them all"),
+        (
+            ("--method", "prompt-lookup", "--longst", "3", "def"),
+            "prompt-lookup has no option --longst; did you mean --l",
+        ),
+        (("--method", "prompt-lookup", "--temprature", "1", "def"), "did you mean --temperature?"),
+        (("--method", "prompt-lookup", "--draft", "x", "def"), "prompt-lookup has no option --draft"),
+        (("--method", "prompt-lookup", "--longest", "three", "def"), "longest is a whole number, not 'three'"),
+        (("--method", "prompt-lookup", "--longest"), "--longest needs a value"),
+        (("--method", "speculative-sampling", "def"), "needs draft: a smaller model with the same vocabulary"),
+        ((*PLAIN, ""), "the prompt is empty: give it some text"),
+        ((*PLAIN, "--max-tokens", "0", "def"), "max_tokens is 0; ask for at least one token"),
+        ((*PLAIN, "--temperature", "-1", "def"), "temperature is -1.0; use 0 for greedy decoding"),
+        ((*PLAIN, "--top-p", "2", "--temperature", "1", "def"), "top_p is 2.0"),
+        ((*PLAIN, "--threads", "0", "def"), "threads is 0"),
+        ((*PLAIN, "--dtype", "float8", "def"), "float8 is not a dtype"),
+        ((*PLAIN, "def " * 300), "reads at most 256: shorten it"),
+        ((*PLAIN, "--recipe", "x.py", "def"), "give one of --method, --recipe and --speculative-config"),
+        (("--recipe", "x.py", "def"), "there is no recipe file x.py; `outpace new my-method` writes one"),
+        (("--method", "@best.json", "def"), "best.json cannot be read"),
+        (("--speculative-config", "{", "def"), "speculative_config is not JSON"),
+        (("--speculative-config", '{"method": "ngram", "x": 1}', "def"), "unknown key 'x'"),
+    ],
+)
+def test_bad_input_is_told_and_ends_with_2(outpace_, tiny, arguments, sentence):
+    assert sentence in told(outpace_("generate", "--target", tiny.target, *arguments), 2)
+
+
+def test_a_draft_with_another_vocabulary(outpace_, tiny):
+    ask = ("generate", "def", "--target", tiny.target, "--draft")
+    sentence = told(outpace_(*ask, tiny.stranger), 2)
+    assert "vocabulary of 304 tokens and the target one of 320" in sentence and "prompt-lookup" in sentence
+    assert "one size but not the same tokens" in told(outpace_(*ask, tiny.lookalike), 2)
+
+
+def test_a_recipe_file_that_raises(outpace_, tiny, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("\n1 / 0\n")
+    sentence = told(outpace_("generate", "def", "--target", tiny.target, "--recipe", path), 2)
+    assert "mine.py cannot be loaded: ZeroDivisionError: division by zero (line 2)" in sentence
+
+
+@pytest.mark.parametrize("name", ["./nothing-here", "zoo:nothing"])
+def test_a_model_that_is_not_there(outpace_, name):
+    assert "there is no" in told(outpace_("generate", "def", *PLAIN, "--target", name), 2)
+
+
+def test_a_truncated_checkpoint(outpace_, damaged):
+    weights = damaged / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    sentence = told(outpace_("generate", "def", *PLAIN, "--target", damaged), 2)
+    assert str(damaged) in sentence
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "config.json"])
+def test_an_incomplete_checkpoint(outpace_, damaged, missing):
+    (damaged / missing).unlink()
+    assert str(damaged) in told(outpace_("generate", "def", *PLAIN, "--target", damaged), 2)
+
+
+def test_weights_that_give_nan(outpace_, damaged):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(damaged)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    model.save_pretrained(damaged)
+    sentence = told(outpace_("generate", "def", *PLAIN, "--target", damaged), 1)
+    assert "NaN logits" in sentence and "--dtype float32" in sentence
+
+
+def test_a_gated_model(outpace_, monkeypatch):
+    from transformers import AutoConfig
+
+    def gated(*_, **__):
+        raise OSError("You are trying to access a gated repo. 401 Client Error")
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", gated)
+    monkeypatch.setattr("outpace.cli.options.hub_is_away", lambda name: False)
+    sentence = told(outpace_("generate", "def", *PLAIN, "--target", "some/model"), 2)
+    assert "some/model is gated" in sentence and "log in" in sentence
+
+
+def test_a_hub_that_is_away():
+    program = "from outpace.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "generate", "def", *PLAIN, "--target", "some/model"],
+        capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1 and "some/model is not on this machine and the hub cannot be" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_out_of_memory(outpace_, tiny, monkeypatch, error):
+    from outpace.models.hf import HFTarget
+
+    def score(*_, **__):
+        raise error
+
+    monkeypatch.setattr(HFTarget, "score", score)
+    sentence = told(outpace_("generate", "def", *PLAIN, "--target", tiny.target), 1)
+    assert "ran out of memory" in sentence and "--max-tokens" in sentence
+
+
+def test_a_failed_run_keeps_what_was_finished(outpace_, tiny, monkeypatch):
+    from outpace.models.hf import HFTarget
+
+    score, calls = HFTarget.score, []
+
+    def later(self, *arguments, **options):
+        calls.append(1)
+        if len(calls) > 6:
+            raise RuntimeError("gone")
+        return score(self, *arguments, **options)
+
+    monkeypatch.setattr(HFTarget, "score", later)
+    ask = ("generate", "def", "for", *PLAIN, "--target", tiny.target, "--max-tokens", 4, "--ignore-eos", "--batch", 1)
+    result = outpace_(*ask, "--json")
+    assert "the run failed with RuntimeError: gone (--debug shows where)" in told(result, 1)
+    assert [each["prompt"] for each in json.loads(result.stdout)["results"]] == ["def"]
+
+
+def test_debug_shows_the_traceback(outpace_, tiny):
+    result = outpace_("generate", "def", *PLAIN, "--target", "./nothing-here", "--debug")
+    assert isinstance(result.exception, ValueError)
+
+
+def test_ctrl_c_keeps_the_text(outpace_, tiny, monkeypatch):
+    from outpace.models.hf import HFTarget
+
+    score, calls = HFTarget.score, []
+
+    def interrupted(self, *arguments, **options):
+        calls.append(1)
+        if len(calls) > 6:
+            raise KeyboardInterrupt
+        return score(self, *arguments, **options)
+
+    monkeypatch.setattr(HFTarget, "score", interrupted)
+    result = outpace_("generate", "def", *PLAIN, "--target", tiny.target, "--ignore-eos", "--temperature", 0)
+    assert "interrupted after 6 tokens" in told(result, 130)
+    assert result.stdout.startswith("def") and len(result.stdout) > 6
+
+
+def test_an_option_of_the_verb_that_does_not_exist(outpace_):
+    assert outpace_("list", "--jsn").exit_code == 2

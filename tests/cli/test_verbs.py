@@ -1,0 +1,145 @@
+"""What each verb does when all is well."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import outpace
+
+FEW = ("--max-tokens", 8, "--temperature", 0, "--ignore-eos")
+
+
+def test_help_names_the_verbs_and_imports_nothing_heavy():
+    program = (
+        "import sys; from outpace.cli import main\n"
+        "try: main()\n"
+        "finally: sys.stderr.write(','.join({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr
+    assert all(
+        verb in done.stdout for verb in ("demo", "generate", "chat", "bench", "list", "show", "new", "zoo", "env")
+    )
+
+
+def test_version(outpace_):
+    assert outpace_("--version").stdout.strip() == f"outpace {outpace.__version__}"
+
+
+def test_list(outpace_):
+    found = json.loads(outpace_("list", "--json").stdout)["recipes"]
+    assert {"autoregressive", "prompt-lookup"} <= {each["name"] for each in found}
+    assert all(set(each) == {"name", "paper", "guarantee", "summary", "family"} for each in found)
+    table = outpace_("list").stdout
+    assert "prompt-lookup" in table and "\x1b" not in table and "│" not in table
+
+
+def test_show(outpace_):
+    found = json.loads(outpace_("show", "mcsd", "--json").stdout)
+    assert found["guarantee"] == "exact"
+    assert {"name": "widths", "type": "tuple[int, ...]", "default": "4,2,2"} in found["options"]
+    assert "--widths" in outpace_("show", "mcsd").stdout
+    assert outpace_("show", "nothing").exit_code == 2
+
+
+def test_env(outpace_):
+    found = json.loads(outpace_("env", "--json").stdout)
+    assert found["versions"]["torch"] and found["cores"] and found["devices"]
+    assert "torch" in outpace_("env").stdout
+
+
+def test_generate_streams_one_prompt(outpace_, tiny):
+    result = outpace_("generate", "def add", "--target", tiny.target, "--draft", tiny.draft, *FEW)
+    assert result.exit_code == 0, result.output
+    expected = outpace.generate(
+        tiny.target, "def add", draft=outpace.load(tiny.draft), max_tokens=8, temperature=0, ignore_eos=True
+    )[0]
+    assert result.stdout == f"def add{expected.text}\n"
+    assert "speculative-sampling: 8 tokens" in result.stderr and "seed" in result.stderr
+
+
+def test_generate_takes_several_prompts_and_prints_json(outpace_, tiny):
+    result = outpace_("generate", "def", "for", "--target", tiny.target, *FEW, "--json")
+    found = json.loads(result.stdout)["results"]
+    assert [each["prompt"] for each in found] == ["def", "for"]
+    assert all(each["method"] == "prompt-lookup" and each["statistics"]["num_tokens"] == 8 for each in found)
+
+
+def test_generate_reads_standard_input(outpace_, tiny):
+    result = outpace_("generate", "--target", tiny.target, "--method", "autoregressive", *FEW, given="def")
+    assert result.stdout.startswith("def") and result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--method", "prompt-lookup", "--depth", 2, "--clip", "def"),
+        ("--depth=2", "--clip", "def", "--method=prompt_lookup"),
+        ("def", "--method", "prompt-lookup", "--no-clip", "--depth", 2),
+        ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}', "def"),
+    ],
+)
+def test_options_of_a_method_stand_anywhere(outpace_, tiny, arguments):
+    result = outpace_("generate", "--target", tiny.target, *FEW, "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["results"][0]
+    assert found["prompt"] == "def" and found["method"] == "prompt-lookup"
+    assert len(found["statistics"]["acceptance_histogram"]) <= 3
+
+
+def test_what_bench_recommends_can_be_used(outpace_, tiny, tmp_path):
+    (tmp_path / "best.json").write_text(json.dumps({"method": "mcsd", "options": {"widths": [2, 1]}}))
+    result = outpace_(
+        "generate", "def", "--method", "@best.json", "--target", tiny.target, "--draft", tiny.draft, *FEW, "--json"
+    )
+    assert json.loads(result.stdout)["results"][0]["method"] == "mcsd"
+
+
+def test_help_of_a_method_lists_its_options(outpace_):
+    text = outpace_("generate", "--method", "mcsd", "--help").stdout
+    assert "--widths (default 4,2,2)" in text and "--draft (needed)" in text
+    assert "--widths" not in outpace_("generate", "--help").stdout
+
+
+def test_chat_remembers_the_conversation(outpace_, tiny):
+    result = outpace_("chat", "--target", tiny.target, "--system", "Be brief.", *FEW[:4], given="hello\nagain\n")
+    assert result.exit_code == 0, result.output
+    messages = [{"role": "system", "content": "Be brief."}]
+    model = outpace.load(tiny.target)
+    for said in ("hello", "again"):
+        messages.append({"role": "user", "content": said})
+        answer = outpace.generate(model, messages, "prompt-lookup", max_tokens=8, temperature=0)[0]
+        messages.append({"role": "assistant", "content": answer.text})
+        assert answer.text in result.stdout
+
+
+def test_new_writes_a_recipe_and_a_test_that_pass(outpace_, tiny, tmp_path):
+    assert outpace_("new", "my-method").exit_code == 0
+    root = str(Path(outpace.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_method.py"],
+        cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    result = outpace_("generate", "def", "--recipe", "my_method.py", "--target", tiny.target, *FEW)
+    assert "my-method: 8 tokens" in result.stderr
+    assert "my-method" in outpace_("list", "--recipe", "my_method.py").stdout
+    assert "LastTime" in outpace_("show", "my_method.py").stdout
+    again = outpace_("new", "my-method")
+    assert again.exit_code == 2 and "exist already" in again.stderr
+    assert "cannot be a method's name" in outpace_("new", "3 methods").stderr
+    assert "is in the package already" in outpace_("new", "prompt_lookup").stderr
+
+
+def test_demo_works_on_any_pair(outpace_, tiny):
+    result = outpace_("demo", "--target", tiny.target, "--draft", tiny.draft, "--max-tokens", 8)
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.stdout
+    assert "autoregressive" in result.stdout and "1.00x" in result.stdout
+    assert result.stdout.count("unchanged (") == 2
