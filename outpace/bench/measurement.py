@@ -45,6 +45,8 @@ class Measurement:
     costs: dict[str, CostCurve] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     interrupted: bool = False
+    failed: dict[str, str] = field(default_factory=dict)  # contender -> why it does not take part
+    error: Exception | None = None  # what ended the measurement
 
     def __post_init__(self) -> None:
         self.groups = batches(self.cases, self.batch)
@@ -64,8 +66,9 @@ class Measurement:
         targets: Mapping[str, Target] | None = None,  # "target" and "draft": whose forwards are put on a cost curve
         *,
         after: Callable[[Run], None] = lambda run: None,
+        stage: Callable[[str], None] = lambda what: None,
     ) -> None:
-        """Cost curves, warm-up, then all runs in turn. An interruption is remembered, and what was made is kept."""
+        """Cost curves, warm-up, then all runs in turn. Whatever ends it is remembered, and what was made is kept."""
 
         def made(run: Run) -> None:
             self.runs.append(run)
@@ -73,12 +76,27 @@ class Measurement:
 
         try:
             if targets:
+                stage("measuring forwards")
                 length = round(median(len(case.tokens) for case in self.cases)) + self.sampling.max_tokens // 2
                 self.costs = measure_costs(targets, length=max(2, length), rows=min(self.batch, len(self.cases)))
-            warm_up(self.contenders, self.planned[0], self.sampling, self.temperatures)
+            stage("warming up")
+            self.contenders = [each for each in self.contenders if self._works(each)]
+            stage("measuring")
             interleave(self.contenders, self.planned, self.sampling, seed=self.seed, after=made)
         except (KeyboardInterrupt, Enough):
             self.interrupted = True
+        except Exception as error:  # reported after what was measured is safe
+            self.error = error
+
+    def _works(self, contender: Contender) -> bool:
+        """Warm it up; one that fails here is left out, so that the others are still measured."""
+        try:
+            warm_up(contender, self.planned[0], self.sampling, self.temperatures)
+        except Exception as error:
+            if contender is self.contenders[0]:
+                raise  # nothing can be compared without plain decoding
+            self.failed[contender.name] = f"{type(error).__name__}: {error}"
+        return contender.name not in self.failed
 
     def rows(self) -> list[Row]:
         """Everything there is to say."""
@@ -128,6 +146,7 @@ class Measurement:
             "runs_made": len(self.runs),
             "runs_planned": self.total,
             "left_out": list(self.left_out),
+            "failed": self.failed,
             "load_seconds": dict(self.load_seconds),
             "milliseconds_by_nodes": {name: curve.to_json() for name, curve in self.costs.items()},
             "notes": NOTE,
@@ -148,6 +167,7 @@ class Measurement:
             f"Date: {known['date']}. Command: `{' '.join(map(str, known['argv']))}`.",
             *([] if self.complete else ["", f"Interrupted: {len(self.runs)} of {self.total} runs were made."]),
         ]
+        lines += [line for name, why in self.failed.items() for line in ("", f"{name} was left out: {why}")]
         pages = [markdown(table, 2) for table in tables(rows)]
         return (
             "\n\n".join(["\n".join(lines), *pages, NOTE, f"Recommendation: {self.recommendation(rows).reason}"]) + "\n"

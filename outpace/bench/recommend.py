@@ -8,7 +8,7 @@ from typing import Any
 
 from outpace.bench.methods import PLAIN
 from outpace.bench.spread import Interval
-from outpace.bench.summary import ALL, Row
+from outpace.bench.summary import ALL, FEWEST_PROMPTS, Row
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def recommend(rows: Sequence[Row], choices: Mapping[str, Choice]) -> Recommendat
     """The fastest lossless method whose gain is certain: the lower end of its interval is above 1."""
     offered = [row for row in rows if row.contender in choices and choices[row.contender].method != PLAIN]
     lossless = [row for row in offered if row.lossless]
-    certain = [row for row in lossless if row.speedup.low > 1.0]
+    certain = [row for row in lossless if row.speedup.low > 1.0 and row.prompts >= FEWEST_PROMPTS]
     if certain:
         best = max(certain, key=lambda row: row.speedup.median)
         choice, gain = choices[best.contender], best.speedup
@@ -57,7 +57,9 @@ def recommend(rows: Sequence[Row], choices: Mapping[str, Choice]) -> Recommendat
             f"(95 % interval {gain.low:.2f} to {gain.high:.2f}; {best.prompts} prompts{loops})."
         )
         return Recommendation(choice.method, choice.options, choice.draft, gain, reason)
-    if lossless:
+    if lossless and max(row.prompts for row in lossless) < FEWEST_PROMPTS:
+        why = f"fewer than {FEWEST_PROMPTS} prompts make no gain certain"
+    elif lossless:
         nearest = max(lossless, key=lambda row: row.speedup.median)
         gain = nearest.speedup
         why = f"the best of them, {nearest.contender}, gained {gain.median:.2f} ({gain.low:.2f} to {gain.high:.2f})"

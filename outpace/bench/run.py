@@ -138,12 +138,11 @@ def perform(contender: Contender, trial: Trial, sampling: Sampling, seed: int) -
     return Run(contender.name, trial, outcome.seconds, outcome.prompt_seconds, outcome.counts, outputs)
 
 
-def warm_up(contenders: Sequence[Contender], trial: Trial, sampling: Sampling, temperatures: Sequence[float]) -> None:
+def warm_up(contender: Contender, trial: Trial, sampling: Sampling, temperatures: Sequence[float]) -> None:
     """Everything once and briefly, so that first calls are not measured."""
     short = shortened(sampling, WARM_UP_TOKENS)
-    for contender in contenders:
-        for temperature in temperatures:
-            perform(contender, replace(trial, temperature=temperature), short, 0)
+    for temperature in temperatures:
+        perform(contender, replace(trial, temperature=temperature), short, 0)
 
 
 def interleave(

@@ -10,18 +10,18 @@ from outpace.bench.table import Table, plain_text
 
 
 @contextmanager
-def progress(total: int, what: str) -> Iterator[Callable[[str], None]]:
-    """A bar on the error stream that advances by one at each call, labelled with what was just done."""
+def progress(total: int) -> Iterator[Callable[[str, int], None]]:
+    """A bar on the error stream: told what is going on, and by how much to advance."""
     if not sys.stderr.isatty():
-        yield lambda label: None
+        yield lambda label, done: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda label: bar.update(task, advance=1, description=f"{what}: {label}")
+        task = bar.add_task("", total=total)
+        yield lambda label, done: bar.update(task, advance=done, description=label)
 
 
 def show(tables: Sequence[Table]) -> None:

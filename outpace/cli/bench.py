@@ -64,8 +64,7 @@ def bench(
     items = [item for source in split_outside(prompts, ",") for item in load_items(source, num_prompts)]
     with ExitStack() as stack:
         stack.enter_context(provenance.threads(threads))
-        say = Speaker()
-        loaded = Loaded(stack, target, draft, peer, dtype, device, say)
+        loaded = Loaded(stack, target, draft, peer, dtype, device)
         measurement = loaded.prepare(
             named, items, heats, max_tokens=max_tokens, rounds=rounds, batch=batch, seed=seed, ignore_eos=ignore_eos
         )
@@ -74,11 +73,9 @@ def bench(
         _report(measurement, json, markdown, recommend)
 
 
-class Speaker:
-    """Short lines about what is going on, on the error stream."""
-
-    def __call__(self, line: str) -> None:
-        typer.echo(line, err=True)
+def say(line: str) -> None:
+    """What is going on, on the error stream."""
+    typer.echo(line, err=True)
 
 
 class Loaded:
@@ -92,7 +89,6 @@ class Loaded:
         peer: str | None,
         dtype: str,
         device: str | None,
-        say: Speaker,
     ) -> None:
         from outpace.api.model import load, opener
 
@@ -201,8 +197,8 @@ def _temperatures(text: str) -> list[float]:
 def _measure(measurement: Measurement, targets: dict[str, Any]) -> None:
     from outpace.bench.terminal import progress
 
-    with progress(measurement.total, "measuring") as advance:
-        measurement.measure(targets, after=lambda run: advance(run.contender))
+    with progress(measurement.total) as tell:
+        measurement.measure(targets, after=lambda run: tell(run.contender, 1), stage=lambda what: tell(what, 0))
 
 
 def _report(measurement: Measurement, json: Path | None, markdown: Path | None, recommend: Path | None) -> None:
@@ -217,9 +213,14 @@ def _report(measurement: Measurement, json: Path | None, markdown: Path | None, 
         markdown.parent.mkdir(parents=True, exist_ok=True)
         markdown.write_text(measurement.to_markdown(rows), encoding="utf-8")
     show(tables(rows))
+    for name, why in measurement.failed.items():
+        say(f"{name} was left out: {why}")
     where = f"; what was measured is in {json}" if json else ""
     if measurement.interrupted:
         stop(f"interrupted after {len(measurement.runs)} of {measurement.total} runs{where}", FAILED)
+    if measurement.error:
+        say(f"stopped after {len(measurement.runs)} of {measurement.total} runs{where}")
+        raise measurement.error
     advice = measurement.recommendation(rows)
     typer.echo(f"\n{NOTE}\n\nRecommendation: {advice.reason}")
     if recommend:

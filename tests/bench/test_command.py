@@ -103,6 +103,41 @@ def test_nothing_is_lost_when_it_is_interrupted(tiny: Any, tmp_path: Path, monke
     assert "mean acceptance length" in done.output
 
 
+def breaking(at: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this engine's run fail from its `at`-th call on."""
+    run, made = Engine.run, []
+
+    def broken(self: Engine, *arguments: Any) -> Outcome:
+        made.extend([1] * (self.name == name))
+        if self.name == name and len(made) >= at:
+            raise RuntimeError("it broke")
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Engine, "run", broken)
+
+
+def test_a_method_that_cannot_run_is_left_out_and_the_others_are_measured(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaking(1, "prompt-lookup", monkeypatch)
+    wanted = ["--methods", "prompt-lookup,speculative-sampling", "--temperature", "0", "--out", str(tmp_path)]
+    done = call(tiny, tmp_path, *wanted)
+    assert done.exit_code == 0, done.output
+    data = json.loads((tmp_path / "bench.json").read_text())
+    assert data["failed"] == {"prompt-lookup": "RuntimeError: it broke"} and data["complete"]
+    assert {row["method"] for row in data["results"]} == {"plain", "speculative-sampling"}
+    assert "prompt-lookup was left out: RuntimeError: it broke" in (tmp_path / "bench.md").read_text()
+
+
+def test_nothing_is_lost_when_a_method_breaks_in_the_middle(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaking(3, "prompt-lookup", monkeypatch)  # warm-up, one timed run, then it breaks
+    done = call(tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    assert done.exit_code == 1 and "RuntimeError: it broke" in done.output
+    assert len(json.loads((tmp_path / "x.json").read_text())["runs"]) >= 2
+
+
 def test_an_interruption_before_the_first_run_is_one_sentence(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

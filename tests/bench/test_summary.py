@@ -122,6 +122,11 @@ def test_a_gain_that_is_not_certain_means_do_not_speculate() -> None:
         assert advice.reason.startswith("do not speculate")
 
 
+def test_one_or_two_prompts_make_nothing_certain() -> None:
+    advice = recommend(headline(rows_of(*paired(0.5, prompts=2)), "all", 0.0), CHOICES)
+    assert advice.reason == "do not speculate: fewer than 3 prompts make no gain certain."
+
+
 def test_a_method_with_another_law_and_a_peer_are_never_recommended() -> None:
     lossy = (Named("plain"), Named("fast", keeps_the_law=False))
     advice = recommend(headline(rows_of(*paired(0.5), contenders=lossy), "all", 0.0), CHOICES)
