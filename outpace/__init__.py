@@ -6,10 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["Model", "Result", "Stream", "generate", "hf", "load", "recipes", "stream"]
+__all__ = ["Model", "Result", "Stream", "generate", "hf", "load", "recipes", "stream", "zoo"]
 
 if TYPE_CHECKING:
     from outpace import recipes as recipes
+    from outpace import zoo as zoo
     from outpace.api import Model, Result, Stream, generate, load, stream
     from outpace.integrations.transformers import hf
 
@@ -20,8 +21,8 @@ HOMES = {"hf": "outpace.integrations.transformers"} | dict.fromkeys(
 
 def __getattr__(name: str) -> object:
     # importing torch takes seconds: nothing is imported before it is used
-    if name == "recipes":
-        return import_module("outpace.recipes")
+    if name in ("recipes", "zoo"):
+        return import_module(f"outpace.{name}")
     if name not in HOMES:
         raise AttributeError(f"module 'outpace' has no attribute {name!r}")
     return getattr(import_module(HOMES[name]), name)

@@ -31,7 +31,7 @@ def facts() -> dict[str, Any]:
     """What a bug report should say about the machine."""
     import torch
 
-    from outpace.models.loading import has_fast_bfloat16
+    from outpace.models.loading import has_native_bfloat16
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -41,7 +41,7 @@ def facts() -> dict[str, Any]:
         "processor": processor(),
         "cores": cores,
         "threads": torch.get_num_threads(),
-        "fast bfloat16 on the CPU": has_fast_bfloat16(),
+        "fast bfloat16 on the CPU": has_native_bfloat16(),
         "devices": [*devices, *(["mps"] if torch.backends.mps.is_available() else [])] or ["cpu"],
         "versions": {name: installed(name) for name in PACKAGES},
         "extras": extras(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +36,28 @@ def show(name: Annotated[str, typer.Argument(help="zoo:target, or target.")], de
     print_json(zoo.card(name) | {"folder": str(zoo.path(name))})
 
 
+@app.command("build")
+@plainly
+def build(
+    name: Annotated[str, typer.Argument(help="target, or the draft that learns from it.")],
+    out: Annotated[Path, typer.Option(help="Folder for models and checkpoints.")] = Path("zoo-build"),
+    steps: Annotated[int | None, typer.Option(min=1, help="End after this many steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Or after so much training time.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Of weights and data order.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Train a model of the zoo from scratch, from text that every machine has."""
+    from outpace.zoo.build import build as train
+
+    folder = train(
+        name.removeprefix("zoo:"), out, steps=steps, minutes=minutes, device=device, seed=seed, resume=resume
+    )
+    typer.echo(f"{folder} is ready")
+
+
 def brief(card: Any) -> str:
     """The few facts of a card that fit a line."""
-    return ", ".join(f"{key} {value}" for key, value in card.items() if isinstance(value, int | float | str))[:100]
+    named = ("parameters", "vocabulary", "held_out_loss", "tokens_seen", "device")
+    return ", ".join(f"{name.replace('_', ' ')} {card[name]}" for name in named if name in card)
