@@ -69,7 +69,7 @@ class Engine:
             session.history[slot, start:end].tolist()
             for slot, (start, end) in enumerate(zip(session.prompt_lengths, session.lengths, strict=True))
         ]
-        return Outcome(outputs, ended - began, read - began, Counts.of(records))
+        return Outcome(outputs, ended - began, read - began, Counts.of(records).within(ended - read))
 
     def lossless(self, temperature: float) -> bool:
         guarantee = self.parts.verifier.guarantee

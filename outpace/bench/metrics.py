@@ -101,6 +101,12 @@ class Counts:
             self.seconds[part] += value
         self.costs[Cost.of(record)] += 1
 
+    def within(self, seconds: float) -> Counts:
+        """The same, with everything these seconds hold beyond forwards and warping booked as overhead."""
+        forwards = sum(value for part, value in self.seconds.items() if part != "overhead")
+        self.seconds["overhead"] = max(0.0, seconds - forwards)
+        return self
+
     def __add__(self, other: Counts) -> Counts:
         total = Counts()
         for name in ("steps", "row_steps", "draft_row_steps", "drafted", "accepted", "emitted", "forwards"):

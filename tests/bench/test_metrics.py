@@ -61,6 +61,11 @@ def test_seconds_are_split_into_forwards_warping_and_overhead() -> None:
     assert split == pytest.approx({"draft": 6, "target": 20, "warping": 1, "overhead": 13})
 
 
+def test_what_no_lap_was_booked_for_is_overhead_too() -> None:
+    counts = Counts.of([record((1,), (0,), (1,), forwards=1)]).within(0.1)
+    assert counts.seconds["overhead"] == pytest.approx(0.1 - 0.006 - 0.020 - 0.001)
+
+
 def test_counts_add_up() -> None:
     records = [record((3,), (2,), (3,), 3), record((2,), (0,), (1,), 2), record((0,), (0,), (1,))]
     whole, parts = Counts.of(records), Counts.of(records[:1]) + Counts.of(records[1:])
