@@ -44,7 +44,7 @@ def tree_mask(usual: Callable[..., Any]) -> Callable[..., Any]:
 
 def additive(row: RowMask, start: int, end: int, dtype: torch.dtype, device: Any) -> Tensor:  # (1, 1, n, end)
     """The mask as numbers to add to attention scores."""
-    mask = row.mask
+    mask = row.on(device)
     if mask is None:
         count = torch.arange(end, device=device)
         mask = count <= count[start:, None]
@@ -104,10 +104,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, row: RowMask, scaling: flo
         folded = query.reshape(1, -1, groups * num_tokens, size)
         if groups == 1 and query.dtype != torch.float32 and query.device.type == "cpu":
             folded = folded.expand(-1, -1, 2, -1)  # even a copy of the query makes it faster
-        output = scaled_dot_product_attention(folded, key, value, attn_mask=row.folded(groups), scale=scaling)
+        output = scaled_dot_product_attention(
+            folded, key, value, attn_mask=row.folded(groups, query.device), scale=scaling
+        )
         output = output[:, :, : groups * num_tokens]
         return output.reshape(1, heads, num_tokens, -1).transpose(1, 2).contiguous()
-    mask = row.mask
+    mask = row.on(query.device)
     if groups == 1 or mask is None or query.device.type == "cpu":
         output = scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=row.is_causal, scale=scaling, enable_gqa=groups > 1

@@ -1,10 +1,10 @@
 """The attention cache: one preallocated place per token of every sequence, committed tokens first, draft nodes after.
 
 A node that a row reads as its j-th stands in place `committed + j`, so extending a tree or committing a chain moves
-nothing; committing a branch moves the accepted nodes only. Layers of one shape share a storage, which makes that move
-one gather and one scatter for all of them.
+nothing; committing a branch moves the accepted nodes only. Layers of one shape share a storage, so that a move covers
+all of them at once.
 
-Letters: P planes (keys or values of one layer), S slots, H heads, T capacity, D head size, M places moved.
+Letters: P planes (keys or values of one layer), S slots, H heads, T capacity, D head size.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class SlotCache:
                 torch.zeros(count, slots, shape.heads, capacity, shape.size, dtype=shape.dtype, device=shape.device)
                 for shape, count in zip(planes.shapes, planes.counts, strict=True)
             ]
+        self.flat = [plane for storage in self.storages for plane in storage.unbind()]  # planes × (S, H, T, D)
         self.device = device
         self.count = torch.arange(capacity + 1, device=device)  # positions are slices of it
         self._triangle: Tensor | None = None
@@ -127,14 +128,14 @@ class SlotCache:
         self.tree, self.read, self.slots = None, 0, ()
 
     def _move(self, moves: list[tuple[int, int, int]]) -> None:  # (slot, from, to)
-        slots, sources, places = zip(*moves, strict=True)
+        """Move tokens towards the front, all planes of a storage at once; each slot's moves in order of place."""
         for storage in self.storages:
-            if len(set(slots)) == 1:
-                rows = storage[:, slots[0]]  # (P, H, T, D): indexing one dimension is several times faster than two
-                index = torch.tensor((sources, places), device=storage.device)
-                rows.index_copy_(2, index[1], rows.index_select(2, index[0]))
+            if storage.device.type == "cpu":
+                for slot, source, place in moves:  # never onto a place still to be read: a path moves forward in order
+                    row = storage.select(1, slot)
+                    row.select(2, place).copy_(row.select(2, source))
             else:
-                slot, source, place = torch.tensor((slots, sources, places), device=storage.device)
+                slot, source, place = torch.tensor(tuple(zip(*moves, strict=True)), device=storage.device)
                 storage[:, slot, :, place] = storage[:, slot, :, source]
 
     def release(self, slots: Sequence[int]) -> None:

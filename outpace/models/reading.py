@@ -43,12 +43,19 @@ class RowMask:
     is_causal: bool = False  # the causal triangle of a long row read from its first place on
     _folded: Tensor | None = None
 
-    def folded(self, groups: int) -> Tensor | None:  # (groups * n, end - low)
+    def on(self, device: torch.device) -> Tensor | None:  # (n, end - low)
+        """The mask where a layer computes."""
+        if self.mask is not None and self.mask.device != device:
+            self.mask, self._folded = self.mask.to(device), None
+        return self.mask
+
+    def folded(self, groups: int, device: torch.device) -> Tensor | None:  # (groups * n, end - low)
         """The same for the heads of a group one after the other; made once for all layers."""
-        if self.mask is None or groups == 1:
-            return self.mask
-        if self._folded is None or len(self._folded) != groups * len(self.mask):
-            self._folded = self.mask.repeat(groups, 1)
+        mask = self.on(device)
+        if mask is None or groups == 1:
+            return mask
+        if self._folded is None or len(self._folded) != groups * len(mask):
+            self._folded = mask.repeat(groups, 1)
         return self._folded
 
 
@@ -81,24 +88,25 @@ class Reading(Cache):
         self.cache, self.rows, self.attention, self.dense = cache, rows, attention, dense
         self.weights: dict[int, list[Tensor]] = {}  # layer -> per row (heads, n, T), collected on the way
         self._places = cache.planes.places
-        self._writes = [cache.views(row.slot, row.start, row.end) for row in rows]
         self._reads = [cache.views(row.slot, 0, row.end) for row in rows]
         self._one = len(rows) == 1
+        if self._one:
+            self._writes = cache.views(rows[0].slot, rows[0].start, rows[0].end)
+        else:
+            places = [(row.slot, place) for row in rows for place in range(row.start, row.end)]
+            self._slots, self._to = torch.tensor(places, device=cache.device).unbind(1)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Store keys and values (1, H, N, D); what the row has so far (1, H, T, D), or a tuple of that per row."""
         key, value = self._places[layer_idx]
         if self._one:
-            writes, reads = self._writes[0], self._reads[0]
-            writes[key].copy_(key_states)
-            writes[value].copy_(value_states)
-            return reads[key], reads[value]
-        at = 0
-        for row, writes in zip(self.rows, self._writes, strict=True):
-            end = at + row.end - row.start
-            writes[key].copy_(key_states[:, :, at:end])
-            writes[value].copy_(value_states[:, :, at:end])
-            at = end
+            self._writes[key].copy_(key_states)
+            self._writes[value].copy_(value_states)
+            return self._reads[0][key], self._reads[0][value]
+        # one scatter for all rows: several times faster than a copy for each
+        slots, places = self._slots.to(key_states.device), self._to.to(key_states.device)
+        self.cache.flat[key][slots, :, places] = key_states[0].transpose(0, 1)
+        self.cache.flat[value][slots, :, places] = value_states[0].transpose(0, 1)
         return tuple(reads[key] for reads in self._reads), tuple(reads[value] for reads in self._reads)
 
     def get_seq_length(self, layer_idx: int | None = None) -> Any:

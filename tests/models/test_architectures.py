@@ -100,3 +100,23 @@ def test_models_that_attend_by_place_score_chains_and_say_so_once(name, tiny, re
     print(f"{name} {worst:.1e}")
     assert worst <= EXACT
     assert len([warning for warning in caught if "chains" in str(warning.message)]) == 1
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_every_grouping_of_heads_scores_alike(heads, dtype, tiny):
+    """Chains of one, few and many tokens take different ways through the attention kernel."""
+    model = tiny("llama", num_key_value_heads=heads).to(dtype)
+    plain = tiny("llama", num_key_value_heads=heads).to(dtype).to(torch.float64)
+    target = HFTarget(model)
+    text = torch.randint(3, 61, (100,), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        expected = plain(text[None]).logits[0]
+    cache = target.open(1, 128)
+    target.prefill([Prompt(text[:71])], (0,), cache, Want())
+    for start, end in ((70, 71), (71, 75), (75, 100)):
+        chain = TokenTree(text[start:end], Forest.chain((end - start - 1,)))
+        logits = target.score(chain, (0,), cache).logits
+        cache.commit(chain, [end - start - 1], (0,))
+        error = (logits.double() - expected[start:end]).norm() / expected[start:end].norm()
+        assert error < (1e-5 if dtype == torch.float32 else 0.1 if dtype == torch.bfloat16 else 0.02)
