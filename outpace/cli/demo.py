@@ -57,7 +57,7 @@ def demo(
     # plain decoding may take three times as long: on a slow machine fewer tokens are measured
     found = measure(model, small, max(8, min(max_tokens, int(max_tokens * PATIENCE / 12 / seconds))))
     rows = [row(name, model, found[name], found[PLAIN]) for name in METHODS]
-    print_table(("method", "tokens/s", "speedup", "mean acceptance length", "greedy text"), rows)
+    print_table(("method", "tokens/s", "speedup", "mean acceptance length", "tokens as plain"), rows)
     typer.echo("\nIs the law of the output unchanged? Enumerating every text of a small model, in float64:")
     for name in METHODS[1:]:
         typer.echo(f"  {proof(name)}")
@@ -118,7 +118,7 @@ def row(name: str, model: Any, found: Measured, plain: Measured) -> tuple[str, .
 def same(model: Any, tokens: list[int], plain: list[int]) -> str:
     """How far the greedy text is that of plain decoding; where it parts, how close the two tokens were."""
     if tokens == plain:
-        return f"all {len(plain)} tokens as plain"
+        return f"{len(plain)} of {len(plain)}"
     import torch
 
     agreed = next(index for index, pair in enumerate(zip(tokens, plain, strict=True)) if pair[0] != pair[1])
@@ -126,7 +126,7 @@ def same(model: Any, tokens: list[int], plain: list[int]) -> str:
     with torch.inference_mode():
         logits = model.target.model(read).logits[0, -1].float()
     gap = abs(float(logits[tokens[agreed]] - logits[plain[agreed]]))
-    return f"{agreed} tokens as plain, then logits {gap:.0e} apart: rounding"
+    return f"{agreed} of {len(plain)}, then logits {gap:.0e} apart"
 
 
 def proof(name: str) -> str:

@@ -8,12 +8,11 @@ import re
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
-from outpace.cli.failures import Debug, plainly
+from outpace.cli.failures import EXTRA, Debug, plainly
 from outpace.cli.options import Json
 from outpace.cli.output import print_json, print_table
 
 PACKAGES = ("outpace", "torch", "transformers", "tokenizers", "safetensors", "numpy", "typer", "rich")
-EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 
 
 @plainly

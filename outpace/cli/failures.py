@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
+from importlib.metadata import PackageNotFoundError, requires
 from typing import Annotated, ParamSpec
 
 import typer
 
 P = ParamSpec("P")
+EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
 
@@ -52,10 +55,24 @@ def sentence(error: Exception) -> tuple[str, int]:
     if isinstance(error, ValueError):
         return text, BAD_INPUT
     if isinstance(error, ModuleNotFoundError):
-        return f"{text}: install what is missing with pip", FAILED
+        return missing(error), FAILED
     if isinstance(error, OSError):
         return text, FAILED
     return f"the run failed with {type(error).__name__}: {text} (--debug shows where)", FAILED
+
+
+def missing(error: ModuleNotFoundError) -> str:
+    """Which extra brings the module that is not there."""
+    module = (error.name or "").partition(".")[0]
+    try:
+        wanted = requires("outpace") or []
+    except PackageNotFoundError:
+        wanted = []
+    for line in wanted:
+        package, extra = re.split(r"[\s\[<>=!~;]", line, maxsplit=1)[0], EXTRA.search(line)
+        if extra and package.replace("-", "_").startswith(module):
+            return f"{module} is not installed: pip install 'outpace[{extra[1]}]'"
+    return f"{module} is not installed: pip install {module}"
 
 
 def out_of_memory(error: Exception, text: str) -> bool:

@@ -32,7 +32,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
         for row in (columns, *rows):
             typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         return
-    table = Table(*columns, title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, no_wrap=index == 0)  # names are never cut
     for row in rows:
         table.add_row(*row)
     console.print(table)

@@ -80,7 +80,7 @@ def named(args: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
 
 
 def recommended(path: Path) -> tuple[Recipe, dict[str, Any]]:
-    """A method as `outpace bench` recommends it: {"method": ..., "options": {...}}."""
+    """A method as `outpace bench` recommends it: {"method": ..., "options": {...}, "draft": ...}."""
     from outpace.recipes import get
 
     try:
@@ -91,7 +91,11 @@ def recommended(path: Path) -> tuple[Recipe, dict[str, Any]]:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("method"), str):
         raise ValueError(f'{path} names no method: it should hold {{"method": ..., "options": {{...}}}}')
-    return get(found["method"]), dict(found.get("options") or {})
+    recipe, options = get(found["method"]), dict(found.get("options") or {})
+    name = next((name for name in ("draft", "drafts") if name in recipe.options), None)
+    if name and found.get("draft"):
+        options.setdefault(name, found["draft"])
+    return recipe, options
 
 
 def switches(recipe: Recipe) -> set[str]:

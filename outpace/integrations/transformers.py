@@ -95,9 +95,9 @@ class Decoder:
         if streamer is not None:
             streamer.end()
         sequences = rows.sequences(generation_config)
-        return (
-            GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
-        )
+        if generation_config.return_dict_in_generate:
+            return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
+        return sequences
 
     def _open(self, value: Any, stack: ExitStack) -> HFTarget:
         if isinstance(value, HFTarget):

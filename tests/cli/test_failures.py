@@ -159,6 +159,17 @@ def test_a_failed_run_keeps_what_was_finished(outpace_, tiny, monkeypatch):
     assert [each["prompt"] for each in json.loads(result.stdout)["results"]] == ["def"]
 
 
+def test_a_missing_extra_is_named(monkeypatch):
+    from outpace.cli import failures
+
+    lines = ["torch>=2", 'matplotlib>=3.9 ; extra == "report"', 'faiss-cpu>=1 ; extra == "retrieval"']
+    monkeypatch.setattr(failures, "requires", lambda package: lines)
+    for module, extra in (("matplotlib.pyplot", "report"), ("faiss", "retrieval")):
+        sentence, code = failures.sentence(ModuleNotFoundError(f"No module named {module!r}", name=module))
+        assert (f"pip install 'outpace[{extra}]'" in sentence, code) == (True, 1)
+    assert "pip install antigravity" in failures.missing(ModuleNotFoundError(name="antigravity"))
+
+
 def test_debug_shows_the_traceback(outpace_, tiny):
     result = outpace_("generate", "def", *PLAIN, "--target", "./nothing-here", "--debug")
     assert isinstance(result.exception, ValueError)

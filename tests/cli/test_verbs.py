@@ -94,10 +94,9 @@ def test_options_of_a_method_stand_anywhere(outpace_, tiny, arguments):
 
 
 def test_what_bench_recommends_can_be_used(outpace_, tiny, tmp_path):
-    (tmp_path / "best.json").write_text(json.dumps({"method": "mcsd", "options": {"widths": [2, 1]}}))
-    result = outpace_(
-        "generate", "def", "--method", "@best.json", "--target", tiny.target, "--draft", tiny.draft, *FEW, "--json"
-    )
+    found = {"method": "mcsd", "options": {"widths": [2, 1]}, "draft": tiny.draft, "reason": "it is fast"}
+    (tmp_path / "best.json").write_text(json.dumps(found))
+    result = outpace_("generate", "def", "--method", "@best.json", "--target", tiny.target, *FEW, "--json")
     assert json.loads(result.stdout)["results"][0]["method"] == "mcsd"
 
 
