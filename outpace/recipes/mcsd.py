@@ -2,7 +2,8 @@
 
 New here: nothing. Reuses: LM, Rejection, Fixed. Exact at any temperature. `widths[d]` children are drawn at depth d,
 without replacement unless `replace`. `naive` verifies by matching, as the paper's simplest variant does. At
-temperature 0 the candidates are the likeliest tokens and carry no claim.
+temperature 0 the candidates are the likeliest tokens and carry no claim. `parents` names a tree of any shape in place
+of `widths`: the parent of each draft node, 0 being the root.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -19,8 +20,9 @@ def mcsd(
     *,
     draft: Target,
     widths: tuple[int, ...] = (4, 2, 2),
+    parents: tuple[int, ...] = (),
     replace: bool = False,
     naive: bool = False,
 ) -> Parts:
-    verifier = Match() if naive else Rejection()
-    return Parts(target, LM(draft, replace=replace), verifier, Fixed(Shape.branching(widths)))
+    shape = Shape(parents) if parents else Shape.branching(widths)
+    return Parts(target, LM(draft, replace=replace), Match() if naive else Rejection(), Fixed(shape))

@@ -10,17 +10,15 @@ from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Parts, Plan, Target, Verifier
 from outpace.core.grower import Grower
 from outpace.core.noise import Key
 from outpace.core.tree import Shape
-from outpace.decode import Session
 from outpace.drafters.lm import LM
 from outpace.drafters.together import Together
-from outpace.law.enumerate import Branch, EnumeratedNoise
+from outpace.law.acceptance import expected_accepted
 from outpace.models.toy import Table
-from outpace.sampling.law import TargetLaw
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
@@ -33,23 +31,7 @@ def flat(*law: float) -> Table:
 
 
 def accepted(target: Target, drafter: Callable[[], Drafter], verifier: Verifier, shape: Shape) -> float:
-    """Expected number of draft tokens accepted in one step, over every outcome."""
-    pending, total, mass = [Branch((), 0)], 0.0, 0.0
-    while pending:
-        branch = pending.pop()
-        session = Session(
-            Parts(target, drafter(), verifier, Fixed(shape)),
-            [torch.tensor([0])],
-            [Sampling(temperature=1.0, max_tokens=shape.depth + 1)],
-            TargetLaw,
-            noise=lambda _, turns, lengths, branch=branch: EnumeratedNoise([branch], turns, lengths),
-        )
-        step = next(session.steps())
-        total += branch.chance * (len(step.emitted[0]) - 1)
-        mass += branch.chance
-        pending += [Branch(script, 0) for script in branch.left_open]
-    assert mass == pytest.approx(1, abs=1e-12)
-    return total
+    return expected_accepted(lambda: Parts(target, drafter(), verifier, Fixed(shape)), shape.depth)
 
 
 P, Q = flat(1 / 3, 2 / 3), flat(2 / 3, 1 / 3)

@@ -1,0 +1,68 @@
+"""The lazy law: what it computes, for whom, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from outpace.core.context import Context, Sampling
+from outpace.core.contracts import Scores
+from outpace.core.noise import KeyedNoise
+from outpace.core.tree import Forest, TokenTree
+from outpace.models.toy import Table
+from outpace.sampling.law import TargetLaw
+from outpace.sampling.warp import warp
+
+FOREST = Forest.of((-1, -1, 0, 0, 2), 2)
+SAMPLING = (Sampling(1.0), Sampling(0.0))
+
+
+def law(logits: torch.Tensor, sampling: tuple[Sampling, ...] = SAMPLING, **options: object) -> TargetLaw:
+    noise = KeyedNoise([3, 4], [1, 1], [2, 3])
+    tokens = (torch.tensor([5, 1]), torch.tensor([6, 7, 2]))
+    ctx = Context(tokens, (2, 3), (9, 9), (0, 1), Table(2).open(2, 9), sampling, noise)
+    return TargetLaw(Scores(0, logits), TokenTree(torch.tensor([1, 2, 3, 4, 0]), FOREST), ctx, **options)
+
+
+def random_logits() -> torch.Tensor:
+    return torch.randn(5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("nodes", [None, [4, 0], [1]])
+def test_laws_are_those_of_each_nodes_own_row(nodes: list[int] | None) -> None:
+    logits = random_logits()
+    expected = warp(logits, [SAMPLING[row] for row in FOREST.rows])
+    assert torch.equal(law(logits).probs(nodes), expected if nodes is None else expected[nodes])
+
+
+def test_choices_are_the_same_whatever_is_asked_with_them() -> None:
+    logits, noise = random_logits(), KeyedNoise([3, 4], [1, 1], [2, 3])
+    together = law(logits).choose(None, noise)
+    assert together == [law(logits).choose([node], noise)[0] for node in range(5)]
+    assert together[1] == int(logits[1].argmax())
+
+
+def test_greedy_rows_never_build_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outpace.sampling.law.warp", None)
+    logits = random_logits()
+    chosen = law(logits, (Sampling(0.0),) * 2).choose(None, KeyedNoise([1, 2], [1, 1], [1, 1]))
+    assert chosen == logits.argmax(-1).tolist()
+
+
+def test_processors_see_each_nodes_own_history() -> None:
+    seen: list[list[int]] = []
+
+    def processor(history: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        seen.append(history[0].tolist())
+        return logits
+
+    law(random_logits(), processor=processor).probs(None)
+    assert seen == [[5, 1], [6, 7, 2], [5, 1, 3], [5, 1, 4], [5, 1, 3, 0]]
+
+
+@pytest.mark.parametrize("sampling", [SAMPLING, (Sampling(0.0),) * 2])
+def test_nan_logits_are_one_clear_sentence(sampling: tuple[Sampling, ...]) -> None:
+    logits = random_logits()
+    logits[3, 2] = float("nan")
+    with pytest.raises(FloatingPointError, match="NaN logits.*--dtype float32"):
+        law(logits, sampling).choose(None, KeyedNoise([1, 2], [1, 1], [1, 1]))
