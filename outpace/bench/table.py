@@ -92,16 +92,19 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             if not shown:
                 continue
             first = max(shown, key=lambda row: row.prompts)
-            heat = "all temperatures" if temperature is None else f"temperature {temperature:g}"
+            about = heading(workload, temperature)
             everything = next((r for r in rows if _same(r, first) and r.selection == ALL), first)
-            title = (
-                f"{workload}, {heat}: {first.prompts} of {everything.prompts} prompts, {SELECTIONS[first.selection]}"
-            )
+            title = f"{about}: {first.prompts} of {everything.prompts} prompts, {SELECTIONS[first.selection]}"
             found.append(_table(title, SPEED, shown))
             inside = [row for row in shown if row.counts]
             if inside:
-                found.append(_table(f"{workload}, {heat}: inside a step", INSIDE, inside))
+                found.append(_table(f"{about}: inside a step", INSIDE, inside))
     return found
+
+
+def heading(workload: str, temperature: float | None) -> str:
+    """What a group of rows is about."""
+    return f"{workload}, " + ("all temperatures" if temperature is None else f"temperature {temperature:g}")
 
 
 def _same(row: Row, other: Row) -> bool:

@@ -42,18 +42,16 @@ def bench(
     json: Annotated[Path | None, Option(help="Write everything that was measured here.")] = None,
     markdown: Annotated[Path | None, Option(help="Write the tables here.")] = None,
     recommend: Annotated[Path | None, Option(help="Write the recommendation here, for --method @FILE.")] = None,
-    out: Annotated[Path | None, Option(help="A folder for all three: bench.json, bench.md, method.json.")] = None,
+    html: Annotated[Path | None, Option(help="Write a page with charts here.")] = None,
+    out: Annotated[Path | None, Option(help="A folder for all: bench.json, bench.md, bench.html, method.json.")] = None,
     debug: Debug = False,
 ) -> None:
     """Time methods side by side on your model, prompts and machine."""
     if peer not in (None, "transformers"):
         raise ValueError(f"there is no peer {peer!r}: --peer takes transformers")
     if out:
-        json, markdown, recommend = (
-            json or out / "bench.json",
-            markdown or out / "bench.md",
-            recommend or out / "method.json",
-        )
+        json, markdown = json or out / "bench.json", markdown or out / "bench.md"
+        html, recommend = html or out / "bench.html", recommend or out / "method.json"
     heats = _temperatures(temperature)
 
     from outpace.bench import provenance
@@ -70,7 +68,7 @@ def bench(
         )
         say(f"{len(measurement.cases)} prompts, {measurement.total} runs")
         _measure(measurement, loaded.targets)
-        _report(measurement, json, markdown, recommend)
+        _report(measurement, json, {markdown: _markdown, html: _html}, recommend)
 
 
 def say(line: str) -> None:
@@ -201,7 +199,17 @@ def _measure(measurement: Measurement, targets: dict[str, Any]) -> None:
         measurement.measure(targets, after=lambda run: tell(run.contender, 1), stage=lambda what: tell(what, 0))
 
 
-def _report(measurement: Measurement, json: Path | None, markdown: Path | None, recommend: Path | None) -> None:
+def _markdown(measurement: Measurement, rows: Any) -> str:
+    return measurement.to_markdown(rows)
+
+
+def _html(measurement: Measurement, rows: Any) -> str:
+    from outpace.bench.html import page
+
+    return page(measurement, rows)
+
+
+def _report(measurement: Measurement, json: Path | None, pages: dict[Path | None, Any], recommend: Path | None) -> None:
     from outpace.bench.measurement import write_json
     from outpace.bench.table import NOTE, tables
     from outpace.bench.terminal import show
@@ -209,9 +217,10 @@ def _report(measurement: Measurement, json: Path | None, markdown: Path | None, 
     rows = measurement.rows()
     if json:
         write_json(json, measurement.to_json(rows))
-    if markdown and rows:
-        markdown.parent.mkdir(parents=True, exist_ok=True)
-        markdown.write_text(measurement.to_markdown(rows), encoding="utf-8")
+    for path, write in pages.items():
+        if path and rows:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(write(measurement, rows), encoding="utf-8")
     show(tables(rows))
     for name, why in measurement.failed.items():
         say(f"{name} was left out: {why}")

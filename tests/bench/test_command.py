@@ -58,6 +58,8 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     assert any(row["headline"] for row in data["results"])
     assert advice["method"] in ("autoregressive", "prompt-lookup", "speculative-sampling")
     assert "| method |" in (tmp_path / "out" / "bench.md").read_text()
+    page = (tmp_path / "out" / "bench.html").read_text()
+    assert page.count("<svg") == 3 and "http" not in page  # one chart a temperature and one for both; self-contained
     assert "Recommendation: " in done.output and "counts the bonus token" in done.output
 
 
