@@ -58,3 +58,14 @@ def test_a_layer_that_is_not_there_is_refused(tiny):
     target = HFTarget(tiny("llama"))
     with pytest.raises(ValueError, match="there is no layer 7: layers are 0 to 1"):
         target.score(TokenTree.roots(torch.tensor([7])), (0,), target.open(1, 16), Want(hidden=frozenset({7})))
+
+
+def test_the_head_multiplies_nothing_while_a_prompt_is_read(tiny):
+    model = tiny("llama")
+    target = HFTarget(model)
+    rows = []
+    model.lm_head.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[1]))
+    cache = target.open(1, 16)
+    target.prefill([Prompt(torch.tensor([5, 6, 7, 8]))], (0,), cache, Want(hidden=frozenset({-1})))
+    target.score(TokenTree.roots(torch.tensor([8])), (0,), cache, gap=[torch.tensor([8, 9])])
+    assert rows == [0, 1]
