@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outpace.api.model import Model, opener, room, wrap
+from outpace.api.model import Model, drafts_reach, opener, room, wrap
 from outpace.api.prompts import Prompt, encode, listed
 from outpace.api.run import Result, Run
 from outpace.api.settings import Settings, settle
@@ -116,8 +116,12 @@ def prepare(
     if settings.stop and model.tokenizer is None:
         raise ValueError("stop strings need a tokenizer: pass tokenizer=...")
     rows = seeds(seed, len(tokens))
+    left = room(model, tokens)
     values = configure(recipe, model.target, options, opener(model, stack))
-    return Job(model, tokens, rows, room(model, tokens), settings, recipe, values)
+    drafts_reach(
+        values, max(len(prompt) + min(settings.max_tokens, most) for prompt, most in zip(tokens, left, strict=True))
+    )
+    return Job(model, tokens, rows, left, settings, recipe, values)
 
 
 def resolve(method: Any) -> Recipe:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from outpace.core.contracts import Target
@@ -29,7 +30,7 @@ class Model:
 
 
 def load(
-    target: str,
+    target: str | Path,
     *,
     dtype: str = "auto",
     device: str | None = None,
@@ -41,14 +42,14 @@ def load(
     if threads is not None and threads < 1:
         raise ValueError(f"threads is {threads}; use at least one")
     loaded, tokenizer = load_target(
-        resolve(target),
+        resolve(str(target)),
         dtype=dtype,
         device=device,
         revision=revision,
         trust_remote_code=trust_remote_code,
         threads=threads,
     )
-    return Model(target, loaded, tokenizer, loaded.model.generation_config)
+    return Model(str(target), loaded, tokenizer, loaded.model.generation_config)
 
 
 def wrap(target: Any, stack: ExitStack, tokenizer: Any = None) -> Model:
@@ -57,7 +58,7 @@ def wrap(target: Any, stack: ExitStack, tokenizer: Any = None) -> Model:
 
     if isinstance(target, Model):
         return target
-    if isinstance(target, str):
+    if isinstance(target, str | Path):
         return load(target)
     if isinstance(target, HFTarget):
         return Model(type(target.model).__name__, target, tokenizer, target.model.generation_config)
@@ -74,7 +75,7 @@ def opener(target: Model, stack: ExitStack) -> Any:
     """How a recipe's other models are opened: checked to speak the target's tokens."""
 
     def open_model(value: Any) -> Target:
-        if not isinstance(value, str | Model) and hasattr(value, "score") and hasattr(value, "vocab"):
+        if not isinstance(value, str | Path | Model) and hasattr(value, "score") and hasattr(value, "vocab"):
             return value
         model = wrap(value, stack)
         same_tokens(target, model)
@@ -98,6 +99,18 @@ def same_tokens(target: Model, draft: Model) -> None:
         f"({len(differing)} differ: {word!r} is {places[0]} in the draft and {places[1]} in the target): "
         "use a smaller model of the target's own family, or a method that needs no model such as prompt-lookup"
     )
+
+
+def drafts_reach(values: Mapping[str, Any], needed: int) -> None:
+    """Refuse a draft model that cannot read as far as the text will go."""
+    for name, value in values.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            limit = getattr(each, "max_length", None)
+            if isinstance(limit, int) and limit < needed:
+                raise ValueError(
+                    f"the {name} model reads at most {limit} tokens, but prompt and answer may have {needed}: "
+                    "ask for fewer tokens (max_tokens) or use another draft"
+                )
 
 
 def room(model: Model, prompts: Sequence[Sequence[int]]) -> list[int]:

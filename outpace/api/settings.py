@@ -137,7 +137,7 @@ def processors(defaults: Any, *, sampled: bool) -> list[Callable[[Any, Any], Any
 
     found: list[LogitsProcessor] = []
     if _or(defaults.repetition_penalty, 1.0) != 1:
-        found.append(RepetitionPenaltyLogitsProcessor(defaults.repetition_penalty))
+        found.append(RepetitionPenaltyLogitsProcessor(float(defaults.repetition_penalty)))
     if defaults.no_repeat_ngram_size:
         found.append(NoRepeatNGramLogitsProcessor(defaults.no_repeat_ngram_size))
     if defaults.bad_words_ids:

@@ -185,6 +185,14 @@ def test_a_draft_that_speaks_another_language_is_refused(loaded, tiny):
         outpace.generate(loaded[0], "def", draft=tiny.lookalike)
 
 
+def test_a_draft_that_reads_less_far_is_refused_only_where_it_matters(loaded, monkeypatch):
+    target, draft = loaded
+    monkeypatch.setattr(draft.target, "max_length", 20)
+    outpace.generate(target, [5] * 10, draft=draft, max_tokens=10)
+    with pytest.raises(ValueError, match="draft model reads at most 20 tokens, but prompt and answer may have 21"):
+        outpace.generate(target, [5] * 10, draft=draft, max_tokens=11)
+
+
 def test_no_model_at_all():
     with pytest.raises(ValueError, match="a int is no model"):
         outpace.generate(3, "def", "prompt-lookup")
