@@ -1,0 +1,100 @@
+"""On the zoo's real models, in float64: what holds token for token, not only in law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from outpace.controllers.confidence import Confidence
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import Sampling
+from outpace.core.contracts import Drafter, Parts
+from outpace.core.tree import Shape
+from outpace.drafters.lm import LM
+from outpace.drafters.ngram import NGram
+from outpace.drafters.nothing import Nothing
+from outpace.drafters.synthetic import Synthetic
+from outpace.drafters.together import Together
+from outpace.law.texts import texts
+from outpace.models.hf import HFTarget, load
+from outpace.models.names import resolve
+from outpace.recipes import find
+from outpace.verifiers.match import Match
+
+TEXTS = (
+    "def read(path):\n    with open(path) as file:\n        return file.read()\n\n\ndef write(path, text):\n",
+    "class",
+    "for name, value in sorted(table.items()):\n    print(name, value)\n" * 3,
+)
+TOKENS = 24
+
+
+@cache
+def zoo(name: str) -> HFTarget:
+    return load(resolve(f"zoo:{name}"), dtype="float64")[0]
+
+
+@cache
+def prompts() -> tuple[tuple[int, ...], ...]:
+    tokenizer = load(resolve("zoo:target"), dtype="float64")[1]
+    return tuple(tuple(tokenizer(text)["input_ids"]) for text in TEXTS)
+
+
+def sampling(temperature: float) -> list[Sampling]:
+    return [Sampling(temperature, top_p=0.95, max_tokens=TOKENS, seed=row) for row in range(len(TEXTS))]
+
+
+@cache
+def plain(temperature: float) -> list[list[int]]:
+    return texts(Parts(zoo("target"), Nothing(), Match(), Fixed(0)), prompts(), sampling(temperature))
+
+
+CHAIN, TREE = Fixed(4), Fixed(Shape.branching((3, 2, 1)))
+DRAFTERS: dict[str, Callable[[], tuple[Drafter, Fixed | Confidence]]] = {
+    "sampled chain": lambda: (LM(zoo("draft")), CHAIN),
+    "greedy chain": lambda: (LM(zoo("draft"), sampled=False), CHAIN),
+    "stopped when unsure": lambda: (LM(zoo("draft")), Confidence(6, 0.4)),
+    "sampled tree": lambda: (LM(zoo("draft")), TREE),
+    "independent draws": lambda: (LM(zoo("draft"), replace=True), TREE),
+    "likeliest tree": lambda: (LM(zoo("draft"), sampled=False), TREE),
+    "the target itself": lambda: (LM(zoo("target")), CHAIN),
+    "n-grams": lambda: (NGram(3, clip=True), Fixed(8)),
+    "model and n-grams": lambda: (Together([LM(zoo("draft"), sampled=False), NGram(2, clip=True)]), CHAIN),
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_matching_gives_plain_text_under_the_same_seed(name: str, temperature: float) -> None:
+    drafter, controller = DRAFTERS[name]()
+    parts = Parts(zoo("target"), drafter, Match(), controller)
+    assert texts(parts, prompts(), sampling(temperature)) == plain(temperature)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.6, 1.0])
+def test_synthetic_drafts_give_plain_text(rate: float) -> None:
+    whole = [[*prompt, *text] for prompt, text in zip(prompts(), plain(0.7), strict=True)]
+    parts = Parts(zoo("target"), Synthetic(whole, rate), Match(), CHAIN)
+    assert texts(parts, prompts(), sampling(0.7)) == plain(0.7)
+
+
+@cache
+def built(name: str) -> Callable[[], Parts]:
+    recipe = find()[name]
+    models = {"draft": zoo("draft"), "drafts": (zoo("draft"),)}
+    return lambda: recipe.build(zoo("target"), **{key: models[key] for key in recipe.options if key in models})
+
+
+@pytest.mark.parametrize("name", sorted(find()))
+def test_every_recipe_gives_plain_greedy_text(name: str) -> None:
+    assert texts(built(name)(), prompts(), sampling(0.0)) == plain(0.0)
+
+
+@pytest.mark.parametrize("name", sorted(find()))
+def test_a_row_alone_says_what_it_says_in_a_ragged_batch(name: str) -> None:
+    settings = sampling(0.9)
+    together = texts(built(name)(), prompts(), settings)
+    for row, prompt in enumerate(prompts()):
+        assert texts(built(name)(), [prompt], settings[row : row + 1]) == [together[row]]
