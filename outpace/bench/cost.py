@@ -11,7 +11,7 @@ import torch
 
 from outpace.core.contracts import Cache, Forest, Prompt, Target, TokenTree, Want
 
-SIZES = (1, 2, 4, 8, 16)
+SIZES = (1, 2, 4, 8, 16, 32)
 
 
 class CostCurve:

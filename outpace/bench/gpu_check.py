@@ -77,7 +77,11 @@ def prepare(given: argparse.Namespace) -> tuple[Measurement, dict[str, HFTarget]
 def main(arguments: Sequence[str] | None = None) -> int:
     given = options(arguments)
     began = monotonic()
-    measurement, targets = prepare(given)
+    try:
+        measurement, targets = prepare(given)
+    except ValueError as error:  # a model that is not there, a method that does not exist
+        print(f"gpu_check: {error}", file=sys.stderr)
+        return 2
 
     def in_time(run: Run) -> None:
         if monotonic() - began > given.seconds:
@@ -88,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_json(given.out / "gpu.json", measurement.to_json(rows))
     (given.out / "gpu.md").write_text(measurement.to_markdown(rows), encoding="utf-8")
     print("\n\n".join(map(plain_text, tables(rows))))
+    if measurement.error:
+        raise measurement.error
     print(f"{len(measurement.runs)} of {measurement.total} runs in {monotonic() - began:.0f} s; {given.out / 'gpu.md'}")
     return 0 if rows else 1
 

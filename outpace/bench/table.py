@@ -9,12 +9,13 @@ from outpace.bench.metrics import PARTS
 from outpace.bench.spread import Interval
 from outpace.bench.summary import ALL, SELECTIONS, Row, headline
 
-SHOWN_POSITIONS = 6
+SHOWN_POSITIONS = 5
 NOTE = (
     "mean acceptance length counts the bonus token (plain decoding has 1.00); acceptance is accepted / drafted tokens; "
     "by position is unconditional, among steps that drafted; intervals are 95 % bootstrap over prompts and rounds; "
     "efficiency is the speedup without prompt reading / what acceptance and the measured cost of forwards allow; "
-    "repetition is the share of repeated 4-grams; differs counts greedy texts unlike plain decoding's."
+    "repeats is the share of 4-grams that occurred before; differs counts greedy texts unlike plain decoding's "
+    "(@ the median position of their first difference)."
 )
 
 
@@ -52,7 +53,7 @@ def _positions(row: Row) -> str:
 def _differs(row: Row) -> str:
     if row.different is None:
         return "-"
-    return f"{row.different}/{row.compared}" + (f" at {row.first_difference:.0f}" if row.different else "")
+    return f"{row.different}/{row.compared}" + (f"@{row.first_difference:.0f}" if row.different else "")
 
 
 def _time(part: str) -> Callable[[Row], str]:
@@ -69,7 +70,7 @@ SPEED: tuple[Column, ...] = (
     ("speedup (95 %)", lambda row: spread(row.speedup)),
     ("mean acceptance length", lambda row: number(row.counts.mean_acceptance_length) if row.counts else "-"),
     ("efficiency", lambda row: number(row.efficiency)),
-    ("repetition", lambda row: percent(row.repetition)),
+    ("repeats", lambda row: percent(row.repetition)),
     ("differs", _differs),
 )
 INSIDE: tuple[Column, ...] = (
@@ -79,7 +80,7 @@ INSIDE: tuple[Column, ...] = (
         lambda row: percent(row.counts.accepted / row.counts.drafted) if row.counts and row.counts.drafted else "-",
     ),
     ("by position, %", _positions),
-    *((f"{part}, ms/step", _time(part)) for part in PARTS),
+    *((part, _time(part)) for part in PARTS),
 )
 
 
@@ -98,7 +99,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             found.append(_table(title, SPEED, shown))
             inside = [row for row in shown if row.counts]
             if inside:
-                found.append(_table(f"{about}: inside a step", INSIDE, inside))
+                found.append(_table(f"{about}: inside a step, the last {len(PARTS)} in milliseconds", INSIDE, inside))
     return found
 
 

@@ -29,14 +29,19 @@ def show(tables: Sequence[Table]) -> None:
     if not sys.stdout.isatty():
         print("\n\n".join(map(plain_text, tables)), flush=True)
         return
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as Drawn
 
     console = Console()
     for table in tables:
-        drawn = Drawn(title=table.title, title_justify="left", caption=table.note or None, caption_justify="left")
+        drawn = Drawn(title=table.title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
         for index, column in enumerate(table.columns):
-            drawn.add_column(column, justify="right" if index else "left", overflow="fold")
+            # numbers stay whole, words of the head may wrap, and the name gets what is left
+            widest = max([*map(len, column.split()), *(len(row[index]) for row in table.rows)])
+            drawn.add_column(
+                column, justify="right" if index else "left", overflow="fold", width=widest if index else None
+            )
         for row in table.rows:
             drawn.add_row(*row)
         console.print(drawn)

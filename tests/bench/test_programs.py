@@ -45,6 +45,11 @@ def test_a_short_check_writes_what_it_has(tiny: Any, tmp_path: Path, capsys: pyt
     assert "1 of" in capsys.readouterr().out and "Interrupted" in (tmp_path / "gpu.md").read_text()
 
 
+def test_a_short_check_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_check.main(["--target", str(tmp_path / "nowhere"), "--draft", "x", "--out", str(tmp_path)]) == 2
+    assert "there is no checkpoint folder" in capsys.readouterr().err
+
+
 def row(method: str, speed: float, **fields: Any) -> dict[str, Any]:
     interval = {"median": speed, "low": speed / 2, "high": speed * 2}
     return {

@@ -16,6 +16,7 @@ from outpace.bench.recommend import Choice, recommend
 from outpace.bench.run import Case, Run, Trial
 from outpace.bench.summary import ALL, VARIED, Row, headline, summarise
 from outpace.bench.table import markdown, plain_text, tables
+from outpace.bench.terminal import progress, show
 from outpace.core.context import Sampling
 from outpace.core.tree import Forest
 
@@ -134,6 +135,21 @@ def test_a_method_with_another_law_and_a_peer_are_never_recommended() -> None:
     peer = {"plain": CHOICES["plain"]}
     assert recommend(headline(rows_of(*paired(0.5)), "all", 0.0), peer).method == "autoregressive"
     assert recommend([], CHOICES).reason == "do not speculate: no method was measured to the end."
+
+
+def test_numbers_stay_whole_on_a_terminal_of_eighty_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    names = (Named("plain"), Named("a-method-with-a-long-name:depth=10,longest=3"))
+    runs = [made for p in range(4) for made in (run("plain", p, 1.0), run(names[1].name, p, 0.5))]
+    show(tables(rows_of(*runs, contenders=names)))
+    with progress(2) as tell:
+        tell("working", 1)
+    printed = capsys.readouterr().out
+    assert "differs" in printed and "overhead" in printed and "2.00 (2.00-2.00)" in printed
 
 
 def test_tables_say_which_prompts_they_are_about_and_what_is_counted() -> None:
