@@ -13,16 +13,19 @@ from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizer
 from outpace.zoo import evaluate, tasks
 from outpace.zoo.cards import make_card, read_card, write_card
 from outpace.zoo.corpus import Corpus, read_corpus
-from outpace.zoo.data import Stream, encode_documents
-from outpace.zoo.distill import Pool, Teaching, borrow_embedding, make_pool
+from outpace.zoo.data import Stream, encode_documents, encode_task
+from outpace.zoo.distill import Pool, Teaching, make_pool
+from outpace.zoo.embedding import counted_embedding
+from outpace.zoo.induction import install_induction
 from outpace.zoo.models import SHAPES, make_config
 from outpace.zoo.tokenizer import END, PAD, token_id, train_tokenizer
 from outpace.zoo.train import Settings, Trainer, next_token_loss
 
 STEPS = 4000  # when neither steps nor minutes are given
+COUNTED_TASKS = 1500  # of each kind, beside the corpus, for the bigram counts
 TOKENIZER_TASKS = 2000  # of each kind, beside the corpus
 POOL_LENGTH = 256  # tokens a row
-OWN_ROWS, READ_ROWS = 600, 1800  # of the draft's pool: the target's own text, training text
+OWN_ROWS, READ_ROWS = 100, 200  # of the draft's pool: the target's own text, training text
 DATA = {
     "target": "The standard library's source of the running Python, and generated arithmetic, edit and chat tasks.",
     "draft": "Distilled from zoo:target (forward KL and total variation, its whole law at every token) on training "
@@ -39,6 +42,17 @@ def make_tokenizer(out: Path, corpus: Corpus) -> PreTrainedTokenizerFast:
         texts = [*corpus.train, *("\n".join([*task.turns, task.answer]) for task in drawn)]
         train_tokenizer(texts).save_pretrained(folder)
     return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def head_start(model: LlamaForCausalLM, documents: list[list[int]], tokenizer: PreTrainedTokenizerFast) -> None:
+    """Gives a fresh model what need not be learned: counted bigrams and two heads that copy."""
+    pick = random.Random(1)
+    drawn = [encode_task(tasks.make(kind, pick), tokenizer)[0] for kind in tasks.KINDS for _ in range(COUNTED_TASKS)]
+    ids = torch.tensor([token for document in [*documents, *drawn] for token in document])
+    with torch.no_grad():
+        table = model.lm_head.weight
+        table.copy_(counted_embedding(ids, table.shape[0], table.shape[1], seed=0))
+    install_induction(model)
 
 
 def ship(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> LlamaForCausalLM:
@@ -82,8 +96,12 @@ def build(
     device: str = "cpu",
     seed: int = 0,
     resume: bool = False,
+    note: str = "",
 ) -> Path:
-    """Trains one model into `out/name` and returns that folder; a draft needs its target in `out/target`."""
+    """Trains one model into `out/name` and returns that folder; a draft needs its target in `out/target`.
+
+    Weights are bfloat16 safetensors; `note` goes into the card.
+    """
     if name not in SHAPES:
         raise ValueError(f"The zoo has no model {name!r}; it can build {' and '.join(SHAPES)}.")
     run = out / "runs" / name
@@ -95,7 +113,7 @@ def build(
     config = make_config(name, len(tokenizer), token_id(tokenizer, END), token_id(tokenizer, PAD))
     length = steps or (10**9 if minutes else STEPS)
     if name == "target":
-        settings = Settings(length, minutes, seed=seed, shallow=0.6)
+        settings = Settings(length, minutes, seed=seed, shallow=0.9)
         trainer = Trainer(config, stream, next_token_loss, settings, run, device)
     else:
         target = load(out / "target", device)
@@ -103,12 +121,13 @@ def build(
         trainer = Trainer(
             config, make_draft_pool(target, stream, tokenizer, run), Teaching(target), settings, run, device
         )
-        borrow_embedding(trainer.model, target)
-    trainer.resume()
+    if not trainer.resume():
+        head_start(trainer.model, stream.documents, tokenizer)
     model = ship(trainer.run(name), tokenizer, out / name)
     options = "".join(f" --{key} {value}" for key, value in (("steps", steps), ("minutes", minutes)) if value)
     command = f"python -m outpace.zoo.build {name}{options} --seed {seed} --device {device}"
     card = make_card(name, model, tokenizer, corpus, trainer, command=command, data=DATA[name], device=device)
+    card["note"] = note
     if name == "draft":
         card["pair"] = evaluate.overlap(load(out / "target"), model, corpus.held_out, tokenizer)
         write_card(out / "target", {**read_card(out / "target"), "pair": card["pair"]})
@@ -126,6 +145,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="continue a run that was stopped")
+    parser.add_argument("--note", default="", help="a sentence for the card")
     given = parser.parse_args()
     folder = build(
         given.name,
@@ -135,6 +155,7 @@ def main() -> None:
         device=given.device,
         seed=given.seed,
         resume=given.resume,
+        note=given.note,
     )
     print(f"{folder} is ready; its card is {folder / 'README.md'}")
 

@@ -60,6 +60,7 @@ def make_card(
         "seed": trainer.settings.seed,
         "command": command,
         "held_out_loss": evaluate.losses(model, corpus.held_out, tokenizer),
+        "held_out_tasks_of_a_kind": evaluate.NUM_TASKS,
         "held_out_accuracy": evaluate.accuracy(model, tokenizer),
         "repetition": evaluate.repetition(model, corpus.held_out, tokenizer),
     }
@@ -85,9 +86,13 @@ def page(card: dict[str, Any]) -> str:
         f"Python {card['python']}, torch {card['torch']}, seed {card['seed']}. "
         f"Corpus of {card['corpus_files']} files, sha256 `{card['corpus_sha256']}`.",
         f"```\n{card['command']}\n```",
+        *([card["note"]] if card.get("note") else []),
         "All numbers below are measured on the weights in this folder, computing in float32.",
         table("held-out loss, nats a token", card["held_out_loss"]),
-        table("held-out tasks answered rightly, greedy", card["held_out_accuracy"]),
+        table(
+            f"held-out tasks answered rightly, greedy, of {card['held_out_tasks_of_a_kind']} each",
+            card["held_out_accuracy"],
+        ),
         table(f"share of repeated {evaluate.GRAM}-grams on held-out code", card["repetition"]),
     ]
     if "pair" in card:

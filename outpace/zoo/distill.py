@@ -23,7 +23,7 @@ from outpace.zoo.data import PROMPT_WEIGHT, Batch, Stream
 TEMPERATURES = (1.0, 1.0, 0.3)  # of the target's own text, in turn: as it is sampled, and nearly greedy
 CODE_PROMPT = 4  # the first of so many parts of a row is code to continue
 TVD_WEIGHT = 2.0
-SAMPLE_ROWS = 96
+SAMPLE_ROWS = 24
 
 
 @dataclass(frozen=True)
@@ -142,13 +142,3 @@ class Teaching:
         distance = 1 - torch.minimum(p, q).sum(-1)
         weights = batch.weights[:, 1:]
         return ((surprise + TVD_WEIGHT * distance) * weights).sum() / weights.sum()
-
-
-@torch.no_grad()
-def borrow_embedding(draft: LlamaForCausalLM, target: LlamaForCausalLM) -> None:
-    """Starts the draft's tied embedding as the best low-rank copy of the target's, at the scale of a fresh one."""
-    table = target.lm_head.weight.float()  # (vocabulary, hidden)
-    size = draft.config.hidden_size
-    left, values, _ = torch.linalg.svd(table - table.mean(0), full_matrices=False)
-    small = left[:, :size] * values[:size]
-    draft.lm_head.weight.copy_(small * (draft.config.initializer_range / small.std()))

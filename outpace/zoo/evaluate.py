@@ -12,9 +12,9 @@ from outpace.zoo.data import Batch, encode_documents, encode_task
 from outpace.zoo.tokenizer import PAD, token_id
 
 DOMAINS = ("code", *tasks.KINDS)
-NUM_TASKS = 100  # of each kind
-CODE_ROWS, CODE_LENGTH = 48, 512  # rows of held-out code, spread over the files
-ANSWER_LENGTH = 240  # tokens; no right answer is longer
+NUM_TASKS = 32  # of each kind
+CODE_ROWS, CODE_LENGTH = 24, 384  # rows of held-out code, spread over the files
+ANSWER_LENGTH = 200  # tokens; hardly a right answer is longer
 GRAM = 4  # words of this many tokens count as repeated when they occurred earlier in the same output
 
 
@@ -99,12 +99,12 @@ def repeated_share(tokens: list[int]) -> float:
 
 
 def repetition(
-    model: LlamaForCausalLM, documents: tuple[str, ...], tokenizer: PreTrainedTokenizerFast, length: int = 128
+    model: LlamaForCausalLM, documents: tuple[str, ...], tokenizer: PreTrainedTokenizerFast, length: int = 96
 ) -> dict[str, float]:
     """Mean repeated share in continuations of held-out code, greedy and at temperature 1, and in the code itself."""
     pick = random.Random(0)
     texts = [ids for ids in encode_documents(documents, tokenizer) if len(ids) > 512]
-    starts = [(ids, pick.randrange(len(ids) - 256)) for ids in texts for _ in range(2)]
+    starts = [(ids, pick.randrange(len(ids) - 256)) for ids in texts]
     prompts = [ids[start : start + 96] for ids, start in starts]
     rows = {
         "greedy": complete(model, tokenizer, prompts, length, temperature=0),

@@ -37,15 +37,15 @@ class Settings:
 
     steps: int
     minutes: float | None = None
-    batch_tokens: int = 4096
+    batch_tokens: int = 2048  # small: few tokens are seen, so many small steps beat few exact ones
     short: int = 256  # row length at first: cheaper, and more documents a step
     long: int = 512  # row length once `lengthen` of the run is over
-    lengthen: float = 0.8
+    lengthen: float = 0.85
     shallow: float = 0.0  # share of the run trained at half the depth
-    warm_up: int = 40  # steps
-    decay: float = 0.85  # share of the run over which the rates fall to zero; long, because runs are short
-    matrix_rate: float = 0.025
-    vector_rate: float = 0.005
+    warm_up: int = 8  # steps
+    decay: float = 0.8  # share of the run over which the rates fall to zero; long, because runs are short
+    matrix_rate: float = 0.02
+    vector_rate: float = 0.002
     save_seconds: float = 120.0
     seed: int = 0
 

@@ -9,7 +9,9 @@ import torch
 from transformers import LlamaConfig
 
 from outpace.zoo.data import MIXTURE, Stream
-from outpace.zoo.distill import Lesson, Pool, Teaching, borrow_embedding, make_pool
+from outpace.zoo.distill import Lesson, Pool, Teaching, make_pool
+from outpace.zoo.embedding import Layout, bigram_log_ratio, counted_embedding
+from outpace.zoo.induction import install_induction
 from outpace.zoo.models import SHAPES, deepen, make_config, make_model, num_parameters
 from outpace.zoo.optimizer import orthogonalize
 from outpace.zoo.tokenizer import train_tokenizer
@@ -109,7 +111,6 @@ def test_a_draft_learns_its_targets_law(tmp_path: Path) -> None:
     teaching = Teaching(target)
     settings = Settings(30, batch_tokens=64, short=16, long=16, warm_up=2)
     run = Trainer(tiny(hidden=16, layers=1), pool, teaching, settings, tmp_path)
-    borrow_embedding(run.model, target)
     lesson = pool.batch(9, 16)
     before = teaching(run.model, lesson).item()
     assert teaching(run.run(), lesson).item() < before
@@ -129,3 +130,27 @@ def test_shapes_keep_to_their_size() -> None:
         with torch.device("meta"):
             size = num_parameters(make_model(make_config(name, 4096, end=0, pad=4), seed=0))
         assert size <= limits[name], (name, size)
+
+
+def test_a_counted_embedding_knows_which_token_follows() -> None:
+    ids = torch.tensor([1, 2, 3, 4] * 200 + [5, 6, 7, 8] * 200)
+    table, layout = counted_embedding(ids, vocabulary=9, size=20, seed=0), Layout(20)
+    assert torch.isfinite(table).all() and table.shape == (9, 20)
+    ratio, total = bigram_log_ratio(ids, 9)
+    assert ratio[1].argmax() == 2 and ratio[7].argmax() == 8 and total[3] == 200
+    assert not table[:, layout.free].any() and len(set(table[:, layout.constant].tolist())) == 1
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_fresh_model_already_copies(name: str) -> None:
+    torch.manual_seed(0)
+    model = make_model(make_config(name, 500, end=0, pad=4), seed=0, num_layers=2)
+    once = torch.randperm(500)[:60]
+    with torch.no_grad():
+        model.lm_head.weight.copy_(
+            counted_embedding(torch.randint(500, (5000,)), 500, model.config.hidden_size, seed=0)
+        )
+        install_induction(model)
+        logits = model(torch.cat([once, once])[None]).logits[0]
+    losses = torch.nn.functional.cross_entropy(logits[:-1], torch.cat([once, once])[1:], reduction="none")
+    assert losses[60:].mean() < losses[:59].mean() - 0.5
