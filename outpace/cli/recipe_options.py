@@ -59,10 +59,18 @@ def chosen(ctx: typer.Context) -> tuple[Recipe, dict[str, Any]]:
 
 def named(args: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
     """The recipe that these arguments name, with the options of its file or of vLLM's JSON."""
+    draft, target = _asked(args, "--draft", "--drafts"), _asked(args, "--target", "-t") or TARGET
+    recipe, options = _named(args, WITH_DRAFT if draft or target == TARGET else WITHOUT_DRAFT)
+    if target == TARGET and draft is None:  # the zoo's models are a pair
+        options = {name: DRAFT for name in ("draft", "drafts") if name in recipe.options} | options
+    return recipe, options
+
+
+def _named(args: Sequence[str], usual: str) -> tuple[Recipe, dict[str, Any]]:
     from outpace.recipes import from_file, get
 
     path, method = _asked(args, "--recipe"), _asked(args, "--method", "-m")
-    config, draft = _asked(args, "--speculative-config"), _asked(args, "--draft")
+    config = _asked(args, "--speculative-config")
     if sum(value is not None for value in (path, method, config)) > 1:
         raise ValueError("give one of --method, --recipe and --speculative-config: each of them names the method")
     if path:
@@ -74,9 +82,7 @@ def named(args: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
         return get(name), options
     if method and method.startswith("@"):
         return recommended(Path(method[1:]))
-    own_draft = (_asked(args, "--target", "-t") or TARGET) == TARGET and draft is None
-    recipe = get(method or (WITH_DRAFT if draft or own_draft else WITHOUT_DRAFT))
-    return recipe, {"draft": DRAFT} if own_draft and "draft" in recipe.options else {}
+    return get(method or usual), {}
 
 
 def recommended(path: Path) -> tuple[Recipe, dict[str, Any]]:

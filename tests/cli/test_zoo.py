@@ -1,0 +1,65 @@
+"""The models in the package by their names; stand-ins take the place of the weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+import outpace
+
+CARD = {"parameters": 12345, "vocabulary": 320, "held_out_loss": 3.2, "device": "a laptop"}
+
+
+@pytest.fixture
+def stocked(tiny, tmp_path, monkeypatch):
+    """A zoo with the tiny models."""
+    weights = tmp_path / "weights"
+    for name in ("target", "draft"):
+        shutil.copytree(getattr(tiny, name), weights / name)
+        (weights / name / "card.json").write_text(json.dumps(CARD))
+    monkeypatch.setattr("outpace.zoo.WEIGHTS", weights)
+    monkeypatch.setattr("outpace.models.names.WEIGHTS", weights)
+    return weights
+
+
+def test_list_and_show(outpace_, stocked):
+    assert "zoo:target" in outpace_("zoo", "list").stdout and "12345" in outpace_("zoo", "list").stdout
+    found = json.loads(outpace_("zoo", "list", "--json").stdout)["models"]
+    assert [each["name"] for each in found] == ["zoo:draft", "zoo:target"]
+    assert json.loads(outpace_("zoo", "show", "zoo:target").stdout) == {**CARD, "folder": str(stocked / "target")}
+    wrong = outpace_("zoo", "show", "zoo:horse")
+    assert wrong.exit_code == 2 and "zoo:draft, zoo:target" in wrong.stderr
+
+
+def test_without_a_target_the_pair_of_the_zoo_is_used(outpace_, stocked):
+    result = outpace_("generate", "def", "--max-tokens", 6, "--temperature", 0, "--ignore-eos")
+    assert result.exit_code == 0, result.output
+    assert "speculative-sampling: 6 tokens" in result.stderr and "mean acceptance length" in result.stderr
+    result = outpace_("generate", "def", "--method", "specinfer", "--max-tokens", 4, "--ignore-eos")
+    assert result.exit_code == 0, result.output
+    result = outpace_("generate", "def", "--method", "prompt-lookup", "--max-tokens", 4, "--ignore-eos")
+    assert "prompt-lookup: 4 tokens" in result.stderr
+
+
+def test_demo_needs_no_options(outpace_, stocked):
+    result = outpace_("demo", "--max-tokens", 8)
+    assert result.exit_code == 0, result.output
+    assert "zoo:target writes, zoo:draft drafts" in result.stdout
+
+
+def test_names_of_the_zoo_work_in_python(stocked):
+    assert outpace.zoo.path("zoo:target") == stocked / "target"
+    result = outpace.generate("zoo:target", "def", "mcsd", draft="zoo:draft", widths=(2, 1), max_tokens=4)[0]
+    assert result.statistics.num_spec_steps
+
+
+def test_a_build_is_handed_its_options(outpace_, monkeypatch, tmp_path):
+    from outpace.zoo import build
+
+    asked = []
+    monkeypatch.setattr(build, "build", lambda name, out, **how: asked.append((name, out.name, how)) or out / name)
+    result = outpace_("zoo", "build", "zoo:target", "--out", tmp_path / "made", "--steps", 3)
+    assert result.exit_code == 0, result.output
+    assert asked[0][:2] == ("target", "made") and asked[0][2]["steps"] == 3
