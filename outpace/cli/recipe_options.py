@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -78,7 +79,11 @@ def _named(args: Sequence[str], usual: str) -> tuple[Recipe, dict[str, Any]]:
     if config:
         from outpace.api import translate
 
-        name, options = translate(config)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            name, options = translate(config)
+        for warning in told:
+            typer.echo(f"outpace: {warning.message}", err=True)
         return get(name), options
     if method and method.startswith("@"):
         return recommended(Path(method[1:]))

@@ -93,6 +93,12 @@ def test_options_of_a_method_stand_anywhere(outpace_, tiny, arguments):
     assert len(found["statistics"]["acceptance_histogram"]) <= 3
 
 
+def test_keys_of_vllm_that_mean_nothing_here_are_named(outpace_, tiny):
+    config = '{"method": "ngram", "num_speculative_tokens": 2, "enforce_eager": true}'
+    result = outpace_("generate", "def", "--target", tiny.target, *FEW, "--speculative-config", config)
+    assert "outpace: speculative_config: enforce_eager mean nothing to prompt-lookup here\n" in result.stderr
+
+
 def test_what_bench_recommends_can_be_used(outpace_, tiny, tmp_path):
     found = {"method": "mcsd", "options": {"widths": [2, 1]}, "draft": tiny.draft, "reason": "it is fast"}
     (tmp_path / "best.json").write_text(json.dumps(found))
