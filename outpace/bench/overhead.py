@@ -7,7 +7,6 @@ growing the tree, preparing scores, verifying, committing, telling the parts. Me
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -205,8 +204,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{case.name}, {case.rows} rows: {found[-1].total:.0f} us", file=sys.stderr, flush=True)
         table = to_table(found)
         print(plain_text(table))
-        data = {"provenance": provenance(), "settings": vars(given), "microseconds": [asdict(each) for each in found]}
-        data["settings"] = json.loads(json.dumps(vars(given), default=str))
+        data = {
+            "schema": "outpace-overhead/1",
+            "provenance": provenance(),
+            "settings": {name: value if value is None else str(value) for name, value in vars(given).items()},
+            "microseconds": [asdict(each) for each in found],
+        }
         if given.json:
             write_json(given.json, data)
         if given.markdown:

@@ -1,6 +1,6 @@
 """A page of results from the files of measurements: `python -m outpace.bench.results docs/results/*.json`.
 
-A file that holds a list says what is wanted: {"what", "file", "select", "value", "over", "at_least" or "at_most"}.
+A file {"wanted": [...]} lists what is wanted: {"what", "file", "select", "value", "over", "at_least" or "at_most"}.
 `select` names a row of that file's results by its fields, `value` a number in it ("speedup.low"), and `over` another
 row, or a number of the same row, to divide by. Every headline row is listed below, wanted or not.
 """
@@ -76,15 +76,17 @@ def source(data: Mapping[str, Any]) -> tuple[str, str]:
     """Command and commit of a file."""
     known = data.get("provenance", {})
     words = [str(word) for word in known.get("argv", [])]
-    if words and "/" in words[0]:
-        words[0] = Path(words[0]).name.replace("__main__.py", "outpace")
+    if words:
+        program = Path(words[0])
+        of_bench = program.suffix == ".py" and program.parent.name == "bench"
+        words[0] = f"python -m outpace.bench.{program.stem}" if of_bench else "outpace"
     return f"`{' '.join(words)}`" if words else "-", str(known.get("commit") or "-")
 
 
-def page(files: Mapping[str, Any]) -> str:
+def page(files: Mapping[str, Mapping[str, Any]]) -> str:
     """Markdown for these files, by name."""
-    wishes = [wish for data in files.values() if isinstance(data, list) for wish in data]
-    measured = {name: data for name, data in files.items() if isinstance(data, Mapping) and rows_of(data)}
+    wishes = [wish for data in files.values() for wish in data.get("wanted", [])]
+    measured = {name: data for name, data in files.items() if rows_of(data)}
     rows: list[tuple[str, ...]] = []
     for wish in wishes:
         data = measured.get(wish["file"], {})

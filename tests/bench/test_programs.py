@@ -80,12 +80,17 @@ def test_a_page_says_what_was_wanted_and_what_came_out() -> None:
         {"what": "slow", "file": "a.json", "select": {"method": "slow"}, "value": "speedup.median"},
         {"what": "other", "file": "b.json", "select": {}, "value": "x"},
     ]  # fmt: skip
-    text = results.page({"a.json": FILE, "wanted.json": wishes})
+    text = results.page({"a.json": FILE, "wanted.json": {"wanted": wishes}})
     assert "| fast: at least 20 | 30 | `outpace bench` | abc |" in text
     assert "| fast / plain: at least 3.5 times | 3 times (missed) | `outpace bench` | abc |" in text
     assert text.count("not measured") == 2
     assert "a.json: 4-core CPU, 4 threads" in text
     assert "30.0 tokens/s, 30.00 (15.00-60.00) times plain, mean acceptance length 2.00 (bonus included)" in text
+
+
+def test_a_command_is_named_as_one_types_it() -> None:
+    for argv, command in ((["/x/bench/overhead.py", "--json"], "`python -m outpace.bench.overhead --json`"), ([], "-")):
+        assert results.source({"provenance": {"argv": argv, "commit": None}}) == (command, "-")
 
 
 def test_a_page_is_written_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
