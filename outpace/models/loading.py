@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -27,10 +28,15 @@ def load_checkpoint(
     try:
         config = AutoConfig.from_pretrained(name, **options)
         kind = choose_dtype(dtype, place, config)
-        model = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=kind, **options)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            name, config=config, dtype=kind, output_loading_info=True, **options
+        )
+        model, told = loaded
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
     except (OSError, SafetensorError, ValueError, ImportError) as error:
         raise ValueError(explain(name, error)) from error
+    if missing := sorted(told["missing_keys"]):  # transformers would go on with random numbers in their place
+        raise ValueError(f"{name} lacks {len(missing)} of its weights, {missing[0]} first: download it again")
     if getattr(model, "hf_device_map", None) is None and not getattr(model, "is_quantized", False):
         nn.Module.to(model, place)
     return model, tokenizer

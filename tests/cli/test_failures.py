@@ -89,6 +89,16 @@ def test_an_incomplete_checkpoint(outpace_, damaged, missing):
     assert str(damaged) in told(outpace_("generate", "def", *PLAIN, "--target", damaged), 2)
 
 
+def test_a_checkpoint_that_lacks_a_weight(outpace_, damaged):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(damaged / "model.safetensors")
+    del weights["model.layers.1.mlp.down_proj.weight"]
+    save_file(weights, damaged / "model.safetensors", metadata={"format": "pt"})
+    sentence = told(outpace_("generate", "def", *PLAIN, "--target", damaged), 2)
+    assert "lacks 1 of its weights, model.layers.1.mlp.down_proj.weight" in sentence
+
+
 def test_weights_that_give_nan(outpace_, damaged):
     from transformers import AutoModelForCausalLM
 
