@@ -45,6 +45,8 @@ def chat(
         "defaults": defaults,
     }  # fmt: skip
     check(request | {"stop": None})
+    from outpace.api.prompts import encode
+
     model = o.load(
         target,
         given,
@@ -54,6 +56,9 @@ def chat(
         trust_remote_code=trust_remote_code,
         threads=threads,
     )
+    encode(
+        model.tokenizer, [{"role": "user", "content": "hello"}], model.target.vocab
+    )  # raises without a chat template
     messages = [{"role": "system", "content": system}] if system else []
     while (said := ask()) is not None:
         messages.append({"role": "user", "content": said})

@@ -180,6 +180,11 @@ def test_a_missing_extra_is_named(monkeypatch):
     assert "pip install antigravity" in failures.missing(ModuleNotFoundError(name="antigravity"))
 
 
+def test_a_model_that_cannot_chat_says_so_before_it_is_talked_to(outpace_, damaged):
+    (damaged / "chat_template.jinja").unlink()
+    assert "no chat template" in told(outpace_("chat", "--target", damaged, given="hello"), 2)
+
+
 def test_debug_shows_the_traceback(outpace_, tiny):
     result = outpace_("generate", "def", *PLAIN, "--target", "./nothing-here", "--debug")
     assert isinstance(result.exception, ValueError)
