@@ -62,13 +62,9 @@ class Grower:
         """Draw `k` children of every node in `at` from its row of q; fewer where the support is used up."""
         counts = [k] * len(at) if isinstance(k, int) else list(k)
         most = max(counts)
-        key = Key(
-            [self.rows[n] for n in at],
-            [self._local[n] for n in at],
-            [self._depths[n] for n in at],
-            DRAFT,
-            max(self._draws[n] for n in at),
-        )
+        rows, local, depths = self.rows, self._local, self._depths
+        draws = max([self._draws[n] for n in at])
+        key = Key([rows[n] for n in at], [local[n] for n in at], [depths[n] for n in at], DRAFT, draws)
         columns = noise.draw(q, most, key, replace=replace)
         tokens = columns if ids is None else ids.gather(1, columns.clamp(min=0))
         first = len(self._replace)

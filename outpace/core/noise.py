@@ -102,25 +102,32 @@ class KeyedNoise(Chooser):
 
     def uniforms(self, key: Key) -> list[float]:
         """(M,) numbers in [0, 1) of this key."""
+        return [bits * 2.0**-53 for bits in self._bits(key, 53)]
+
+    def _bits(self, key: Key, count: int) -> list[int]:
+        """(M,) integers of so many random bits."""
+        shift = 64 - count
         if key.use == TARGET:
             length, base = self._length, self._position
             pairs = zip(key.rows, key.depths, strict=True)
-            return [(_mix(base[row] + _mix(length[row] + depth)) >> 11) * 2.0**-53 for row, depth in pairs]
+            return [_mix(base[row] + _mix(length[row] + depth)) >> shift for row, depth in pairs]
         use = self._uses.get(key.use)
         if use is None:
             use = self._uses[key.use] = _mix(_number(key.use))
         use += key.draw << 32
         base = self._turn
-        return [(_mix(base[r] ^ _mix(use + n)) >> 11) * 2.0**-53 for r, n in zip(key.rows, key.nodes, strict=True)]
+        return [_mix(base[r] ^ _mix(use + n)) >> shift for r, n in zip(key.rows, key.nodes, strict=True)]
 
     def choose(self, probs: Tensor, key: Key) -> Tensor:
         cumulative = probs.cumsum(-1)
-        uniform = torch.tensor(self.uniforms(key), dtype=probs.dtype, device=probs.device)[:, None]
-        total = cumulative[:, -1:].contiguous()
-        chosen = torch.searchsorted(cumulative, uniform * total, right=True)
-        # rounding may put uniform * total at the total: step back to the last option of positive probability
-        last = torch.searchsorted(cumulative, total)
-        return torch.minimum(chosen, last)[:, 0]
+        # as many bits as the dtype holds: a uniform rounded up to 1 could choose an option of no probability
+        bits = 53 if probs.dtype == torch.float64 else 24
+        uniform = [each * 2.0**-bits for each in self._bits(key, bits)]
+        if len(uniform) == 1:
+            row = cumulative[0]
+            return torch.searchsorted(row, row[-1:] * uniform[0], right=True)
+        at = torch.tensor(uniform, dtype=probs.dtype, device=probs.device)[:, None]
+        return torch.searchsorted(cumulative, cumulative[:, -1:] * at, right=True)[:, 0]
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
         return [uniform < chance for uniform, chance in zip(self.uniforms(key), accept, strict=True)]

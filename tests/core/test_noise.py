@@ -78,10 +78,15 @@ def test_parts_that_draw_in_one_step_are_kept_apart() -> None:
     assert one.tolist() != two.tolist()
 
 
-def test_a_uniform_that_rounds_to_one_still_gives_a_possible_option() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_largest_uniform_still_gives_a_possible_option(dtype: torch.dtype, rows: int) -> None:
     class Edge(KeyedNoise):
-        def uniforms(self, key: Key) -> list[float]:
-            return [1 - 2**-53] * len(key.rows)
+        def _bits(self, key: Key, count: int) -> list[int]:
+            return [2**count - 1] * len(key.rows)
 
-    law = torch.tensor([[0.5, 0.5, 0.0]], dtype=torch.float32)
-    assert Edge([0], [1], [1]).choose(law, key([0])).tolist() == [1]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        law = torch.rand(rows, 9, generator=generator, dtype=dtype).softmax(-1)
+        law[:, -3:] = 0
+        assert Edge([0], [1], [1]).choose(law, key(range(rows))).tolist() == [5] * rows
