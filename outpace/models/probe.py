@@ -11,6 +11,12 @@ from transformers.cache_utils import Cache
 from outpace.models.kv import PlaneShape
 
 
+class Marked(Tensor):
+    """A mask that our attention function knows again, if the model hands it on untouched."""
+
+    probe: Probe
+
+
 class Probe(Cache):
     """A cache that stores nothing and takes notes."""
 
@@ -57,8 +63,8 @@ class Probe(Cache):
 
     def mask(self, dtype: torch.dtype, device: Any) -> Tensor:  # (1, 1, 1, 1)
         """A mask that any attention can add, marked so that ours knows it again."""
-        mask = torch.zeros(1, 1, 1, 1, dtype=dtype, device=device)
-        mask.probe = self  # type: ignore[attr-defined]
+        mask = torch.zeros(1, 1, 1, 1, dtype=dtype, device=device).as_subclass(Marked)
+        mask.probe = self
         return mask
 
     def attend(self, key: Tensor, value: Tensor) -> None:

@@ -15,7 +15,8 @@ from outpace.core.noise import Key
 from outpace.law.enumerate import Branch, EnumeratedNoise
 from outpace.law.prove import Case, Leak, TooMany, enumerate_laws, largest_error
 from outpace.law.reference import difference, plain_law, table_logits
-from outpace.law.wrong import Honest, PositionNoise, ReadsRefused
+from outpace.law.wrong import PositionNoise
+from outpace.law.wrong_drafters import Honest, ReadsRefused
 from outpace.models.toy import Table
 from outpace.verifiers.rejection import Rejection
 
