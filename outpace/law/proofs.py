@@ -19,7 +19,7 @@ from outpace.law.reference import Logits, table_logits
 from outpace.law.wrong import variants
 from outpace.models.toy import Table
 
-QUICK, EXHAUSTIVE = 4_000, 300_000  # most runs of one proof
+QUICK, EXHAUSTIVE = 3_000, 300_000  # most runs of one proof
 
 
 @dataclass(frozen=True)

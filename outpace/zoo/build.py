@@ -25,7 +25,7 @@ STEPS = 4000  # when neither steps nor minutes are given
 COUNTED_TASKS = 1500  # of each kind, beside the corpus, for the bigram counts
 TOKENIZER_TASKS = 2000  # of each kind, beside the corpus
 POOL_LENGTH = 256  # tokens a row
-OWN_ROWS, READ_ROWS = 100, 200  # of the draft's pool: the target's own text, training text
+OWN_ROWS, READ_ROWS = 72, 160  # of the draft's pool: the target's own text, training text
 DATA = {
     "target": "The standard library's source of the running Python, and generated arithmetic, edit and chat tasks.",
     "draft": "Distilled from zoo:target (forward KL and total variation, its whole law at every token) on training "

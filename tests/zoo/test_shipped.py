@@ -1,0 +1,69 @@
+"""The models in the package: they load as any other, are what their cards say, and keep to their size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from outpace import zoo
+from outpace.zoo import tasks
+from outpace.zoo.cards import page
+
+LIMITS = {"target": 15_000_000, "draft": 1_200_000}
+MEASURED = {"code", "arithmetic", "edit", "chat"}
+
+
+def test_both_models_are_in_the_package() -> None:
+    assert set(LIMITS) <= set(zoo.names()), "weights are missing under outpace/zoo/weights: an incomplete checkout?"
+
+
+def test_names_lead_to_folders() -> None:
+    assert zoo.path("zoo:target") == zoo.path("target")
+    assert (zoo.path("zoo:draft") / "tokenizer.json").is_file()
+
+
+def test_an_unknown_name_is_told_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="zoo:draft.*zoo:target"):
+        zoo.path("zoo:giant")
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_model_is_what_its_card_says(name: str) -> None:
+    card = zoo.card(name)
+    model = AutoModelForCausalLM.from_pretrained(zoo.path(name))
+    assert model.dtype == torch.bfloat16
+    size = sum(weight.numel() for weight in model.parameters())
+    assert size == card["parameters"] <= LIMITS[name]
+    assert model.config.vocab_size == card["vocabulary"] == len(AutoTokenizer.from_pretrained(zoo.path(name)))
+    assert all(torch.isfinite(weight).all() for weight in model.parameters())
+    assert len(card["corpus_sha256"]) == 64 and card["steps"] > 0 and card["tokens_seen"] > 0
+    for field in ("python", "device", "command", "data", "seed", "training_minutes"):
+        assert card[field] not in ("", None), field
+    assert set(card["held_out_loss"]) == set(card["pair"]) == MEASURED
+    assert set(card["held_out_accuracy"]) == MEASURED - {"code"}
+    assert (zoo.path(name) / "README.md").read_text(encoding="utf-8") == page(card)
+
+
+def test_both_speak_the_same_tokens() -> None:
+    one, other = (AutoTokenizer.from_pretrained(zoo.path(name)) for name in LIMITS)
+    assert one.get_vocab() == other.get_vocab()
+    assert one.chat_template == other.chat_template
+
+
+@pytest.mark.parametrize("text", ["x = {'naïve': 1}\n\n\n\tif y:", "漢字 🙂", ""])
+def test_the_shipped_tokenizer_gives_text_back(text: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_the_target_ends_its_answers() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
+    model = AutoModelForCausalLM.from_pretrained(zoo.path("target"), dtype=torch.float32)
+    task = tasks.held_out("arithmetic", 1)[0]
+    inputs = tokenizer.apply_chat_template(
+        task.messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    out = model.generate(**inputs, max_new_tokens=120, do_sample=False)
+    assert out[0, -1] == tokenizer.eos_token_id and out.shape[1] < inputs["input_ids"].shape[1] + 120
+    assert model.generation_config.eos_token_id in (tokenizer.eos_token_id, [tokenizer.eos_token_id])
