@@ -16,6 +16,8 @@ from outpace.bench.recommend import Choice, Recommendation, recommend
 from outpace.bench.run import Case, Run, batches, interleave, trials, warm_up
 from outpace.bench.summary import SELECTIONS, Row, headline, summarise
 from outpace.bench.table import NOTE, markdown, tables
+from outpace.controllers.shape import Choice as TreeChoice
+from outpace.controllers.shape import best_shape
 from outpace.core.context import Sampling
 from outpace.core.contracts import Target
 
@@ -115,6 +117,14 @@ class Measurement:
         """One answer."""
         return recommend(self.decisive(rows), self.choices)
 
+    def trees(self, rows: Sequence[Row]) -> dict[str, TreeChoice]:
+        """Per method with a draft model, the tree that its acceptance and the measured forwards make the fastest."""
+        target, draft = self.costs.get("target"), self.costs.get("draft")
+        if target is None or draft is None:
+            return {}
+        drafting = [row for row in self.decisive(rows) if row.counts and row.counts.forwards]
+        return {row.contender: best_shape(row.counts.rank_rates(), target, draft(1)) for row in drafting if row.counts}
+
     def advice(self, rows: Sequence[Row]) -> dict[str, Any]:
         """The answer as a file for `--method @FILE`."""
         decisive = self.decisive(rows)
@@ -152,6 +162,10 @@ class Measurement:
             "notes": NOTE,
             "selections": SELECTIONS,
             "results": [{**row.to_json(), "headline": id(row) in shown} for row in rows],
+            "best_trees": {
+                name: {"parents": tree.shape.parents, "mean_acceptance_length": tree.length, "speedup": tree.speedup}
+                for name, tree in self.trees(rows).items()
+            },
             "recommendation": self.advice(rows),
             "runs": [run_to_json(run) for run in self.runs],
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from outpace.core.contracts import Forest, Step
@@ -66,6 +67,8 @@ class Counts:
     drafted_at: Counter[int] = field(default_factory=Counter)  # position (1 = first) -> row-steps that drafted it
     offered_at: Counter[int] = field(default_factory=Counter)  # ... and had accepted the position before
     accepted_at: Counter[int] = field(default_factory=Counter)
+    offered_rank: Counter[int] = field(default_factory=Counter)  # rank (0 = first) -> nodes reached with that candidate
+    accepted_rank: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     costs: Counter[Cost] = field(default_factory=Counter)
 
@@ -94,6 +97,11 @@ class Counts:
                 self.drafted_at[position] += 1
                 self.offered_at[position] += position <= accepted + 1
                 self.accepted_at[position] += position <= accepted
+            path = forest.path(leaf)[: accepted + 1]
+            for node in path:
+                self.offered_rank.update(range(len(forest.children[node])))
+            for node, below in pairwise(path):
+                self.accepted_rank[forest.children[node].index(below)] += 1
         seconds = record.seconds
         law, score = seconds.get("law", 0.0), seconds.get("score", 0.0)
         others = sum(value for name, value in seconds.items() if name not in ("law", "score", "total"))
@@ -111,7 +119,7 @@ class Counts:
         total = Counts()
         for name in ("steps", "row_steps", "draft_row_steps", "drafted", "accepted", "emitted", "forwards"):
             setattr(total, name, getattr(self, name) + getattr(other, name))
-        for name in ("drafted_at", "offered_at", "accepted_at", "costs"):
+        for name in ("drafted_at", "offered_at", "accepted_at", "offered_rank", "accepted_rank", "costs"):
             setattr(total, name, Counter(getattr(self, name)) + getattr(other, name))
         total.seconds = {part: self.seconds[part] + other.seconds[part] for part in PARTS}
         return total
@@ -120,6 +128,10 @@ class Counts:
     def mean_acceptance_length(self) -> float:
         """Tokens a row gains per target forward, bonus token included; 1 for plain decoding."""
         return self.emitted / max(1, self.row_steps)
+
+    def rank_rates(self) -> list[float]:
+        """Per candidate rank the chance that it is accepted where its node is reached."""
+        return [self.accepted_rank[rank] / self.offered_rank[rank] for rank in sorted(self.offered_rank)]
 
     def figures(self) -> dict[str, Any]:
         """What a report says of these counts."""
@@ -134,6 +146,7 @@ class Counts:
                 self.accepted_at[position] / self.offered_at[position] if self.offered_at[position] else None
                 for position in positions
             ],
+            "acceptance_by_rank": self.rank_rates(),
             "drafted_per_step": self.drafted / max(1, self.row_steps),
             "draft_forwards_per_step": self.forwards / steps,
             "milliseconds_per_step": {part: 1000 * value / steps for part, value in self.seconds.items()},

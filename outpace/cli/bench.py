@@ -230,6 +230,9 @@ def _report(measurement: Measurement, json: Path | None, pages: dict[Path | None
     if measurement.error:
         say(f"stopped after {len(measurement.runs)} of {measurement.total} runs{where}")
         raise measurement.error
+    for name, tree in measurement.trees(rows).items():
+        shape = f"--parents {','.join(map(str, tree.shape.parents))}" if tree.shape.parents else "no draft"
+        typer.echo(f"\nBest tree at the acceptance of {name}: {shape}, about {tree.speedup:.2f}x in forwards alone")
     advice = measurement.recommendation(rows)
     typer.echo(f"\n{NOTE}\n\nRecommendation: {advice.reason}")
     if recommend:

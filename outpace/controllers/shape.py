@@ -10,41 +10,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from outpace.core.contracts import Step
 from outpace.core.tree import Shape
-
-
-class Acceptance:
-    """How often the candidate of each rank was accepted where its node was reached, counted over steps."""
-
-    def __init__(self, ranks: int) -> None:
-        self._accepted = [0] * ranks
-        self.reached = 0  # nodes whose candidates were tested
-
-    def observe(self, step: Step) -> None:
-        """Count one verified step; ranks beyond those kept are not counted."""
-        forest, tokens = step.draft.tree.forest, step.draft.tree.tokens.tolist()
-        for root, emitted in enumerate(step.emitted):
-            node = root
-            for token in emitted:
-                below = forest.children[node]
-                if not below:
-                    break
-                self.reached += 1
-                rank = next((rank for rank, child in enumerate(below) if tokens[child] == token), None)
-                if rank is None:
-                    break
-                if rank < len(self._accepted):
-                    self._accepted[rank] += 1
-                node = below[rank]
-
-    def rates(self) -> list[float]:
-        """Per rank the chance of acceptance, made to fall with the rank (noise in rare ranks would break ties)."""
-        if not self.reached:
-            raise ValueError("no draft was verified yet: run some steps with a drafter first")
-        rates = [count / self.reached for count in self._accepted]
-        return [min(rates[: rank + 1]) for rank in range(len(rates))]
 
 
 @dataclass(frozen=True)
@@ -65,6 +33,7 @@ def best_shape(
     depth: int = 16,
 ) -> Choice:
     """The tree with the most tokens per second; a tree without nodes where drafting does not pay."""
+    rates = list(accumulate(rates, min))  # rare ranks are noisy: a later candidate counts no better than an earlier one
     best = Choice(Shape(()), 1.0, 1.0)
     # candidates by falling chance: (-chance, depth, parent, rank); a node's next sibling and first child come after it
     heap: list[tuple[float, int, int, int]] = [(-rates[0], 1, 0, 0)] if rates and depth else []

@@ -45,6 +45,13 @@ def test_a_tree_counts_its_nodes_as_drafted_and_its_path_as_accepted() -> None:
     assert Cost.of(Record(tree, (4,), (3,), 2, 0.0, SECONDS)) == Cost(1, 5, 2, (1, 2))
 
 
+def test_acceptance_by_rank_counts_the_nodes_that_were_reached() -> None:
+    tree = Forest.of((-1, 0, 0, 1, 1), 1)
+    steps = [Record(tree, (leaf,), (tree.depths[leaf] + 1,), 2, 0.0, SECONDS) for leaf in (0, 2, 4)]
+    # reached: the root three times, node 1 once; the first candidate was kept once, the second twice
+    assert Counts.of(steps).rank_rates() == [1 / 4, 2 / 4]
+
+
 def test_a_text_that_ends_inside_the_draft_counts_the_draft_tokens_that_became_text() -> None:
     counts = Counts.of([record((5,), (5,), (2,))])
     assert (counts.accepted, counts.emitted) == (2, 2)
