@@ -1,0 +1,71 @@
+"""`outpace audit`: what it proves, what it looks for on a user's model, and when it fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from outpace.cli.app import app
+
+WRONG = '''"""A drafter that chooses the likeliest token and claims to have drawn it."""
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Parts, Target, recipe
+from outpace.drafters.lm import LM
+from outpace.verifiers.rejection import Rejection
+
+
+class Likeliest(LM):
+    def propose(self, ctx, plan):
+        class Sure(type(ctx.noise)):
+            def choose(self, probs, key):
+                return probs.argmax(-1) if key.use == "draft" else super().choose(probs, key)
+
+        ctx.noise.__class__ = Sure
+        return super().propose(ctx, plan)
+
+
+@recipe(paper="nobody's", family="wrong")
+def likeliest(target: Target, *, draft: Target, depth: int = 2) -> Parts:
+    return Parts(target, Likeliest(draft), Rejection(), Fixed(depth))
+'''
+
+
+def audit(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["audit", *arguments])
+    return result.exit_code, result.stdout
+
+
+def test_a_report_says_what_was_enumerated_and_what_was_looked_at(tiny) -> None:
+    code, out = audit(
+        "prompt-lookup", "--target", tiny.target, "--prompt", "def add(a, b):", "--prompt", "for index in",
+        "--samples", "12", "--max-tokens", "40", "--json",
+    )  # fmt: skip
+    report = json.loads(out)
+    assert code == 0 and report["passed"]
+    assert {proof["models"].split(",")[0] for proof in report["proofs"]} == {"table", "transformers"}
+    for proof in report["proofs"]:
+        assert proof["recipe"] == "prompt-lookup" and proof["holds"] and proof["error"] <= 1e-10
+        assert proof["outcomes"] > 0 and proof["temperatures"] == [0.0, 0.7, 1.0]
+    assert len(report["mistakes"]) >= 8 and all(mistake["caught"] for mistake in report["mistakes"])
+    (check,) = report["target"]["methods"]
+    assert check["bugs"] == 0 and check["sampling"]["holds"]
+    assert check["sampling"]["tokens"] == 12 * 40 and check["sampling"]["false_alarms"] == 1e-6
+
+
+def test_a_recipe_with_a_false_claim_fails(tmp_path: Path) -> None:
+    file = tmp_path / "likeliest.py"
+    file.write_text(WRONG)
+    code, out = audit("--recipe", str(file), "--json")
+    report = json.loads(out)
+    assert code == 1 and not report["passed"]
+    assert max(proof["error"] for proof in report["proofs"]) > 1e-2
+
+
+def test_a_known_mistake_that_slips_through_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outpace.law.proofs.prove_wrong", lambda: {"harmless": 0.0})
+    code, out = audit("autoregressive")
+    assert code == 1 and "SLIPPED" in out and "FAILED" in out
