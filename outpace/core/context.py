@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from outpace.core.noise import Apart, Noise
+from outpace.core.noise import Noise, apart
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Cache
@@ -62,4 +62,4 @@ class Context:
 
     def apart(self, index: int) -> Context:
         """The same context with noise of its own, for one of several parts that draw in the same step."""
-        return replace(self, noise=Apart(self.noise, index))
+        return replace(self, noise=apart(self.noise, index))

@@ -10,7 +10,7 @@ Letters: M choices at once, K options each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -133,20 +133,22 @@ class KeyedNoise(Chooser):
         return [uniform < chance for uniform, chance in zip(self.uniforms(key), accept, strict=True)]
 
 
-class Apart:
-    """The same noise under keys of its own, so that two parts of one step never share a draw."""
+class Rekeyed:
+    """The same noise under other keys."""
 
-    def __init__(self, noise: Noise, index: int) -> None:
-        self._noise, self._shift = noise, index << 16
-
-    def _key(self, key: Key) -> Key:
-        return Key(key.rows, key.nodes, key.depths, key.use, key.draw + self._shift)
+    def __init__(self, noise: Noise, rekey: Callable[[Key], Key]) -> None:
+        self._noise, self._rekey = noise, rekey
 
     def choose(self, probs: Tensor, key: Key) -> Tensor:
-        return self._noise.choose(probs, self._key(key))
+        return self._noise.choose(probs, self._rekey(key))
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
-        return self._noise.flip(accept, self._key(key))
+        return self._noise.flip(accept, self._rekey(key))
 
     def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:
-        return self._noise.draw(probs, k, self._key(key), replace=replace)
+        return self._noise.draw(probs, k, self._rekey(key), replace=replace)
+
+
+def apart(noise: Noise, index: int) -> Noise:
+    """Noise of its own for one of several parts that draw in the same step, so that no two share a draw."""
+    return Rekeyed(noise, lambda key: Key(key.rows, key.nodes, key.depths, key.use, key.draw + (index << 16)))

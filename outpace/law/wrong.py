@@ -24,13 +24,13 @@ from outpace.law.wrong_drafters import (
     OffByOne,
     OtherTemperature,
     ReadsRefused,
-    Renamed,
     Sorted,
     TopClaimed,
+    as_target,
 )
 from outpace.models.toy import Table
 from outpace.verifiers.match import Match
-from outpace.verifiers.rejection import Rejection
+from outpace.verifiers.rejection import RESIDUAL, Rejection
 
 
 class Forgetful(Rejection):
@@ -98,15 +98,7 @@ class _TargetResidual(Rejection):
     """Draws the residual with the target's noise."""
 
     def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
-        return super().verify(tree, law, scores, _ResidualAsTarget(noise))
-
-
-class _ResidualAsTarget(Renamed):
-    def __init__(self, noise: Noise) -> None:
-        super().__init__(noise, TARGET)
-
-    def _key(self, key: Key) -> Key:
-        return Key(key.rows, key.nodes, key.depths, TARGET if key.use == "residual" else key.use, key.draw)
+        return super().verify(tree, law, scores, as_target(noise, RESIDUAL))
 
 
 class PositionNoise(EnumeratedNoise):

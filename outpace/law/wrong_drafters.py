@@ -11,8 +11,8 @@ from torch import Tensor
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
-from outpace.core.grower import Grower
-from outpace.core.noise import TARGET, Key, Noise
+from outpace.core.grower import DRAFT, Grower
+from outpace.core.noise import TARGET, Key, Noise, Rekeyed
 from outpace.core.tree import TokenTree
 from outpace.models.toy import Table
 from outpace.sampling.warp import warp
@@ -140,7 +140,7 @@ class Coupled(Honest):
     """Drawn with the target's own noise, yet claimed to be independent of it: the residual re-uses it."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
-        return grower.add_drawn(at, q, 1, Renamed(ctx.noise, TARGET), replace=False)
+        return grower.add_drawn(at, q, 1, as_target(ctx.noise, DRAFT), replace=False)
 
 
 class ReadsRefused(Honest):
@@ -177,23 +177,11 @@ class _Argmax:
         return [chance >= 0.5 for chance in accept]
 
 
-class Renamed:
-    """Noise whose every use goes by one name."""
-
-    def __init__(self, noise: Noise, use: str) -> None:
-        self._noise, self._use = noise, use
-
-    def _key(self, key: Key) -> Key:
-        return Key(key.rows, key.nodes, key.depths, self._use, key.draw)
-
-    def choose(self, probs: Tensor, key: Key) -> Tensor:
-        return self._noise.choose(probs, self._key(key))
-
-    def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
-        return self._noise.flip(accept, self._key(key))
-
-    def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:
-        return self._noise.draw(probs, k, self._key(key), replace=replace)
+def as_target(noise: Noise, *uses: str) -> Noise:
+    """Noise whose draws of these uses are the target's own."""
+    return Rekeyed(
+        noise, lambda key: Key(key.rows, key.nodes, key.depths, TARGET, key.draw) if key.use in uses else key
+    )
 
 
 def _picked(tree: TokenTree, claim: Drawn, nodes: list[int]) -> TokenTree:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
-from outpace.core.noise import Apart, Key, KeyedNoise
+from outpace.core.noise import Key, KeyedNoise, apart
 
 LAW = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
 
@@ -74,7 +74,7 @@ def test_a_rows_noise_does_not_depend_on_its_batch() -> None:
 def test_parts_that_draw_in_one_step_are_kept_apart() -> None:
     noise = KeyedNoise([3], [1], [10])
     law = LAW.expand(200, -1)
-    one, two = (Apart(noise, index).choose(law, key(range(200))) for index in (1, 2))
+    one, two = (apart(noise, index).choose(law, key(range(200))) for index in (1, 2))
     assert one.tolist() != two.tolist()
 
 
