@@ -109,7 +109,6 @@ class HFTarget:
         tree = TokenTree(tokens if order is None else tokens[order], forest)
         return tree, found.scores(0, order)
 
-    @torch.no_grad()
     def score(
         self,
         tree: TokenTree,
@@ -120,6 +119,9 @@ class HFTarget:
         gap: Sequence[Tensor] | None = None,
     ) -> Scores:
         """Read and keep `gap`, then read the tree's unread nodes, provisionally."""
+        if torch.is_grad_enabled():  # a session has it off: switching it at every call would show
+            with torch.no_grad():
+                return self.score(tree, slots, cache, want, gap=gap)
         assert isinstance(cache, SlotCache)
         if not self.forward.switched:
             raise ValueError("this target was restored: wrap the model in a new HFTarget")
