@@ -123,7 +123,12 @@ class Measurement:
         if target is None or draft is None:
             return {}
         drafting = [row for row in self.decisive(rows) if row.counts and row.counts.forwards]
-        return {row.contender: best_shape(row.counts.rank_rates(), target, draft(1)) for row in drafting if row.counts}
+        nodes = target.sizes[-1] - 1  # beyond what was measured a curve is a guess
+        return {
+            row.contender: best_shape(row.counts.rank_rates(), target, draft(1), nodes=nodes)
+            for row in drafting
+            if row.counts
+        }
 
     def advice(self, rows: Sequence[Row]) -> dict[str, Any]:
         """The answer as a file for `--method @FILE`."""
