@@ -45,6 +45,8 @@ def build(
     minutes: Annotated[float | None, typer.Option(min=0, help="Or after so much training time.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Of weights and data order.")] = 0,
+    bfloat16: Annotated[bool, typer.Option("--bfloat16", help="Products in bfloat16, if the hardware has it.")] = False,
+    note: Annotated[str, typer.Option(help="A sentence for the card.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -52,7 +54,15 @@ def build(
     from outpace.zoo.build import build as train
 
     folder = train(
-        name.removeprefix("zoo:"), out, steps=steps, minutes=minutes, device=device, seed=seed, resume=resume
+        name.removeprefix("zoo:"),
+        out,
+        steps=steps,
+        minutes=minutes,
+        device=device,
+        seed=seed,
+        bfloat16=bfloat16,
+        resume=resume,
+        note=note,
     )
     typer.echo(f"{folder} is ready")
 

@@ -12,8 +12,8 @@ from outpace.zoo.data import Batch, encode_documents, encode_task
 from outpace.zoo.tokenizer import PAD, token_id
 
 DOMAINS = ("code", *tasks.KINDS)
-NUM_TASKS = 32  # of each kind
-CODE_ROWS, CODE_LENGTH = 24, 384  # rows of held-out code, spread over the files
+NUM_TASKS = 100  # of each kind
+CODE_ROWS, CODE_LENGTH = 100, 384  # rows of held-out code, spread over the files
 ANSWER_LENGTH = 200  # tokens; hardly a right answer is longer
 GRAM = 4  # words of this many tokens count as repeated when they occurred earlier in the same output
 

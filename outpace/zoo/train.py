@@ -42,6 +42,7 @@ class Settings:
     long: int = 512  # row length once `lengthen` of the run is over
     lengthen: float = 0.85
     shallow: float = 0.0  # share of the run trained at half the depth
+    bfloat16: bool = False  # products in bfloat16, weights and optimizers in float32
     warm_up: int = 8  # steps
     decay: float = 0.8  # share of the run over which the rates fall to zero; long, because runs are short
     matrix_rate: float = 0.02
@@ -106,7 +107,7 @@ class Trainer:
         length = self.settings.long if self.progress >= self.settings.lengthen else self.settings.short
         rows = max(1, self.settings.batch_tokens // length)
         batch = self.source.batch(rows, length).to(self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.bfloat16):
             loss = self.loss(self.model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
