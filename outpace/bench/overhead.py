@@ -24,6 +24,7 @@ from outpace.bench.table import Table, markdown, plain_text
 from outpace.core.context import Sampling
 from outpace.core.contracts import Parts, Step
 from outpace.decode import Session
+from outpace.drafters import grow
 from outpace.models.hf import HFTarget
 from outpace.models.loading import load_checkpoint
 from outpace.recipes import get
@@ -51,7 +52,7 @@ class Overhead:
     case: str
     rows: int
     steps: int
-    draft: float  # outside the draft model
+    draft: float  # outside the draft model and warping
     prepare: float  # of scores, outside the target
     verify: float
     commit: float
@@ -89,16 +90,16 @@ def cases(most_levels: int = 5, rows: Sequence[int] = (1, 2, 4, 8)) -> list[Case
 
 
 class Inside:
-    """Seconds spent in a model's own forward calls."""
+    """Seconds spent inside a function that is called again and again."""
 
-    def __init__(self) -> None:
-        self.seconds, self._began = 0.0, 0.0
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.seconds = function, 0.0
 
-    def enter(self, *_: Any) -> None:
-        self._began = perf_counter()
-
-    def leave(self, *_: Any) -> None:
-        self.seconds += perf_counter() - self._began
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        began = perf_counter()
+        result = self.function(*arguments, **options)
+        self.seconds += perf_counter() - began
+        return result
 
     def take(self) -> float:
         """Those since the last call."""
@@ -107,15 +108,16 @@ class Inside:
 
 
 @contextmanager
-def watched(model: torch.nn.Module) -> Iterator[Inside]:
-    """Time a model's forward calls, and leave no trace of it."""
-    inside = Inside()
-    hooks = [model.register_forward_pre_hook(inside.enter), model.register_forward_hook(inside.leave)]
+def watched(owner: Any, name: str) -> Iterator[Inside]:
+    """Time a function where its callers look it up (hooks of a module would cost as much as what is measured here)."""
+    before = getattr(owner, name)
+    own = name in vars(owner)
+    inside = Inside(before)
+    setattr(owner, name, inside)
     try:
         yield inside
     finally:
-        for hook in hooks:
-            hook.remove()
+        setattr(owner, name, before) if own else delattr(owner, name)
 
 
 def measure(case: Case, target: HFTarget, draft: HFTarget, *, tokens: int, repeats: int) -> Overhead:
@@ -124,12 +126,16 @@ def measure(case: Case, target: HFTarget, draft: HFTarget, *, tokens: int, repea
     half = torch.randint(target.vocab, (case.rows, PROMPT // 2), generator=generator)
     prompts = list(torch.cat([half, half], 1))
     found: dict[str, list[float]] = {name: [] for name in ("draft", "prepare", "verify", "commit", "observe", "total")}
-    with watched(target.model) as scoring, watched(draft.model) as drafting:
+    with (
+        watched(target.model, "forward") as scoring,
+        watched(draft.model, "forward") as drafting,
+        watched(grow, "warp") as warping,
+    ):
         for repeat in range(repeats + 1):
             sampling = [Sampling(case.temperature, max_tokens=tokens, seed=repeat + row) for row in range(case.rows)]
             session = Session(case.build(target, draft), prompts, sampling, TargetLaw)
             for number, step in enumerate(session.steps()):
-                parts = _split(step, scoring.take(), drafting.take())
+                parts = _split(step, scoring.take(), drafting.take() + warping.take())
                 # the prompt, the draft's first reading of it, warm-up, and steps in which rows had ended are left out
                 if repeat and number > 1 and len(step.ctx.slots) == case.rows:
                     for name, value in parts.items():

@@ -60,13 +60,10 @@ class Grower:
         replace: bool = False,
     ) -> list[int]:
         """Draw `k` children of every node in `at` from its row of q; fewer where the support is used up."""
-        counts = [k] * len(at) if isinstance(k, int) else list(k)
-        most = max(counts)
+        most = k if isinstance(k, int) else max(k)
         rows, local, depths = self.rows, self._local, self._depths
-        draws = max([self._draws[n] for n in at])
-        key = Key([rows[n] for n in at], [local[n] for n in at], [depths[n] for n in at], DRAFT, draws)
-        columns = noise.draw(q, most, key, replace=replace)
-        tokens = columns if ids is None else ids.gather(1, columns.clamp(min=0))
+        draw = max([self._draws[n] for n in at])
+        key = Key([rows[n] for n in at], [local[n] for n in at], [depths[n] for n in at], DRAFT, draw)
         first = len(self._replace)
         self._q.append(q)
         if ids is not None:
@@ -74,11 +71,15 @@ class Grower:
         self._replace.extend([replace] * len(at))
         for index, node in enumerate(at):
             self._parent_row[node] = first + index
-            self._draws[node] = key.draw + most
-        if len(at) == most == 1:
-            return self._append(
-                at, tokens[0], [first], q.gather(1, columns)[0] if self._confidence is not None else None
-            )
+            self._draws[node] = draw + most
+        if most == 1 and (isinstance(k, int) or min(k) == 1):  # a law always has a first token, so nothing is missing
+            columns = noise.choose(q, key)
+            tokens = columns if ids is None else ids.gather(1, columns[:, None])[:, 0]
+            belief = None if self._confidence is None else q.gather(1, columns[:, None])[:, 0]
+            return self._append(at, tokens, range(first, first + len(at)), belief)
+        counts = [k] * len(at) if isinstance(k, int) else k
+        columns = noise.draw(q, most, key, replace=replace)
+        tokens = columns if ids is None else ids.gather(1, columns.clamp(min=0))
         drawn = columns.tolist()
         pairs = [(m, j) for m, count in enumerate(counts) for j in range(count) if drawn[m][j] >= 0]
         picked = torch.tensor([m * most + j for m, j in pairs], dtype=torch.int64, device=q.device)

@@ -11,8 +11,7 @@ Letters: M choices at once, K options each.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,8 +19,7 @@ from torch import Tensor
 TARGET = "target"
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """Names M random choices; two choices of one step never share (row, node, use, draw)."""
 
     rows: Sequence[int]  # (M,) row in the batch
@@ -100,37 +98,76 @@ class KeyedNoise(Chooser):
         self._turn = [_mix(base ^ _mix(turn + 1)) for base, turn in zip(self._position, turns, strict=True)]
         self._uses: dict[str, int] = {}
 
-    def uniforms(self, key: Key) -> list[float]:
-        """(M,) numbers in [0, 1) of this key."""
-        return [bits * 2.0**-53 for bits in self._bits(key, 53)]
-
-    def _bits(self, key: Key, count: int) -> list[int]:
-        """(M,) integers of so many random bits."""
-        shift = 64 - count
+    def uniforms(self, key: Key, draw: int = 0) -> list[float]:
+        """(M,) numbers in [0, 1) of this key, so many draws further on."""
         if key.use == TARGET:
             length, base = self._length, self._position
             pairs = zip(key.rows, key.depths, strict=True)
-            return [_mix(base[row] + _mix(length[row] + depth)) >> shift for row, depth in pairs]
+            return [(_mix(base[row] + _mix(length[row] + depth)) >> 11) * 2.0**-53 for row, depth in pairs]
         use = self._uses.get(key.use)
         if use is None:
             use = self._uses[key.use] = _mix(_number(key.use))
-        use += key.draw << 32
-        base = self._turn
-        return [_mix(base[r] ^ _mix(use + n)) >> shift for r, n in zip(key.rows, key.nodes, strict=True)]
+        use += (key.draw + draw) << 32
+        base, pairs = self._turn, zip(key.rows, key.nodes, strict=True)
+        return [(_mix(base[row] ^ _mix(use + node)) >> 11) * 2.0**-53 for row, node in pairs]
 
     def choose(self, probs: Tensor, key: Key) -> Tensor:
-        cumulative = probs.cumsum(-1)
-        # as many bits as the dtype holds: a uniform rounded up to 1 could choose an option of no probability
-        bits = 53 if probs.dtype == torch.float64 else 24
-        uniform = [each * 2.0**-bits for each in self._bits(key, bits)]
+        # summed in float64: in float32 a large vocabulary would lose its rare tokens to rounding
+        cumulative = probs.cumsum(-1, dtype=torch.float64)
+        uniform = self.uniforms(key)
         if len(uniform) == 1:
             row = cumulative[0]
+            if row.device.type == "cpu":  # a number on the host is cheaper there, and waits for the device elsewhere
+                return torch.searchsorted(row, row[-1].item() * uniform[0], right=True)[None]
             return torch.searchsorted(row, row[-1:] * uniform[0], right=True)
-        at = torch.tensor(uniform, dtype=probs.dtype, device=probs.device)[:, None]
+        at = torch.tensor(uniform, dtype=torch.float64, device=probs.device)[:, None]
         return torch.searchsorted(cumulative, cumulative[:, -1:] * at, right=True)[:, 0]
+
+    def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:
+        if k == 1:
+            return self.choose(probs, key)[:, None]
+        cumulative = probs.cumsum(-1, dtype=torch.float64)
+        uniform = [self.uniforms(key, index) for index in range(k)]
+        if replace:
+            at = torch.tensor(uniform, dtype=torch.float64, device=probs.device).mT.contiguous()
+            return torch.searchsorted(cumulative, cumulative[:, -1:] * at, right=True)
+        columns = _without_replacement(cumulative, uniform)
+        return super().draw(probs, k, key, replace=False) if columns is None else columns
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
         return [uniform < chance for uniform, chance in zip(self.uniforms(key), accept, strict=True)]
+
+
+def _without_replacement(cumulative: Tensor, uniform: list[list[float]]) -> Tensor | None:  # (M, K), k × (M,) -> (M, k)
+    """What removing each drawn option and drawing again from the rest gives, on one cumulative sum: a point in what
+    is left becomes a point of the whole by stepping over the options taken. None where too little is left for that."""
+    total = cumulative[:, -1].tolist()
+    left = list(total)
+    taken: list[list[tuple[float, float]]] = [[] for _ in total]  # (start, mass) of each, in order
+    columns: list[Tensor] = []
+    for numbers in uniform:
+        if any(rest < 1e-9 * mass for rest, mass in zip(left, total, strict=True)):
+            return None
+        points = []
+        for each, mass, intervals in zip(numbers, left, taken, strict=True):
+            point = each * mass
+            for start, width in intervals:
+                if point >= start:
+                    point += width
+            points.append(point)
+        at = torch.tensor(points, dtype=torch.float64, device=cumulative.device)[:, None]
+        column = torch.searchsorted(cumulative, at, right=True)
+        edges = torch.cat((column - 1, column), 1).clamp_(0, cumulative.shape[1] - 1)
+        found = zip(cumulative.gather(1, edges).tolist(), column[:, 0].tolist(), strict=True)
+        for m, ((start, end), index) in enumerate(found):
+            start = start if index else 0.0
+            # an option met twice, or of no mass, is the work of rounding
+            if end <= start or any(start == other for other, _ in taken[m]):
+                return None
+            left[m] -= end - start
+            taken[m] = sorted([*taken[m], (start, end - start)])
+        columns.append(column)
+    return torch.cat(columns, 1)
 
 
 class Rekeyed:

@@ -24,6 +24,10 @@ def grow(ctx: Context, plan: Plan, read: Read, *, sampled: bool, replace: bool =
 
     Rows at temperature 0 get the likeliest tokens: a draw from a one-hot law has no second choice.
     """
+    if plan.shape is None and plan.stop is None and min(plan.depth) == max(plan.depth):
+        greedy = {not sampled or each.greedy for each in ctx.sampling}
+        if len(greedy) == 1:
+            return _chains(ctx, plan.depth[0], read, greedy=greedy.pop())
     grower = Grower(ctx.roots, confidence=plan.stop is not None)
     frontier = [row for row, depth in enumerate(plan.depth) if depth > 0]
     places = dict.fromkeys(frontier, 0)  # node -> the node of the plan's shape it stands for
@@ -55,6 +59,20 @@ def grow(ctx: Context, plan: Plan, read: Read, *, sampled: bool, replace: bool =
     return grower.tree()
 
 
+def _chains(ctx: Context, depth: int, read: Read, *, greedy: bool) -> TokenTree:
+    """The same for chains of one length whose rows are all greedy, or all not: most steps of most methods."""
+    grower = Grower(ctx.roots)
+    frontier = list(range(len(ctx.slots)))
+    tree = TokenTree.roots(ctx.roots)
+    for level in range(depth):
+        logits = read(grower.structure() if level else tree)[1]
+        if greedy:
+            frontier = grower.add_chosen(frontier, _wide(logits).argmax(-1))
+        else:
+            frontier = grower.add_drawn(frontier, warp(logits, ctx.sampling), 1, ctx.noise)
+    return grower.tree()
+
+
 def _add(
     grower: Grower, at: list[int], widths: list[int], logits: Tensor, ctx: Context, sampled: bool, replace: bool
 ) -> None:
@@ -73,7 +91,7 @@ def _add(
 
 
 def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Tensor) -> None:
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = _wide(logits)
     most = max(widths)
     if most == 1:
         tokens, nodes = logits.argmax(-1), list(at)
@@ -89,6 +107,11 @@ def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Te
         parents = {node: index for index, node in enumerate(at)}
         belief = logits.softmax(-1)[[parents[node] for node in nodes], tokens]
     grower.add_chosen(nodes, tokens, belief)
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """At least float32: comparing bfloat16 is several times slower on a CPU."""
+    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
 
 def _view(grower: Grower, nodes: Sequence[int]) -> Frontier:

@@ -29,20 +29,20 @@ class LM:
         self._sampled, self._replace = sampled, replace
         self._cache: Cache | None = None
         self._served: Cache | None = None  # the target's cache this one belongs to
-        self._read: tuple[TokenTree, list[int]] | None = None  # the tree last read, and the slots of its rows
+        self._read: tuple[TokenTree, tuple[int, ...]] | None = None  # the tree last read, and the slots of its rows
         self._gone: set[int] = set()  # slots released since
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         if max(plan.depth, default=0) == 0:
             return Draft(TokenTree.roots(ctx.roots))
         cache, gap = self._catch_up(ctx)
-        forwards, seconds = 0, 0.0
+        forwards, seconds, slots = 0, 0.0, ctx.slots
 
         def read(tree: TokenTree) -> tuple[int, Tensor]:
             nonlocal forwards, seconds
             began = perf_counter()
-            scores = self.model.score(tree, ctx.slots, cache, gap=None if forwards else gap)
-            self._read = (tree, list(ctx.slots))
+            scores = self.model.score(tree, slots, cache, gap=None if forwards else gap)
+            self._read = (tree, slots)
             forwards += 1
             seconds += perf_counter() - began
             assert scores.logits is not None
@@ -74,7 +74,7 @@ class LM:
         ]
         return cache, gap if any(len(each) for each in gap) else None
 
-    def _keep(self, cache: Cache, ctx: Context, tree: TokenTree, slots: list[int]) -> None:
+    def _keep(self, cache: Cache, ctx: Context, tree: TokenTree, slots: Sequence[int]) -> None:
         """Keep of the tree last read what has been committed since; nothing of rows that have ended."""
         rows = {slot: row for row, slot in enumerate(ctx.slots) if slot not in self._gone}
         follow: list[list[int]] = []

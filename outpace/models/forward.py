@@ -105,14 +105,12 @@ class Forward:
         keep = _kept(reading.rows, nodes)
         if keep is not None and self._selects:
             arguments["logits_to_keep"] = keep
+        if keep is None and logits and not want.hidden and not want.attention:
+            return Found(self.model(**arguments).logits[0])
         if want.attention and reading.dense:
             arguments["output_attentions"] = True
-        if logits and not want.hidden:
+        with self._taps.listen(want.hidden, logits) as hidden:
             output = self.model(**arguments)
-            hidden = {}
-        else:
-            with self._taps.listen(want.hidden, logits) as hidden:
-                output = self.model(**arguments)
         selected = {
             layer: states[0] if keep is None or (layer == -1 and self._selects) else states[0, keep]
             for layer, states in hidden.items()
@@ -130,6 +128,9 @@ class Forward:
 
 def _kept(rows: list[RowReading], nodes: list[int]) -> Tensor | None:
     """Which of the tokens read are wanted: the last `nodes` of each row; None: all."""
+    if len(rows) == 1:
+        read, num = rows[0].end - rows[0].start, nodes[0]
+        return None if read == num else torch.arange(read - num, read)
     if all(row.end - row.start == num for row, num in zip(rows, nodes, strict=True)):
         return None
     kept, end = [], 0

@@ -14,7 +14,7 @@ from torch import Tensor
 from outpace.core.contracts import Scores
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Found:
     """Logits, layer outputs and attention weights of some tokens."""
 

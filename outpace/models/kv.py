@@ -64,6 +64,9 @@ class SlotCache:
                 for shape, count in zip(planes.shapes, planes.counts, strict=True)
             ]
         self.flat = [plane for storage in self.storages for plane in storage.unbind()]  # planes × (S, H, T, D)
+        self._of_slot = [  # per slot and storage (P, 1, H, T, D)
+            [storage[:, slot : slot + 1] for storage in self.storages] for slot in range(slots)
+        ]
         self.device = device
         self.count = torch.arange(capacity + 1, device=device)  # positions are slices of it
         self._triangle: Tensor | None = None
@@ -79,7 +82,7 @@ class SlotCache:
         if last is tree:
             return read
         same = slots == self.slots and tree.forest.parents[:read] == last.forest.parents[:read]
-        if not same or not torch.equal(tree.tokens[:read], last.tokens[:read]):
+        if not same or not torch.equal(tree.tokens[:read], last.tokens if len(last) == read else last.tokens[:read]):
             raise ValueError(
                 "the cache holds nodes of another tree: commit that tree first (with leaf -1 to keep nothing of it)"
             )
@@ -104,12 +107,12 @@ class SlotCache:
         shift = self.capacity - start
         return self._triangle[: end - start, shift : shift + end]
 
-    def views(self, slot: int, start: int, end: int) -> list[Tensor]:  # planes × (1, H, end - start, D)
+    def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
         """Places start to end of one slot, in every plane; views, no copies."""
-        views: list[Tensor] = []
-        for storage in self.storages:
-            views += storage[:, slot : slot + 1, :, start:end].unbind()
-        return views
+        storages = self._of_slot[slot]
+        if len(storages) == 1:
+            return storages[0].narrow(3, start, end - start).unbind()
+        return [view for storage in storages for view in storage.narrow(3, start, end - start).unbind()]
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         """Keep the path from each root to its leaf, forget the other nodes. A leaf of -1 keeps nothing of that row."""

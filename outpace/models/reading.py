@@ -21,7 +21,7 @@ from transformers.masking_utils import causal_mask_function
 from outpace.models.kv import STRIP, SlotCache
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class RowReading:
     """What one row reads: n tokens into places start to end of a slot."""
 
@@ -88,11 +88,13 @@ class Reading(Cache):
         self.cache, self.rows, self.attention, self.dense = cache, rows, attention, dense
         self.weights: dict[int, list[Tensor]] = {}  # layer -> per row (heads, n, T), collected on the way
         self._places = cache.planes.places
-        self._reads = [cache.views(row.slot, 0, row.end) for row in rows]
         self._one = len(rows) == 1
         if self._one:
-            self._writes = cache.views(rows[0].slot, rows[0].start, rows[0].end)
+            row = rows[0]
+            self._reads = [cache.views(row.slot, 0, row.end)]
+            self._writes = cache.views(row.slot, row.start, row.end)
         else:
+            self._reads = [cache.views(row.slot, 0, row.end) for row in rows]
             places = [(row.slot, place) for row in rows for place in range(row.start, row.end)]
             self._slots, self._to = torch.tensor(places, device=cache.device).unbind(1)
 

@@ -22,6 +22,7 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import Match
 
 ACCEPT, RESIDUAL, ORDER = "accept", "residual", "order"
+INFINITE = float("inf")
 
 
 class Rejection:
@@ -118,38 +119,38 @@ def _shuffled(drawn: list[int], node: int, forest: Forest, claim: Drawn, noise: 
 def _chains(tree: TokenTree, claim: Drawn, law: Law, noise: Noise) -> Verdict:
     """The same rule for chains: all ratios at once, a walk on the host, one draw for all rows that end alike."""
     forest, rows = tree.forest, tree.forest.num_rows
-    p = law.probs(None)
+    p, children = law.probs(None), forest.children
     ratios: list[float] = []
     if len(tree) > rows:
         drafted = tree.tokens[rows:, None].to(p.device)
-        above = list(forest.parents[rows:])
-        straight = rows == 1 and above == list(range(len(above)))
-        p_token = (p[:-1] if straight else p[above]).gather(1, drafted)
-        q_token = (claim.q if claim.row[rows:] == tuple(range(len(above))) else claim.q[list(claim.row[rows:])]).gather(
-            1, drafted
-        )
-        assert bool((q_token > 0).all()), "a token is claimed to be drawn from a law that cannot give it"
-        ratios = (p_token / q_token)[:, 0].tolist()
+        p_token = _rows(p, forest.parents[rows:]).gather(1, drafted)
+        ratios = (p_token / _rows(claim.q, claim.row[rows:]).gather(1, drafted))[:, 0].tolist()
+        assert all(ratio < INFINITE for ratio in ratios), "a token is claimed to be drawn, but its law cannot give it"
     leaf: list[int] = []
+    ended: list[int] = []
     refused: list[int] = []  # nodes whose child was refused
-    for root in range(rows):
-        node = root
-        while below := forest.children[node]:
-            if not noise.flip([ratios[below[0] - rows]], _key(below[0], forest, ACCEPT))[0]:
-                refused.append(node)
-                break
+    for node in range(rows):
+        while (below := children[node]) and noise.flip((ratios[below[0] - rows],), _key(below[0], forest, ACCEPT))[0]:
             node = below[0]
         leaf.append(node)
-    ended = [node for node in leaf if not forest.children[node]]
+        (refused if below else ended).append(node)
     bonus: dict[int, int] = {}
     if ended:
-        bonus.update(zip(ended, noise.choose(p[ended], _keys(ended, forest, TARGET)).tolist(), strict=True))
+        bonus.update(zip(ended, noise.choose(_rows(p, ended), _keys(ended, forest, TARGET)).tolist(), strict=True))
     if refused:
-        p_left = p[refused]
-        q_left = claim.q[[claim.row[forest.children[node][0]] for node in refused]]
+        p_left = _rows(p, refused)
+        q_left = _rows(claim.q, [claim.row[children[node][0]] for node in refused])
         left = residual(p_left, q_left, p_left)
         bonus.update(zip(refused, noise.choose(left, _keys(refused, forest, RESIDUAL)).tolist(), strict=True))
     return Verdict(leaf, [bonus[node] for node in leaf])
+
+
+def _rows(laws: Tensor, rows: Sequence[int]) -> Tensor:  # (N, V), M of them -> (M, V)
+    """These rows; neighbours as a view, which is several times faster than looking them up."""
+    first, count = rows[0], len(rows)
+    if rows[-1] - first == count - 1 and (count < 3 or tuple(rows) == tuple(range(first, first + count))):
+        return laws[first : first + count]
+    return laws[list(rows)]
 
 
 def _key(node: int, forest: Forest, use: str) -> Key:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
-from outpace.core.noise import Key, KeyedNoise, apart
+from outpace.core.noise import Chooser, Key, KeyedNoise, apart
 
 LAW = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
 
@@ -42,6 +42,18 @@ def test_draws_without_replacement_are_distinct_and_follow_the_law() -> None:
     p = LAW[[0, 2, 3]]
     expected = torch.stack([sum(p[i] * p[j] / (1 - p[i]) for i in range(3) if i != j) for j in range(3)])
     assert chisquare(second, expected * 20_000).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("support", [3, 5, 400])
+def test_several_draws_are_what_one_after_the_other_gives(replace: bool, support: int) -> None:
+    noise = KeyedNoise([5], [1], [1])
+    law = torch.zeros(200, 500, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(support)
+    places = torch.rand(200, 500, generator=generator).argsort(-1)[:, :support]
+    law.scatter_(1, places, torch.randn(200, support, generator=generator, dtype=torch.float64).mul(3).softmax(-1))
+    at_once = noise.draw(law, 4, key(range(200)), replace=replace)
+    assert torch.equal(at_once, Chooser.draw(noise, law, 4, key(range(200)), replace=replace))
 
 
 def test_a_used_up_support_is_marked() -> None:
@@ -82,8 +94,8 @@ def test_parts_that_draw_in_one_step_are_kept_apart() -> None:
 @pytest.mark.parametrize("rows", [1, 2])
 def test_the_largest_uniform_still_gives_a_possible_option(dtype: torch.dtype, rows: int) -> None:
     class Edge(KeyedNoise):
-        def _bits(self, key: Key, count: int) -> list[int]:
-            return [2**count - 1] * len(key.rows)
+        def uniforms(self, key: Key, draw: int = 0) -> list[float]:
+            return [1 - 2.0**-53] * len(key.rows)
 
     generator = torch.Generator().manual_seed(0)
     for _ in range(200):
