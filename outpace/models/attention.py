@@ -67,6 +67,8 @@ def tree_attention(
     """Attention of every row over its own keys."""
     if not isinstance(attention_mask, Masks):
         if isinstance(probe := getattr(attention_mask, "probe", None), Probe):
+            if probe.tuples:
+                (key,), (value,) = key, value
             probe.attend(key, value)
         if softcap is None and s_aux is None:
             return sdpa_attention_forward(

@@ -74,8 +74,16 @@ class Forward:
             )
         self.planes = Planes.of(probe.shapes)
         # a model that counts positions itself starts from one number, so from one row
-        self.packs = probe.packs and "position_ids" in self.parameters
+        self.packs = probe.packs and "position_ids" in self.parameters and self._takes_tuples(token)
         self.dense = not probe.takes_masks
+
+    def _takes_tuples(self, token: Tensor) -> bool:
+        """Whether keys and values of several rows reach attention; a layer may want to move what it shares first."""
+        try:
+            self.model(**self._arguments(token, token, Probe(tuples=True)))
+        except (AttributeError, TypeError):
+            return False
+        return True
 
     def _arguments(self, ids: Tensor, positions: Tensor, cache: Any) -> dict[str, Any]:
         arguments = {"input_ids": ids, "past_key_values": cache, "use_cache": True, "return_dict": True}

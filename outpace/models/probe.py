@@ -25,8 +25,9 @@ class Probe(Cache):
     is_linear: list[bool] = []
     is_dummy: list[bool] = []
 
-    def __init__(self) -> None:
+    def __init__(self, *, tuples: bool = False) -> None:
         # the parent's __init__ demands layer objects
+        self.tuples = tuples  # hand keys and values out as several rows' would be
         self.shapes: dict[int, tuple[PlaneShape, PlaneShape]] = {}  # layer -> of its keys and values
         self._stored: list[Tensor] = []
         self._attended = 0
@@ -49,7 +50,7 @@ class Probe(Cache):
         )
         self.shapes[layer_idx] = (first, second)
         self._stored += [key_states, value_states]
-        return key_states, value_states
+        return ((key_states,), (value_states,)) if self.tuples else (key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0

@@ -98,7 +98,9 @@ class Reference:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = copy.deepcopy(model)
-        self.model.config._attn_implementation = "sdpa" if self.model._supports_sdpa else "eager"
+        # transformers 5.17 offers sdpa for gemma 2, and then forgets its soft cap
+        capped = getattr(self.model.config, "attn_logit_softcapping", None)
+        self.model.config._attn_implementation = "sdpa" if self.model._supports_sdpa and not capped else "eager"
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, **options: Any) -> Any:
@@ -130,12 +132,16 @@ def reference() -> type[Reference]:
 def float64_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Modelling code computes norms, rotations, routers and some attention in float32 whatever the model's dtype, which
     would hide what is compared here: lift those casts, for the model under test and the reference alike."""
-    softmax = nn.functional.softmax
+    softmax, double = nn.functional.softmax, torch.Tensor.double
 
     def kept(convert: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def wide(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
             narrow = not args and not options or torch.float32 in args or options.get("dtype") == torch.float32
-            return tensor if tensor.dtype == torch.float64 and narrow else convert(tensor, *args, **options)
+            if narrow and tensor.dtype == torch.float64:
+                return tensor
+            converted = convert(tensor, *args, **options)
+            # positions, which older modelling code multiplies as floats with what is float64 here
+            return double(converted) if narrow and not tensor.is_floating_point() else converted
 
         return wide
 
