@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from outpace.api.model import Model, drafts_reach, opener, room, wrap
 from outpace.api.prompts import Prompt, encode, listed
-from outpace.api.run import Result, Run
+from outpace.api.run import Piece, Result, Run
 from outpace.api.settings import Settings, settle
 from outpace.api.speculative_config import translate
 from outpace.api.stream import Stream
@@ -49,7 +49,13 @@ def generate(target: Any, prompts: Prompt | Sequence[Prompt], method: Any = METH
 
 
 def generate_each(
-    target: Any, prompts: Prompt | Sequence[Prompt], method: Any = METHOD, *, batch: int = 8, **options: Any
+    target: Any,
+    prompts: Prompt | Sequence[Prompt],
+    method: Any = METHOD,
+    *,
+    batch: int = 8,
+    after: Callable[[Piece], None] = lambda piece: None,  # told what each step added to each row
+    **options: Any,
 ) -> Iterator[Result]:
     """The same results, each batch as soon as it is there."""
     if batch < 1:
@@ -58,8 +64,8 @@ def generate_each(
         job = prepare(stack, target, prompts, method, **options)
         for start in range(0, len(job.prompts), batch):
             run = job.run(start, start + batch, job.parts())
-            for _ in run:
-                pass
+            for piece in run:
+                after(piece)
             yield from run.results()
 
 

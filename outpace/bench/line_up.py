@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from outpace.bench import synthetic
 from outpace.bench.contender import Contender, Engine
 from outpace.bench.methods import PLAIN, Method, with_draft
 from outpace.bench.peers import peers
 from outpace.bench.recommend import Choice
 from outpace.core.contracts import Recipe, Target
 from outpace.recipes import configure, from_file, get
+
+ALONE = "plain, one at a time"
 
 
 def find(name: str) -> Recipe:
@@ -31,6 +35,9 @@ def engines(
     for method in methods:
         if method.name == PLAIN or method.label in found:
             continue
+        if method.name == synthetic.NAME:
+            found[method.label] = synthetic.SyntheticEngine.of(method, target)
+            continue
         recipe = find(method.name)
         given = with_draft(method, recipe, draft)
         parts = recipe(target, **configure(recipe, target, given, open_model))
@@ -48,9 +55,13 @@ def contenders(
     found: Sequence[Engine],
     peer_models: Mapping[str, Any]
     | None,  # "target" and, where there is one, "draft": transformers models of their own
+    batch: int = 1,
 ) -> list[Contender]:
-    """Engines, and transformers' own generation where its models are given."""
+    """Engines, plain decoding without batches where there are some, and transformers' own generation where its models
+    are given."""
     line: list[Contender] = list(found)
+    if batch > 1:
+        line.append(replace(found[0], name=ALONE, single=True))
     if peer_models:
         line += peers(peer_models["target"], peer_models.get("draft"), found)
     return line

@@ -159,7 +159,7 @@ class Loaded:
         if not cases:
             raise ValueError(f"no prompt leaves room for {max_tokens} new tokens: ask for fewer with --max-tokens")
         return Measurement(
-            contenders=contenders(found, self.peer_models),
+            contenders=contenders(found, self.peer_models, batch),
             cases=cases,
             sampling=sampling,
             temperatures=heats,

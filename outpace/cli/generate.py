@@ -67,19 +67,33 @@ def generate(
     if len(prompts) == 1 and not json:
         write(model, prompts[0], used, request | given)
         return
+    write_all(model, prompts, used, request | given, batch=batch, json=json)
+
+
+def write_all(model: Any, prompts: list[str], used: Any, request: dict[str, Any], *, batch: int, json: bool) -> None:
+    """All texts, batch by batch; what is there when it is interrupted or fails is not lost."""
     from outpace.api import generate_each
+    from outpace.bench.terminal import progress
 
     found: list[dict[str, Any]] = []
+    written = 0
     try:
-        for text, result in zip(
-            prompts, generate_each(model, prompts, used, batch=batch, **request, **given), strict=True
-        ):
-            found.append({"prompt": text, "method": used.name} | result.as_dict())
-            if not json:
-                typer.echo(f"{text}{result.text}\n")
-                typer.echo(summary(used.name, result.statistics), err=True)
+        with progress(len(prompts)) as tell:
+
+            def after(piece: Any) -> None:
+                nonlocal written
+                written += len(piece.tokens)
+                tell(f"{written} tokens", 0)
+
+            results = generate_each(model, prompts, used, batch=batch, after=after, **request)
+            for text, result in zip(prompts, results, strict=True):
+                tell(f"{written} tokens", 1)
+                found.append({"prompt": text, "method": used.name} | result.as_dict())
+                if not json:
+                    typer.echo(f"{text}{result.text}\n")
+                    typer.echo(summary(used.name, result.statistics), err=True)
     finally:
-        if json:  # whatever happens, what is there is not lost
+        if json:
             print_json({"results": found})
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -34,8 +31,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def load(target: str, options: dict[str, Any], **how: Any) -> Any:
     """The target, loaded quietly, and the recipe's other models loaded in the same way."""
-    if hub_is_away(target):
-        os.environ["HF_HUB_OFFLINE"] = "1"  # else the hub's client tries again for half a minute
     from transformers.utils import logging
 
     from outpace.api import load as load_model
@@ -48,15 +43,3 @@ def load(target: str, options: dict[str, Any], **how: Any) -> Any:
     if isinstance(drafts := options.get("drafts"), str):
         options["drafts"] = tuple(load_model(draft, **shared) for draft in drafts.split(","))
     return model
-
-
-def hub_is_away(name: str) -> bool:
-    """Whether a model would have to come from the hub and this machine cannot even find its address."""
-    proxied = any(os.environ.get(variable) for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "HF_ENDPOINT"))
-    if name.startswith("zoo:") or Path(name).exists() or proxied:
-        return False
-    try:
-        socket.getaddrinfo("huggingface.co", 443)
-    except OSError:
-        return True
-    return False

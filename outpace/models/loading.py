@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,13 @@ def load_checkpoint(
 ) -> tuple[PreTrainedModel, Tokenizer]:
     """The model, on its device, and its tokenizer."""
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    options = {"revision": revision, "trust_remote_code": trust_remote_code}
     if looks_like_folder(name) and not Path(name).is_dir():
         raise ValueError(f"there is no checkpoint folder {name}: check the path, or give a hub name (owner/model)")
+    options = {
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+        "local_files_only": hub_is_away(name),  # else the hub's client tries again for half a minute
+    }
     try:
         config = AutoConfig.from_pretrained(name, **options)
         kind = choose_dtype(dtype, place, config)
@@ -45,6 +51,18 @@ def load_checkpoint(
 def looks_like_folder(name: str) -> bool:
     """Whether a name can only be a path: hub names are owner/model."""
     return name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name
+
+
+def hub_is_away(name: str) -> bool:
+    """Whether a model would have to come from the hub and this machine cannot even find its address."""
+    proxied = any(os.environ.get(variable) for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "HF_ENDPOINT"))
+    if Path(name).exists() or proxied:
+        return False
+    try:
+        socket.getaddrinfo("huggingface.co", 443)
+    except OSError:
+        return True
+    return False
 
 
 def choose_dtype(dtype: str | torch.dtype, device: torch.device, config: object) -> str | torch.dtype:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import outpace
+from outpace import api
 
 PROMPTS = ["def add(a, b):", "class Stack:\n    def push", "for"]
 METHODS = ["autoregressive", "prompt-lookup", "speculative-sampling", "mcsd", "specinfer"]
@@ -196,3 +197,13 @@ def test_a_draft_that_reads_less_far_is_refused_only_where_it_matters(loaded, mo
 def test_no_model_at_all():
     with pytest.raises(ValueError, match="a int is no model"):
         outpace.generate(3, "def", "prompt-lookup")
+
+
+def test_what_each_step_adds_is_told(loaded):
+    target, draft = loaded
+    pieces = []
+    results = list(
+        api.generate_each(target, ["def a", "x = 1"], draft=draft, max_tokens=9, ignore_eos=True, after=pieces.append)
+    )
+    for row, result in enumerate(results):
+        assert [token for piece in pieces if piece.row == row for token in piece.tokens] == result.tokens

@@ -85,6 +85,7 @@ def test_batches_are_measured(tiny: Any, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "x.json").read_text())
     assert all(len(run["prompts"]) == 3 and run["tokens"] == 24 for run in data["runs"])
+    assert {"plain", "plain, one at a time"} <= {run["method"] for run in data["runs"]}
 
 
 def test_nothing_is_lost_when_it_is_interrupted(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,3 +180,27 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write_json(path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": None, "b": [1.5, None]}
     assert finite({1: float("inf")}) == {"1": None}
+
+
+def test_synthetic_drafts_are_measured_and_never_recommended(tiny: Any, tmp_path: Path) -> None:
+    done = call(
+        tiny,
+        tmp_path,
+        "--methods",
+        "synthetic:rate=1.0:depth=3",
+        "--temperature",
+        "0,1",
+        "--out",
+        str(tmp_path / "out"),
+    )
+    assert done.exit_code == 0, done.output
+    data = json.loads((tmp_path / "out" / "bench.json").read_text())
+    rows = [row for row in data["results"] if row["method"].startswith("synthetic")]
+    assert rows and all(row["acceptance_rate"] == 1 and row["efficiency"] > 0 for row in rows)
+    assert all(row["divergence"]["different"] == 0 for row in rows if row["temperature"] == 0)
+    assert json.loads((tmp_path / "out" / "method.json").read_text())["method"] == "autoregressive"
+
+
+def test_an_unknown_option_of_synthetic_drafts_is_named(tiny: Any, tmp_path: Path) -> None:
+    done = call(tiny, tmp_path, "--methods", "synthetic:width=3")
+    assert done.exit_code == 2 and "synthetic has no option width; it has rate and depth" in done.output

@@ -117,7 +117,7 @@ def test_a_gated_model(outpace_, monkeypatch):
         raise OSError("You are trying to access a gated repo. 401 Client Error")
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", gated)
-    monkeypatch.setattr("outpace.cli.options.hub_is_away", lambda name: False)
+    monkeypatch.setattr("outpace.models.loading.hub_is_away", lambda name: False)
     sentence = told(outpace_("generate", "def", *PLAIN, "--target", "some/model"), 2)
     assert "some/model is gated" in sentence and "log in" in sentence
 

@@ -145,3 +145,12 @@ def test_a_users_own_forward_still_works_while_our_attention_is_set(name, tiny):
     text = model.generate(prompt, **options)
     with HFTarget(model):
         assert torch.equal(model.generate(prompt, **options), text)
+
+
+def test_a_hub_whose_address_is_not_found_is_told_at_once(monkeypatch):
+    def unknown(*_, **__):
+        raise OSError("Temporary failure in name resolution")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    with pytest.raises(ValueError, match="some/model is not on this machine and the hub cannot be reached"):
+        load("some/model")
