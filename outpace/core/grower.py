@@ -44,6 +44,11 @@ class Grower:
         """Whether new nodes must come with the drafter's belief in them."""
         return self._confidence is not None
 
+    @property
+    def newest(self) -> Tensor:
+        """Tokens of the nodes appended last, in order."""
+        return self._tokens[-1]
+
     def beliefs(self) -> list[float]:
         """(N,) probability of each node given its parent; 1 for roots."""
         assert self._confidence is not None

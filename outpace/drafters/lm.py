@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 
 from torch import Tensor
@@ -11,22 +12,27 @@ from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Cache, Draft, Plan, Step, Target, Want
 from outpace.core.tree import TokenTree
-from outpace.drafters.grow import grow
+from outpace.drafters.grow import Read, grow
+
+Growth = Callable[[Context, Plan, Read], TokenTree]
 
 
 class LM:
     """core.contracts.Drafter around any model that scores trees.
 
     Its cache starts each draft by keeping what it read of the last one that has been committed since; whatever else was
-    committed (the prompt, tokens of skipped turns) is read in the same forward as the first level.
+    committed (the prompt, tokens of skipped turns) is read in the same forward as the first level. `growth` makes the
+    tree in place of `drafters.grow`.
     """
 
     want = Want()
 
-    def __init__(self, model: Target, *, sampled: bool = True, replace: bool = False) -> None:
+    def __init__(
+        self, model: Target, *, sampled: bool = True, replace: bool = False, growth: Growth | None = None
+    ) -> None:
         self.model = model
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
-        self._sampled, self._replace = sampled, replace
+        self._growth = growth or partial(grow, sampled=sampled, replace=replace)
         self._cache: Cache | None = None
         self._served: Cache | None = None  # the target's cache this one belongs to
         self._read: tuple[TokenTree, tuple[int, ...]] | None = None  # the tree last read, and the slots of its rows
@@ -48,8 +54,7 @@ class LM:
             assert scores.logits is not None
             return scores.first, scores.logits
 
-        tree = grow(ctx, plan, read, sampled=self._sampled, replace=self._replace)
-        return Draft(tree, forwards, seconds)
+        return Draft(self._growth(ctx, plan, read), forwards, seconds)
 
     def observe(self, step: Step) -> None:
         """Nothing to learn: `propose` catches up from the committed tokens."""

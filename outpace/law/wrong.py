@@ -14,6 +14,7 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Law, Parts, Scores, Verdict
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Shape, TokenTree
+from outpace.drafters.lm import LM
 from outpace.law.enumerate import Branch, EnumeratedNoise
 from outpace.law.wrong_drafters import (
     ArgmaxClaimed,
@@ -28,7 +29,9 @@ from outpace.law.wrong_drafters import (
     TopClaimed,
     as_target,
 )
+from outpace.law.wrong_siblings import CountedOnce, NeverFewer, Overdrawn, Underscaled, likeliest_kept
 from outpace.models.toy import Table
+from outpace.verifiers.kseq import KSequential
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import RESIDUAL, Rejection
 
@@ -120,7 +123,7 @@ class Wrong:
 
 def variants(target: Table, draft: Table) -> list[Wrong]:
     """Variants whose output law is not the target's."""
-    chain, twice = Fixed(2), Fixed(Shape.branching((2,)))
+    chain, twice, sequences = Fixed(2), Fixed(Shape.branching((2,))), Fixed(Shape.branching((2, 1)))
 
     def wide(kind: type[Honest], **options: bool) -> Honest:
         return kind(draft, width=2, **options)
@@ -140,5 +143,13 @@ def variants(target: Table, draft: Table) -> list[Wrong]:
         Wrong("residual forgotten", lambda: Parts(target, Honest(draft), Forgetful(), chain)),
         Wrong("target law off by one", lambda: Parts(target, Honest(draft), LateLaw(), chain)),
         Wrong("draws per path", lambda: Parts(target, wide(Honest), PerPath(), twice)),
+        Wrong("likeliest paths kept", lambda: Parts(target, likeliest_kept(draft, 2), Rejection(), Fixed(1))),
+        Wrong("scaled for one draw", lambda: Parts(target, LM(draft, replace=True), Underscaled(), twice)),
+        Wrong("overdrawn residual", lambda: Parts(target, LM(draft, replace=True), Overdrawn(slack=1), twice)),
+        Wrong("sequences never fewer", lambda: Parts(target, LM(draft, replace=True), NeverFewer(2), sequences)),
+        Wrong("repeated draws counted once", lambda: Parts(target, CountedOnce(draft), KSequential(), twice)),
+        Wrong(
+            "k-sequential without replacement", lambda: Parts(target, wide(ClaimedIndependent), KSequential(), twice)
+        ),
         Wrong("noise keyed by position", lambda: Parts(target, ReadsRefused(draft), Rejection(), chain), PositionNoise),
     ]

@@ -1,0 +1,250 @@
+"""K-sequential selection: test all draws of one law under one acceptance rule, scaled so that p is just not overdrawn.
+
+Of k independent draws from q, each is accepted in turn with probability min(1, p(x) / (rho q(x))). A rho between 1 and
+k is valid when no token is given more often than p allows; the smallest valid one accepts most (Sun et al. 2023,
+SpecTr). With a single draw rho is 1, which is token-level rejection. Draws from different laws are tested law by law,
+each against what the ones before left of p. Exact at any temperature, for siblings drawn independently only.
+
+Letters: R nodes tested at once, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import expm1, log1p
+
+import torch
+from torch import Tensor
+
+from outpace.core.claim import Claim, Drawn
+from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
+from outpace.core.noise import Key, Noise
+from outpace.core.tree import Forest, TokenTree
+from outpace.verifiers.match import Match
+from outpace.verifiers.rejection import ACCEPT, RESIDUAL, residual
+
+Group = tuple[int, list[int]]  # a row of q and the siblings drawn from it
+
+
+class KSequential:
+    """core.contracts.Verifier by k-sequential selection; it may accept less than it could by at most `slack`."""
+
+    want = Want()
+    accepts: tuple[type[Claim], ...] = (Drawn,)
+    guarantee = Guarantee.EXACT
+
+    def __init__(self, *, slack: float = 1e-4) -> None:
+        if not 0 <= slack <= 1:
+            raise ValueError(f"slack is {slack}; give a probability, 0 for the exact optimum")
+        self._slack = slack
+        self._match = Match()
+
+    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
+        claim, forest, tokens = tree.claim, tree.forest, tree.tokens.tolist()
+        if claim is None:
+            return self._match.verify(tree, law, scores, noise)
+        assert isinstance(claim, Drawn)
+        levels = [[root] for root in range(forest.num_rows)]  # nodes spelt by the accepted tokens: several where draws
+        bonus = [0] * forest.num_rows  # repeated a token
+        walking = list(range(forest.num_rows))
+        while walking:
+            below = {row: [child for node in levels[row] for child in forest.children[node]] for row in walking}
+            drawn = {row: [child for child in below[row] if claim.row[child] >= 0] for row in walking}
+            tested = [row for row in walking if drawn[row]]
+            free = [row for row in walking if not drawn[row]]
+            found: dict[int, int] = {}
+            if free:
+                found.update(zip(free, law.choose([levels[row][0] for row in free], noise), strict=True))
+            if tested:
+                nodes = [levels[row][0] for row in tested]
+                groups = [_groups(drawn[row], claim) for row in tested]
+                found.update(zip(tested, self._test(nodes, groups, tokens, forest, claim, law, noise), strict=True))
+            goes_on = []
+            for row in walking:
+                # a refused token may be drawn again from what is left, so siblings are looked up in any case
+                level = [child for child in below[row] if tokens[child] == found[row]]
+                if level:
+                    levels[row] = level
+                    goes_on.append(row)
+                else:
+                    bonus[row] = found[row]
+            walking = goes_on
+        return Verdict([level[0] for level in levels], bonus)
+
+    def scale(
+        self, p: Tensor, q: Tensor, num: Sequence[int]
+    ) -> tuple[list[float], list[float]]:  # (R, V), (R, V), (R,)
+        """Per node rho, and how many times min(p / rho, q) is used up when all of its `num` draws were refused."""
+        if max(num) == 1:
+            return [1.0] * len(num), [1.0] * len(num)
+        rho, factor = [], []
+        for (at, overlap), k in zip(least_rho(p, q, num, self._slack), num, strict=True):
+            one = overlap / at  # chance that one draw is accepted
+            rho.append(at)
+            factor.append(min(at, any_accepted(one, k) / one) if one > 0 else at)  # more than rho is rounding
+        return rho, factor
+
+    def _test(
+        self,
+        nodes: Sequence[int],
+        groups: Sequence[list[Group]],
+        tokens: list[int],
+        forest: Forest,
+        claim: Drawn,
+        law: Law,
+        noise: Noise,
+    ) -> list[int]:
+        """The token after each node: the first sibling accepted, else one drawn from what they left of p."""
+        p = law.probs(nodes)
+        p = p.to(torch.promote_types(p.dtype, claim.q.dtype))
+        left = list(p.unbind())
+        found = [-1] * len(nodes)
+        for turn in range(max(len(each) for each in groups)):
+            at = [m for m, each in enumerate(groups) if found[m] < 0 and len(each) > turn]
+            if not at:
+                break
+            p_at = _stack([left[m] for m in at])
+            q_at = _laws(claim, [groups[m][turn][0] for m in at], p)
+            siblings = [groups[m][turn][1] for m in at]
+            rho, factor = self.scale(p_at, q_at, [len(each) for each in siblings])
+            ratios = _ratios(p_at, q_at, siblings, tokens)
+            refused = []
+            for index, m in enumerate(at):
+                for child, ratio in zip(siblings[index], ratios[index], strict=True):
+                    if noise.flip((ratio / rho[index],), _keys([child], forest, ACCEPT))[0]:
+                        found[m] = tokens[child]
+                        break
+                else:
+                    refused.append(index)
+            if refused:
+                scales = p_at.new_tensor([[rho[index], factor[index]] for index in refused])
+                p_at, q_at = _rows(p_at, refused), _rows(q_at, refused)
+                used = torch.minimum(p_at / scales[:, :1], q_at).mul_(scales[:, 1:])
+                for index, row in zip(refused, residual(p_at, used, p_at).unbind(), strict=True):
+                    left[at[index]] = row
+        if ended := [m for m, token in enumerate(found) if token < 0]:
+            key = _keys([nodes[m] for m in ended], forest, RESIDUAL)
+            for m, token in zip(ended, noise.choose(_stack([left[m] for m in ended]), key).tolist(), strict=True):
+                found[m] = token
+        return found
+
+
+def any_accepted(one: float, k: int) -> float:
+    """Chance that at least one of k draws is accepted, when each is with chance `one`."""
+    return -expm1(k * log1p(-one)) if one < 1 else 1.0
+
+
+def least_rho(
+    p: Tensor, q: Tensor, num: Sequence[int], slack: float = 0.0
+) -> list[tuple[float, float]]:  # (R, V), (R, V), (R,) -> (R,)
+    """The smallest valid rho of each node, from above, and the sum of min(p, rho q): rho is valid where that sum is at
+    least the chance that one of the draws is accepted.
+
+    The difference grows with rho, so its root is bracketed; false position with the stale end's value halved (the
+    Illinois rule) needs a handful of sums over the vocabulary where bisection needs thirty. Of two valid rho the larger
+    accepts less by no more than the larger's difference, so the search ends at a difference of `slack`.
+    """
+    enough = max(slack, 8 * torch.finfo(p.dtype).eps)
+    low, high = [1.0] * len(num), [float(k) for k in num]
+    best = list(zip(high, _overlap(p, q, high), strict=True))  # the smallest seen to be valid
+    over = [_excess(at, overlap, k) for (at, overlap), k in zip(best, num, strict=True)]
+    going = [value > enough for value in over]
+    if not any(going):
+        return best
+    under = []
+    for row, (overlap, k) in enumerate(zip(_overlap(p, q, low), num, strict=True)):
+        under.append(_excess(1.0, overlap, k))
+        if going[row] and under[row] >= 0:  # a single draw, or equal laws
+            best[row], going[row] = (1.0, overlap), False
+    last = [0] * len(num)  # the end moved last
+    for _ in range(60):
+        if not any(going):
+            break
+        tried = []
+        for a, b, f_a, f_b in zip(low, high, under, over, strict=True):
+            x = (a * f_b - b * f_a) / (f_b - f_a) if f_b > f_a else b
+            tried.append(x if a < x < b else (a + b) / 2)
+        for row, (x, overlap) in enumerate(zip(tried, _overlap(p, q, tried), strict=True)):
+            if not going[row]:  # so that a row does not depend on its batch
+                continue
+            value = _excess(x, overlap, num[row])
+            if value >= 0:
+                high[row], over[row], best[row] = x, value, (x, overlap)
+                under[row] /= 2 if last[row] > 0 else 1
+                last[row] = 1
+            else:
+                low[row], under[row] = x, value
+                over[row] /= 2 if last[row] < 0 else 1
+                last[row] = -1
+            found = _excess(*best[row], num[row])
+            going[row] = found > enough and high[row] - low[row] > 1e-15 * high[row]
+    return best
+
+
+def _excess(rho: float, overlap: float, k: int) -> float:
+    return overlap - any_accepted(overlap / rho, k)
+
+
+def _overlap(p: Tensor, q: Tensor, rho: Sequence[float]) -> list[float]:
+    """Sum of min(p, rho q) in each row."""
+    scaled = q * rho[0] if len(rho) == 1 else q * p.new_tensor(rho)[:, None]
+    return torch.minimum(p, scaled, out=scaled).sum(-1).clamp_(max=1).tolist()
+
+
+def _groups(drawn: Sequence[int], claim: Drawn) -> list[Group]:
+    """Siblings by the law they were drawn from; the same law below two nodes that spell the same text is one."""
+    groups: list[Group] = []
+    for child in drawn:
+        row = claim.row[child]
+        for other, members in groups:
+            if other == row or _same(claim, other, row):
+                members.append(child)
+                break
+        else:
+            groups.append((row, [child]))
+    for row, members in groups:
+        if len(members) > 1 and not claim.replace[row]:
+            raise ValueError(
+                "k-sequential selection takes independent draws only: draft with replacement, or verify by Rejection"
+            )
+    return groups
+
+
+def _same(claim: Drawn, one: int, other: int) -> bool:
+    """Whether two rows of q differ by rounding only: equal texts, read at two places of a tree."""
+    if not (claim.replace[one] and claim.replace[other]):
+        return False
+    if claim.ids is not None and not torch.equal(claim.ids[one], claim.ids[other]):
+        return False
+    return float((claim.q[one] - claim.q[other]).abs().sum()) <= 64 * torch.finfo(claim.q.dtype).eps
+
+
+def _laws(claim: Drawn, rows: Sequence[int], like: Tensor) -> Tensor:  # (R,) -> (R, V)
+    q = _rows(claim.q, rows).to(like.dtype)
+    if claim.ids is not None:
+        return q.new_zeros(len(rows), like.shape[1]).scatter_add_(1, _rows(claim.ids, rows), q)
+    return q
+
+
+def _ratios(p: Tensor, q: Tensor, siblings: Sequence[list[int]], tokens: list[int]) -> list[list[float]]:
+    """p / q of each sibling's token."""
+    rows = [index for index, each in enumerate(siblings) for _ in each]
+    columns = [tokens[child] for each in siblings for child in each]
+    flat: list[float] = (p[rows, columns] / q[rows, columns]).tolist()
+    assert all(ratio < float("inf") for ratio in flat), "a token is claimed to be drawn from a law that cannot give it"
+    ratios = iter(flat)
+    return [[next(ratios) for _ in each] for each in siblings]
+
+
+def _rows(laws: Tensor, rows: Sequence[int]) -> Tensor:
+    # a view of one row saves copying a vocabulary
+    return laws[rows[0] : rows[0] + 1] if len(rows) == 1 else laws[list(rows)]
+
+
+def _stack(rows: Sequence[Tensor]) -> Tensor:
+    return rows[0][None] if len(rows) == 1 else torch.stack(list(rows))
+
+
+def _keys(nodes: Sequence[int], forest: Forest, use: str) -> Key:
+    rows, local, depths = forest.rows, forest.local, forest.depths
+    return Key([rows[n] for n in nodes], [local[n] for n in nodes], [depths[n] for n in nodes], use)

@@ -1,0 +1,215 @@
+"""K-sequential selection: the smallest valid scale, the laws it leaves, and what it accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.claim import Claim, Drawn
+from outpace.core.context import Context, Sampling
+from outpace.core.contracts import Draft, Drafter, Parts, Plan, Scores
+from outpace.core.grower import Grower
+from outpace.core.noise import KeyedNoise
+from outpace.core.tree import Shape
+from outpace.drafters.lm import LM
+from outpace.drafters.together import Together
+from outpace.law.acceptance import expected_accepted
+from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
+from outpace.law.reference import table_logits
+from outpace.models.toy import Table
+from outpace.sampling.law import TargetLaw
+from outpace.verifiers.kseq import KSequential, any_accepted, least_rho
+from outpace.verifiers.rejection import Rejection, residual
+
+P3, Q3 = (0.3, 0.4, 0.3), (0.6, 0.3, 0.1)
+TARGET, DRAFTS = Table(3, seed=1), (Table(3, seed=2, order=2), Table(3, seed=3, order=1))
+CASES = [
+    Case((0, 1, 2, 0, 1), Sampling(temperature=0.7, max_tokens=3)),
+    Case((2, 2), Sampling(temperature=1.0, max_tokens=2)),
+    Case((1,), Sampling(temperature=0.0, max_tokens=3)),
+]
+
+
+def flat(*law: float) -> Table:
+    model = Table(len(law), order=1)
+    model.logits = torch.tensor(law, dtype=torch.float64).log().expand(2 * len(law), -1).contiguous()
+    return model
+
+
+def error(drafter: Callable[[], Drafter], verifier: KSequential, *widths: int, cases: Sequence[Case] = CASES) -> float:
+    fixed = Fixed(Shape.branching(widths))
+    found = enumerate_laws(lambda: Parts(TARGET, drafter(), verifier, fixed), cases)
+    return largest_error(found, table_logits(TARGET.logits, TARGET.state), cases)
+
+
+def laws(count: int, vocab: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        (torch.randn(count, vocab, dtype=torch.float64, generator=generator) * 1.5).softmax(-1),
+        (torch.randn(count, vocab, dtype=torch.float64, generator=generator) * 1.5).softmax(-1),
+    )
+
+
+def best_possible(p: Sequence[float], q: Sequence[float], k: int) -> float:
+    """The most that any rule can accept of k independent draws: a minimum cut over all sets of tokens."""
+    cut = min(
+        sum(x for x, inside in zip(p, members, strict=True) if inside)
+        - sum(x for x, inside in zip(q, members, strict=True) if inside) ** k
+        for members in product((False, True), repeat=len(p))
+    )
+    return 1 + cut
+
+
+def test_two_draws_of_the_worked_example() -> None:
+    p, q = torch.tensor([P3, Q3], dtype=torch.float64)[:, None]
+    assert least_rho(p, q, [2])[0][0] == pytest.approx(1.4, abs=1e-12)
+    parts = Parts(flat(*P3), LM(flat(*Q3), replace=True), KSequential(slack=0), Fixed(Shape.branching((2,))))
+    assert expected_accepted(lambda: parts, 1) == pytest.approx(0.84, abs=1e-12)
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize("widths", [(2, 1), (3,)])
+def test_law_is_the_targets_when_sequences_run_out_along_the_path(widths: tuple[int, ...], slack: float) -> None:
+    assert error(lambda: LM(DRAFTS[0], replace=True), KSequential(slack=slack), *widths) < BOUND
+
+
+def test_law_is_the_targets_when_two_drafters_draw_from_laws_of_their_own() -> None:
+    cases = [Case((0, 1, 2), Sampling(temperature=1.0, max_tokens=2))]
+    both = [LM(draft, replace=True) for draft in DRAFTS]
+    assert error(lambda: Together(both), KSequential(), 2, cases=cases) < BOUND
+
+
+class Short:
+    """Draws twice from a law over two listed tokens."""
+
+    want = LM.want
+    claims: tuple[type[Claim], ...] = (Drawn,)
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        grower = Grower(ctx.roots)
+        rows = [row for row, depth in enumerate(plan.depth) if depth]
+        if rows:
+            q = torch.tensor([[0.75, 0.25]], dtype=self._dtype).expand(len(rows), -1)
+            ids = torch.tensor([[2, 0]]).expand(len(rows), -1)
+            grower.add_drawn(rows, q, 2, ctx.noise, ids, replace=True)
+        return Draft(grower.tree())
+
+    def observe(self, step: object) -> None: ...
+    def release(self, slots: object) -> None: ...
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_law_is_the_targets_when_the_draft_knows_fewer_tokens(dtype: torch.dtype) -> None:
+    assert error(lambda: Short(dtype), KSequential(), 2) < BOUND
+
+
+def test_draws_without_replacement_are_refused() -> None:
+    with pytest.raises(ValueError, match="independent draws only"):
+        error(lambda: LM(DRAFTS[0]), KSequential(), 2)
+
+
+def test_the_scale_is_the_smallest_valid_one_from_above() -> None:
+    p, q = laws(200, 12)
+    num = [1 + row % 6 for row in range(200)]
+    rho = least_rho(p, q, num)
+    for row, ((at, _), k) in enumerate(zip(rho, num, strict=True)):
+        assert 1 <= at <= k
+
+        def excess(x: float, row: int = row, k: int = k) -> float:
+            overlap = float(torch.minimum(p[row], x * q[row]).sum())
+            return overlap - any_accepted(overlap / x, k)
+
+        assert excess(at) >= -1e-14
+        assert at == 1 or excess(at - 1e-9) < 0
+
+
+def test_one_draw_is_token_level_rejection() -> None:
+    for seed in range(3):
+        target, draft = Table(4, seed=seed, order=2), Table(4, seed=seed + 100, order=2)
+        selected, rejected = (
+            expected_accepted(partial(Parts, target, LM(draft, replace=True), rule, Fixed(2)), 2)
+            for rule in (KSequential(), Rejection())
+        )
+        assert selected == pytest.approx(rejected, abs=1e-12)
+
+
+def test_slack_bounds_what_is_given_up() -> None:
+    p, q = laws(100, 12)
+    accepted = {}
+    for slack in (0.0, 1e-2, 0.2, 1.0):
+        found = least_rho(p, q, [4] * 100, slack)
+        accepted[slack] = [any_accepted(overlap / at, 4) for at, overlap in found]
+        assert all(overlap - each > -1e-14 for (_, overlap), each in zip(found, accepted[slack], strict=True))
+        assert all(most - 1e-13 - slack <= each for most, each in zip(accepted[0.0], accepted[slack], strict=True))
+    assert sum(accepted[0.0]) > sum(accepted[0.2]) > sum(accepted[1.0])
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_accepts_a_fixed_share_of_the_most_that_is_possible(k: int) -> None:
+    p, q = laws(100, 5, seed=k)
+    rho = least_rho(p, q, [k] * 100)
+    for row, (at, _) in enumerate(rho):
+        accepted = any_accepted(float(torch.minimum(p[row] / at, q[row]).sum()), k)
+        most = best_possible(p[row].tolist(), q[row].tolist(), k)
+        assert (1 - (1 - 1 / k) ** k) * most - 1e-12 <= accepted <= most + 1e-12
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_accepted_is_what_the_formula_says(seed: int) -> None:
+    (p,), (q,) = (law.unbind() for law in laws(1, 4, seed))
+    parts = Parts(
+        flat(*p.tolist()), LM(flat(*q.tolist()), replace=True), KSequential(slack=0), Fixed(Shape.branching((2,)))
+    )
+    rho, _ = least_rho(p[None], q[None], [2])[0]
+    expected = any_accepted(float(torch.minimum(p / rho, q).sum()), 2)
+    # a token drawn again from what is left counts as accepted too, but at the smallest scale that does not happen
+    assert expected_accepted(lambda: parts, 1) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("k", [2, 8])
+@pytest.mark.parametrize("apart", [0.0, 1e-7, 1e-5, 1e-2, 2.0, 30.0])
+def test_single_precision_leaves_no_negative_mass(apart: float, k: int) -> None:
+    generator = torch.Generator().manual_seed(7)
+    logits = torch.randn(4, 50_000, generator=generator) * 3
+    p = logits.bfloat16().float().softmax(-1)
+    q = (logits + apart * torch.randn(4, 50_000, generator=generator)).bfloat16().float().softmax(-1)
+    rho, factor = KSequential().scale(p, q, [k] * 4)
+    scales = p.new_tensor([rho, factor])[:, :, None]
+    used = torch.minimum(p / scales[0], q) * scales[1]
+    left = residual(p, used, p)
+    assert all(1 <= at <= k for at in rho) and all(0 <= each <= at for each, at in zip(factor, rho, strict=True))
+    assert float((p - used).min()) > -1e-6 * float(p.max())
+    assert bool((left >= 0).all()) and left.sum(-1) == pytest.approx(torch.ones(4).tolist(), abs=1e-5)
+
+
+def test_only_nodes_on_the_walk_are_asked_for() -> None:
+    class Counting(TargetLaw):
+        asked: set[int] = set()
+
+        def probs(self, nodes: Sequence[int] | None) -> Tensor:
+            assert nodes is not None
+            self.asked.update(nodes)
+            return super().probs(nodes)
+
+    vocab, generator = 50, torch.Generator().manual_seed(0)
+    grower = Grower(torch.tensor([0]))
+    noise = KeyedNoise([1], [1], [1])
+    level = [0]
+    for width in (4, 1, 1):
+        q = torch.randn(len(level), vocab, generator=generator).softmax(-1)
+        level = grower.add_drawn(level, q, width, noise, replace=True)
+    tree = grower.tree()
+    logits = torch.randn(len(tree), vocab, generator=generator)
+    ctx = Context((torch.tensor([0]),), (1,), (9,), (0,), Table(2).open(1, 9), (Sampling(1.0),), noise)
+    law = Counting(Scores(0, logits), tree, ctx)
+    verdict = KSequential().verify(tree, law, Scores(0, logits), noise)
+    assert law.asked == set(tree.forest.path(verdict.leaf[0]))
