@@ -11,22 +11,25 @@ from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Cache, Draft, Plan, Step, Target, Want
 from outpace.core.tree import TokenTree
-from outpace.drafters.grow import grow
+from outpace.drafters.grow import Children, distinct, grow, independent
 
 
 class LM:
     """core.contracts.Drafter around any model that scores trees.
 
     Its cache starts each draft by keeping what it read of the last one that has been committed since; whatever else was
-    committed (the prompt, tokens of skipped turns) is read in the same forward as the first level.
+    committed (the prompt, tokens of skipped turns) is read in the same forward as the first level. `children` says how
+    the children of a node are made where a row samples, in place of drawing them.
     """
 
     want = Want()
 
-    def __init__(self, model: Target, *, sampled: bool = True, replace: bool = False) -> None:
+    def __init__(
+        self, model: Target, *, sampled: bool = True, replace: bool = False, children: Children | None = None
+    ) -> None:
         self.model = model
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
-        self._sampled, self._replace = sampled, replace
+        self._sampled, self._children = sampled, children or (independent if replace else distinct)
         self._cache: Cache | None = None
         self._served: Cache | None = None  # the target's cache this one belongs to
         self._read: tuple[TokenTree, list[int]] | None = None  # the tree last read, and the slots of its rows
@@ -48,7 +51,7 @@ class LM:
             assert scores.logits is not None
             return scores.first, scores.logits
 
-        tree = grow(ctx, plan, read, sampled=self._sampled, replace=self._replace)
+        tree = grow(ctx, plan, read, sampled=self._sampled, children=self._children)
         return Draft(tree, forwards, seconds)
 
     def observe(self, step: Step) -> None:
