@@ -19,6 +19,7 @@ from outpace.drafters.lm import LM
 from outpace.drafters.together import Together
 from outpace.law.acceptance import expected_accepted
 from outpace.models.toy import Table
+from outpace.recipes.optimal_mdsd import greedy_last
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
@@ -68,6 +69,10 @@ def test_two_independent_draws() -> None:
 
 def test_two_draws_without_replacement() -> None:
     assert accepted(P3, lambda: LM(Q3), Rejection(), PAIR) == pytest.approx(0.875, abs=1e-12)
+
+
+def test_the_likeliest_token_and_one_drawn_from_the_rest() -> None:
+    assert accepted(P3, lambda: LM(Q3, children=greedy_last), Rejection(), PAIR) == pytest.approx(0.95, abs=1e-12)
 
 
 @pytest.mark.parametrize("verifier", [Rejection(), Match()])
