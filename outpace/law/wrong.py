@@ -28,6 +28,7 @@ from outpace.law.wrong_drafters import (
     TopClaimed,
     as_target,
 )
+from outpace.law.wrong_greedy import ChosenFirst, GreedyLast, WholeLaw
 from outpace.models.toy import Table
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import RESIDUAL, Rejection
@@ -139,6 +140,8 @@ def variants(target: Table, draft: Table) -> list[Wrong]:
         Wrong("coupled but claimed", lambda: Parts(target, Coupled(draft), _TargetResidual(), chain)),
         Wrong("residual forgotten", lambda: Parts(target, Honest(draft), Forgetful(), chain)),
         Wrong("target law off by one", lambda: Parts(target, Honest(draft), LateLaw(), chain)),
+        Wrong("last draw claimed from the whole law", lambda: Parts(target, wide(WholeLaw), Rejection(), twice)),
+        Wrong("chosen tried before the drawn", lambda: Parts(target, wide(GreedyLast), ChosenFirst(), twice)),
         Wrong("draws per path", lambda: Parts(target, wide(Honest), PerPath(), twice)),
         Wrong("noise keyed by position", lambda: Parts(target, ReadsRefused(draft), Rejection(), chain), PositionNoise),
     ]
