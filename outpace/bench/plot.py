@@ -34,6 +34,6 @@ def draw_rules(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.plot([row["bound"]] * 2, [place - 0.4, place + 0.4], color="#b3423a", linestyle="--")
     axes.set_yticks(places, [f"{row['rule']}, {row['drafting']}" for row in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("acceptance length, bonus token included; dashed: what rules of that kind cannot exceed")
+    axes.set_xlabel("acceptance length, bonus token included (dashed: bound)")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
