@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from outpace.bench.best import Best, look
 from outpace.bench.metrics import Counts, Record
 from outpace.core.context import Sampling
 from outpace.core.contracts import Guarantee, Parts
@@ -35,6 +36,10 @@ class Contender(Protocol):
     single: bool  # takes one prompt at a time
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome: ...
+
+    def look(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Best:
+        """How often a drafted token is kept, and could be; nothing is timed. Empty: it does not say."""
+        ...
 
     def lossless(self, temperature: float) -> bool:
         """Whether it promises the target's own law at this temperature."""
@@ -70,6 +75,9 @@ class Engine:
             for slot, (start, end) in enumerate(zip(session.prompt_lengths, session.lengths, strict=True))
         ]
         return Outcome(outputs, ended - began, read - began, Counts.of(records).within(ended - read))
+
+    def look(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Best:
+        return look(self.parts, prompts, sampling)
 
     def lossless(self, temperature: float) -> bool:
         guarantee = self.parts.verifier.guarantee

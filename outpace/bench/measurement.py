@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from outpace.bench.best import Best, look_at_all
 from outpace.bench.contender import Contender
 from outpace.bench.cost import CostCurve, measure_costs
 from outpace.bench.recommend import Choice, Recommendation, recommend
@@ -45,6 +46,7 @@ class Measurement:
     load_seconds: Mapping[str, float] = field(default_factory=dict)
     left_out: Sequence[str] = ()  # prompts too long for the target
     costs: dict[str, CostCurve] = field(default_factory=dict)
+    bounds: dict[tuple[str, str, float], Best] = field(default_factory=dict)  # (contender, workload, temperature)
     runs: list[Run] = field(default_factory=list)
     interrupted: bool = False
     failed: dict[str, str] = field(default_factory=dict)  # contender -> why it does not take part
@@ -70,7 +72,10 @@ class Measurement:
         after: Callable[[Run], None] = lambda run: None,
         stage: Callable[[str], None] = lambda what: None,
     ) -> None:
-        """Cost curves, warm-up, then all runs in turn. Whatever ends it is remembered, and what was made is kept."""
+        """Cost curves, warm-up, bounds of acceptance, then all runs in turn.
+
+        Whatever ends it is remembered, and what was made is kept.
+        """
 
         def made(run: Run) -> None:
             self.runs.append(run)
@@ -83,6 +88,8 @@ class Measurement:
                 self.costs = measure_costs(targets, length=max(2, length), rows=min(self.batch, len(self.cases)))
             stage("warming up")
             self.contenders = [each for each in self.contenders if self._works(each)]
+            stage("bounding acceptance")
+            self.bounds = look_at_all(self.contenders, self.groups, self.sampling, self.temperatures, seed=self.seed)
             stage("measuring")
             interleave(self.contenders, self.planned, self.sampling, seed=self.seed, after=made)
         except (KeyboardInterrupt, Enough):
@@ -103,7 +110,9 @@ class Measurement:
     def rows(self) -> list[Row]:
         """Everything there is to say."""
         curves = {"target_cost": self.costs.get("target"), "draft_cost": self.costs.get("draft")}
-        return summarise(self.runs, self.contenders, self.contenders[0].name, seed=self.seed, **curves)
+        return summarise(
+            self.runs, self.contenders, self.contenders[0].name, bounds=self.bounds, seed=self.seed, **curves
+        )
 
     def decisive(self, rows: Sequence[Row]) -> list[Row]:
         """Those of all workloads and temperatures together: what a recommendation is made of."""

@@ -8,6 +8,7 @@ from functools import reduce
 from statistics import median
 from typing import Any
 
+from outpace.bench.best import Best, Bounds
 from outpace.bench.contender import Contender
 from outpace.bench.cost import CostCurve
 from outpace.bench.metrics import Cost, Counts
@@ -46,6 +47,7 @@ class Row:
     compared: int = 0
     first_difference: float | None = None  # median position among those that differ
     counts: Counts | None = None
+    best: Best | None = None  # first tokens kept, and the most that could be; of steps that were not timed
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -79,6 +81,7 @@ class Row:
                 "median_first_position": self.first_difference,
             },
             **(self.counts.figures() if self.counts else {}),
+            "first_token": self.best.to_json() if self.best else None,
         }
 
 
@@ -111,6 +114,7 @@ def summarise(
     *,
     target_cost: CostCurve | None = None,
     draft_cost: CostCurve | None = None,
+    bounds: Bounds | None = None,
     seed: int = 0,
 ) -> list[Row]:
     """Every row there is something to say about: per temperature and pooled, per workload and over all."""
@@ -138,8 +142,19 @@ def summarise(
                 for contender in contenders:
                     row = _row(runs, reference, contender, chosen, target_cost, draft_cost, seed)
                     if row:
-                        rows.append(Row(workload=workload, temperature=temperature, selection=selection, **row))
+                        at = {"workload": workload, "temperature": temperature, "selection": selection}
+                        rows.append(Row(**at, best=_best(bounds or {}, contender.name, workload, temperature), **row))
     return rows
+
+
+def _best(bounds: Bounds, contender: str, workload: str, temperature: float | None) -> Best | None:
+    """The sum over what a row pools; None where nothing was drawn."""
+    parts = [
+        best
+        for (name, where, heat), best in bounds.items()
+        if name == contender and workload in ("all", where) and temperature in (None, heat)
+    ]
+    return reduce(Best.__add__, parts) if parts else None
 
 
 def _row(

@@ -12,7 +12,9 @@ from outpace.bench.summary import ALL, SELECTIONS, Row, headline
 SHOWN_POSITIONS = 5
 NOTE = (
     "mean acceptance length counts the bonus token (plain decoding has 1.00); acceptance is accepted / drafted tokens; "
-    "by position is unconditional, among steps that drafted; intervals are 95 % bootstrap over prompts and rounds; "
+    "by position is unconditional, among steps that drafted; any accepted is how often a token of a sampled draft was "
+    "kept, of how often an exact rule could keep one at most, both in a few steps before the timed ones; "
+    "intervals are 95 % bootstrap over prompts and rounds; "
     "efficiency is the speedup without prompt reading / what acceptance and the measured cost of forwards allow; "
     "repeats is the share of 4-grams that occurred before; differs counts greedy texts unlike plain decoding's "
     "(@ the median position of their first difference)."
@@ -50,6 +52,13 @@ def _positions(row: Row) -> str:
     return " ".join(rates[:SHOWN_POSITIONS]) + (" ..." if len(rates) > SHOWN_POSITIONS else "")
 
 
+def _best(row: Row) -> str:
+    best = row.best
+    if best is None:
+        return "-"
+    return f"{100 * best.kept / best.row_steps:.0f} of {100 * best.most / best.row_steps:.0f} %"
+
+
 def _differs(row: Row) -> str:
     if row.different is None:
         return "-"
@@ -80,6 +89,7 @@ INSIDE: tuple[Column, ...] = (
         lambda row: percent(row.counts.accepted / row.counts.drafted) if row.counts and row.counts.drafted else "-",
     ),
     ("by position, %", _positions),
+    ("any accepted of at most", _best),
     *((part, _time(part)) for part in PARTS),
 )
 

@@ -21,6 +21,7 @@ app = typer.Typer(
 FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 OTHERS = {  # verbs whose own files are imported only when they are called: they read their own arguments
     "bench": "Time methods side by side on your model, prompts and machine.",
+    "verifiers": "Compare what the exact verification rules keep of the same drafts.",
     "audit": "Check that a method keeps its promise, by exact enumeration.",
 }
 

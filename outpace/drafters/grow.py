@@ -13,21 +13,35 @@ from torch import Tensor
 from outpace.core.context import Context
 from outpace.core.contracts import Frontier, Plan
 from outpace.core.grower import Grower
+from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
 from outpace.sampling.warp import warp
 
 Read = Callable[[TokenTree], tuple[int, Tensor]]  # what has grown -> (first node read, logits of the nodes from it on)
+# (grower, nodes (F,), how many children each (F,), their laws q (F, V), noise): adds children to every one of them
+Children = Callable[[Grower, Sequence[int], Sequence[int], Tensor, Noise], object]
 
 
-def grow(ctx: Context, plan: Plan, read: Read, *, sampled: bool, replace: bool = False) -> TokenTree:
+def independent(grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise) -> None:
+    """Children drawn independently of one another; a token may come twice."""
+    grower.add_drawn(at, q, widths, noise, replace=True)
+
+
+def distinct(grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise) -> None:
+    """Children drawn one after the other, each without the earlier ones."""
+    grower.add_drawn(at, q, widths, noise)
+
+
+def grow(ctx: Context, plan: Plan, read: Read, *, sampled: bool = True, children: Children = distinct) -> TokenTree:
     """Extend every row's root by the plan; `read` is called once a level, with all that has grown so far.
 
-    Rows at temperature 0 get the likeliest tokens: a draw from a one-hot law has no second choice.
+    Rows at temperature 0 get the likeliest tokens: a draw from a one-hot law has no second choice. In the others
+    `children` makes them, from the laws at the nodes that are extended.
     """
     if plan.shape is None and plan.stop is None and min(plan.depth) == max(plan.depth):
         greedy = {not sampled or each.greedy for each in ctx.sampling}
         if len(greedy) == 1:
-            return _chains(ctx, plan.depth[0], read, greedy=greedy.pop())
+            return _chains(ctx, plan.depth[0], read, None if greedy.pop() else children)
     grower = Grower(ctx.roots, confidence=plan.stop is not None)
     frontier = [row for row, depth in enumerate(plan.depth) if depth > 0]
     places = dict.fromkeys(frontier, 0)  # node -> the node of the plan's shape it stands for
@@ -48,7 +62,7 @@ def grow(ctx: Context, plan: Plan, read: Read, *, sampled: bool, replace: bool =
         if plan.shape is not None:
             widths = [len(plan.shape.children[places[node]]) for node in frontier]
         before = len(grower)
-        _add(grower, frontier, widths, logits, ctx, sampled, replace)
+        _add(grower, frontier, widths, logits, ctx, sampled, children)
         if plan.shape is not None:
             ranks = dict.fromkeys(frontier, 0)
             for node in range(before, len(grower)):
@@ -59,35 +73,37 @@ def grow(ctx: Context, plan: Plan, read: Read, *, sampled: bool, replace: bool =
     return grower.tree()
 
 
-def _chains(ctx: Context, depth: int, read: Read, *, greedy: bool) -> TokenTree:
-    """The same for chains of one length whose rows are all greedy, or all not: most steps of most methods."""
+def _chains(ctx: Context, depth: int, read: Read, children: Children | None) -> TokenTree:
+    """The same for chains of one length whose rows are all greedy (no `children`), or all not: the usual case."""
     grower = Grower(ctx.roots)
-    frontier = list(range(len(ctx.slots)))
-    tree = TokenTree.roots(ctx.roots)
+    frontier: Sequence[int] = range(len(ctx.slots))
+    ones, tree = [1] * len(frontier), TokenTree.roots(ctx.roots)
     for level in range(depth):
         logits = read(grower.structure() if level else tree)[1]
-        if greedy:
-            frontier = grower.add_chosen(frontier, _wide(logits).argmax(-1))
+        first = len(grower)
+        if children is None:
+            grower.add_chosen(frontier, _wide(logits).argmax(-1))
         else:
-            frontier = grower.add_drawn(frontier, warp(logits, ctx.sampling), 1, ctx.noise)
+            children(grower, frontier, ones, warp(logits, ctx.sampling), ctx.noise)
+        frontier = range(first, len(grower))
     return grower.tree()
 
 
 def _add(
-    grower: Grower, at: list[int], widths: list[int], logits: Tensor, ctx: Context, sampled: bool, replace: bool
+    grower: Grower, at: list[int], widths: list[int], logits: Tensor, ctx: Context, sampled: bool, children: Children
 ) -> None:
     """Children of the frontier: drawn in the rows that sample, chosen in the others."""
     drawn = [sampled and not ctx.sampling[grower.rows[node]].greedy for node in at]
     if all(drawn):
         q = warp(logits, [ctx.sampling[grower.rows[node]] for node in at])
-        grower.add_drawn(at, q, widths, ctx.noise, replace=replace)
+        children(grower, at, widths, q, ctx.noise)
     elif not any(drawn):
         _choose(grower, at, widths, logits)
     else:
         for kind in (True, False):
             picked = [index for index, each in enumerate(drawn) if each is kind]
             part = [at[index] for index in picked], [widths[index] for index in picked], logits[picked]
-            _add(grower, *part, ctx, kind, replace)
+            _add(grower, *part, ctx, kind, children)
 
 
 def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Tensor) -> None:

@@ -12,7 +12,7 @@ from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Cache, Draft, Plan, Step, Target, Want
 from outpace.core.tree import TokenTree
-from outpace.drafters.grow import Read, grow
+from outpace.drafters.grow import Read, distinct, grow, independent
 
 Growth = Callable[[Context, Plan, Read], TokenTree]
 
@@ -32,7 +32,7 @@ class LM:
     ) -> None:
         self.model = model
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
-        self._growth = growth or partial(grow, sampled=sampled, replace=replace)
+        self._growth = growth or partial(grow, sampled=sampled, children=independent if replace else distinct)
         self._cache: Cache | None = None
         self._served: Cache | None = None  # the target's cache this one belongs to
         self._read: tuple[TokenTree, tuple[int, ...]] | None = None  # the tree last read, and the slots of its rows

@@ -29,6 +29,7 @@ from outpace.law.wrong_drafters import (
     TopClaimed,
     as_target,
 )
+from outpace.law.wrong_greedy import ChosenFirst, GreedyLast, WholeLaw
 from outpace.law.wrong_siblings import CountedOnce, NeverFewer, Overdrawn, Underscaled, likeliest_kept
 from outpace.models.toy import Table
 from outpace.verifiers.kseq import KSequential
@@ -142,6 +143,8 @@ def variants(target: Table, draft: Table) -> list[Wrong]:
         Wrong("coupled but claimed", lambda: Parts(target, Coupled(draft), _TargetResidual(), chain)),
         Wrong("residual forgotten", lambda: Parts(target, Honest(draft), Forgetful(), chain)),
         Wrong("target law off by one", lambda: Parts(target, Honest(draft), LateLaw(), chain)),
+        Wrong("last draw claimed from the whole law", lambda: Parts(target, wide(WholeLaw), Rejection(), twice)),
+        Wrong("chosen tried before the drawn", lambda: Parts(target, wide(GreedyLast), ChosenFirst(), twice)),
         Wrong("draws per path", lambda: Parts(target, wide(Honest), PerPath(), twice)),
         Wrong("likeliest paths kept", lambda: Parts(target, likeliest_kept(draft, 2), Rejection(), Fixed(1))),
         Wrong("scaled for one draw", lambda: Parts(target, LM(draft, replace=True), Underscaled(), twice)),

@@ -22,7 +22,7 @@ RESULT_KEYS = {
     "method", "kind", "options", "workload", "temperature", "selection", "prompts", "runs", "tokens_per_second",
     "speedup", "speedup_of_totals", "decode_speedup", "ideal_speedup", "efficiency", "repetition", "lossless",
     "divergence", "mean_acceptance_length", "acceptance_rate", "acceptance_by_position",
-    "acceptance_by_position_conditional", "milliseconds_per_step", "headline",
+    "acceptance_by_position_conditional", "milliseconds_per_step", "first_token", "headline",
 }  # fmt: skip
 
 

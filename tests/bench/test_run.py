@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from outpace.bench.best import Best
 from outpace.bench.contender import Engine, Outcome
 from outpace.bench.line_up import engines
 from outpace.bench.methods import Method, parse_methods
@@ -34,6 +35,9 @@ class Fake:
         temperature = sampling[0].temperature
         self.asked.append(([len(prompt) for prompt in prompts], [wish.seed for wish in sampling], temperature))
         return Outcome([[0] * 4 for _ in prompts], 1.0)
+
+    def look(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Best:
+        return Best()
 
     def lossless(self, temperature: float) -> bool:
         return True

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from outpace.bench.best import Best
 from outpace.bench.contender import Outcome
 from outpace.bench.cost import CostCurve
 from outpace.bench.metrics import Counts, Record
@@ -34,6 +35,9 @@ class Named:
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
         raise AssertionError("nothing is run here")
 
+    def look(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Best:
+        return Best()
+
     def lossless(self, temperature: float) -> bool:
         return self.keeps_the_law
 
@@ -51,6 +55,14 @@ def run(name: str, prompt: int, seconds: float, text: tuple[int, ...] = VARIETY,
 
 def rows_of(*runs: Run, contenders: Sequence[Named] = (Named("plain"), Named("fast")), **costs: CostCurve) -> list[Row]:
     return summarise(runs, contenders, "plain", **costs)
+
+
+def test_the_bound_of_acceptance_is_pooled_as_its_row_is() -> None:
+    bounds = {("fast", "code", 0.0): Best(4, 2, 3.0), ("fast", "edit", 0.0): Best(6, 3, 5.0)}
+    rows = summarise(paired(0.5), (Named("plain"), Named("fast")), "plain", bounds=bounds)
+    assert only(rows, "fast").best == Best(10, 5, 8.0) and only(rows, "plain").best is None
+    assert only(rows, "fast", "code").to_json()["first_token"]["bound"] == 0.75
+    assert any("50 of 80 %" in cell for table in tables(rows) for row in table.rows for cell in row)
 
 
 def only(rows: Sequence[Row], name: str, workload: str = "all", selection: str = ALL) -> Row:

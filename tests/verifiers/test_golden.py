@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from outpace.core.contracts import Draft, Drafter, Parts, Plan, Target, Verifier
 from outpace.core.grower import Grower
 from outpace.core.noise import Key
 from outpace.core.tree import Shape
+from outpace.drafters.greedy_last import greedy_last
+from outpace.drafters.grow import grow
 from outpace.drafters.lm import LM
 from outpace.drafters.together import Together
 from outpace.law.acceptance import expected_accepted
@@ -68,6 +71,12 @@ def test_two_independent_draws() -> None:
 
 def test_two_draws_without_replacement() -> None:
     assert accepted(P3, lambda: LM(Q3), Rejection(), PAIR) == pytest.approx(0.875, abs=1e-12)
+
+
+def test_the_likeliest_token_and_one_drawn_from_the_rest() -> None:
+    assert accepted(P3, lambda: LM(Q3, growth=partial(grow, children=greedy_last)), Rejection(), PAIR) == pytest.approx(
+        0.95, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("verifier", [Rejection(), Match()])

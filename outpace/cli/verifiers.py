@@ -1,0 +1,222 @@
+"""`outpace verifiers`: what every exact rule keeps of the same drafts, beside what none of them can exceed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outpace.cli.failures import Debug, plainly
+from outpace.cli.options import Json, Target, Threads
+from outpace.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from outpace.bench.spread import Mean
+    from outpace.law.rules import Recorded
+
+Option = typer.Option
+BASE = "rejection"  # of draws without replacement: what the others are compared with
+COLUMNS = (
+    "draft", "rule", "acceptance length (95 %)", "against the first (95 %)", "bound", "left to it (95 %)", "any kept",
+    "bound", "left to it (95 %)",
+)  # fmt: skip
+NOTE = (
+    "Acceptance length counts the bonus token. For each tree it is an exact expectation over the rule's own choices; "
+    "intervals are bootstrap over prompts and their trees, of differences tree by tree. A bound is for rules of that "
+    "kind, which settle node by node or weigh whole paths; where the draft repeats tokens it is loose. Any kept: the "
+    "chance that a drafted token is kept at all, beside the best transport."
+)
+
+
+@plainly
+def verifiers(
+    target: Target = "zoo:target",
+    draft: Annotated[str | None, Option(help="The small model that drafts.")] = None,
+    widths: Annotated[str, Option(help="Children of every node at each depth; 1,1,1,1 is a chain.")] = "4,2,2",
+    num_trees: Annotated[int, Option(min=1, help="Contexts at which trees are drafted.")] = 200,
+    temperature: Annotated[float, Option(min=0, help="Of the target and the draft.")] = 1.0,
+    prompts: Annotated[str, Option(help="Of code, arithmetic, edit, and files, separated by commas.")] = "code",
+    num_prompts: Annotated[int, Option(min=1, help="Most prompts of each set, spread evenly over it.")] = 10,
+    dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
+    device: Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+    threads: Threads = None,
+    seed: Annotated[int, Option(help="Of the texts and the drafts.")] = 0,
+    plot: Annotated[Path | None, Option(help="Draw the table into this file: .svg, .png or .pdf.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare the exact verification rules on the drafts of one model for another."""
+    shape = _widths(widths)
+    draw = _plotter(plot)
+
+    from outpace.bench import provenance
+
+    with provenance.threads(threads):
+        found, about = _record(target, draft, shape, num_trees, temperature, prompts, num_prompts, dtype, device, seed)
+    results = summarise(found, len(shape), seed)
+    if json:
+        known = {**provenance.provenance(about["device"]), "dtype": about["dtype"]}
+        print_json(report(found, results, about, known))
+    else:
+        title = f"{about['draft']} drafts for {about['target']}: widths {widths}, temperature {temperature:g}, "
+        print_table(COLUMNS, [_cells(row) for row in results], f"{title}{len(found)} trees of each kind")
+        typer.echo(f"\n{NOTE}")
+    if plot and draw:
+        draw(results, plot)
+        typer.echo(f"drawn into {plot}", err=True)
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    try:
+        widths = tuple(int(piece) for piece in text.split(","))
+    except ValueError as error:
+        raise ValueError(f"--widths takes whole numbers separated by commas, not {text!r}") from error
+    if min(widths) < 1:
+        raise ValueError("a width is at least 1")
+    return widths
+
+
+def _plotter(path: Path | None) -> Callable[[Sequence[dict[str, Any]], Path], None] | None:
+    """What draws, found before anything is measured: a missing extra is told at once."""
+    if path is None:
+        return None
+    from outpace.bench.plot import draw_rules, needs
+
+    needs()
+    return draw_rules
+
+
+def _record(
+    target: str,
+    draft: str | None,
+    widths: tuple[int, ...],
+    num_trees: int,
+    temperature: float,
+    prompts: str,
+    num_prompts: int,
+    dtype: str,
+    device: str | None,
+    seed: int,
+) -> tuple[list[Recorded], dict[str, Any]]:
+    """Load both models, let the target write, and set trees aside."""
+    from outpace.api.settings import end_tokens
+    from outpace.bench.methods import split_outside
+    from outpace.bench.terminal import progress
+    from outpace.bench.workload import encode, load_items
+    from outpace.cli.bench import default_draft
+    from outpace.cli.options import load
+    from outpace.core.context import Sampling
+    from outpace.law.rules import Recorder
+
+    items = [item for source in split_outside(prompts, ",") for item in load_items(source, num_prompts)]
+    name = default_draft(target) if draft is None else draft
+    if name is None:
+        raise ValueError("give --draft: a small model with the target's tokens")
+    options: dict[str, Any] = {"draft": name}
+    model = load(target, options, dtype=dtype, device=device)
+    from outpace.api.model import same_tokens
+
+    same_tokens(model, options["draft"])
+    if options["draft"].target.vocab != model.target.vocab:
+        raise ValueError(f"{name} and {target} have vocabularies of different sizes: use a draft of the same family")
+    with progress(num_trees) as tell:
+        recorder = Recorder(options["draft"].target, widths, after=lambda: tell("recording", 1))
+        needed = recorder.tokens(-(-num_trees // len(items)))
+        most = min(each for each in (model.max_length, options["draft"].max_length, 1 << 30) if each is not None)
+        texts = [tokens for item in items if 0 < len(tokens := encode(model.tokenizer, item)) <= most - needed]
+        if not texts:
+            raise ValueError(f"no prompt leaves room for {needed} new tokens: ask for fewer with --num-trees")
+        stop = end_tokens(model.defaults, model.tokenizer)
+        wishes = [Sampling(temperature=temperature, stop=stop, seed=seed + index) for index in range(len(texts))]
+        recorder.write(model.target, texts, wishes, num_trees)
+    about = {
+        "target": target, "draft": name, "widths": widths, "temperature": temperature, "prompts": prompts,
+        "num_prompts": len(texts), "num_trees": len(recorder.found), "seed": seed, "device": str(model.target.device),
+        "dtype": str(next(model.target.model.parameters()).dtype).removeprefix("torch."),
+    }  # fmt: skip
+    return recorder.found, about
+
+
+def summarise(found: Sequence[Recorded], depth: int, seed: int = 0) -> list[dict[str, Any]]:
+    """One row a way of drafting and rule."""
+    from outpace.bench.spread import bootstrap_mean
+    from outpace.law.rules import RULES
+
+    def mean(value: Callable[[Recorded], float]) -> Mean:
+        groups: dict[int, list[float]] = {}
+        for each in found:
+            groups.setdefault(each.prompt, []).append(value(each))
+        return bootstrap_mean(list(groups.values()), seed=seed)
+
+    whole = {rule.name for rule in RULES if rule.whole_paths}
+    first = next(iter(found[0].kept))
+    rows: list[dict[str, Any]] = []
+    for drafting in found[0].kept:
+        for rule in found[0].kept[drafting]:
+            kind = "any_rule" if rule in whole else "node_by_node"
+
+            def kept(each: Recorded, d: str = drafting, r: str = rule) -> float:
+                return each.kept[d][r].depth
+
+            def bound(each: Recorded, d: str = drafting, k: str = kind) -> float:
+                return getattr(each.bounds[d], k)
+
+            limit = mean(lambda each, f=bound: 1 + f(each))
+            rows.append(
+                {
+                    "drafting": drafting,
+                    "rule": rule,
+                    "length": mean(lambda each, f=kept: 1 + f(each)),
+                    "difference": mean(lambda each, f=kept: f(each) - each.kept[first][BASE].depth),
+                    "bound_kind": kind,
+                    # no more than everything can be kept, which the mean over few trees does not know
+                    "bound": min(limit.mean, 1.0 + depth),
+                    "to_bound": mean(lambda each, f=kept, b=bound: b(each) - f(each)),
+                    "any": mean(lambda each, d=drafting, r=rule: each.kept[d][r].any),
+                    "any_bound": mean(lambda each, d=drafting: each.bounds[d].first_token),
+                    "any_to_bound": mean(
+                        lambda each, d=drafting, r=rule: each.bounds[d].first_token - each.kept[d][r].any
+                    ),
+                }
+            )
+    return rows
+
+
+def report(
+    found: Sequence[Recorded], rows: Sequence[dict[str, Any]], about: dict[str, Any], known: dict[str, Any]
+) -> dict[str, Any]:
+    """Everything, every tree included."""
+    from dataclasses import asdict
+
+    def plain(value: Any) -> Any:
+        return value.to_json() if hasattr(value, "to_json") else value
+
+    return {
+        "schema": "outpace-verifiers/1",
+        "provenance": known,
+        "settings": about,
+        "notes": NOTE,
+        "results": [{name: plain(value) for name, value in row.items()} for row in rows],
+        "trees": [asdict(each) for each in found],
+    }
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    length = row["length"]
+    return (
+        row["drafting"],
+        row["rule"],
+        f"{length.mean:.3f} ({length.low:.3f}-{length.high:.3f})",
+        _difference(row["difference"]),
+        f"{row['bound']:.3f}",
+        _difference(row["to_bound"]),
+        f"{row['any'].mean:.3f}",
+        f"{row['any_bound'].mean:.3f}",
+        _difference(row["any_to_bound"]),
+    )
+
+
+def _difference(mean: Mean) -> str:
+    return f"{mean.mean:+.3f} ({mean.low:+.3f} to {mean.high:+.3f})"

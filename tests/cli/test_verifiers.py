@@ -1,0 +1,88 @@
+"""`outpace verifiers`: one command compares the rules on the drafts of one model for another."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from outpace.bench import plot
+from outpace.bench.spread import bootstrap_mean
+from outpace.law.rules import DRAFTING, RULES
+
+FEW = ("--num-trees", 4, "--num-prompts", 2, "--widths", "2,1", "--threads", 1, "--device", "cpu")
+
+
+def test_a_table(outpace_, tiny) -> None:
+    done = outpace_("verifiers", "--target", tiny.target, "--draft", tiny.draft, *FEW)
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stdout.splitlines() if any(line.startswith(name) for name in DRAFTING)]
+    assert len(lines) == sum(len(rule.drafting) for rule in RULES if not rule.chains_only)
+    assert "counts the bonus token" in done.stdout
+
+
+def test_everything_as_json(outpace_, tiny) -> None:
+    done = outpace_("verifiers", "--target", tiny.target, "--draft", tiny.draft, *FEW, "--json")
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    assert data["schema"] == "outpace-verifiers/1" and len(data["trees"]) == 4
+    assert data["settings"]["widths"] == [2, 1] and data["provenance"]["dtype"]
+    rows = {(row["drafting"], row["rule"]): row for row in data["results"]}
+    first = rows["without replacement", "rejection"]
+    assert first["difference"] == {"mean": 0, "low": 0, "high": 0}
+    assert all(1 <= row["length"]["mean"] <= 3 and row["bound"] <= 3 for row in rows.values())
+    greedy = rows["greedy-last", "rejection"]
+    assert greedy["difference"]["low"] <= greedy["difference"]["mean"] <= greedy["difference"]["high"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--widths", "2,x"), "--widths takes whole numbers"),
+        (("--widths", "2,0"), "a width is at least 1"),
+        (("--num-trees", "100000"), "no prompt leaves room"),
+    ],
+)
+def test_bad_input_is_one_sentence(outpace_, tiny, arguments: tuple[str, ...], sentence: str) -> None:
+    done = outpace_("verifiers", "--target", tiny.target, "--draft", tiny.draft, *FEW, *arguments)
+    assert done.exit_code == 2 and sentence in done.stderr.splitlines()[-1]
+
+
+def test_a_draft_is_needed(outpace_, tiny) -> None:
+    done = outpace_("verifiers", "--target", tiny.target)
+    assert done.exit_code == 2 and "give --draft" in done.stderr
+    done = outpace_("verifiers", "--target", tiny.target, "--draft", tiny.stranger, *FEW)
+    assert done.exit_code == 2 and "vocabular" in done.stderr
+
+
+def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(
+    outpace_, tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(plot, "import_module", missing)
+    done = outpace_("verifiers", "--target", tiny.target, "--draft", tiny.draft, *FEW, "--plot", "rules.svg")
+    assert done.exit_code == 1
+    assert "matplotlib is not installed: pip install 'outpace[report]'" in done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs the extra report")
+def test_a_plot(outpace_, tiny, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "rules.svg"
+    done = outpace_("verifiers", "--target", tiny.target, "--draft", tiny.draft, *FEW, "--plot", path)
+    assert done.exit_code == 0, done.output
+    assert "<svg" in path.read_text(encoding="utf-8")
+
+
+def test_a_mean_of_differences_and_its_interval() -> None:
+    same = bootstrap_mean([[0.5] * 4, [0.5] * 2])
+    assert (same.mean, same.low, same.high) == (0.5, 0.5, 0.5)
+    spread = bootstrap_mean([[0.0, 1.0] * 50])
+    assert spread.mean == 0.5 and 0.38 < spread.low < 0.45 and 0.55 < spread.high < 0.62
+    apart = bootstrap_mean([[0.0] * 50, [1.0] * 50])  # two texts say less than a hundred trees seem to
+    assert (apart.low, apart.high) == (0.0, 1.0)
+    nothing = bootstrap_mean([])
+    assert nothing.mean != nothing.mean
