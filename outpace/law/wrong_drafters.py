@@ -83,7 +83,7 @@ class Dropped(Honest):
         tokens = tree.tokens.tolist()
         kept = [node for node, row in enumerate(claim.row) if row < 0 or float(claim.q[row, tokens[node]]) > 0.3]
         kept = [node for node in kept if set(tree.forest.path(node)) <= set(kept)]
-        return _picked(tree, claim, kept)
+        return picked(tree, claim, kept)
 
 
 class Sorted(Honest):
@@ -96,7 +96,7 @@ class Sorted(Honest):
         tokens, forest = tree.tokens.tolist(), tree.forest
         order = list(range(forest.num_rows))
         order += sorted(range(forest.num_rows, len(tree)), key=lambda n: -float(claim.q[claim.row[n], tokens[n]]))
-        return _picked(tree, claim, order)
+        return picked(tree, claim, order)
 
 
 class ClaimedIndependent(Honest):
@@ -184,7 +184,7 @@ def as_target(noise: Noise, *uses: str) -> Noise:
     )
 
 
-def _picked(tree: TokenTree, claim: Drawn, nodes: list[int]) -> TokenTree:
+def picked(tree: TokenTree, claim: Drawn, nodes: list[int]) -> TokenTree:
     """Only these nodes in this order, the claim carried over as if nothing had been chosen."""
     place = {node: index for index, node in enumerate(nodes)}
     parents = [place.get(tree.forest.parents[node], -1) for node in nodes]
