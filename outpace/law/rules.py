@@ -24,8 +24,11 @@ from outpace.drafters.lm import LM
 from outpace.drafters.nothing import Nothing
 from outpace.law.given import Kept, kept_by, kept_by_matching
 from outpace.sampling.law import TargetLaw
+from outpace.verifiers.block import Block
+from outpace.verifiers.kseq import KSequential
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
+from outpace.verifiers.traversal import Traversal
 from outpace.verifiers.tree_bound import LengthBounds, length_bounds
 
 Keeps = Callable[[TokenTree, Law, Scores], Kept]  # of a tree of one row
@@ -52,6 +55,9 @@ def enumerated(verifier: Verifier) -> Keeps:
 
 RULES = (
     Rule("rejection", enumerated(Rejection())),
+    Rule("block", enumerated(Block()), chains_only=True, whole_paths=True),
+    Rule("traversal", enumerated(Traversal()), whole_paths=True),
+    Rule("k-sequential", enumerated(KSequential()), (INDEPENDENT,)),
     Rule("match", lambda tree, law, scores: kept_by_matching(tree, law)),
 )
 

@@ -16,6 +16,7 @@ from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.lm import LM
 from outpace.law.enumerate import Branch, EnumeratedNoise
+from outpace.law.wrong_bottom_up import FirstRefusal, FirstWeight, Resorted, Unweighted, WeightAsChance, WholeAgain
 from outpace.law.wrong_drafters import (
     ArgmaxClaimed,
     ClaimedIndependent,
@@ -32,9 +33,11 @@ from outpace.law.wrong_drafters import (
 from outpace.law.wrong_greedy import ChosenFirst, GreedyLast, WholeLaw
 from outpace.law.wrong_siblings import CountedOnce, NeverFewer, Overdrawn, Underscaled, likeliest_kept
 from outpace.models.toy import Table
+from outpace.verifiers.block import Block
 from outpace.verifiers.kseq import KSequential
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import RESIDUAL, Rejection
+from outpace.verifiers.traversal import Traversal
 
 
 class Forgetful(Rejection):
@@ -155,4 +158,13 @@ def variants(target: Table, draft: Table) -> list[Wrong]:
             "k-sequential without replacement", lambda: Parts(target, wide(ClaimedIndependent), KSequential(), twice)
         ),
         Wrong("noise keyed by position", lambda: Parts(target, ReadsRefused(draft), Rejection(), chain), PositionNoise),
+        Wrong("block: first refusal", lambda: Parts(target, Honest(draft), FirstRefusal(), chain)),
+        Wrong("block: weight as chance", lambda: Parts(target, Honest(draft), WeightAsChance(), chain)),
+        Wrong("block: residual unweighted", lambda: Parts(target, Honest(draft), Unweighted(), chain)),
+        Wrong("block: noise by position", lambda: Parts(target, Honest(draft), Block(), chain), PositionNoise),
+        Wrong("traversal: first weight", lambda: Parts(target, wide(Honest), FirstWeight(), chain)),
+        Wrong("traversal: residual forgotten", lambda: Parts(target, wide(Honest), WholeAgain(), twice)),
+        Wrong("traversal: siblings re-sorted", lambda: Parts(target, wide(Honest), Resorted(), twice)),
+        Wrong("traversal: claimed independent", lambda: Parts(target, wide(ClaimedIndependent), Traversal(), twice)),
+        Wrong("traversal: noise by position", lambda: Parts(target, wide(Honest), Traversal(), chain), PositionNoise),
     ]

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
-from outpace.core.noise import Key, Noise
+from outpace.core.noise import Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import ACCEPT, RESIDUAL, residual
+from outpace.verifiers.rows import keys
 
 Group = tuple[int, list[int]]  # a row of q and the siblings drawn from it
 
@@ -111,7 +112,7 @@ class KSequential:
             refused = []
             for index, m in enumerate(at):
                 for child, ratio in zip(siblings[index], ratios[index], strict=True):
-                    if noise.flip((ratio / rho[index],), _keys([child], forest, ACCEPT))[0]:
+                    if noise.flip((ratio / rho[index],), keys([child], forest, ACCEPT))[0]:
                         found[m] = tokens[child]
                         break
                 else:
@@ -123,7 +124,7 @@ class KSequential:
                 for index, row in zip(refused, residual(p_at, used, p_at).unbind(), strict=True):
                     left[at[index]] = row
         if ended := [m for m, token in enumerate(found) if token < 0]:
-            key = _keys([nodes[m] for m in ended], forest, RESIDUAL)
+            key = keys([nodes[m] for m in ended], forest, RESIDUAL)
             for m, token in zip(ended, noise.choose(_stack([left[m] for m in ended]), key).tolist(), strict=True):
                 found[m] = token
         return found
@@ -243,8 +244,3 @@ def _rows(laws: Tensor, rows: Sequence[int]) -> Tensor:
 
 def _stack(rows: Sequence[Tensor]) -> Tensor:
     return rows[0][None] if len(rows) == 1 else torch.stack(list(rows))
-
-
-def _keys(nodes: Sequence[int], forest: Forest, use: str) -> Key:
-    rows, local, depths = forest.rows, forest.local, forest.depths
-    return Key([rows[n] for n in nodes], [local[n] for n in nodes], [depths[n] for n in nodes], use)

@@ -20,6 +20,7 @@ from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import Match
+from outpace.verifiers.rows import keys, smallest_mass
 
 ACCEPT, RESIDUAL, ORDER = "accept", "residual", "order"
 INFINITE = float("inf")
@@ -75,20 +76,19 @@ class Rejection:
             token, q = tokens[child], _law_of(child, claim, refused, len(p))
             belief = float(q[token])
             assert belief > 0, f"token {token} is claimed to be drawn from a law that cannot give it"
-            if noise.flip([float(left[token]) / belief], _key(child, forest, ACCEPT))[0]:
+            if noise.flip([float(left[token]) / belief], keys([child], forest, ACCEPT))[0]:
                 return token
             refused.setdefault(claim.row[child], []).append(token)
             left = residual(left[None], q[None], p[None])[0]
-        return int(noise.choose(left[None], _key(node, forest, RESIDUAL)))
+        return int(noise.choose(left[None], keys([node], forest, RESIDUAL)))
 
 
 def residual(p: Tensor, q: Tensor, otherwise: Tensor) -> Tensor:  # (M, V) each -> (M, V)
     """What is left of p after q's share was refused, rows sum to 1; `otherwise` where rounding left nothing."""
     left = (p - q).clamp_(min=0)
     mass = left.sum(-1, keepdim=True)
-    # a refusal proves that mass was left; less than this is rounding of the sums, not a law
-    enough = mass > (1e-14 if p.dtype == torch.float64 else 1e-7)
-    return torch.where(enough, left / mass, otherwise)
+    # a refusal proves that mass was left: too little is the work of rounding
+    return torch.where(mass > smallest_mass(p.dtype), left / mass, otherwise)
 
 
 def _law_of(child: int, claim: Drawn, refused: dict[int, list[int]], vocabulary: int) -> Tensor:  # (V,)
@@ -130,18 +130,18 @@ def _chains(tree: TokenTree, claim: Drawn, law: Law, noise: Noise) -> Verdict:
     ended: list[int] = []
     refused: list[int] = []  # nodes whose child was refused
     for node in range(rows):
-        while (below := children[node]) and noise.flip((ratios[below[0] - rows],), _key(below[0], forest, ACCEPT))[0]:
+        while (below := children[node]) and noise.flip((ratios[below[0] - rows],), keys([below[0]], forest, ACCEPT))[0]:
             node = below[0]
         leaf.append(node)
         (refused if below else ended).append(node)
     bonus: dict[int, int] = {}
     if ended:
-        bonus.update(zip(ended, noise.choose(_rows(p, ended), _keys(ended, forest, TARGET)).tolist(), strict=True))
+        bonus.update(zip(ended, noise.choose(_rows(p, ended), keys(ended, forest, TARGET)).tolist(), strict=True))
     if refused:
         p_left = _rows(p, refused)
         q_left = _rows(claim.q, [claim.row[children[node][0]] for node in refused])
         left = residual(p_left, q_left, p_left)
-        bonus.update(zip(refused, noise.choose(left, _keys(refused, forest, RESIDUAL)).tolist(), strict=True))
+        bonus.update(zip(refused, noise.choose(left, keys(refused, forest, RESIDUAL)).tolist(), strict=True))
     return Verdict(leaf, [bonus[node] for node in leaf])
 
 
@@ -151,12 +151,3 @@ def _rows(laws: Tensor, rows: Sequence[int]) -> Tensor:  # (N, V), M of them -> 
     if rows[-1] - first == count - 1 and (count < 3 or tuple(rows) == tuple(range(first, first + count))):
         return laws[first : first + count]
     return laws[list(rows)]
-
-
-def _key(node: int, forest: Forest, use: str) -> Key:
-    return Key((forest.rows[node],), (forest.local[node],), (forest.depths[node],), use)
-
-
-def _keys(nodes: Sequence[int], forest: Forest, use: str) -> Key:
-    rows, local, depths = forest.rows, forest.local, forest.depths
-    return Key([rows[n] for n in nodes], [local[n] for n in nodes], [depths[n] for n in nodes], use)

@@ -22,8 +22,10 @@ from outpace.drafters.lm import LM
 from outpace.drafters.together import Together
 from outpace.law.acceptance import expected_accepted
 from outpace.models.toy import Table
+from outpace.verifiers.block import Block
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
+from outpace.verifiers.traversal import Traversal
 
 
 def flat(*law: float) -> Table:
@@ -145,3 +147,12 @@ def test_matching_accepts_less_than_rejection() -> None:
     matched = accepted(P3, lambda: LM(Q3), Match(), Shape.branching((1,)))
     assert matched == pytest.approx(overlap(P3.logits[0].exp(), Q3.logits[0].exp()), abs=1e-12)
     assert matched < 0.70
+
+
+def test_a_block_keeps_eleven_ninths_of_two() -> None:
+    assert accepted(P, lambda: LM(Q), Block(), Shape.branching((1, 1))) == pytest.approx(11 / 9, abs=1e-12)
+
+
+def test_a_given_tree_of_draws_without_replacement_bottom_up() -> None:
+    # a b is kept 2/3 of the time, else a c 7/11 of it, else c alone or with the a below it, each as often
+    assert accepted(P3, GivenDraws, Traversal(), Shape.branching((1, 1))) == pytest.approx(64 / 33, abs=1e-12)

@@ -1,0 +1,145 @@
+"""Block verification (Sun et al. 2024): a drafted chain is judged as a whole instead of token by token.
+
+Down the chain each node gets the weight w = min(1, w of its parent * p / q). The walk then goes up from the end of the
+chain. The last node is kept with its weight; another one with S / (S + 1 - w), where S sums the positive part of
+w p - q at the node; the root always. The bonus is drawn from that positive part. A token that was unlikely by itself is
+thus kept where the tokens around it make up for it, and no valid rule for one chain keeps more on average. Exact at any
+temperature, provided every claim is true.
+
+Letters: M drafted nodes, N nodes, V vocabulary, K columns of q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from outpace.core.claim import Claim, Drawn
+from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
+from outpace.core.noise import Noise
+from outpace.core.tree import TokenTree
+from outpace.verifiers.rejection import ACCEPT, RESIDUAL
+from outpace.verifiers.rows import Ends, drawn_rows, keys, smallest_mass, with_matched
+
+NEVER = 1e-30  # below the resolution of any uniform number; 1 / weight stays finite in float32
+
+
+class Block:
+    """core.contracts.Verifier of chains as a whole."""
+
+    want = Want()
+    accepts: tuple[type[Claim], ...] = (Drawn,)
+    guarantee = Guarantee.EXACT
+
+    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
+        if not tree.forest.is_chain:
+            raise ValueError("Block verifies chains and was given a tree: draft a chain, or use verifier=Traversal()")
+        rows = drawn_rows(tree, tree.claim)
+        return with_matched(self._ends(rows, tree, law, noise) if rows else {}, tree, law, noise)
+
+    def _ends(self, rows: Sequence[int], tree: TokenTree, law: Law, noise: Noise) -> Ends:
+        forest, claim = tree.forest, tree.claim
+        assert isinstance(claim, Drawn)
+        drafted = [node for node in range(forest.num_rows, len(tree)) if forest.rows[node] in rows]
+        above = [forest.parents[node] for node in drafted]
+        p = law.probs(above)
+        q = drafting_laws(drafted, tree, claim, p)
+        weights = node_weights(drafted, above, tree, p, q)
+        ends: Ends = {}
+        last = [forest.nodes[row][-1] for row in rows]
+        kept = noise.flip([weights[node] for node in last], keys(last, forest, ACCEPT))
+        whole = [node for node, keep in zip(last, kept, strict=True) if keep]
+        if whole:
+            pairs = zip(whole, law.choose(whole, noise), strict=True)
+            ends.update((forest.rows[node], (node, token)) for node, token in pairs)
+        if len(whole) < len(rows):
+            rest = [node for node, keep in zip(last, kept, strict=True) if not keep]
+            ends.update(self._shorter(rest, above, weights, tree, p, q, noise))
+        return ends
+
+    def _shorter(
+        self,
+        last: Sequence[int],  # ends of the chains that were not kept whole
+        above: Sequence[int],  # (M,) node of each row of p and q
+        weights: dict[int, float],
+        tree: TokenTree,
+        p: Tensor,  # (M, V)
+        q: Tensor,  # (M, V)
+        noise: Noise,
+    ) -> Ends:
+        """The deepest other node that is kept in each row, and a token from what is left of p there."""
+        forest = tree.forest
+        rows = {forest.rows[node] for node in last}
+        if len(rows) < len({forest.rows[node] for node in above}):
+            picked = [index for index, node in enumerate(above) if forest.rows[node] in rows]
+            above, p, q = [above[index] for index in picked], p[picked], q[picked]
+        left = self._left(p, q, p.new_tensor([weights[node] for node in above]))
+        totals = left.sum(-1).tolist()
+        sums = {node: total * weights[node] for node, total in zip(above, totals, strict=True)}
+        leaf = [self._climb(node, weights, sums, tree, noise) for node in last]
+        places = {node: index for index, node in enumerate(above)}
+        ends = [places[node] for node in leaf]
+        few = [totals[end] <= smallest_mass(p.dtype) for end in ends]
+        laws = left[ends]
+        if any(few):  # a refusal proves that something was left, but rounding ate it
+            laws = torch.where(torch.tensor(few, device=p.device)[:, None], p[ends], laws)
+        tokens = noise.choose(laws, keys(leaf, forest, RESIDUAL)).tolist()
+        return {forest.rows[node]: (node, token) for node, token in zip(leaf, tokens, strict=True)}
+
+    def _climb(
+        self, last: int, weights: dict[int, float], sums: dict[int, float], tree: TokenTree, noise: Noise
+    ) -> int:
+        """The first node kept on the way up; a node that is not kept says nothing of those above it."""
+        forest = tree.forest
+        node = forest.parents[last]
+        while node >= forest.num_rows:
+            if noise.flip([self._chance(weights[node], sums[node])], keys([node], forest, ACCEPT))[0]:
+                break
+            node = forest.parents[node]
+        return node
+
+    def _left(self, p: Tensor, q: Tensor, weights: Tensor) -> Tensor:  # (M, V), (M, V), (M,) -> (M, V)
+        """What the draft's next token leaves of p at each node, the positive part of p - q / w, not normalised."""
+        # a weight of 0 has no inverse; what it leaves is multiplied by it again
+        return torch.addcmul(p, q, 1 / weights.clamp(min=NEVER)[:, None], value=-1).clamp_(min=0)
+
+    def _chance(self, weight: float, left: float) -> float:
+        return chance_left(weight, left)
+
+
+def chance_left(weight: float, left: float) -> float:
+    """Of keeping a node of this weight once its child was refused and the positive part of w p - q sums to `left`."""
+    total = left + (1 - weight)
+    return left / total if total > 0 else 1.0  # p = q and no token in doubt: every refusal is rounding
+
+
+def node_weights(
+    drafted: Sequence[int], above: Sequence[int], tree: TokenTree, p: Tensor, q: Tensor
+) -> dict[int, float]:
+    """The weight of every node of these chains."""
+    tokens = tree.tokens[list(drafted), None].to(p.device)
+    q_token = q.gather(1, tokens).double()
+    assert bool((q_token > 0).all()), "a token is claimed to be drawn from a law that cannot give it"
+    ratios = (p.gather(1, tokens).double() / q_token)[:, 0].tolist()
+    weights = dict.fromkeys(range(tree.forest.num_rows), 1.0)
+    for node, parent, ratio in zip(drafted, above, ratios, strict=True):
+        weights[node] = min(1.0, weights[parent] * ratio)
+    return weights
+
+
+def drafting_laws(drafted: Sequence[int], tree: TokenTree, claim: Drawn, p: Tensor) -> Tensor:  # (M, V)
+    """The law each node was drawn from; one-hot where it was chosen."""
+    rows = [claim.row[node] for node in drafted]
+    if claim.ids is not None:
+        q = p.new_zeros(p.shape).scatter_add_(1, claim.ids[rows], claim.q[rows].to(p.dtype))
+    else:
+        q = claim.q if rows == list(range(len(claim.q))) else claim.q[rows]
+        q = q.to(p.dtype)
+    chosen = [index for index, row in enumerate(rows) if row < 0]
+    if chosen:
+        q = q.clone()
+        q[chosen] = 0
+        q[chosen, tree.tokens[[drafted[index] for index in chosen]].to(q.device)] = 1
+    return q

@@ -1,0 +1,241 @@
+"""Traversal verification (Weng et al. 2025): a drafted tree is judged from its leaves up to its root.
+
+The walk goes down to the first leaf. Each node on the way gets the weight w = min(1, w of its parent * r / q), where r
+is what earlier siblings left of p (p at first) and q the law the node was drawn from. A node without children left to
+try is kept with its weight, the bonus drawn from its r. A refused child leaves its parent the positive part of w r - q
+as r and, S being the sum of that part, S / (S + 1 - w) as weight; then the next child is tried. The root always has the
+weight 1. On a chain this is block verification. Exact at any temperature, provided every claim is true and siblings are
+tried in an order that does not depend on which tokens they are.
+
+Chosen siblings come last, each as a draw from a law with all its mass on it. Equal tokens drawn below one node are one
+node with the children of both: a refusal leaves nothing of a token, so nothing below its second copy could be kept.
+
+Letters: A rows whose verdict is open, N nodes, V vocabulary, K columns of q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from outpace.core.claim import Claim, Drawn
+from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
+from outpace.core.noise import Noise
+from outpace.core.tree import TokenTree
+from outpace.verifiers.block import NEVER, chance_left
+from outpace.verifiers.rejection import ACCEPT, RESIDUAL
+from outpace.verifiers.rows import Ends, drawn_rows, keys, smallest_mass, with_matched
+
+
+class Traversal:
+    """core.contracts.Verifier from the leaves up; all rows take their steps together."""
+
+    want = Want()
+    accepts: tuple[type[Claim], ...] = (Drawn,)
+    guarantee = Guarantee.EXACT
+
+    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
+        rows = drawn_rows(tree, tree.claim)
+        return with_matched(self._ends(rows, tree, law, noise) if rows else {}, tree, law, noise)
+
+    def _ends(self, rows: Sequence[int], tree: TokenTree, law: Law, noise: Noise) -> Ends:
+        draft, forest = _Drafted(tree), tree.forest
+        open_paths = [[Place(row, 1.0, draft.below([row]))] for row in rows]
+        ended: list[Place] = []
+        while open_paths:
+            self._descend(open_paths, draft, law)
+            ends = [path[-1] for path in open_paths]
+            kept = noise.flip([end.weight for end in ends], keys([end.node for end in ends], forest, ACCEPT))
+            ended += [end for end, keep in zip(ends, kept, strict=True) if keep]
+            open_paths = [path for path, keep in zip(open_paths, kept, strict=True) if not keep]
+            if open_paths:
+                self._refuse(open_paths, draft, law)
+        tokens: list[int] = []
+        untouched = [place for place in ended if not place.refused]
+        if untouched:
+            tokens += law.choose([place.node for place in untouched], noise)
+        touched = [place for place in ended if place.refused]
+        if touched:
+            laws = _stacked([self._law(place, law) for place in touched])
+            tokens += noise.choose(laws, keys([place.node for place in touched], forest, RESIDUAL)).tolist()
+        pairs = zip(untouched + touched, tokens, strict=True)
+        return {forest.rows[place.node]: (place.node, token) for place, token in pairs}
+
+    def _descend(self, paths: Sequence[list[Place]], draft: _Drafted, law: Law) -> None:
+        """Lengthen every path by the child in turn, its first child, and so on to a leaf or a node of no weight."""
+        new = [self._first_path(path[-1], draft) for path in paths]
+        unread = [
+            place
+            for path, more in zip(paths, new, strict=True)
+            for place in (path[-1], *more)
+            if place.left is None and place.child
+        ]
+        if unread:
+            p = law.probs([place.node for place in unread])
+            values = _at(p, draft.on(p.device, [place.child for place in unread])).tolist()
+            for place, left, value in zip(unread, p.unbind(), values, strict=True):
+                place.left, place.value = left, value
+        for path, more in zip(paths, new, strict=True):
+            for place in more:
+                if path[-1].weight == 0:
+                    break
+                place.weight = draft.weight(path[-1])
+                path.append(place)
+
+    def _first_path(self, place: Place, draft: _Drafted) -> list[Place]:
+        """The places from the child in turn to the first leaf below it."""
+        path: list[Place] = []
+        if place.weight == 0:
+            return path
+        while place.child:
+            token = draft.tokens[place.child]
+            if any(draft.tokens[child] == token for child in place.refused):
+                below: list[int] = []  # a second copy: what stood below it was tried with the first
+            else:
+                below = draft.below([child for child in place.below if draft.tokens[child] == token])
+            place = Place(place.child, 0.0, below)
+            path.append(place)
+        return path
+
+    def _refuse(self, paths: Sequence[list[Place]], draft: _Drafted, law: Law) -> None:
+        """Leave the last place of every path, and take its token's law out of what its parent has left."""
+        for path in paths:
+            path.pop()
+        places = [path[-1] for path in paths]
+        left = _without(places, draft)
+        following = [place.following for place in places]
+        if any(following):
+            values, totals = torch.stack([_at(left, draft.on(left.device, following)), left.sum(-1)]).tolist()
+        else:
+            values, totals = [0.0] * len(places), left.sum(-1).tolist()
+        for place, row, value, total in zip(places, left.unbind(), values, totals, strict=True):
+            place.refused.append(place.child)
+            place.weight = self._weight(place.weight, place.weight * total / place.total)
+            if total <= smallest_mass(left.dtype):  # a refusal proves that something was left, but rounding ate it
+                row, total = law.probs([place.node])[0], 1.0
+                value = float(row[draft.tokens[place.child]])
+            place.left, place.value, place.total = row, value, total
+
+    def _weight(self, weight: float, left: float) -> float:
+        """A parent's weight after a refusal below it."""
+        return chance_left(weight, left)
+
+    def _law(self, place: Place, law: Law) -> Tensor:  # (V,)
+        """What the bonus is drawn from, not normalised."""
+        assert place.left is not None
+        return place.left
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A node on the path from the root down to where the walk stands."""
+
+    node: int
+    weight: float  # the chance to keep it if it had no more children to try
+    below: list[int]  # its children in the order they are tried
+    refused: list[int] = field(default_factory=list[int])  # of these, those tried
+    left: Tensor | None = None  # (V,) what these left of p, not normalised; None: p has not been asked for
+    total: float = 1.0  # sum of `left`
+    value: float = 0.0  # `left` at the token of the child in turn
+
+    @property
+    def child(self) -> int:
+        """The child in turn; 0, which is a root, if all were tried."""
+        return self.below[len(self.refused)] if len(self.refused) < len(self.below) else 0
+
+    @property
+    def following(self) -> int:
+        """The child after the child in turn; 0 if there is none."""
+        return self.below[len(self.refused) + 1] if len(self.refused) + 1 < len(self.below) else 0
+
+
+class _Drafted:
+    """What was drafted, and how, on the host."""
+
+    def __init__(self, tree: TokenTree) -> None:
+        assert isinstance(tree.claim, Drawn)
+        self.claim, self.tokens, self._children = tree.claim, tree.tokens.tolist(), tree.forest.children
+        drawn = [node for node, row in enumerate(self.claim.row) if row >= 0]
+        rows, q = [self.claim.row[node] for node in drawn], self.claim.q
+        tokens = tree.tokens[drawn].to(q.device)
+        if self.claim.ids is None:
+            beliefs = q[rows, tokens]
+        else:
+            beliefs = (q[rows] * (self.claim.ids[rows] == tokens[:, None])).sum(-1)
+        self._beliefs = dict(zip(drawn, beliefs.tolist(), strict=True))
+        assert all(belief > 0 for belief in self._beliefs.values()), (
+            "a token is claimed to be drawn from a law that cannot give it"
+        )
+
+    def on(self, device: torch.device, nodes: Sequence[int]) -> Tensor:  # (A,)
+        """Tokens of these nodes."""
+        return torch.tensor([self.tokens[node] for node in nodes], device=device)
+
+    def below(self, nodes: Sequence[int]) -> list[int]:
+        """The children of nodes spelt by the same tokens, in drawing order; chosen ones last."""
+        below = [child for node in nodes for child in self._children[node]]
+        return sorted(below, key=lambda child: self.claim.row[child] < 0)
+
+    def weight(self, place: Place) -> float:
+        """The weight of the child in turn."""
+        child = place.child
+        if any(self.tokens[other] == self.tokens[child] for other in place.refused):
+            return 0.0
+        weight = place.weight * place.value / place.total
+        if self.claim.row[child] >= 0:
+            weight *= self.remaining(place) / self._beliefs[child]
+        return min(1.0, weight) if weight > NEVER else 0.0
+
+    def remaining(self, place: Place) -> float:
+        """The mass that q had left for the child in turn, which was drawn without the earlier ones."""
+        child = place.child
+        row = self.claim.row[child]
+        if self.claim.replace[row]:
+            return 1.0
+        earlier = [other for other in place.refused if self.claim.row[other] == row]
+        mass = 1 - sum(self._beliefs[other] for other in earlier)
+        if mass > 0.1 or not earlier:
+            return mass
+        # little is left: a difference from 1 would be mostly rounding
+        q = self.claim.q[row].clone()
+        if self.claim.ids is None:
+            q[[self.tokens[other] for other in earlier]] = 0
+        else:
+            q[torch.isin(self.claim.ids[row], torch.tensor([self.tokens[o] for o in earlier], device=q.device))] = 0
+        return max(float(q.sum()), torch.finfo(q.dtype).tiny)
+
+
+def _without(places: Sequence[Place], draft: _Drafted) -> Tensor:  # (A, V), not normalised
+    """What is left at these places without the child in turn: the positive part of r - q / w, as r is normalised."""
+    claim, children = draft.claim, [place.child for place in places]
+    rows = [claim.row[child] for child in children]
+    shares = [
+        place.total / (place.weight * draft.remaining(place)) if row >= 0 else 0.0
+        for place, row in zip(places, rows, strict=True)
+    ]
+    r = _stacked([place.left for place in places if place.left is not None])
+    if claim.ids is None and len(rows) == 1:
+        left = torch.sub(r, claim.q[rows[0]].to(r.dtype), alpha=shares[0])
+    else:
+        at = torch.tensor(rows, device=r.device).clamp_(min=0)
+        q, share = claim.q.index_select(0, at).to(r.dtype), r.new_tensor(shares)[:, None]
+        if claim.ids is None:
+            left = torch.addcmul(r, q, share, value=-1)
+        else:
+            left = r.scatter_add(1, claim.ids.index_select(0, at), q * -share)
+    left.clamp_(min=0)
+    for index, (child, row) in enumerate(zip(children, rows, strict=True)):
+        if row < 0:  # a law with all its mass on the token takes all of it
+            left[index, draft.tokens[child]] = 0
+    return left
+
+
+def _stacked(rows: Sequence[Tensor]) -> Tensor:  # A × (V,) -> (A, V)
+    return rows[0][None] if len(rows) == 1 else torch.stack(list(rows))
+
+
+def _at(laws: Tensor, tokens: Tensor) -> Tensor:  # (A, V), (A,) -> (A,)
+    return laws.gather(1, tokens[:, None])[:, 0]

@@ -1,0 +1,38 @@
+"""Block verification: the same drafts as speculative sampling, more of them kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from outpace.core.contracts import Recipe
+from outpace.law.acceptance import expected_accepted
+from outpace.models.toy import Table
+from outpace.recipes.block_verification import block_verification
+from outpace.recipes.speculative_sampling import speculative_sampling
+
+
+def accepted(recipe: Recipe, vocab: int, seed: int, depth: int, **options: object) -> float:
+    target, draft = Table(vocab, seed=seed), Table(vocab, seed=seed + 100, order=2)
+    return expected_accepted(lambda: recipe.build(target, draft=draft, depth=depth, **options), depth)
+
+
+@pytest.mark.parametrize("confidence", [0.0, 0.5])
+@pytest.mark.parametrize("seed", range(3))
+def test_more_is_kept_than_by_speculative_sampling(seed: int, confidence: float) -> None:
+    block = accepted(block_verification, 3, seed, 2, confidence=confidence)
+    assert block > accepted(speculative_sampling, 3, seed, 2, confidence=confidence)
+
+
+def test_a_longer_draft_gains_more() -> None:
+    def gain(depth: int) -> float:
+        recipes = block_verification, speculative_sampling
+        block, tokens = (sum(accepted(each, 2, seed, depth) for seed in range(6)) for each in recipes)
+        return block - tokens
+
+    gains = [gain(depth) for depth in (1, 2, 4)]
+    assert gains[0] == pytest.approx(0, abs=1e-12)
+    assert gains == sorted(gains) and gains[1] > 0
+
+
+def test_the_default_block_is_eight_tokens() -> None:
+    assert block_verification.options["depth"].default == 8
