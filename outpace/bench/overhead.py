@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -27,10 +27,11 @@ from outpace.decode import Session
 from outpace.drafters import grow
 from outpace.models.hf import HFTarget
 from outpace.models.loading import load_checkpoint
+from outpace.models.names import resolve
 from outpace.recipes import get
 from outpace.sampling.law import TargetLaw
 
-GOAL = {"fixed": 200.0, "greedy level": 50.0, "sampled level": 80.0}  # microseconds, one row
+GOAL = {"fixed": 200.0, "greedy level": 50.0, "sampled level": 80.0, "tree": 600.0}  # microseconds, one row
 PROMPT = 24
 
 
@@ -61,6 +62,7 @@ class Overhead:
     low: float  # quartiles of the total
     high: float
     goal: float | None
+    per_row: float | None = None  # of the total, for each row after the first
 
 
 def cases(most_levels: int = 5, rows: Sequence[int] = (1, 2, 4, 8)) -> list[Case]:
@@ -83,7 +85,11 @@ def cases(most_levels: int = 5, rows: Sequence[int] = (1, 2, 4, 8)) -> list[Case
     levels = range(1, most_levels + 1)
     found += [Case(f"model chain of {n}, greedy", chain(n), goal=fixed + n * greedy) for n in levels]
     found += [Case(f"model chain of {n}, sampled", chain(n), 1.0, goal=fixed + n * sampled) for n in levels]
-    found += [Case("tree of 16 nodes, greedy", tree), Case("tree of 16 nodes, sampled", tree, 1.0)]
+    most = GOAL["tree"]
+    found += [
+        Case("tree of 16 nodes, greedy", tree, goal=most),
+        Case("tree of 16 nodes, sampled", tree, 1.0, goal=most),
+    ]
     found += [Case("model chain of 4, greedy", chain(4), rows=count) for count in rows if count > 1]
     found += [Case("model chain of 4, sampled", chain(4), 1.0, rows=count) for count in rows if count > 1]
     return found
@@ -154,6 +160,12 @@ def _split(step: Step, scoring: float, drafting: float) -> dict[str, float]:
     return {**parts, "total": sum(parts.values())}
 
 
+def per_row(one: Overhead, found: Sequence[Overhead]) -> float | None:
+    """What each row after the first adds to the same case with one row."""
+    single = next((each.total for each in found if each.case == one.case and each.rows == 1), None)
+    return None if single is None or one.rows == 1 else (one.total - single) / (one.rows - 1)
+
+
 def small_pair(vocab: int = 4096) -> tuple[Any, Any]:
     """Random models whose forwards are short: overhead does not depend on what they say."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -187,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m outpace.bench.overhead", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--target", help="a folder or hub name; default: small random models")
+    parser.add_argument("--target", help="zoo:target, a folder or a hub name; default: small random models")
     parser.add_argument("--draft")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int)
@@ -200,13 +212,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("give --target and --draft together")
     with threads(given.threads):
         if given.target:
-            models = [load_checkpoint(name, dtype=given.dtype, device="cpu")[0] for name in (given.target, given.draft)]
+            names = resolve(given.target), resolve(given.draft)
+            models = [load_checkpoint(name, dtype=given.dtype, device="cpu")[0] for name in names]
         else:
             models = list(small_pair())
         found: list[Overhead] = []
         with HFTarget(models[0]) as target, HFTarget(models[1]) as draft:
             for case in cases():
-                found.append(measure(case, target, draft, tokens=given.tokens, repeats=given.repeats))
+                one = measure(case, target, draft, tokens=given.tokens, repeats=given.repeats)
+                found.append(replace(one, per_row=per_row(one, found)))
                 print(f"{case.name}, {case.rows} rows: {found[-1].total:.0f} us", file=sys.stderr, flush=True)
         table = to_table(found)
         print(plain_text(table))

@@ -2,7 +2,8 @@
 
 A file {"wanted": [...]} lists what is wanted: {"what", "file", "select", "value", "over", "at_least" or "at_most"}.
 `select` names a row of that file's results by its fields, `value` a number in it ("speedup.low"), and `over` another
-row, or a number of the same row, to divide by. Every headline row is listed below, wanted or not.
+row, or a number of the same row, to divide by. Every headline row is listed below, wanted or not. "reading" in the same
+file holds paragraphs that end the page: how the numbers came about.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from typing import Any
 from outpace.bench.table import Table, markdown
 
 COLUMNS = ("wanted", "got", "command", "commit")
+HEADLINE = (
+    "method", "prompts of", "temperature", "prompts", "tokens/s", "times plain", "acceptance length", "efficiency",
+    "repetition",
+)  # fmt: skip
 LISTS = ("results", "microseconds", "facts")  # where a file keeps its rows
 
 
@@ -87,22 +92,23 @@ def page(files: Mapping[str, Mapping[str, Any]]) -> str:
     """Markdown for these files, by name."""
     wishes = [wish for data in files.values() for wish in data.get("wanted", [])]
     measured = {name: data for name, data in files.items() if rows_of(data)}
+    numbers = {name: index for index, name in enumerate(measured, 1)}
     rows: list[tuple[str, ...]] = []
     for wish in wishes:
         data = measured.get(wish["file"], {})
-        rows.append((wanted(wish), verdict(wish, got(data, wish) if data else None), *source(data)))
+        command = str(numbers.get(wish["file"], "-"))
+        rows.append((wanted(wish), verdict(wish, got(data, wish) if data else None), command, source(data)[1]))
     lines = ["# Results", "", *machines(measured)]
     if wishes:
-        lines += ["", markdown(Table("Wanted and got", COLUMNS, tuple(rows)), 2)]
+        lines += ["", markdown(Table("Wanted and got", COLUMNS, tuple(rows)), 2), "", "Commands:", ""]
+        lines += [f"{number}. {source(measured[name])[0]}" for name, number in numbers.items()]
     for name, data in measured.items():
-        shown = tuple(headline_rows(data))
-        if shown:
-            lines += [
-                "",
-                markdown(Table(name, ("measured", "got"), shown), 2),
-                "",
-                "Command: {}; commit {}.".format(*source(data)),
-            ]
+        if shown := tuple(headline_rows(data)):
+            lines += ["", markdown(Table(name, HEADLINE, shown), 2)]
+    reading = [paragraph for data in files.values() for paragraph in data.get("reading", [])]
+    if reading:
+        lines += ["", "## How to read this", ""]
+        lines += ["\n\n".join(reading)]
     return "\n".join(lines) + "\n"
 
 
@@ -117,17 +123,21 @@ def machines(files: Mapping[str, Any]) -> Iterable[str]:
 
 
 def headline_rows(data: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
-    """Every headline row of a side-by-side measurement in one line."""
+    """Every headline row of a side-by-side measurement at one temperature."""
     for row in data.get("results", []):
-        if not row.get("headline"):
+        if not row.get("headline") or row["temperature"] is None:
             continue
-        heat = "all temperatures" if row["temperature"] is None else f"temperature {row['temperature']:g}"
-        speed, gain, length = row["tokens_per_second"], row["speedup"], row.get("mean_acceptance_length")
-        spread = f"{gain['median']:.2f} ({gain['low']:.2f}-{gain['high']:.2f})"
-        accepted = f", mean acceptance length {length:.2f} (bonus included)" if length else ""
+        gain, length, efficiency = row["speedup"], row.get("mean_acceptance_length"), row.get("efficiency")
         yield (
-            f"{row['method']}: {row['workload']}, {heat}, {row['prompts']} prompts ({row['selection']})",
-            f"{speed['median']:.1f} tokens/s, {spread} times plain{accepted}",
+            row["method"],
+            row["workload"],
+            f"{row['temperature']:g}",
+            f"{row['prompts']} ({row['selection']})",
+            f"{row['tokens_per_second']['median']:.1f}",
+            f"{gain['median']:.2f} ({gain['low']:.2f}-{gain['high']:.2f})",
+            f"{length:.2f}" if length else "-",
+            f"{efficiency:.2f}" if efficiency else "-",
+            f"{100 * row['repetition']:.0f} %",
         )
 
 

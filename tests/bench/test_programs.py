@@ -54,7 +54,8 @@ def row(method: str, speed: float, **fields: Any) -> dict[str, Any]:
     interval = {"median": speed, "low": speed / 2, "high": speed * 2}
     return {
         "method": method, "workload": "code", "temperature": 0.0, "selection": "all", "headline": True, "prompts": 3,
-        "tokens_per_second": interval, "speedup": interval, "mean_acceptance_length": 2.0, **fields,
+        "tokens_per_second": interval, "speedup": interval, "mean_acceptance_length": 2.0,
+        "efficiency": 0.95, "repetition": 0.1, **fields,
     }  # fmt: skip
 
 
@@ -80,12 +81,14 @@ def test_a_page_says_what_was_wanted_and_what_came_out() -> None:
         {"what": "slow", "file": "a.json", "select": {"method": "slow"}, "value": "speedup.median"},
         {"what": "other", "file": "b.json", "select": {}, "value": "x"},
     ]  # fmt: skip
-    text = results.page({"a.json": FILE, "wanted.json": {"wanted": wishes}})
-    assert "| fast: at least 20 | 30 | `outpace bench` | abc |" in text
-    assert "| fast / plain: at least 3.5 times | 3 times (missed) | `outpace bench` | abc |" in text
+    text = results.page({"a.json": FILE, "wanted.json": {"wanted": wishes, "reading": ["Twelve prompts are few."]}})
+    assert "| fast: at least 20 | 30 | 1 | abc |" in text
+    assert "| fast / plain: at least 3.5 times | 3 times (missed) | 1 | abc |" in text
     assert text.count("not measured") == 2
     assert "a.json: 4-core CPU, 4 threads" in text
-    assert "30.0 tokens/s, 30.00 (15.00-60.00) times plain, mean acceptance length 2.00 (bonus included)" in text
+    assert "1. `outpace bench`" in text
+    assert "| fast | code | 0 | 3 (all) | 30.0 | 30.00 (15.00-60.00) | 2.00 | 0.95 | 10 % |" in text
+    assert text.endswith("## How to read this\n\nTwelve prompts are few.\n")
 
 
 def test_a_command_is_named_as_one_types_it() -> None:
