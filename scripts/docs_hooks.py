@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from outpace.recipes import Entry
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->$", re.MULTILINE)
 METHODS = "<!-- methods -->"
+MEASURED = "zoo:target with zoo:draft"
 
 
 def source_of(path: str, name: str) -> str:
@@ -45,8 +47,41 @@ def linked(paper: str) -> str:
     return paper
 
 
+def papers_table(name: str) -> list[str]:
+    """What the method's paper reports, in lines of markdown."""
+    reported = json.loads((ROOT / "docs/methods/papers.json").read_text(encoding="utf-8")).get(name, [])
+    if not reported:
+        return []
+    rows = [f"| {figure} | {setting} | {linked(paper)} |" for figure, setting, paper in reported]
+    return ["## In the paper", "", "| Figure | Measured on | Source |", "|---|---|---|", *rows, ""]
+
+
+def measured_table(name: str) -> list[str]:
+    """What docs/results holds about the method, in lines of markdown."""
+    rows: list[str] = []
+    for path in sorted((ROOT / "docs/results").glob("*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data.get("schema") != "outpace-bench/1":
+            continue
+        where = f"{data['provenance']['device']}, batch {data['settings']['batch']}"
+        for row in data["results"]:
+            label = row["method"].partition(":")[0]
+            if label != name or not row["headline"] or row["temperature"] is None or row["workload"] == "all":
+                continue
+            gain, kept = row["speedup"], row.get("mean_acceptance_length")
+            rows.append(
+                f"| {row['workload']} | {row['temperature']:g} | {gain['median']:.2f} ({gain['low']:.2f} to "
+                f"{gain['high']:.2f}) | {kept:.2f} | {100 * row['repetition']:.0f} % | {where} |"
+            )
+    if not rows:
+        return []
+    head = "| Prompts | Temperature | Times plain decoding (95 %) | Acceptance length | Repetition | Machine |"
+    about = f"`{MEASURED}`, the package's own pair of models; [all results](../results/engine.md)."
+    return ["## Measured here", "", about, "", head, "|---|---:|---:|---:|---:|---|", *rows, ""]
+
+
 def method_page(recipe: Recipe, guarantee: str) -> str:
-    """A method's page: the docstring of its file, its options and its source."""
+    """A method's page: the docstring of its file, its options, what was measured, and its source."""
     module = sys.modules[recipe.build.__module__]
     rest = inspect.cleandoc(module.__doc__ or "").partition("\n")[2].strip()
     lines = [f"# {recipe.name}", "", recipe.summary, "", rest, ""]
@@ -59,7 +94,8 @@ def method_page(recipe: Recipe, guarantee: str) -> str:
             default = "required" if parameter.default is inspect.Parameter.empty else f"`{parameter.default!r}`"
             lines.append(f"| `{name.replace('_', '-')}` | `{kind}` | {default} |")
     path = Path(inspect.getsourcefile(module) or "")
-    lines += ["", f"## {path.name}", "", "````python", path.read_text(encoding="utf-8").rstrip(), "````", ""]
+    lines += ["", *measured_table(recipe.name), *papers_table(recipe.name)]
+    lines += [f"## {path.name}", "", "````python", path.read_text(encoding="utf-8").rstrip(), "````", ""]
     return "\n".join(lines)
 
 
