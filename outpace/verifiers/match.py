@@ -1,4 +1,4 @@
-"""Match: let the target choose its own token at every node, and follow the draft while it agrees.
+"""Match: let the target choose its own token at a node, and follow the draft while it agrees.
 
 Needs no claim and is exact for any draft whatsoever; with noise keyed by position its text is that of plain decoding
 under the same seed. Optimal for chosen (top-k, retrieved) tokens, less generous than rejection for drawn ones.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from outpace.core.claim import Claim
 from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
 from outpace.core.noise import Noise
-from outpace.core.tree import TokenTree
+from outpace.core.tree import Forest, TokenTree
 
 
 class Match:
@@ -26,16 +26,34 @@ class Match:
 
 
 def follow(tree: TokenTree, law: Law, noise: Noise, rows: Sequence[int]) -> Verdict:
-    """The verdict on these rows of the tree: the path that the target's own choices spell."""
+    """The verdict on these rows of the tree: the path that the target's own choices spell.
+
+    The target is asked for its choices at the roots, then a level further, then twice as far each time: most drafts end
+    early, and to choose at every node of a wide tree costs more than a small model's forward at a large vocabulary.
+    """
     forest, tokens = tree.forest, tree.tokens.tolist()
-    asked = None if len(rows) == forest.num_rows else [node for row in rows for node in forest.nodes[row]]
-    choices = law.choose(asked, noise)
-    chosen = choices if asked is None else dict(zip(asked, choices, strict=True))
-    leaf, bonus = [], []
-    for root in rows:
-        level = [root]
-        while below := [c for node in level for c in forest.children[node] if tokens[c] == chosen[level[0]]]:
-            level = below  # several where independent draws repeated a token; their subtrees count as one
-        leaf.append(level[0])
-        bonus.append(chosen[level[0]])
-    return Verdict(leaf, bonus)
+    levels = {root: [root] for root in rows}  # several nodes where independent draws repeated a token
+    bonus: dict[int, int] = {}
+    reach = 1
+    while len(bonus) < len(levels):
+        asked = [node for root, level in levels.items() if root not in bonus for node in _within(level, forest, reach)]
+        asked = range(len(tree)) if len(asked) == len(tree) else asked
+        chosen = dict(zip(asked, law.choose(asked if len(asked) < len(tree) else None, noise), strict=True))
+        for root, level in levels.items():
+            while root not in bonus and level[0] in chosen:
+                token = chosen[level[0]]
+                if below := [child for node in level for child in forest.children[node] if tokens[child] == token]:
+                    level = levels[root] = below
+                else:
+                    bonus[root] = token
+        reach *= 2
+    return Verdict([levels[root][0] for root in rows], [bonus[root] for root in rows])
+
+
+def _within(level: Sequence[int], forest: Forest, reach: int) -> list[int]:
+    """The first of these nodes, and what stands less than `reach` levels below any of them."""
+    found, below = [level[0]], list(level)
+    for _ in range(reach - 1):
+        below = [child for node in below for child in forest.children[node]]
+        found += below
+    return found
