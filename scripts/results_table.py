@@ -52,7 +52,7 @@ def table(result: dict[str, Any]) -> str:
         cells += [speedup(row["speedup"]), number(row.get("mean_acceptance_length"))]
         cells += [f"{100 * row['repetition']:.0f} %"]
         lines.append("| " + " | ".join(cells) + " |")
-    command = " ".join(["outpace", *map(str, source["argv"][1:])])
+    command = " ".join(source["argv"])
     lines += ["", f"Commit {source['commit']}, {source['date'][:10]}, `{command}`."]
     if not result["complete"]:
         lines.append(f"Interrupted after {result['runs_made']} of {result['runs_planned']} runs.")

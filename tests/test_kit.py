@@ -105,7 +105,7 @@ def test_a_result_file_becomes_a_table(tmp_path: Path, results_table: ModuleType
     result = {
         "schema": "outpace-bench/1",
         "provenance": {
-            "argv": ["/home/me/bin/outpace", "bench", "--rounds", "3"],
+            "argv": ["outpace", "bench", "--rounds", "3"],
             "commit": "abc",
             "versions": {"torch": "2.13.0"},
             "device": "2-core CPU",

@@ -9,7 +9,7 @@ from outpace.bench.measurement import Measurement
 from outpace.bench.summary import Row, headline
 from outpace.bench.table import NOTE, Table, heading, number, tables
 
-WIDTH, LABEL, LINE = 860, 330, 26  # pixels
+WIDTH, LABEL, FIGURES, LINE = 900, 330, 170, 26  # pixels; FIGURES: room for the numbers behind the longest bar
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1c2430; }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; font-variant-numeric: tabular-nums; }
@@ -26,7 +26,7 @@ def chart(rows: Sequence[Row]) -> str:
     """One bar a method: its speedup over plain decoding, with its interval; the line marks 1."""
     drawn = [row for row in rows if row.speedup.high == row.speedup.high]
     most = max([1.2, *(row.speedup.high for row in drawn)])
-    scale = (WIDTH - LABEL - 130) / most
+    scale = (WIDTH - LABEL - FIGURES) / most
     marks: list[str] = []
     for index, row in enumerate(drawn):
         top, gain = index * LINE + 4, row.speedup

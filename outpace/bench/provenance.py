@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
@@ -71,10 +71,20 @@ def _own_version() -> str | None:
     return None
 
 
-def provenance(device: str = "cpu", argv: list[str] | None = None) -> dict[str, Any]:
+def typed(argv: Sequence[str]) -> list[str]:
+    """The words of a command as one types them: a program's name, not its place on this machine."""
+    if not argv:
+        return []
+    program = Path(argv[0])
+    of_bench = program.suffix == ".py" and program.parent.name == "bench"
+    name = ["python", "-m", f"outpace.bench.{program.stem}"] if of_bench else [program.name]
+    return [*name, *map(str, argv[1:])]
+
+
+def provenance(device: str = "cpu", argv: Sequence[str] | None = None) -> dict[str, Any]:
     """What is written beside every result."""
     return {
-        "argv": list(sys.argv if argv is None else argv),
+        "argv": typed(sys.argv if argv is None else argv),
         "commit": commit(),
         "versions": {
             "outpace": _own_version(),

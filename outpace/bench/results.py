@@ -81,10 +81,6 @@ def source(data: Mapping[str, Any]) -> tuple[str, str]:
     """Command and commit of a file."""
     known = data.get("provenance", {})
     words = [str(word) for word in known.get("argv", [])]
-    if words:
-        program = Path(words[0])
-        of_bench = program.suffix == ".py" and program.parent.name == "bench"
-        words[0] = f"python -m outpace.bench.{program.stem}" if of_bench else "outpace"
     return f"`{' '.join(words)}`" if words else "-", str(known.get("commit") or "-")
 
 

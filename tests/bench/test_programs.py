@@ -10,6 +10,7 @@ import pytest
 
 from outpace.bench import gpu_check, results
 from outpace.bench.overhead import Case, cases, measure, small_pair, to_table
+from outpace.bench.provenance import provenance
 from outpace.bench.table import plain_text
 from outpace.models.hf import HFTarget
 from outpace.recipes import get
@@ -61,7 +62,7 @@ def row(method: str, speed: float, **fields: Any) -> dict[str, Any]:
 
 FILE = {
     "provenance": {
-        "argv": ["/x/outpace", "bench"],
+        "argv": ["outpace", "bench"],
         "commit": "abc",
         "device": "4-core CPU",
         "threads": 4,
@@ -91,9 +92,16 @@ def test_a_page_says_what_was_wanted_and_what_came_out() -> None:
     assert text.endswith("## How to read this\n\nTwelve prompts are few.\n")
 
 
-def test_a_command_is_named_as_one_types_it() -> None:
-    for argv, command in ((["/x/bench/overhead.py", "--json"], "`python -m outpace.bench.overhead --json`"), ([], "-")):
-        assert results.source({"provenance": {"argv": argv, "commit": None}}) == (command, "-")
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["/x/bench/overhead.py", "--json"], ["python", "-m", "outpace.bench.overhead", "--json"]),
+        (["/x/bin/outpace", "bench"], ["outpace", "bench"]),
+        ([], []),
+    ],
+)
+def test_a_command_is_named_as_one_types_it(argv: list[str], words: list[str]) -> None:
+    assert provenance(argv=argv)["argv"] == words
 
 
 def test_a_page_is_written_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
