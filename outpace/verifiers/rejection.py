@@ -122,9 +122,9 @@ def _chains(tree: TokenTree, claim: Drawn, law: Law, noise: Noise) -> Verdict:
     p, children = law.probs(None), forest.children
     ratios: list[float] = []
     if len(tree) > rows:
-        drafted = tree.tokens[rows:, None].to(p.device)
-        p_token = _rows(p, forest.parents[rows:]).gather(1, drafted)
-        ratios = (p_token / _rows(claim.q, claim.row[rows:]).gather(1, drafted))[:, 0].tolist()
+        drafted = tree.tokens[rows:].to(p.device)
+        p_token, q_token = _at(p, forest.parents[rows:], drafted), _at(claim.q, claim.row[rows:], drafted)
+        ratios = (p_token / q_token).tolist()
         assert all(ratio < INFINITE for ratio in ratios), "a token is claimed to be drawn, but its law cannot give it"
     leaf: list[int] = []
     ended: list[int] = []
@@ -143,6 +143,14 @@ def _chains(tree: TokenTree, claim: Drawn, law: Law, noise: Noise) -> Verdict:
         left = residual(p_left, q_left, p_left)
         bonus.update(zip(refused, noise.choose(left, keys(refused, forest, RESIDUAL)).tolist(), strict=True))
     return Verdict(leaf, [bonus[node] for node in leaf])
+
+
+def _at(laws: Tensor, rows: Sequence[int], tokens: Tensor) -> Tensor:  # (N, V), M of them, (M,) -> (M,)
+    """What these rows say of a token each."""
+    first, last = rows[0], rows[-1]
+    if tuple(rows) == tuple(range(first, last + 1)):
+        return laws[first : last + 1].gather(1, tokens[:, None])[:, 0]
+    return laws[list(rows), tokens]  # rows that are no view would be copied whole
 
 
 def _rows(laws: Tensor, rows: Sequence[int]) -> Tensor:  # (N, V), M of them -> (M, V)
