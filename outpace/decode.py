@@ -89,6 +89,7 @@ class Session:
             cache=self.cache,
             sampling=sampling,
             noise=self._noise([s.seed for s in sampling], [self._turns[slot] for slot in rows], lengths),
+            prompt_lengths=tuple(self.prompt_lengths[slot] for slot in rows),
         )
 
     def lap(self, name: str, warping: float = 0.0) -> None:

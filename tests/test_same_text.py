@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -71,6 +73,34 @@ def test_matching_gives_plain_text_under_the_same_seed(name: str, temperature: f
     drafter, controller = DRAFTERS[name]()
     parts = Parts(zoo("target"), drafter, Match(), controller)
     assert texts(parts, prompts(), sampling(temperature)) == plain(temperature)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "min_p": {"min_p": 0.05},
+    "typical_p": {"typical_p": 0.8},
+    "repetition_penalty": {"repetition_penalty": 1.3},
+    "presence_penalty": {"presence_penalty": 1.5},
+    "frequency_penalty": {"frequency_penalty": 0.8},
+    "logit_bias": {"logit_bias": ((300, 4.0), (301, 3.0), (13, float("-inf")))},
+    "bad_words": {"bad_words": ((203,), (325, 331), (12,))},
+    "min_tokens": {"min_tokens": 20, "stop": (203, 12)},
+}
+SETTINGS["all"] = {name: value for wish in SETTINGS.values() for name, value in wish.items()}
+
+
+def wishes(name: str, temperature: float) -> list[Sampling]:
+    return [replace(each, **SETTINGS[name]) for each in sampling(temperature)]
+
+
+@pytest.mark.parametrize(("name", "temperature"), [*((name, 1.0) for name in SETTINGS), ("all", 0.0)])
+def test_matching_gives_plain_text_with_every_setting(name: str, temperature: float) -> None:
+    nothing = Parts(zoo("target"), Nothing(), Match(), Fixed(0))
+    expected = texts(nothing, prompts(), wishes(name, temperature))
+    for drafter in ("sampled tree", "n-grams") if name == "all" else ("sampled tree",):
+        drafting, controller = DRAFTERS[drafter]()
+        parts = Parts(zoo("target"), drafting, Match(), controller)
+        assert texts(parts, prompts(), wishes(name, temperature)) == expected
+    assert expected != plain(temperature)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.6, 1.0])

@@ -1,6 +1,7 @@
 """The Python interface: load a model, let a method decode with it."""
 
 from outpace.api.generate import generate, generate_each, stream
+from outpace.api.logprobs import Logprob
 from outpace.api.model import Model, load
 from outpace.api.run import Piece, Result
 from outpace.api.speculative_config import translate
@@ -8,5 +9,6 @@ from outpace.api.statistics import Statistics
 from outpace.api.stream import Stream
 
 __all__ = [
-    "Model", "Piece", "Result", "Statistics", "Stream", "generate", "generate_each", "load", "stream", "translate",
+    "Logprob", "Model", "Piece", "Result", "Statistics", "Stream", "generate", "generate_each", "load", "stream",
+    "translate",
 ]  # fmt: skip

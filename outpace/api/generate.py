@@ -12,10 +12,11 @@ from typing import Any
 from outpace.api.model import Model, drafts_reach, opener, room, wrap
 from outpace.api.prompts import Prompt, encode, listed
 from outpace.api.run import Piece, Result, Run
-from outpace.api.settings import Settings, settle
+from outpace.api.settings import Settings, Words, settle
 from outpace.api.speculative_config import translate
 from outpace.api.stream import Stream
 from outpace.core.contracts import Parts, Recipe
+from outpace.core.noise import derived
 from outpace.recipes import RecipeError, configure, from_file, get
 
 METHOD = "speculative-sampling"
@@ -26,12 +27,13 @@ class Job:
     """A call that has been checked: everything that can be wrong with its arguments has been found by now."""
 
     model: Model
-    prompts: list[list[int]]
+    prompts: list[list[int]]  # one a row: a prompt of which several samples are wanted stands here as often
     seeds: list[int]
     room: list[int]
     settings: Settings
     recipe: Recipe
     options: Mapping[str, Any]  # the recipe's keyword arguments, other models loaded
+    logprobs: int | None = None
 
     def parts(self) -> Parts:
         """Parts of their own for each batch: what they remember of a slot ends with it."""
@@ -40,11 +42,20 @@ class Job:
     def run(self, start: int, end: int, parts: Parts) -> Run:
         """Some of the prompts as one batch."""
         part = slice(start, end)
-        return Run(parts, self.prompts[part], self.seeds[part], self.room[part], self.settings, self.model.tokenizer)
+        return Run(
+            parts,
+            self.prompts[part],
+            self.seeds[part],
+            self.room[part],
+            self.settings,
+            self.model.tokenizer,
+            num_top=self.logprobs,
+        )
 
 
 def generate(target: Any, prompts: Prompt | Sequence[Prompt], method: Any = METHOD, **options: Any) -> list[Result]:
-    """One result a prompt, in order. Options are those of `prepare`, all others go to the method."""
+    """One result a sample, those of the first prompt first. Options are those of `prepare`, all others go to the
+    method."""
     return list(generate_each(target, prompts, method, **options))
 
 
@@ -74,7 +85,7 @@ def stream(target: Any, prompt: Prompt, method: Any = METHOD, **options: Any) ->
     with ExitStack() as stack:
         job = prepare(stack, target, prompt, method, **options)
         if len(job.prompts) != 1:
-            raise ValueError(f"stream takes one prompt, not {len(job.prompts)}; generate takes several")
+            raise ValueError(f"stream takes one prompt and one sample, not {len(job.prompts)}; generate takes several")
         run = job.run(0, 1, job.parts())
         return Stream(run, stack.pop_all())
 
@@ -89,8 +100,18 @@ def prepare(
     temperature: float | None = None,  # None: what the checkpoint says, or greedy
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    typical_p: float | None = None,
+    repetition_penalty: float | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    logit_bias: Mapping[Any, float] | None = None,  # token id -> what is added to its logit
+    bad_words: Words | None = None,  # text, or token ids
+    min_tokens: int | None = None,
     stop: str | Sequence[str] | None = None,
     seed: int | Sequence[int] | None = None,  # one for all rows, one each, or None: drawn, and reported
+    n: int = 1,  # samples of each prompt, each with a seed of its own
+    logprobs: int | None = None,  # report those of the tokens emitted, and of so many likeliest ones beside each
     ignore_eos: bool = False,
     defaults: bool = True,  # apply the checkpoint's generation_config
     tokenizer: Any = None,  # for a transformers model, which brings none
@@ -112,22 +133,39 @@ def prepare(
     settings = settle(
         model.defaults if defaults else None,
         model.tokenizer,
+        vocab=model.target.vocab,
         max_tokens=max_tokens,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
+        min_p=min_p,
+        typical_p=typical_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=logit_bias,
+        bad_words=bad_words,
+        min_tokens=min_tokens,
         stop=stop,
         ignore_eos=ignore_eos,
     )
     if settings.stop and model.tokenizer is None:
         raise ValueError("stop strings need a tokenizer: pass tokenizer=...")
-    rows = seeds(seed, len(tokens))
+    wish = settings.wish
+    if n < 1:
+        raise ValueError(f"n is {n}; ask for at least one sample of each prompt")
+    if n > 1 and wish.greedy:
+        raise ValueError(f"n is {n}, but at temperature 0 all samples are the same: use a temperature above 0")
+    if logprobs is not None and not 0 <= logprobs <= model.target.vocab:
+        raise ValueError(f"logprobs is {logprobs}; ask for those of 0 to {model.target.vocab} likeliest tokens")
+    rows = [derived(each, sample) for each in seeds(seed, len(tokens)) for sample in range(n)]
+    tokens = [prompt for prompt in tokens for _ in range(n)]
     left = room(model, tokens)
     values = configure(recipe, model.target, options, opener(model, stack))
     drafts_reach(
-        values, max(len(prompt) + min(settings.max_tokens, most) for prompt, most in zip(tokens, left, strict=True))
+        values, max(len(prompt) + min(wish.max_tokens, most) for prompt, most in zip(tokens, left, strict=True))
     )
-    return Job(model, tokens, rows, left, settings, recipe, values)
+    return Job(model, tokens, rows, left, settings, recipe, values, logprobs)
 
 
 def resolve(method: Any) -> Recipe:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outpace.api.logprobs import Logprob, logprobs
 from outpace.api.settings import Settings
 from outpace.api.statistics import Statistics, Tally
 from outpace.api.text import Writer
@@ -28,6 +29,7 @@ class Result:
     statistics: Statistics
     finish_reason: str | None  # "stop", "length", or None where decoding was interrupted
     stop_reason: str | int | None = None  # the stop string or the end-of-text token that ended it
+    logprobs: list[Logprob] | None = None  # one a token, where they were asked for
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
@@ -37,7 +39,7 @@ class Result:
             "finish_reason": self.finish_reason,
             "stop_reason": self.stop_reason,
             "statistics": self.statistics.as_dict(),
-        }
+        } | ({} if self.logprobs is None else {"logprobs": [each.as_dict() for each in self.logprobs]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Piece:
     text: str
     tokens: list[int]
     num_drafted: int  # the first so many of the tokens were drafted, the rest are the target's own
+    logprobs: list[Logprob] | None = None  # one a token, where they were asked for
 
 
 class Run:
@@ -61,9 +64,14 @@ class Run:
         room: Sequence[int],  # most new tokens that fit behind each prompt
         settings: Settings,
         tokenizer: Any,
+        *,
+        num_top: int | None = None,  # None: no log probabilities
     ) -> None:
-        self._settings, self._seeds, self._prompts = settings, seeds, prompts
-        self._writers = [Writer(tokenizer, prompt, settings.stop) if tokenizer else None for prompt in prompts]
+        self._settings, self._seeds, self._prompts, self._num_top = settings, seeds, prompts, num_top
+        least = settings.wish.min_tokens
+        self._writers = [Writer(tokenizer, prompt, settings.stop, least) if tokenizer else None for prompt in prompts]
+        self._logprobs: list[list[Logprob]] = [[] for _ in prompts]
+        self._law = partial(TargetLaw, processor=settings.processor)
         self._tallies = [Tally() for _ in prompts]
         self._tokens: list[list[int]] = [[] for _ in prompts]
         self._ends: list[float | None] = [None] * len(prompts)
@@ -72,7 +80,7 @@ class Run:
             parts,
             [torch.tensor(prompt, dtype=torch.int64) for prompt in prompts],
             [settings.sampling(seed, most) for seed, most in zip(seeds, room, strict=True)],
-            partial(TargetLaw, processor=settings.processor),
+            self._law,
             done=self._done if settings.stop else None,
         )
 
@@ -93,12 +101,21 @@ class Run:
             drafted = self._tallies[slot].count(step, row)
             self._take(slot, self._session.history[slot, : self._session.lengths[slot]])
             tokens = self._tokens[slot][before:]
+            told = self._tell(step, row, slot, len(tokens))
             writer = self._writers[slot]
             text = writer.piece() if writer else ""
             if slot not in self._session.rows:
                 self._ends[slot] = perf_counter()
                 text += writer.finish() if writer else ""
-            yield Piece(slot, text, tokens, min(drafted, len(tokens)))
+            yield Piece(slot, text, tokens, min(drafted, len(tokens)), told)
+
+    def _tell(self, step: Step, row: int, slot: int, count: int) -> list[Logprob] | None:
+        """The log probabilities of a row's first tokens of this step."""
+        if self._num_top is None:
+            return None
+        found = logprobs(step, row, count, self._num_top, self._law(step.scores, step.draft.tree, step.ctx))
+        self._logprobs[slot] += found
+        return found
 
     def _done(self, slot: int, tokens: Tensor) -> bool:
         writer = self._writers[slot]
@@ -127,10 +144,11 @@ class Run:
         reason, why = None, None
         if writer and writer.stopped is not None:
             reason, why = "stop", writer.stopped
-        elif tokens and tokens[-1] in self._settings.stop_tokens:
+        elif tokens and tokens[-1] in self._settings.wish.stop:
             reason, why = "stop", tokens[-1]
         elif slot not in self._session.rows:
             reason = "length"
         seconds = (self._ends[slot] or now) - self._began
         statistics = self._tallies[slot].done(len(self._prompts[slot]), len(tokens), seconds, self._seeds[slot])
-        return Result(writer.text if writer else "", tokens, statistics, reason, why)
+        told = None if self._num_top is None else self._logprobs[slot]
+        return Result(writer.text if writer else "", tokens, statistics, reason, why, told)

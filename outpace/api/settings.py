@@ -5,8 +5,8 @@ What that file asks for is honoured or refused, never ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -25,7 +25,6 @@ OTHER_LAWS = (  # settings that change the law and that nothing here applies; th
     ("encoder_repetition_penalty", 1.0),
     ("encoder_no_repeat_ngram_size", 0),
     ("min_length", 0),
-    ("min_new_tokens", 0),
     ("max_time", None),
     ("num_beams", 1),
     ("penalty_alpha", 0.0),
@@ -33,31 +32,24 @@ OTHER_LAWS = (  # settings that change the law and that nothing here applies; th
     ("constraints", None),
     ("force_words_ids", None),
 )
-OTHER_SAMPLING = (("min_p", 0.0), ("top_h", 0.0), ("typical_p", 1.0), ("epsilon_cutoff", 0.0), ("eta_cutoff", 0.0))
+OTHER_SAMPLING = (("top_h", 0.0), ("epsilon_cutoff", 0.0), ("eta_cutoff", 0.0))
+
+
+Words = Sequence[str | Sequence[int]]  # text, or token ids
 
 
 @dataclass(frozen=True)
 class Settings:
     """What every row of a call shares."""
 
-    temperature: float
-    top_k: int
-    top_p: float
-    max_tokens: int
-    stop_tokens: tuple[int, ...]
+    wish: Sampling
     stop: tuple[str, ...]
     processors: Sequence[Callable[[Any, Any], Any]] = field(default=())  # transformers' logits processors, in order
 
     def sampling(self, seed: int, room: int) -> Sampling:
         """The settings of one row, which has room for so many more tokens."""
-        return Sampling(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            max_tokens=min(self.max_tokens, room),
-            stop=self.stop_tokens,
-            seed=seed,
-        )
+        most = min(self.wish.max_tokens, room)
+        return replace(self.wish, seed=seed, max_tokens=most, min_tokens=min(self.wish.min_tokens, most))
 
     @property
     def processor(self) -> Callable[[Tensor, Tensor], Tensor] | None:
@@ -78,33 +70,55 @@ def settle(
     defaults: Any,  # a transformers GenerationConfig, or None
     tokenizer: Any,
     *,
+    vocab: int | None = None,  # tokens the model has; None: not known yet
     max_tokens: int | None = None,
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    typical_p: float | None = None,
+    repetition_penalty: float | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    logit_bias: Mapping[Any, float] | None = None,
+    bad_words: Words | None = None,
+    min_tokens: int | None = None,
     stop: str | Sequence[str] | None = None,
     ignore_eos: bool = False,
 ) -> Settings:
     """The caller's wishes, completed from the checkpoint's defaults."""
+
+    def default(name: str, off: Any) -> Any:
+        return _or(getattr(defaults, name, None), off)
+
     sampled = getattr(defaults, "do_sample", None) is True
     if temperature is None:
-        temperature = float(_or(getattr(defaults, "temperature", None), 1.0)) if sampled else 0.0
+        temperature = float(default("temperature", 1.0)) if sampled else 0.0
     if temperature:
-        top_k = top_k if top_k is not None else getattr(defaults, "top_k", None)
-        top_p = top_p if top_p is not None else getattr(defaults, "top_p", None)
-    if max_tokens is None:
-        max_tokens = getattr(defaults, "max_new_tokens", None)
-    settings = Settings(
+        top_k, top_p = _or(top_k, default("top_k", 0)), _or(top_p, default("top_p", 1.0))
+        min_p, typical_p = _or(min_p, default("min_p", 0.0)), _or(typical_p, default("typical_p", 1.0))
+    most: int = _or(max_tokens, default("max_new_tokens", MAX_TOKENS))
+    least: int = min(default("min_new_tokens", 0), most) if min_tokens is None else min_tokens
+    suppressed = dict.fromkeys(default("suppress_tokens", None) or (), float("-inf"))
+    wish = Sampling(
         temperature=temperature,
         top_k=_or(top_k, 0),
         top_p=_or(top_p, 1.0),
-        max_tokens=_or(max_tokens, MAX_TOKENS),
-        stop_tokens=() if ignore_eos else end_tokens(defaults, tokenizer),
-        stop=_strings(stop) + _strings(getattr(defaults, "stop_strings", None)),
-        processors=processors(defaults, sampled=temperature > 0),
+        max_tokens=most,
+        stop=() if ignore_eos else end_tokens(defaults, tokenizer),
+        min_p=_or(min_p, 0.0),
+        typical_p=_or(typical_p, 1.0),
+        repetition_penalty=float(_or(repetition_penalty, default("repetition_penalty", 1.0))),
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=tuple((suppressed | _biases(logit_bias)).items()),
+        bad_words=_bad_words(_or(bad_words, default("bad_words_ids", ())), tokenizer),
+        min_tokens=least,
     )
-    settings.sampling(0, settings.max_tokens)  # raises for values that make no sense, before a model runs
-    return settings
+    _known("logit_bias", [token for token, _ in wish.logit_bias], vocab)
+    _known("bad_words", [token for word in wish.bad_words for token in word], vocab)
+    strings = _strings(stop) + _strings(getattr(defaults, "stop_strings", None))
+    return Settings(wish, strings, processors(defaults, sampled=temperature > 0))
 
 
 def end_tokens(defaults: Any, tokenizer: Any) -> tuple[int, ...]:
@@ -127,24 +141,43 @@ def processors(defaults: Any, *, sampled: bool) -> list[Callable[[Any, Any], Any
             f"the model's generation_config sets {', '.join(named)}, which is not supported here: "
             "leave its defaults aside with defaults=False (--no-defaults)"
         )
-    from transformers.generation.logits_process import (
-        LogitsProcessor,
-        NoBadWordsLogitsProcessor,
-        NoRepeatNGramLogitsProcessor,
-        RepetitionPenaltyLogitsProcessor,
-        SuppressTokensLogitsProcessor,
-    )
+    if not defaults.no_repeat_ngram_size:
+        return []
+    from transformers.generation.logits_process import NoRepeatNGramLogitsProcessor
 
-    found: list[LogitsProcessor] = []
-    if _or(defaults.repetition_penalty, 1.0) != 1:
-        found.append(RepetitionPenaltyLogitsProcessor(float(defaults.repetition_penalty)))
-    if defaults.no_repeat_ngram_size:
-        found.append(NoRepeatNGramLogitsProcessor(defaults.no_repeat_ngram_size))
-    if defaults.bad_words_ids:
-        found.append(NoBadWordsLogitsProcessor(defaults.bad_words_ids, defaults.eos_token_id))
-    if defaults.suppress_tokens:
-        found.append(SuppressTokensLogitsProcessor(defaults.suppress_tokens))
-    return list(found)
+    return [NoRepeatNGramLogitsProcessor(defaults.no_repeat_ngram_size)]
+
+
+def _biases(given: Mapping[Any, float] | None) -> dict[int, float]:
+    """Token -> bias; JSON writes the token as a string."""
+    try:
+        return {int(token): float(bias) for token, bias in (given or {}).items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"logit_bias maps token ids to numbers, as in {{42: -5}}, not {given!r}") from error
+
+
+def _bad_words(given: Words, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
+    """The token sequences that spell these words, at the start of a text and after a space."""
+    if isinstance(given, str):
+        given = [given]
+    found: dict[tuple[int, ...], None] = {}
+    for word in given:
+        if not isinstance(word, str):
+            found[tuple(word)] = None
+            continue
+        if not word.strip():
+            raise ValueError("a bad word is empty: it would forbid everything")
+        if tokenizer is None:
+            raise ValueError("bad words in text need a tokenizer: pass tokenizer=..., or token ids")
+        for text in (word, " " + word.lstrip()):
+            found[tuple(tokenizer(text, add_special_tokens=False)["input_ids"])] = None
+    return tuple(found)
+
+
+def _known(name: str, tokens: Sequence[int], vocab: int | None) -> None:
+    strange = [token for token in tokens if vocab is not None and token >= vocab]
+    if strange:
+        raise ValueError(f"{name} names token {strange[0]}, but the model's tokens are 0 to {(vocab or 1) - 1}")
 
 
 def _strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -16,8 +16,14 @@ class Writer:
     are not.
     """
 
-    def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
-        self._tokenizer, self._stop = tokenizer, tuple(stop)
+    def __init__(
+        self,
+        tokenizer: Any,
+        prompt: Sequence[int],
+        stop: Sequence[str] = (),
+        min_tokens: int = 0,  # stop strings completed by one of the first so many tokens are text like any other
+    ) -> None:
+        self._tokenizer, self._stop, self._min_tokens = tokenizer, tuple(stop), min_tokens
         self._window = list(prompt[-CONTEXT:])
         self._sent = len(self._whole(self._decode()))  # characters of the window's text that are out, or the prompt's
         self._text = ""
@@ -81,8 +87,10 @@ class Writer:
 
     def _cut(self, before: int) -> bool:
         """End the text at the first stop string that was completed by what came after `before`."""
-        longest = max(map(len, self._stop), default=0)
-        found = [(at, word) for word in self._stop if (at := self._text.find(word, max(0, before - longest + 1))) >= 0]
+        if self.num_tokens <= self._min_tokens:
+            return False
+        starts = [(self._text.find(word, max(0, before - len(word) + 1)), word) for word in self._stop]
+        found = [(at, word) for at, word in starts if at >= 0]
         if not found:
             return False
         at, self.stopped = min(found)

@@ -45,8 +45,11 @@ class Generate:
             "eos_token_id": list(first.stop) or None,
             "pad_token_id": first.stop[0] if first.stop else 0,
         }
+        if first.repetition_penalty != 1:
+            wishes["repetition_penalty"] = float(first.repetition_penalty)
         if not first.greedy:
             wishes |= {"temperature": first.temperature, "top_k": first.top_k, "top_p": first.top_p}
+            wishes |= {"min_p": first.min_p} if first.min_p else {}
         with torch.random.fork_rng(), torch.inference_mode():
             torch.manual_seed(first.seed)
             began = self.clock()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outpace.cli import options as o
 from outpace.cli.failures import FAILED, Debug, plainly, stop
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ def bench(
     num_prompts: Annotated[int, Option(min=1, help="Most prompts of each set, spread evenly over it.")] = 10,
     temperature: Annotated[str, Option(help="One or several, separated by commas.")] = "0,1",
     max_tokens: Annotated[int, Option(min=1, help="Most new tokens of an answer.")] = 128,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    repetition_penalty: o.RepetitionPenalty = None,
     rounds: Annotated[int, Option(min=1, help="How often everything is measured.")] = 3,
     batch: Annotated[int, Option(min=1, help="Prompts decoded together.")] = 1,
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
@@ -53,6 +58,9 @@ def bench(
         json, markdown = json or out / "bench.json", markdown or out / "bench.md"
         html, recommend = html or out / "bench.html", recommend or out / "method.json"
     heats = _temperatures(temperature)
+    named_settings = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
+    settings = {name: value for name, value in named_settings.items() if value is not None}
+    _check(settings)
 
     from outpace.bench import provenance
     from outpace.bench.methods import parse_methods, split_outside
@@ -64,11 +72,26 @@ def bench(
         stack.enter_context(provenance.threads(threads))
         loaded = Loaded(stack, target, draft, peer, dtype, device)
         measurement = loaded.prepare(
-            named, items, heats, max_tokens=max_tokens, rounds=rounds, batch=batch, seed=seed, ignore_eos=ignore_eos
+            named,
+            items,
+            heats,
+            max_tokens=max_tokens,
+            rounds=rounds,
+            batch=batch,
+            seed=seed,
+            ignore_eos=ignore_eos,
+            settings=settings,
         )
         say(f"{len(measurement.cases)} prompts, {measurement.total} runs")
         _measure(measurement, loaded.targets)
         _report(measurement, json, {markdown: _markdown, html: _html}, recommend)
+
+
+def _check(settings: dict[str, Any]) -> None:
+    """Find out about impossible numbers before a model is loaded."""
+    from outpace.core.context import Sampling
+
+    Sampling(**settings)
 
 
 def say(line: str) -> None:
@@ -143,6 +166,7 @@ class Loaded:
         batch: int,
         seed: int,
         ignore_eos: bool,
+        settings: dict[str, Any],
     ) -> Measurement:
         """Line up who takes part, and the prompts as tokens."""
         from outpace.api.settings import end_tokens
@@ -154,7 +178,7 @@ class Loaded:
 
         found, choices = engines(methods, self.model.target, self.names["draft"], self.open)
         ends = () if ignore_eos else end_tokens(self.model.defaults, self.model.tokenizer)
-        sampling = Sampling(max_tokens=max_tokens, stop=ends)
+        sampling = Sampling(max_tokens=max_tokens, stop=ends, **settings)
         cases, left_out = unfold(items, self.model.tokenizer, found[0], sampling, room=self.model.max_length)
         if not cases:
             raise ValueError(f"no prompt leaves room for {max_tokens} new tokens: ask for fewer with --max-tokens")
@@ -168,7 +192,7 @@ class Loaded:
             seed=seed,
             choices=choices,
             provenance={**provenance(self.device), "dtype": str(self.dtype).removeprefix("torch.")},
-            settings={**self.names, "methods": [engine.name for engine in found], "ignore_eos": ignore_eos},
+            settings={**self.names, "methods": [engine.name for engine in found], "ignore_eos": ignore_eos} | settings,
             load_seconds=self.seconds,
             left_out=left_out,
         )

@@ -29,6 +29,14 @@ def chat(
     temperature: o.Temperature = None,
     top_k: o.TopK = None,
     top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    typical_p: o.TypicalP = None,
+    repetition_penalty: o.RepetitionPenalty = None,
+    presence_penalty: o.PresencePenalty = 0.0,
+    frequency_penalty: o.FrequencyPenalty = 0.0,
+    logit_bias: o.LogitBias = None,
+    bad_word: o.BadWords = None,
+    min_tokens: o.MinTokens = None,
     seed: o.Seed = None,
     defaults: o.Defaults = True,
     dtype: o.Dtype = "auto",
@@ -41,10 +49,13 @@ def chat(
     """Talk to a chat model. An empty line or the end of input ends the conversation, Ctrl-C only an answer."""
     used, given = chosen(ctx)
     request: dict[str, Any] = {
-        "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed,
-        "defaults": defaults,
+        "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "min_p": min_p,
+        "typical_p": typical_p, "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty, "logit_bias": o.biases(logit_bias), "bad_words": bad_word,
+        "min_tokens": min_tokens, "seed": seed, "defaults": defaults,
     }  # fmt: skip
-    check(request | {"stop": None})
+    check(request)
     from outpace.api.prompts import encode
 
     model = o.load(

@@ -12,6 +12,10 @@ from outpace.cli.failures import INTERRUPTED, Debug, plainly, stop
 from outpace.cli.output import print_json, summary
 from outpace.cli.recipe_options import TARGET, chosen
 
+CHECKED = (  # without a model; the rest needs its vocabulary
+    "max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "logit_bias", "min_tokens", "stop",
+)  # fmt: skip
 Prompts = Annotated[
     list[str] | None, typer.Argument(metavar="PROMPT...", help="The text to go on from; - or none: standard input.")
 ]
@@ -30,10 +34,22 @@ def generate(
     temperature: o.Temperature = None,
     top_k: o.TopK = None,
     top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    typical_p: o.TypicalP = None,
+    repetition_penalty: o.RepetitionPenalty = None,
+    presence_penalty: o.PresencePenalty = 0.0,
+    frequency_penalty: o.FrequencyPenalty = 0.0,
+    logit_bias: o.LogitBias = None,
+    bad_word: o.BadWords = None,
+    min_tokens: o.MinTokens = None,
     stop_string: Annotated[
         list[str] | None, typer.Option("--stop", help="End the text before this string; may be repeated.")
     ] = None,
     seed: o.Seed = None,
+    n: Annotated[int, typer.Option("--n", help="Samples of each prompt, each with a seed of its own.")] = 1,
+    logprobs: Annotated[
+        int | None, typer.Option(help="With --json: log probabilities of each token and so many likeliest ones.")
+    ] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Write on after the end-of-text token.")] = False,
     defaults: o.Defaults = True,
     batch: Batch = 8,
@@ -51,8 +67,12 @@ def generate(
     if not all(prompts):
         raise ValueError("the prompt is empty: give it some text")
     request: dict[str, Any] = {
-        "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop_string,
-        "seed": seed, "ignore_eos": ignore_eos, "defaults": defaults,
+        "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "min_p": min_p,
+        "typical_p": typical_p, "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty, "logit_bias": o.biases(logit_bias), "bad_words": bad_word,
+        "min_tokens": min_tokens, "stop": stop_string, "seed": seed, "n": n, "logprobs": logprobs,
+        "ignore_eos": ignore_eos, "defaults": defaults,
     }  # fmt: skip
     check(request)
     model = o.load(
@@ -64,7 +84,9 @@ def generate(
         trust_remote_code=trust_remote_code,
         threads=threads,
     )
-    if len(prompts) == 1 and not json:
+    if logprobs is not None and not json:
+        raise ValueError("--logprobs are written as JSON: add --json")
+    if len(prompts) * n == 1 and not json:
         write(model, prompts[0], used, request | given)
         return
     write_all(model, prompts, used, request | given, batch=batch, json=json)
@@ -78,7 +100,7 @@ def write_all(model: Any, prompts: list[str], used: Any, request: dict[str, Any]
     found: list[dict[str, Any]] = []
     written = 0
     try:
-        with progress(len(prompts)) as tell:
+        with progress(len(prompts) * request["n"]) as tell:
 
             def after(piece: Any) -> None:
                 nonlocal written
@@ -86,7 +108,8 @@ def write_all(model: Any, prompts: list[str], used: Any, request: dict[str, Any]
                 tell(f"{written} tokens", 0)
 
             results = generate_each(model, prompts, used, batch=batch, after=after, **request)
-            for text, result in zip(prompts, results, strict=True):
+            texts = [text for text in prompts for _ in range(request["n"])]
+            for text, result in zip(texts, results, strict=True):
                 tell(f"{written} tokens", 1)
                 found.append({"prompt": text, "method": used.name} | result.as_dict())
                 if not json:
@@ -101,7 +124,7 @@ def check(request: dict[str, Any]) -> None:
     """Find out about impossible numbers before a model is loaded."""
     from outpace.api.settings import settle
 
-    settle(None, None, **{name: request[name] for name in ("max_tokens", "temperature", "top_k", "top_p", "stop")})
+    settle(None, None, **{name: request[name] for name in CHECKED if name in request})
 
 
 def read(prompts: list[str] | None) -> list[str]:

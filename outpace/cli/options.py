@@ -23,10 +23,31 @@ MaxTokens = Annotated[int | None, typer.Option(help="Most new tokens; default: w
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: what the model says, or greedy.")]
 TopK = Annotated[int | None, typer.Option(help="Sample from so many likeliest tokens; 0: all.")]
 TopP = Annotated[float | None, typer.Option(help="Sample from the likeliest tokens that hold this much of the mass.")]
+MinP = Annotated[float | None, typer.Option(help="Drop tokens below this share of the likeliest one's probability.")]
+TypicalP = Annotated[float | None, typer.Option(help="Sample from tokens of typical information with this mass.")]
+RepetitionPenalty = Annotated[
+    float | None, typer.Option(help="Over 1: tokens of prompt and text become less likely; 1: off.")
+]
+PresencePenalty = Annotated[float, typer.Option(help="Taken from the logit of every token of the new text, -2 to 2.")]
+FrequencyPenalty = Annotated[float, typer.Option(help="The same, once for each time it stands there.")]
+LogitBias = Annotated[
+    list[str] | None, typer.Option(help="TOKEN=BIAS: added to the logit of this token id; may be repeated.")
+]
+BadWords = Annotated[list[str] | None, typer.Option("--bad-word", help="A word not to be written; may be repeated.")]
+MinTokens = Annotated[int | None, typer.Option(help="No end of text before so many tokens.")]
 Stop = Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")]
 Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable; default: drawn, and printed.")]
 Defaults = Annotated[bool, typer.Option(help="Apply the model's own generation_config.json.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def biases(given: list[str] | None) -> dict[str, float]:
+    """Token -> bias, from arguments such as 42=-5."""
+    pairs = [each.partition("=") for each in given or ()]
+    try:
+        return {str(int(token)): float(bias) for token, _, bias in pairs}
+    except ValueError as error:
+        raise ValueError(f"--logit-bias takes TOKEN=BIAS, as in 42=-5, not {' '.join(given or ())}") from error
 
 
 def load(target: str, options: dict[str, Any], **how: Any) -> Any:

@@ -82,6 +82,11 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def derived(seed: int, index: int) -> int:
+    """The seed of one of several samples asked for under one seed; the first keeps it."""
+    return seed if index == 0 else _mix(_mix(seed & _MASK) ^ _mix(index)) >> 32
+
+
 def _number(word: str) -> int:
     return int.from_bytes(word.encode()[:8].ljust(8, b"\0"), "little") ^ len(word)
 

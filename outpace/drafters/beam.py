@@ -27,6 +27,7 @@ from outpace.core.grower import Grower
 from outpace.core.noise import Key, Noise
 from outpace.core.tree import TokenTree
 from outpace.drafters.grow import Read
+from outpace.sampling.adjust import adjust
 from outpace.sampling.warp import warp
 
 BEAM = "beam"
@@ -63,6 +64,7 @@ def beam(ctx: Context, plan: Plan, read: Read, *, widths: Sequence[int]) -> Toke
         first, logits = read(grower.structure() if level else TokenTree.roots(ctx.roots))
         if len(frontier) != len(logits) or frontier != list(range(first, first + len(frontier))):
             logits = logits[[node - first for node in frontier]]
+        logits = adjust(logits, ctx, grower, frontier)
         place = {node: index for index, node in enumerate(frontier)}
         drawn = {row: paths for row, paths in beams.items() if not ctx.sampling[row].greedy}
         chosen = {row: paths for row, paths in beams.items() if ctx.sampling[row].greedy}

@@ -15,6 +15,7 @@ from outpace.core.contracts import Frontier, Plan
 from outpace.core.grower import Grower
 from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
+from outpace.sampling.adjust import adjust
 from outpace.sampling.warp import warp
 
 Read = Callable[[TokenTree], tuple[int, Tensor]]  # what has grown -> (first node read, logits of the nodes from it on)
@@ -58,6 +59,7 @@ def grow(ctx: Context, plan: Plan, read: Read, *, sampled: bool = True, children
         first, logits = read(grower.structure() if level else TokenTree.roots(ctx.roots))
         if len(frontier) != len(logits):
             logits = logits[[node - first for node in frontier]]
+        logits = adjust(logits, ctx, grower, frontier)
         widths = [1] * len(frontier)
         if plan.shape is not None:
             widths = [len(plan.shape.children[places[node]]) for node in frontier]
@@ -79,7 +81,7 @@ def _chains(ctx: Context, depth: int, read: Read, children: Children | None) -> 
     frontier: Sequence[int] = range(len(ctx.slots))
     ones, tree = [1] * len(frontier), TokenTree.roots(ctx.roots)
     for level in range(depth):
-        logits = read(grower.structure() if level else tree)[1]
+        logits = adjust(read(grower.structure() if level else tree)[1], ctx, grower, frontier)
         first = len(grower)
         if children is None:
             grower.add_chosen(frontier, _wide(logits).argmax(-1))

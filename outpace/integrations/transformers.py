@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers.generation import logits_process as t
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from outpace.core.context import Context, Sampling
@@ -29,12 +29,29 @@ from outpace.models.names import resolve
 from outpace.recipes import RecipeError, configure, from_file, get
 from outpace.sampling.law import TargetLaw
 
-WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)  # in the order in which the law applies them
+# in the order in which the law applies them: class, its attribute, the setting
+WARPERS = (
+    (t.TemperatureLogitsWarper, "temperature", "temperature"),
+    (t.TopKLogitsWarper, "top_k", "top_k"),
+    (t.TopPLogitsWarper, "top_p", "top_p"),
+    (t.MinPLogitsWarper, "min_p", "min_p"),
+    (t.TypicalLogitsWarper, "mass", "typical_p"),
+)
+PLAIN = Sampling()
+PROCESSORS = (t.SequenceBiasLogitsProcessor, t.RepetitionPenaltyLogitsProcessor, t.NoBadWordsLogitsProcessor)
 
 
-def hf(method: str | Path | Recipe = "speculative-sampling", *, streamer: Any = None, **options: Any) -> Decoder:
+def hf(
+    method: str | Path | Recipe = "speculative-sampling",
+    *,
+    streamer: Any = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    **options: Any,
+) -> Decoder:
     """A `custom_generate` that decodes with this method. Other models among the options may be transformers models,
-    names or folders; sampling follows torch's seed."""
+    names or folders; sampling follows torch's seed. Settings are those of `generate`, and two that it does not have."""
+    asked = Sampling(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
     if isinstance(method, Recipe):
         recipe = method
     else:
@@ -43,7 +60,7 @@ def hf(method: str | Path | Recipe = "speculative-sampling", *, streamer: Any = 
         raise RecipeError(
             f"{recipe.name} has no option {strange[0]}; it has {', '.join(recipe.options) or 'none of its own'}"
         )
-    return Decoder(recipe, options, streamer)
+    return Decoder(recipe, options, streamer, asked)
 
 
 @dataclass
@@ -53,6 +70,7 @@ class Decoder:
     recipe: Recipe
     options: dict[str, Any]
     streamer: Any = None
+    asked: Sampling = PLAIN  # what generate() has no name for
     _loaded: dict[str, HFTarget] = field(default_factory=dict[str, HFTarget])
 
     def __call__(
@@ -76,9 +94,10 @@ class Decoder:
             synced_gpus=synced_gpus or bool(given.get("synced_gpus")),
         )  # fmt: skip
         counts = lengths(input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids"))
-        warped = Warped.of(logits_processor, len(input_ids), sampled=bool(generation_config.do_sample))
-        room = (generation_config.max_length or 0) - input_ids.shape[1]
         rows = Rows(input_ids, counts, stopping_criteria, streamer)
+        sampled, padded = bool(generation_config.do_sample), any(map(len, rows.padding))
+        warped = Warped.of(logits_processor, len(input_ids), sampled=sampled, padded=padded, asked=self.asked)
+        room = (generation_config.max_length or 0) - input_ids.shape[1]
         with ExitStack() as stack:
             target = stack.enter_context(HFTarget(model))
             options = configure(self.recipe, target, self.options, lambda value: self._open(value, stack))
@@ -115,31 +134,37 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Warped:
-    """The law that the processors describe: temperature, top-k and top-p where they come last, the rest before."""
+    """The law that the processors describe: as settings, which drafters follow too, and what has no such name."""
 
     processors: tuple[Callable[[Tensor, Tensor], Tensor], ...]
     num_rows: int
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
+    wish: Sampling
 
     @staticmethod
-    def of(processors: Sequence[Any], num_rows: int, *, sampled: bool) -> Warped:
-        left, found = list(processors), {}
+    def of(
+        processors: Sequence[Any],
+        num_rows: int,
+        *,
+        sampled: bool,
+        padded: bool = False,
+        asked: Sampling = PLAIN,
+    ) -> Warped:
+        left: list[Any] = list(processors)
+        found: dict[str, Any] = {"temperature": 1.0} if sampled else {}
+        kinds = [kind for kind, _, _ in WARPERS]
         rank = len(WARPERS)
-        while sampled and left and type(left[-1]) in WARPERS[:rank] and _ordinary(left[-1]):
-            rank = WARPERS.index(type(left[-1]))
-            found[rank] = left.pop()
-        if not sampled:
-            return Warped(tuple(left), num_rows)
-        temperature = found[0].temperature if 0 in found else 1.0
-        top_k, top_p = found[1].top_k if 1 in found else 0, found[2].top_p if 2 in found else 1.0
-        return Warped(tuple(left), num_rows, temperature, top_k, top_p)
+        while sampled and left and type(left[-1]) in kinds[:rank] and _ordinary(left[-1]):
+            rank = kinds.index(type(left[-1]))
+            _, attribute, name = WARPERS[rank]
+            found[name] = getattr(left.pop(), attribute)
+        if not padded and (settings := _settings(left)) is not None:
+            found |= settings
+            left = []
+        return Warped(tuple(left), num_rows, replace(asked, **found))
 
     def sampling(self, room: int) -> Sampling:
         """One row's settings, with a seed drawn from torch's generator where it matters."""
-        seed = int(torch.randint(2**62, ())) if self.temperature else 0
-        return Sampling(self.temperature, self.top_k, self.top_p, max_tokens=room, seed=seed)
+        return replace(self.wish, max_tokens=room, seed=0 if self.wish.greedy else int(torch.randint(2**62, ())))
 
     def law(self, scores: Scores, tree: TokenTree, ctx: Context, padding: Sequence[Tensor]) -> TargetLaw:
         """The target's law after the processors."""
@@ -148,7 +173,9 @@ class Warped:
         # processors know the padding in front of a row, and may know the row: its slot is put before the tokens
         rows = zip(ctx.slots, ctx.tokens, strict=True)
         tokens = tuple(torch.cat([torch.tensor([slot]), padding[slot], row]) for slot, row in rows)
-        return TargetLaw(scores, tree, replace(ctx, tokens=tokens), self._process)
+        lengths = zip(ctx.slots, ctx.prompt_lengths, strict=True)
+        prompts = tuple(1 + len(padding[slot]) + length for slot, length in lengths)
+        return TargetLaw(scores, tree, replace(ctx, tokens=tokens, prompt_lengths=prompts), self._process)
 
     def _process(self, history: Tensor, logits: Tensor) -> Tensor:  # (1, 1 + T), (1, V) -> (1, V)
         slot, history = int(history[0, 0]), history[:, 1:].to(logits.device).expand(self.num_rows, -1)
@@ -157,6 +184,26 @@ class Warped:
         for processor in self.processors:
             logits = processor(history, logits)
         return logits[slot : slot + 1]
+
+
+def _settings(processors: Sequence[Any]) -> dict[str, Any] | None:
+    """What these processors ask for, as settings; None where that, or their order, cannot be said so."""
+    kinds = [type(processor) for processor in processors]
+    if kinds != [kind for kind in PROCESSORS if kind in kinds]:
+        return None
+    found: dict[str, Any] = {}
+    for processor in processors:
+        if isinstance(processor, t.RepetitionPenaltyLogitsProcessor):
+            if isinstance(processor.prompt_ignore_length, int):
+                return None
+            found["repetition_penalty"] = processor.penalty
+        elif isinstance(processor, t.NoBadWordsLogitsProcessor):
+            found["bad_words"] = tuple(processor.sequence_bias)
+        elif all(len(word) == 1 for word in processor.sequence_bias):
+            found["logit_bias"] = tuple((word[0], bias) for word, bias in processor.sequence_bias.items())
+        else:
+            return None
+    return found
 
 
 def _ordinary(warper: Any) -> bool:

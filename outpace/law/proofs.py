@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import typing
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -16,10 +16,13 @@ from outpace.core.context import Sampling
 from outpace.core.contracts import Recipe, Target
 from outpace.law.prove import BOUND, Case, TooMany, enumerate_laws, largest_error
 from outpace.law.reference import Logits, table_logits
+from outpace.law.settings import crossed, paired
 from outpace.law.wrong import variants
 from outpace.models.toy import Table
 
 QUICK, EXHAUSTIVE = 3_000, 300_000  # most runs of one proof
+PROMPTS = ((0, 1, 2, 0, 1), (2, 2), (1,), (1, 0, 2))
+PART = 13  # requests with settings that are proven together
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Proof:
     runs: int  # ways to get there
     error: float  # largest difference of a continuation's probability
     seconds: float
+    settings: str = ""  # how sampling settings were combined, where they were
 
     @property
     def holds(self) -> bool:
@@ -129,15 +133,50 @@ def prove(recipe: Recipe, models: Models, *, exhaustive: bool = False) -> Iterat
     Texts are as long as `QUICK` runs allow (3 tokens, else 2); an exhaustive proof takes larger trees and more runs.
     """
     shapes = [(2,), (1, 2)] if not exhaustive else [(2,), (1, 2), (2, 2), (3, 1), (1, 1)]
-    for index, options in enumerate(settings(recipe, models.drafts, shapes)):
+    most = EXHAUSTIVE if exhaustive else QUICK
+    found = list(settings(recipe, models.drafts, shapes))
+    for index, options in enumerate(found):
         for batch in (256, 1) if index == 0 or exhaustive else (256,):
-            yield _prove(recipe, options, models, batch, EXHAUSTIVE if exhaustive else QUICK)
+            yield _prove(recipe, options, models, ragged, batch, most)
+    for options in found:
+        yield from _prove_settings(recipe, options, models, most, exhaustive=exhaustive)
 
 
-def _prove(recipe: Recipe, options: dict[str, Any], models: Models, batch: int, most: int) -> Proof:
+def _prove_settings(
+    recipe: Recipe, options: dict[str, Any], models: Models, most: int, *, exhaustive: bool
+) -> Iterator[Proof]:
+    """Sampling settings crossed with one another; an exhaustive proof takes each of them, and each two, apart too."""
+    vocab = models.target.vocab
+
+    def cases(tokens: int) -> list[Case]:
+        wishes = list(crossed(vocab, tokens))
+        wishes += [replace(wish, temperature=0.0) for wish in wishes]
+        return [Case(PROMPTS[index % len(PROMPTS)], wish) for index, wish in enumerate(wishes)]
+
+    yield _prove(recipe, options, models, cases, 256, most, "crossed")
+    if exhaustive:
+        pairs = len(list(paired(vocab, 2)))
+        for start in range(0, pairs, PART):
+
+            def part(tokens: int, start: int = start) -> list[Case]:
+                wishes = list(paired(vocab, tokens))[start : start + PART]
+                return [Case(PROMPTS[index % len(PROMPTS)], wish) for index, wish in enumerate(wishes)]
+
+            yield _prove(recipe, options, models, part, 256, most, "paired")
+
+
+def _prove(
+    recipe: Recipe,
+    options: dict[str, Any],
+    models: Models,
+    cases_of: Callable[[int], list[Case]],  # length of the longest sampled text -> requests
+    batch: int,
+    most: int,
+    settings: str = "",
+) -> Proof:
     began = perf_counter()
     for tokens in (3, 2) if batch > 1 else (2,):
-        cases = ragged(tokens)
+        cases = cases_of(tokens)
         try:
             found = enumerate_laws(lambda: recipe.build(models.target, **options), cases, batch=batch, most=most)
         except TooMany:
@@ -155,6 +194,7 @@ def _prove(recipe: Recipe, options: dict[str, Any], models: Models, batch: int, 
             runs=found.runs,
             error=largest_error(found, models.logits, cases),
             seconds=perf_counter() - began,
+            settings=settings,
         )
     raise AssertionError("unreachable: two tokens either fit or raise")
 
@@ -173,6 +213,7 @@ def prove_wrong() -> dict[str, float]:
     ]
     errors = {}
     for wrong in variants(models.target, models.drafts[0]):
-        found = enumerate_laws(wrong.build, cases, noise=wrong.noise, replays=0)
-        errors[wrong.name] = largest_error(found, models.logits, cases)
+        asked = [replace(case, sampling=replace(case.sampling, **wrong.sampling)) for case in cases]
+        found = enumerate_laws(wrong.build, asked, noise=wrong.noise, law=wrong.law, replays=0)
+        errors[wrong.name] = largest_error(found, models.logits, asked)
     return errors

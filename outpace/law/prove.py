@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
-from outpace.core.context import Sampling
-from outpace.core.contracts import Parts
+from outpace.core.context import Context, Sampling
+from outpace.core.contracts import Law, Parts, Scores
+from outpace.core.tree import TokenTree
 from outpace.law.enumerate import Branch, EnumeratedNoise
 from outpace.law.reference import Logits, difference, plain_law
 from outpace.law.texts import texts
+from outpace.sampling.law import TargetLaw
 
 Outcomes = dict[tuple[int, ...], float]  # continuation -> probability
 BOUND = 1e-10  # largest difference of a probability that is put down to rounding, in float64
@@ -49,6 +51,7 @@ def enumerate_laws(
     batch: int = 256,
     replays: int = 20,
     most: int = 200_000,
+    law: Callable[[Scores, TokenTree, Context], Law] = TargetLaw,
 ) -> Enumeration:
     """The exact law of each case under these parts; all cases share ragged batches of up to `batch` rows."""
     laws: list[Outcomes] = [{} for _ in cases]
@@ -58,9 +61,9 @@ def enumerate_laws(
     picker = Random(0)
     while pending:
         branches, pending = pending[:batch], pending[batch:]
-        for branch, text in zip(branches, _run(build, cases, branches, noise), strict=True):
-            law = laws[branch.case]
-            law[tuple(text)] = law.get(tuple(text), 0.0) + branch.chance
+        for branch, text in zip(branches, _run(build, cases, branches, noise, law), strict=True):
+            found = laws[branch.case]
+            found[tuple(text)] = found.get(tuple(text), 0.0) + branch.chance
             pending += [Branch(script, branch.case) for script in branch.left_open]
             runs += 1
             if len(ends) < replays:
@@ -71,25 +74,25 @@ def enumerate_laws(
             raise TooMany(f"more than {most} runs are needed: use fewer tokens or a smaller tree")
     for branch, text in ends:
         alone = Branch(tuple(branch.made), branch.case)
-        if _run(build, cases, [alone], noise) != [text] or abs(alone.chance - branch.chance) > BOUND:
+        if _run(build, cases, [alone], noise, law) != [text] or abs(alone.chance - branch.chance) > BOUND:
             raise Leak(f"alone in its batch, a run of {cases[branch.case]} ends otherwise than among {batch} rows")
     return Enumeration(laws, runs, len(ends))
 
 
 def _run(
-    build: Callable[[], Parts], cases: Sequence[Case], branches: Sequence[Branch], kind: type[EnumeratedNoise]
+    build: Callable[[], Parts],
+    cases: Sequence[Case],
+    branches: Sequence[Branch],
+    kind: type[EnumeratedNoise],
+    law: Callable[[Scores, TokenTree, Context], Law],
 ) -> list[list[int]]:
     """Decode one row per branch, its seed being its index, and return the continuations."""
 
     def noise(seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> EnumeratedNoise:
         return kind([branches[seed] for seed in seeds], turns, lengths)
 
-    sampling = [_seeded(cases[branch.case].sampling, index) for index, branch in enumerate(branches)]
-    return texts(build(), [cases[branch.case].prompt for branch in branches], sampling, noise)
-
-
-def _seeded(sampling: Sampling, seed: int) -> Sampling:
-    return Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.max_tokens, sampling.stop, seed)
+    sampling = [replace(cases[branch.case].sampling, seed=index) for index, branch in enumerate(branches)]
+    return texts(build(), [cases[branch.case].prompt for branch in branches], sampling, noise, law)
 
 
 def largest_error(enumeration: Enumeration, logits: Logits, cases: Sequence[Case]) -> float:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.context import Sampling
-from outpace.sampling.warp import warp
+from outpace.law.settings import stated
 
 Logits = Callable[[list[tuple[int, ...]]], Tensor]  # M texts of one length -> (M, V) logits of the next token
 
@@ -19,7 +19,8 @@ def plain_law(logits: Logits, prompt: Sequence[int], sampling: Sampling) -> dict
     open_texts: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(sampling.max_tokens):
         texts = list(open_texts)
-        laws = warp(logits([(*prompt, *text) for text in texts]), [sampling] * len(texts))
+        whole = [(*prompt, *text) for text in texts]
+        laws = stated(logits(whole), whole, sampling, len(prompt))
         following: dict[tuple[int, ...], float] = {}
         for text, law in zip(texts, laws.tolist(), strict=True):
             for token, chance in enumerate(law):

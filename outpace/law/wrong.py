@@ -5,12 +5,14 @@ Every variant is a set of parts on table models that would be exact but for one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
+from outpace.core.context import Context
 from outpace.core.contracts import Law, Parts, Scores, Verdict
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Shape, TokenTree
@@ -31,8 +33,10 @@ from outpace.law.wrong_drafters import (
     as_target,
 )
 from outpace.law.wrong_greedy import ChosenFirst, GreedyLast, WholeLaw
+from outpace.law.wrong_settings import histories
 from outpace.law.wrong_siblings import CountedOnce, NeverFewer, Overdrawn, Underscaled, likeliest_kept
 from outpace.models.toy import Table
+from outpace.sampling.law import TargetLaw
 from outpace.verifiers.block import Block
 from outpace.verifiers.kseq import KSequential
 from outpace.verifiers.match import Match
@@ -123,6 +127,8 @@ class Wrong:
     name: str
     build: Callable[[], Parts]
     noise: type[EnumeratedNoise] = EnumeratedNoise
+    law: Callable[[Scores, TokenTree, Context], Law] = TargetLaw
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])  # settings of its requests
 
 
 def variants(target: Table, draft: Table) -> list[Wrong]:
@@ -167,4 +173,5 @@ def variants(target: Table, draft: Table) -> list[Wrong]:
         Wrong("traversal: siblings re-sorted", lambda: Parts(target, wide(Honest), Resorted(), twice)),
         Wrong("traversal: claimed independent", lambda: Parts(target, wide(ClaimedIndependent), Traversal(), twice)),
         Wrong("traversal: noise by position", lambda: Parts(target, wide(Honest), Traversal(), chain), PositionNoise),
+        *(Wrong(name, build, law=law, sampling=asked) for name, build, law, asked in histories(target, draft)),
     ]

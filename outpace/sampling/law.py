@@ -15,6 +15,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Scores
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import TokenTree
+from outpace.sampling.adjust import Adjuster
 from outpace.sampling.warp import warp
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (1, T) history, (1, V) logits -> (1, V) logits
@@ -28,6 +29,8 @@ class TargetLaw:
             raise ValueError("a law needs the logits of every node of the tree, the roots included")
         self._logits = scores.logits
         self._tree, self._ctx, self._processor = tree, ctx, processor
+        self._adjuster = Adjuster(ctx) if any(wish.adjusts for wish in ctx.sampling) else None
+        self._tokens: list[int] | None = None
         self._probs: dict[int, Tensor] = {}
         self._all: Tensor | None = None
         self.seconds = 0.0
@@ -63,7 +66,7 @@ class TargetLaw:
         began = perf_counter()
         # float32 first: argmax over bfloat16 is several times slower on a CPU
         values, tokens = self._rows(nodes, asked).max(-1)
-        _check(values)
+        self._check(values, asked)
         self.seconds += perf_counter() - began
         return tokens.tolist()
 
@@ -83,16 +86,26 @@ class TargetLaw:
     def _warp(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
         rows, sampling = self._tree.forest.rows, self._ctx.sampling
         probs = warp(self._rows(nodes, asked), [sampling[rows[node]] for node in asked])
-        _check(probs[:, 0])  # softmax spreads one NaN over its whole row
+        self._check(probs[:, 0], asked)  # softmax spreads one NaN over its whole row
         return probs
 
     def _rows(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
         logits = self._logits if nodes is None else self._logits[list(nodes)]
         if logits.dtype not in (torch.float32, torch.float64):
             logits = logits.float()
-        if self._processor is None:
-            return logits
-        return torch.cat([self._processor(self._history(n), row[None]) for n, row in zip(asked, logits, strict=True)])
+        if self._processor is not None:
+            rows = [self._processor(self._history(n), row[None]) for n, row in zip(asked, logits, strict=True)]
+            logits = torch.cat(rows)
+        if self._adjuster is not None:
+            rows = self._tree.forest.rows
+            logits = self._adjuster(logits, [rows[node] for node in asked], [self._path(node) for node in asked])
+        return logits
+
+    def _path(self, node: int) -> list[int]:
+        """The draft tokens that lead to the node, its own included."""
+        if self._tokens is None:
+            self._tokens = self._tree.tokens.tolist()
+        return [self._tokens[each] for each in self._tree.forest.path(node)[1:]]
 
     def _history(self, node: int) -> Tensor:  # (1, T)
         """The tokens that the node's law is conditioned on, its own included."""
@@ -101,9 +114,15 @@ class TargetLaw:
         path = self._tree.tokens[forest.path(node)[1:]]
         return torch.cat([self._ctx.tokens[row].to(path.device), path])[None]
 
-
-def _check(values: Tensor) -> None:
-    if any(value != value for value in values.tolist()):
-        raise FloatingPointError(
-            "the target gave NaN logits: load it in float32 (--dtype float32) or check its weights"
-        )
+    def _check(self, values: Tensor, asked: Sequence[int]) -> None:
+        """Refuse values that are no number; -inf as the largest logit means that settings ruled everything out."""
+        for node, value in zip(asked, values.tolist(), strict=True):
+            if value != value or value == float("-inf"):
+                if self._logits[node].isnan().any():
+                    raise FloatingPointError(
+                        "the target gave NaN logits: load it in float32 (--dtype float32) or check its weights"
+                    )
+                raise ValueError(
+                    "the settings leave no token that may come next: allow more with logit_bias, bad_words, "
+                    "min_tokens, the grammar or the model's own generation_config"
+                )

@@ -1,7 +1,8 @@
-"""Temperature, top-k and top-p: from logits to a law.
+"""Temperature and truncation: from logits to a law.
 
 Order and definition are those of transformers' processors: temperature, then top-k, then the smallest head of the
-sorted law whose mass reaches top-p.
+sorted law whose mass reaches top-p, then tokens of at least `min_p` times the largest probability, then the tokens of
+most typical information whose mass reaches `typical_p`.
 
 Letters: M rows, V vocabulary.
 """
@@ -29,7 +30,8 @@ def warp(logits: Tensor, sampling: Sequence[Sampling]) -> Tensor:  # (M, V), M o
 
 
 def _same(one: Sampling, other: Sampling) -> bool:
-    return (one.temperature, one.top_k, one.top_p) == (other.temperature, other.top_k, other.top_p)
+    asked = (one.temperature, one.top_k, one.top_p, one.min_p, one.typical_p)
+    return asked == (other.temperature, other.top_k, other.top_p, other.min_p, other.typical_p)
 
 
 def _warp(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -43,6 +45,10 @@ def _warp(logits: Tensor, sampling: Sampling) -> Tensor:
     probs = logits.softmax(-1)
     if sampling.top_p < 1:
         probs = _nucleus(probs, sampling.top_p)
+    if sampling.min_p > 0:
+        probs = _kept(probs, probs >= sampling.min_p * probs.amax(-1, keepdim=True))
+    if sampling.typical_p < 1:
+        probs = _typical(probs, sampling.typical_p)
     return probs
 
 
@@ -56,3 +62,18 @@ def _nucleus(probs: Tensor, top_p: float) -> Tensor:
     values = values.masked_fill(before >= top_p, 0)
     kept = torch.zeros_like(probs).scatter_(1, ids, values)
     return kept / kept.sum(-1, keepdim=True)
+
+
+def _typical(probs: Tensor, mass: float) -> Tensor:
+    """Keep the tokens whose information is nearest to its mean, as many as hold this mass (Meister et al. 2023)."""
+    information = -probs.log()
+    mean = torch.where(probs > 0, probs * information, 0).sum(-1, keepdim=True)
+    far, ids = (information - mean).abs().sort(-1)
+    last = (probs.gather(1, ids).cumsum(-1) < mass).sum(-1, keepdim=True).clamp_(max=probs.shape[-1] - 1)
+    far = far.masked_fill(far > far.gather(1, last), float("inf"))  # those as far as the last one stay with it
+    return _kept(probs, torch.zeros_like(probs).scatter_(1, ids, (far < float("inf")).to(probs.dtype)) > 0)
+
+
+def _kept(probs: Tensor, keep: Tensor) -> Tensor:
+    probs = torch.where(keep, probs, 0)
+    return probs / probs.sum(-1, keepdim=True)

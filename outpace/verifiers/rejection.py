@@ -20,7 +20,7 @@ from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import Match
-from outpace.verifiers.rows import keys, smallest_mass
+from outpace.verifiers.rows import drawn_rows, keys, smallest_mass, with_matched
 
 ACCEPT, RESIDUAL, ORDER = "accept", "residual", "order"
 INFINITE = float("inf")
@@ -44,8 +44,9 @@ class Rejection:
         assert isinstance(claim, Drawn)
         if forest.is_chain and claim.ids is None and -1 not in claim.row[forest.num_rows :]:
             return _chains(tree, claim, law, noise)
-        ends = [self._walk(root, tree, claim, law, noise) for root in range(forest.num_rows)]
-        return Verdict([leaf for leaf, _ in ends], [bonus for _, bonus in ends])
+        # rows in which truncation left nothing to draw are matched, as they would be without the others
+        rows = drawn_rows(tree, claim)
+        return with_matched({row: self._walk(row, tree, claim, law, noise) for row in rows}, tree, law, noise)
 
     def _walk(self, root: int, tree: TokenTree, claim: Drawn, law: Law, noise: Noise) -> tuple[int, int]:
         forest, tokens = tree.forest, tree.tokens.tolist()

@@ -153,18 +153,60 @@ def test_sampling_follows_torchs_seed(model, draft, one):
     assert not torch.equal(texts[0][0], texts[0][1])
 
 
-def test_warpers_that_come_last_become_the_drafters_law_too():
-    from transformers.generation.logits_process import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
+def test_processors_become_settings_that_drafters_follow():
+    from transformers.generation import logits_process as t
 
     from outpace.integrations.transformers import Warped
 
-    heat, few, least = TemperatureLogitsWarper(0.5), TopKLogitsWarper(5), MinPLogitsWarper(0.1)
-    found = Warped.of([heat, few], 1, sampled=True)
-    assert (found.temperature, found.top_k, found.processors) == (0.5, 5, ())
-    found = Warped.of([heat, few, least], 1, sampled=True)
-    assert (found.temperature, found.top_k, found.processors) == (1.0, 0, (heat, few, least))
-    found = Warped.of([few, heat], 1, sampled=True)  # another order is another law
-    assert (found.temperature, found.top_k, found.processors) == (0.5, 0, (few,))
+    heat, few, least = t.TemperatureLogitsWarper(0.5), t.TopKLogitsWarper(5), t.MinPLogitsWarper(0.1)
+    typical, again = t.TypicalLogitsWarper(0.9), t.RepetitionPenaltyLogitsProcessor(1.2)
+    bias, words = t.SequenceBiasLogitsProcessor([[[3], 1.5]]), t.NoBadWordsLogitsProcessor([[4], [5, 6]])
+    pairs = t.SequenceBiasLogitsProcessor([[[3, 4], 1.5]])
+
+    def found(*processors, **options):
+        warped = Warped.of(processors, 1, sampled=True, **options)
+        return warped.wish, warped.processors
+
+    wish, left = found(bias, again, words, heat, few, least, typical)
+    assert (wish.temperature, wish.top_k, wish.min_p, wish.typical_p, left) == (0.5, 5, 0.1, 0.9, ())
+    assert (wish.logit_bias, wish.repetition_penalty, wish.bad_words) == (((3, 1.5),), 1.2, ((4,), (5, 6)))
+    wish, left = found(few, heat)  # another order is another law
+    assert (wish.temperature, wish.top_k, left) == (0.5, 0, (few,))
+    assert found(again, bias)[1] == (again, bias)
+    assert found(pairs)[1] == (pairs,)  # no setting says this
+    assert found(again, heat, padded=True)[1] == (again,)  # transformers decides what it makes of padding
+
+
+@pytest.mark.parametrize("method", ["prompt-lookup", "mcsd"])
+def test_settings_give_plain_decodings_tokens(model, draft, one, method):
+    ask = {
+        **one,
+        "max_new_tokens": 20,
+        "do_sample": False,
+        "repetition_penalty": 1.4,
+        "bad_words_ids": [[75], [9, 212]],
+    }
+    ask["sequence_bias"] = [[[212], 1.5], [[300], -2.0]]
+    drafts = {"draft": draft} if method == "mcsd" else {}
+    assert torch.equal(model.generate(**ask, custom_generate=outpace.hf(method, **drafts)), model.generate(**ask))
+
+
+@pytest.mark.parametrize("inputs", ["one", "batch"])
+@pytest.mark.parametrize("others", [{}, {"no_repeat_ngram_size": 3}, {"repetition_penalty": 1.2}], ids=str)
+def test_penalties_that_generate_does_not_have(model, draft, inputs, others, request):
+    tokens = request.getfixturevalue(inputs)
+    width = tokens["input_ids"].shape[1]
+
+    def penalised(input_ids, scores):
+        new = input_ids[:, width:]
+        counts = torch.zeros_like(scores).scatter_add_(1, new, torch.ones_like(new, dtype=scores.dtype))
+        return scores - 0.75 * counts - 0.5 * (counts > 0)
+
+    ask = {**tokens, "max_new_tokens": 20, "do_sample": False, **others}
+    decode = outpace.hf("mcsd", draft=draft, presence_penalty=0.5, frequency_penalty=0.75)
+    assert torch.equal(
+        model.generate(**ask, custom_generate=decode), model.generate(**ask, logits_processor=[penalised])
+    )
 
 
 def test_the_model_is_given_back_as_it_was(tiny, one):

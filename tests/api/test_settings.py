@@ -8,9 +8,14 @@ from transformers import GenerationConfig
 from outpace.api.settings import MAX_TOKENS, OTHER_LAWS, OTHER_SAMPLING, settle
 
 
+def shown(settings):
+    wish = settings.wish
+    return wish.temperature, wish.top_k, wish.top_p, wish.max_tokens
+
+
 def test_without_defaults_decoding_is_greedy():
     settings = settle(None, None)
-    assert (settings.temperature, settings.top_k, settings.top_p, settings.max_tokens) == (0, 0, 1, MAX_TOKENS)
+    assert shown(settings) == (0, 0, 1, MAX_TOKENS)
 
 
 def test_a_checkpoint_that_samples_is_sampled_from():
@@ -18,35 +23,79 @@ def test_a_checkpoint_that_samples_is_sampled_from():
         do_sample=True, temperature=0.6, top_k=20, top_p=0.9, max_new_tokens=7, eos_token_id=[3, 4]
     )
     settings = settle(defaults, None)
-    assert (settings.temperature, settings.top_k, settings.top_p, settings.max_tokens) == (0.6, 20, 0.9, 7)
-    assert settings.stop_tokens == (3, 4)
+    assert shown(settings) == (0.6, 20, 0.9, 7)
+    assert settings.wish.stop == (3, 4)
 
 
 def test_the_caller_has_the_last_word():
     defaults = GenerationConfig(do_sample=True, temperature=0.6, top_k=20, top_p=0.9, max_new_tokens=7)
     settings = settle(defaults, None, temperature=0, max_tokens=3)
-    assert (settings.temperature, settings.top_k, settings.top_p, settings.max_tokens) == (0, 0, 1, 3)
-    assert settle(defaults, None, temperature=1.0, top_k=0).top_p == 0.9
-    assert settle(defaults, None, ignore_eos=True).stop_tokens == ()
+    assert shown(settings) == (0, 0, 1, 3)
+    assert settle(defaults, None, temperature=1.0, top_k=0).wish.top_p == 0.9
+    assert settle(defaults, None, ignore_eos=True).wish.stop == ()
 
 
 def test_a_checkpoint_that_does_not_sample_is_greedy_whatever_its_temperature():
-    assert settle(GenerationConfig(temperature=0.6), None).temperature == 0
+    assert settle(GenerationConfig(temperature=0.6), None).wish.temperature == 0
 
 
 def test_the_tokenizer_knows_the_end_where_the_checkpoint_does_not():
     class Words:
         eos_token_id = 9
 
-    assert settle(GenerationConfig(), Words()).stop_tokens == (9,)
+    assert settle(GenerationConfig(), Words()).wish.stop == (9,)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("repetition_penalty", 1.2), ("no_repeat_ngram_size", 2), ("bad_words_ids", [[3]]), ("suppress_tokens", [3])],
+    ("asked", "found"),
+    [
+        ({"repetition_penalty": 1.2}, {"repetition_penalty": 1.2}),
+        ({"bad_words_ids": [[3], [1, 2]]}, {"bad_words": ((3,), (1, 2))}),
+        ({"suppress_tokens": [3]}, {"logit_bias": ((3, float("-inf")),)}),
+        ({"min_new_tokens": 4}, {"min_tokens": 4}),
+        ({"do_sample": True, "min_p": 0.1}, {"min_p": 0.1}),
+        ({"do_sample": True, "typical_p": 0.9}, {"typical_p": 0.9}),
+    ],
 )
-def test_what_changes_the_law_and_can_be_applied_is_applied(name, value):
-    assert len(settle(GenerationConfig(**{name: value}), None).processors) == 1
+def test_what_changes_the_law_and_can_be_applied_is_applied(asked, found):
+    wish = settle(GenerationConfig(**asked), None).wish
+    assert {name: getattr(wish, name) for name in found} == found
+
+
+def test_n_grams_that_must_not_come_again_stay_a_processor():
+    assert len(settle(GenerationConfig(no_repeat_ngram_size=2), None).processors) == 1
+
+
+def test_the_caller_overrides_the_checkpoint_setting_by_setting():
+    defaults = GenerationConfig(
+        do_sample=True, min_p=0.1, typical_p=0.9, repetition_penalty=1.2, bad_words_ids=[[3]], suppress_tokens=[3, 4],
+        min_new_tokens=4,
+    )  # fmt: skip
+    wish = settle(
+        defaults,
+        None,
+        min_p=0.0,
+        typical_p=1.0,
+        repetition_penalty=1.0,
+        bad_words=(),
+        logit_bias={"4": 2},
+        min_tokens=0,
+    ).wish
+    assert (wish.min_p, wish.typical_p, wish.repetition_penalty, wish.bad_words, wish.min_tokens) == (0, 1, 1, (), 0)
+    assert dict(wish.logit_bias) == {3: float("-inf"), 4: 2.0}
+    assert settle(defaults, None, max_tokens=2).wish.min_tokens == 2  # what is left of a default
+
+
+def test_a_bad_word_is_forbidden_as_first_word_and_after_a_space():
+    class Words:
+        eos_token_id = None
+
+        def __call__(self, text, add_special_tokens):
+            assert not add_special_tokens
+            return {"input_ids": [len(text)]}
+
+    assert settle(None, Words(), bad_words="abc").wish.bad_words == ((3,), (4,))
+    assert settle(None, Words(), bad_words=["abc", [1, 2]]).wish.bad_words == ((3,), (4,), (1, 2))
 
 
 @pytest.mark.parametrize("name", [name for name, _ in OTHER_LAWS])
@@ -73,6 +122,18 @@ def test_what_only_sampling_reads_is_refused_only_then(name):
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"top_k": -1, "temperature": 1}, "top_k is -1"),
         ({"top_p": 0.0, "temperature": 1}, "top_p is 0.0"),
+        ({"min_p": 1.5, "temperature": 1}, "min_p is 1.5; use a number from 0 to 1"),
+        ({"typical_p": 0.0, "temperature": 1}, "typical_p is 0.0"),
+        ({"repetition_penalty": -1}, "repetition_penalty is -1"),
+        ({"presence_penalty": 3}, "presence_penalty is 3"),
+        ({"frequency_penalty": -3}, "frequency_penalty is -3"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9 and max_tokens 8"),
+        ({"logit_bias": {320: 1.0}, "vocab": 320}, "logit_bias names token 320, but the model's tokens are 0 to 319"),
+        ({"logit_bias": {"word": 1.0}}, "logit_bias maps token ids to numbers"),
+        ({"logit_bias": [1, 2]}, "logit_bias maps token ids to numbers"),
+        ({"bad_words": [[5, 320]], "vocab": 320}, "bad_words names token 320"),
+        ({"bad_words": ["  "]}, "bad word is empty"),
+        ({"bad_words": ["no"]}, "bad words in text need a tokenizer"),
         ({"stop": ""}, "stop string is empty"),
         ({"stop": ["a", ""]}, "stop string is empty"),
     ],

@@ -53,6 +53,22 @@ def test_special_tokens_are_not_text(words):
     assert "".join(written(Writer(words, []), [*words("add")["input_ids"], words.eos_token_id])) == "add"
 
 
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("least", [0, 3, 5, 9])
+def test_stop_strings_of_the_first_tokens_are_text(words, size, least):
+    """One completed by a token that comes after so many others ends the text, however the tokens arrive."""
+    tokens = [*words("a, b, c, d, e")["input_ids"]]
+    parts = [words.decode(token) for token in tokens]
+    ends = [len("".join(parts[: index + 1])) for index in range(len(parts))]
+    text = "".join(parts)
+    stops = [
+        at for at in range(len(text)) if text[at] == "," and next(n for n, e in enumerate(ends) if e > at) >= least
+    ]
+    writer = Writer(words, [], stop=[",", "-never-"], min_tokens=least)
+    assert "".join(written(writer, tokens, size)) == (text[: stops[0]] if stops else text)
+    assert writer.stopped == ("," if stops else None)
+
+
 @pytest.mark.parametrize("size", [1, 4, 100])
 def test_text_ends_before_the_first_stop_string(words, size):
     tokens = words("return a + b\nfor index")["input_ids"]

@@ -204,3 +204,17 @@ def test_synthetic_drafts_are_measured_and_never_recommended(tiny: Any, tmp_path
 def test_an_unknown_option_of_synthetic_drafts_is_named(tiny: Any, tmp_path: Path) -> None:
     done = call(tiny, tmp_path, "--methods", "synthetic:width=3")
     assert done.exit_code == 2 and "synthetic has no option width; it has rate and depth" in done.output
+
+
+def test_settings_hold_for_every_contender(tiny: Any, tmp_path: Path) -> None:
+    settings = ("--top-k", "20", "--top-p", "0.9", "--min-p", "0.02", "--repetition-penalty", "1.3")
+    out = str(tmp_path / "out.json")
+    ask = ("--methods", "prompt-lookup", "--temperature", "0,1", "--peer", "transformers", "--json", out)
+    done = call(tiny, tmp_path, *ask, *settings)
+    assert done.exit_code == 0, done.output
+    data = json.loads(Path(out).read_text())
+    assert {"top_k": 20, "top_p": 0.9, "min_p": 0.02, "repetition_penalty": 1.3}.items() <= data["settings"].items()
+    greedy = [row for row in data["results"] if row["temperature"] == 0]
+    assert len(greedy) > 2 and all(row["divergence"]["different"] == 0 for row in greedy if row["divergence"])
+    done = call(tiny, tmp_path, "--min-p", "2")
+    assert done.exit_code == 2 and "min_p is 2.0; use a number from 0 to 1" in done.output

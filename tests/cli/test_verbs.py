@@ -147,3 +147,31 @@ def test_demo_works_on_any_pair(outpace_, tiny):
     assert "\x1b" not in result.stdout
     assert "autoregressive" in result.stdout and "1.00x" in result.stdout
     assert result.stdout.count("unchanged (") == 2
+
+
+def test_generate_takes_sampling_settings(outpace_, tiny):
+    asked = {"max_tokens": 8, "temperature": 1.0, "min_p": 0.01, "typical_p": 0.95, "repetition_penalty": 1.2}
+    asked |= {"presence_penalty": 0.3, "frequency_penalty": 0.2, "min_tokens": 8, "seed": 3}
+    words = [word for name, value in asked.items() for word in (f"--{name.replace('_', '-')}", value)]
+    words += ["--logit-bias", "40=2.5", "--logit-bias", "41=-inf", "--bad-word", "self"]
+    ask = ("generate", "def add", "--target", tiny.target, "--method", "prompt-lookup", *words)
+    result = outpace_(*ask, "--n", 2, "--logprobs", 1, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["results"]
+    expected = outpace.generate(
+        tiny.target, "def add", "prompt-lookup", n=2, logit_bias={40: 2.5, 41: -float("inf")}, bad_words="self", **asked
+    )
+    assert [each["tokens"] for each in found] == [each.tokens for each in expected]
+    assert all(each["prompt"] == "def add" and len(each["logprobs"]) == 8 for each in found)
+    both = outpace_(*ask, "--n", 2)
+    assert both.stdout == "".join(f"def add{each.text}\n\n" for each in expected)
+
+
+def test_chat_takes_sampling_settings(outpace_, tiny):
+    ask = ("chat", "--target", tiny.target, *FEW[:4], "--repetition-penalty", 1.5, "--logit-bias", "40=3")
+    result = outpace_(*ask, given="hello\n")
+    expected = outpace.generate(
+        tiny.target, [{"role": "user", "content": "hello"}], "prompt-lookup", max_tokens=8, temperature=0,
+        repetition_penalty=1.5, logit_bias={40: 3.0},
+    )[0]  # fmt: skip
+    assert result.stdout.strip() == expected.text.strip()

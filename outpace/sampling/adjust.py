@@ -1,0 +1,157 @@
+"""Settings that change logits before temperature: bias, penalties, forbidden words, least length, grammar.
+
+Each node of a draft gets what plain decoding would give it there: its own history is the row's tokens and the path to
+it. Bias, repetition penalty and forbidden words are defined as in transformers and come in its order; presence and
+frequency penalties (new tokens only) and least length are vLLM's and stand where its penalties do, after repetition.
+
+Letters: M nodes, V vocabulary, T tokens of a row, G of them new, P path tokens of all nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from outpace.core.context import Context, Sampling
+from outpace.core.grower import Grower
+
+NEVER = float("-inf")
+
+
+class Adjuster:
+    """The rows' settings at any of their nodes; what depends on a row's history alone is computed once."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._counts: dict[int, Tensor] = {}
+
+    def __call__(self, logits: Tensor, rows: Sequence[int], paths: Sequence[Sequence[int]]) -> Tensor:  # (M, V)
+        """The logits after these paths, changed as their rows ask; the given ones stay as they are."""
+        sampling = self._ctx.sampling
+        nodes: dict[int, list[int]] = {}
+        for node, row in enumerate(rows):
+            if sampling[row].adjusts:
+                nodes.setdefault(row, []).append(node)
+        if not nodes:
+            return logits
+        logits = logits.clone()
+        for row, at in nodes.items():
+            if len(at) == len(rows):
+                self._row(logits, row, paths)
+            else:
+                part = logits[at]
+                self._row(part, row, [paths[node] for node in at])
+                logits[at] = part
+        return logits
+
+    def _row(self, logits: Tensor, row: int, paths: Sequence[Sequence[int]]) -> None:
+        """Change the logits of some of one row's nodes in place."""
+        ctx, wish, device = self._ctx, self._ctx.sampling[row], logits.device
+        tokens = ctx.tokens[row]
+        if wish.logit_bias:
+            ids, values = zip(*wish.logit_bias, strict=True)
+            logits[:, list(ids)] += torch.tensor(values, dtype=logits.dtype, device=device)
+        at = [node for node, path in enumerate(paths) for _ in path], [token for path in paths for token in path]
+        if wish.repetition_penalty != 1:
+            _repetition(logits, tokens.to(device), at, wish.repetition_penalty)
+        if wish.presence_penalty or wish.frequency_penalty:
+            counts = self._count(row, logits)
+            again = [path.count(token) for path in paths for token in path]
+            _count_penalties(logits, self._new(row).to(device), counts, at, again, wish)
+        if wish.bad_words:
+            _forbid_words(logits, tokens, paths, wish)
+        if wish.min_tokens and wish.stop:
+            new = len(self._new(row))
+            if early := [node for node, path in enumerate(paths) if new + len(path) < wish.min_tokens]:
+                logits[torch.tensor(early)[:, None], torch.tensor(wish.stop)] = NEVER
+        if wish.grammar is not None:
+            logits.masked_fill_(~wish.grammar.allowed(self._new(row), paths).to(device), NEVER)
+
+    def _new(self, row: int) -> Tensor:  # (G,)
+        return self._ctx.tokens[row][self._ctx.prompt_lengths[row] :]
+
+    def _count(self, row: int, logits: Tensor) -> Tensor:  # (V,)
+        """How often the row's new text holds each token."""
+        if row not in self._counts:
+            counts = self._new(row).bincount(minlength=logits.shape[1])
+            self._counts[row] = counts.to(logits.device, logits.dtype)
+        return self._counts[row]
+
+
+def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> Tensor:  # (M, V)
+    """The drafter's logits after these nodes, changed as the target's will be, so that it drafts what can be kept."""
+    if not any(wish.adjusts for wish in ctx.sampling):
+        return logits
+    tree = grower.structure()
+    tokens, forest = tree.tokens.tolist(), tree.forest
+    wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    paths = [[tokens[node] for node in forest.path(leaf)[1:]] for leaf in at]
+    adjusted = Adjuster(ctx)(wide, [forest.rows[node] for node in at], paths)
+    # nothing may be left behind a path that the target refuses: any law will do there, as long as it is one
+    return torch.where(adjusted.amax(-1, keepdim=True) == NEVER, wide, adjusted)
+
+
+Places = tuple[list[int], list[int]]  # P nodes, their path tokens
+
+
+def _repetition(logits: Tensor, tokens: Tensor, at: Places, penalty: float) -> None:
+    """Multiply the negative and divide the positive logits of tokens that were there, once however often they were."""
+
+    def penalised(values: Tensor) -> Tensor:
+        return torch.where(values < 0, values * penalty, values / penalty)
+
+    before, along = penalised(logits[:, tokens]), penalised(logits[at])
+    logits.scatter_(1, tokens.expand(len(logits), -1), before)  # a token met twice is written the same value twice
+    logits[at] = along
+
+
+def _count_penalties(
+    logits: Tensor,
+    new: Tensor,  # (G,)
+    counts: Tensor,  # (V,)
+    at: Places,
+    again: Sequence[int],  # (P,) how often the token stands on its path
+    wish: Sampling,
+) -> None:
+    """Take frequency times count, and presence once, from the tokens of the new text and of the path."""
+    frequency, presence = wish.frequency_penalty, wish.presence_penalty
+    before = logits[:, new] - frequency * counts[new] - presence
+    times = counts[at[1]] + torch.tensor(again, dtype=logits.dtype, device=logits.device)
+    along = logits[at] - frequency * times - presence
+    logits.scatter_(1, new.expand(len(logits), -1), before)
+    logits[at] = along
+
+
+def _forbid_words(logits: Tensor, tokens: Tensor, paths: Sequence[Sequence[int]], wish: Sampling) -> None:
+    """Rule out the last token of every word whose other tokens have just been written."""
+    alone, longer = _words(wish.bad_words, wish.stop)
+    if alone:
+        logits[:, list(alone)] = NEVER
+    if not longer:
+        return
+    tail = tokens[-max(map(len, longer)) :].tolist()
+    lengths = {len(beginning) for beginning in longer}
+    nodes: list[int] = []
+    ends: list[int] = []
+    for node, path in enumerate(paths):
+        history = [*tail, *path]
+        found = [end for length in lengths for end in longer.get(tuple(history[-length:]), ())]
+        nodes += [node] * len(found)
+        ends += found
+    logits[nodes, ends] = NEVER
+
+
+@lru_cache(maxsize=256)
+def _words(
+    words: tuple[tuple[int, ...], ...], stop: tuple[int, ...]
+) -> tuple[tuple[int, ...], dict[tuple[int, ...], list[int]]]:
+    """Words of one token, and for the others the tokens that end them after what they begin with."""
+    longer: dict[tuple[int, ...], list[int]] = {}
+    for word in words:
+        if len(word) > 1:
+            longer.setdefault(word[:-1], []).append(word[-1])
+    # a stop token is not a word: forbidding it would leave no way to end
+    return tuple(word[0] for word in words if len(word) == 1 and word[0] not in stop), longer
