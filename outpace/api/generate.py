@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outpace.api.model import Model, drafts_reach, opener, room, wrap
+from outpace.api.model import Model, drafts_reach, foreign_opener, opener, room, wrap
 from outpace.api.prompts import Prompt, encode, listed
 from outpace.api.run import Piece, Result, Run
 from outpace.api.settings import Settings, settle
@@ -123,7 +123,7 @@ def prepare(
         raise ValueError("stop strings need a tokenizer: pass tokenizer=...")
     rows = seeds(seed, len(tokens))
     left = room(model, tokens)
-    values = configure(recipe, model.target, options, opener(model, stack))
+    values = configure(recipe, model.target, options, opener(model, stack), foreign_opener(model, stack))
     drafts_reach(
         values, max(len(prompt) + min(settings.max_tokens, most) for prompt, most in zip(tokens, left, strict=True))
     )
