@@ -190,7 +190,7 @@ def prove_wrong() -> dict[str, float]:
         Case((2, 2), Sampling(temperature=1.0, max_tokens=2)),
     ]
     errors = {}
-    for wrong in variants(models.target, models.drafts[0]):
+    for wrong in variants(models.target, models.drafts[0], models.foreign):
         found = enumerate_laws(wrong.build, cases, noise=wrong.noise, replays=0)
         errors[wrong.name] = largest_error(found, models.logits, cases)
     return errors

@@ -26,6 +26,7 @@ from outpace.core.contracts import Parts, Plan, Target, recipe
 from outpace.core.grower import Grower
 from outpace.core.tree import TokenTree
 from outpace.drafters.grow import Read
+from outpace.drafters.reading import Reading
 from outpace.drafters.translate import Tails, Translated
 from outpace.models.vocabulary import Foreign
 from outpace.sampling.warp import warp
@@ -49,14 +50,14 @@ class Strings:
     def __init__(self, foreign: Foreign, vocab: int, least: float) -> None:
         if not 0 < least <= 1:
             raise ValueError(f"least is {least}; give a probability above 0 and at most 1")
-        self._foreign, self._vocab, self._least = foreign, vocab, least
+        self.foreign, self._vocab, self._least = foreign, vocab, least
         self._spelling = Spelling(foreign)
         self.longest = max(len(piece) for piece in foreign.ours.pieces if piece)
         self.most = int(1 / least) + 1  # strings followed at once
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         """A chain in every row, in the target's tokens."""
-        told, strings = Grower(ctx.roots), _Reading(ctx, read)
+        told, strings = Grower(ctx.roots), Reading(ctx, read)
         ends = {row: row for row, depth in enumerate(plan.depth) if depth > 0}  # row -> the last node told
         starts = dict(ends)  # row -> the node below which its strings begin
         for level in range(max(plan.depth)):
@@ -64,12 +65,12 @@ class Strings:
             if not ends:
                 break
             rows = list(ends)
-            law = self.law(strings, [starts[row] for row in rows])
+            law = self.law(strings, [starts[row] for row in rows], ctx)
             mass = law.sum(-1)
             drawn = self._draw(told, ctx, [(row, ends[row]) for row in rows], law / mass[:, None], mass.tolist())
             ends = {row: node for row, node, _ in drawn}
             for row, _, token in drawn:
-                starts[row] = strings.down(starts[row], self._foreign.translated(token))
+                starts[row] = strings.down(starts[row], self.foreign.translated(token))
         return told.tree()
 
     def _draw(
@@ -89,12 +90,12 @@ class Strings:
             found += zip([at[m][0] for m in picked], new, told.newest.tolist(), strict=True)
         return found
 
-    def law(self, strings: _Reading, starts: Sequence[int]) -> Tensor:  # (B, V)
+    def law(self, strings: Reading, starts: Sequence[int], ctx: Context) -> Tensor:  # (B, V)
         """How likely each of the target's tokens is to begin what the draft model writes below these nodes."""
         found: Tensor | None = None
-        followed = [_String(m, node, START, 1.0) for m, node in enumerate(starts)]
+        followed = [String(m, node, START, 1.0) for m, node in enumerate(starts)]
         while followed:
-            q = strings.laws([each.node for each in followed], self._refused(followed))
+            q = self.after(strings, followed, ctx)
             if found is None:
                 found = torch.zeros(len(starts) * self._vocab, dtype=q.dtype, device=q.device)
             q = q * q.new_tensor([[each.mass] for each in followed])
@@ -106,56 +107,30 @@ class Strings:
             s, token = on.nonzero().unbind(1)
             onward = zip(s.tolist(), token.tolist(), then[s, token].tolist(), q[s, token].tolist(), strict=True)
             followed = [
-                _String(followed[s].start, strings.down(followed[s].node, [token]), ON - place, mass)
+                String(followed[s].start, strings.down(followed[s].node, [token]), ON - place, mass)
                 for s, token, place, mass in onward
             ]
         assert found is not None
         return found.view(len(starts), self._vocab)
 
-    def _refused(self, followed: Sequence[_String]) -> Tensor | None:  # (S, K)
-        """Tokens that mean nothing to the target where a token begins."""
-        if all(each.place != START for each in followed):
-            return None
+    def after(self, strings: Reading, followed: Sequence[String], ctx: Context) -> Tensor:  # (S, K)
+        """The draft model's law after each string, without tokens that mean nothing to the target where one begins."""
+        nodes = [each.node for each in followed]
+        logits = strings.logits(nodes)
         begins = torch.tensor([[each.place == START] for each in followed])
-        return begins & self._spelling.strange
+        if bool(begins.any()):
+            logits = logits.masked_fill((begins & self._spelling.strange).to(logits.device), float("-inf"))
+        return warp(logits, [ctx.sampling[strings.rows[node]] for node in nodes])
 
 
 @dataclass(frozen=True, slots=True)
-class _String:
+class String:
     """A string being followed."""
 
     start: int  # which of the strings asked about it belongs to
     node: int  # of the draft model's tree, its last token
     place: int  # in the spelling of the target's tokens
     mass: float  # its probability
-
-
-class _Reading:
-    """The draft model's tree: what it has read, and what is to be read next."""
-
-    def __init__(self, ctx: Context, read: Read) -> None:
-        self._ctx, self._read, self._grower = ctx, read, Grower(ctx.roots)
-        self._logits: list[Tensor] = []  # of every node that was read
-        self._children: dict[tuple[int, int], int] = {}
-
-    def down(self, node: int, tokens: Sequence[int]) -> int:
-        """The node that these tokens lead to."""
-        for token in tokens:
-            child = self._children.get((node, token))
-            if child is None:
-                (child,) = self._grower.add_chosen([node], torch.tensor([token]))
-                self._children[node, token] = child
-            node = child
-        return node
-
-    def laws(self, nodes: Sequence[int], refused: Tensor | None) -> Tensor:  # (S, K), S of them
-        """What the model says after these nodes."""
-        if max(nodes) >= len(self._logits):
-            self._logits += self._read(self._grower.structure())[1].unbind()
-        logits = torch.stack([self._logits[node] for node in nodes])
-        if refused is not None:
-            logits = logits.masked_fill(refused.to(logits.device), float("-inf"))
-        return warp(logits, [self._ctx.sampling[self._grower.rows[node]] for node in nodes])
 
 
 class Spelling:

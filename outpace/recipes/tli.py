@@ -37,14 +37,14 @@ class Shared:
     def __init__(self, foreign: Foreign, vocab: int, *, sampled: bool) -> None:
         self._twin_of, self._vocab, self._sampled = foreign.twin_of, vocab, sampled
         self._own, self._twin = foreign.shared
-        self._strange = self._twin_of < 0
+        self.strange = self._twin_of < 0
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         """A chain in every row, in the draft's tokens."""
 
         def masked(tree: TokenTree) -> tuple[int, Tensor]:
             first, logits = read(tree)
-            return first, logits.masked_fill(self._strange.to(logits.device), float("-inf"))
+            return first, logits.masked_fill(self.strange.to(logits.device), float("-inf"))
 
         return grow(ctx, plan, masked, sampled=self._sampled)
 
