@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -59,7 +61,6 @@ def test_what_cannot_be_translated_is_told(loaded, tiny) -> None:
     with pytest.raises(ValueError, match="came without a tokenizer"):
         outpace.generate(loaded[0], "def", "tli", draft=loaded[1].target, max_tokens=4)
     with pytest.raises(ValueError, match="takes the tokenizers of both models"):
+        model: Any = AutoModelForCausalLM.from_pretrained(tiny.target)
         ids = torch.tensor([loaded[0].tokenizer("def")["input_ids"]])
-        AutoModelForCausalLM.from_pretrained(tiny.target).generate(
-            ids, custom_generate=outpace.hf("tli", draft=tiny.stranger), max_new_tokens=4
-        )
+        model.generate(ids, custom_generate=outpace.hf("tli", draft=tiny.stranger), max_new_tokens=4)
