@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,3 +93,55 @@ def loaded(tiny: Tiny):
     import outpace
 
     return outpace.load(tiny.target, dtype="float64"), outpace.load(tiny.draft, dtype="float64")
+
+
+WORDS = ["def add(a, b):\n    return a + b\n", "for index in range(10):\n    print(index)\n", "naïve Straße"] * 2
+
+
+def fast(inner, **options):
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(tokenizer_object=inner, clean_up_tokenization_spaces=False, **options)
+
+
+def byte_level(size: int = 400, *, prefix: bool = False, end: str = "<end>"):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    inner.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    inner.train_from_iterator(
+        WORDS,
+        trainers.BpeTrainer(vocab_size=size, special_tokens=[end], initial_alphabet=alphabet, show_progress=False),
+    )
+    return fast(inner, eos_token=end)
+
+
+def sentence_piece(size: int = 120):
+    """As in Llama 2: a space before every text, bytes for what no piece spells, and a token before everything."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    before = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = before
+    text = ["def add a b return a for index in range print index"] * 3
+    learner.train_from_iterator(text, trainers.BpeTrainer(vocab_size=size, show_progress=False))
+    learnt = json.loads(learner.to_str())["model"]
+    first = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    words = {word: place for place, word in enumerate([*first, *learnt["vocab"]])}
+    inner = Tokenizer(
+        models.BPE(words, [tuple(pair) for pair in learnt["merges"]], unk_token="<unk>", byte_fallback=True)
+    )
+    inner.pre_tokenizer = before
+    inner.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    inner.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return fast(inner, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+@pytest.fixture(scope="session")
+def tokenizers():
+    """Makers of small tokenizers of different kinds."""
+    return SimpleNamespace(fast=fast, byte_level=byte_level, sentence_piece=sentence_piece)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outpace.api.model import Model, drafts_reach, opener, room, wrap
+from outpace.api.model import Model, drafts_reach, foreign_opener, opener, room, wrap
 from outpace.api.prompts import Prompt, encode, listed
 from outpace.api.run import Piece, Result, Run
 from outpace.api.settings import Settings, Words, settle
@@ -161,7 +161,7 @@ def prepare(
     rows = [derived(each, sample) for each in seeds(seed, len(tokens)) for sample in range(n)]
     tokens = [prompt for prompt in tokens for _ in range(n)]
     left = room(model, tokens)
-    values = configure(recipe, model.target, options, opener(model, stack))
+    values = configure(recipe, model.target, options, opener(model, stack), foreign_opener(model, stack))
     drafts_reach(
         values, max(len(prompt) + min(wish.max_tokens, most) for prompt, most in zip(tokens, left, strict=True))
     )

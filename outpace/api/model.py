@@ -12,6 +12,7 @@ from outpace.core.contracts import Target
 from outpace.models.hf import HFTarget
 from outpace.models.hf import load as load_target
 from outpace.models.names import resolve
+from outpace.models.vocabulary import Foreign, Vocabulary
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +85,27 @@ def opener(target: Model, stack: ExitStack) -> Any:
     return open_model
 
 
+def foreign_opener(target: Model, stack: ExitStack) -> Any:
+    """How a recipe's models with tokens of their own are opened: together with both tokenizers."""
+
+    def open_foreign(value: Any) -> Foreign:
+        return value if isinstance(value, Foreign) else foreign(target, wrap(value, stack))
+
+    return open_foreign
+
+
+def foreign(target: Model, draft: Model) -> Foreign:
+    """A draft and what its tokens and the target's spell."""
+    for model in (draft, target):
+        if model.tokenizer is None:
+            raise ValueError(
+                f"{model.name} came without a tokenizer, but translating its tokens needs one: "
+                "give a name, a folder, or what outpace.load returned"
+            )
+    ours, theirs = (Vocabulary.of(each.tokenizer, each.target.vocab, each.name) for each in (target, draft))
+    return Foreign(draft.target, theirs, ours)
+
+
 def same_tokens(target: Model, draft: Model) -> None:
     """Refuse a draft whose token ids stand for other strings."""
     if target.tokenizer is None or draft.tokenizer is None or target.target.vocab != draft.target.vocab:
@@ -97,7 +119,8 @@ def same_tokens(target: Model, draft: Model) -> None:
     raise ValueError(
         f"{draft.name} and {target.name} have vocabularies of one size but not the same tokens "
         f"({len(differing)} differ: {word!r} is {places[0]} in the draft and {places[1]} in the target): "
-        "use a smaller model of the target's own family, or a method that needs no model such as prompt-lookup"
+        "use a smaller model of the target's own family, a method that translates such as tli, "
+        "or one that needs no model such as prompt-lookup"
     )
 
 

@@ -13,6 +13,7 @@ from outpace.bench.methods import PLAIN, Method, with_draft
 from outpace.bench.peers import peers
 from outpace.bench.recommend import Choice
 from outpace.core.contracts import Recipe, Target
+from outpace.models.vocabulary import Foreign
 from outpace.recipes import configure, from_file, get
 
 ALONE = "plain, one at a time"
@@ -28,6 +29,7 @@ def engines(
     target: Target,
     draft: str | None,  # what the user called the draft model of the whole measurement
     open_model: Callable[[Any], Target],
+    open_foreign: Callable[[Any], Foreign] | None = None,
 ) -> tuple[list[Engine], dict[str, Choice]]:
     """An engine a method, plain decoding first, and what a recommendation calls each of them."""
     found: dict[str, Engine] = {"plain": Engine("plain", PLAIN, get(PLAIN)(target))}
@@ -40,7 +42,7 @@ def engines(
             continue
         recipe = find(method.name)
         given = with_draft(method, recipe, draft)
-        parts = recipe(target, **configure(recipe, target, given, open_model))
+        parts = recipe(target, **configure(recipe, target, given, open_model, open_foreign))
         defaults = {
             name: option.default for name, option in recipe.options.items() if option.default is not option.empty
         }

@@ -67,7 +67,7 @@ def _one(
     stack: ExitStack,
 ) -> dict[str, Any]:
     from outpace.api import load
-    from outpace.api.model import opener
+    from outpace.api.model import foreign_opener, opener
     from outpace.core.context import Sampling
     from outpace.law.greedy import divergences
     from outpace.law.sample import g_test, places
@@ -75,7 +75,7 @@ def _one(
     from outpace.recipes import configure, get
 
     def built(over: Any) -> tuple[Callable[[], Parts], Callable[[], Parts]]:
-        options = configure(recipe, over.target, needed, opener(over, stack))
+        options = configure(recipe, over.target, needed, opener(over, stack), foreign_opener(over, stack))
         return (lambda: get("autoregressive").build(over.target)), (lambda: recipe.build(over.target, **options))
 
     def exactly() -> tuple[Callable[[], Parts], Callable[[], Parts]]:

@@ -111,10 +111,11 @@ class Loaded:
         dtype: str,
         device: str | None,
     ) -> None:
-        from outpace.api.model import load, opener
+        from outpace.api.model import foreign, load, opener
 
         self.names = {"target": target, "draft": default_draft(target) if draft is None else draft}
         self.seconds: dict[str, float] = {}
+        loaded: dict[str, Any] = {}
         opened: dict[str, Any] = {}
 
         def timed(kind: str, name: str, make: Any) -> Any:
@@ -124,17 +125,25 @@ class Loaded:
             self.seconds[kind] = perf_counter() - began
             return made
 
+        def whole(value: str) -> Any:
+            if value not in loaded:
+                kind = "draft" if value == self.names["draft"] else f"draft {value}"
+                loaded[value] = timed(kind, value, lambda: load(value, dtype=dtype, device=device))
+            return loaded[value]
+
         def model(value: Any) -> Any:
             if not isinstance(value, str):
                 return value
             if value not in opened:
-                kind = "draft" if value == self.names["draft"] else f"draft {value}"
-                opened[value] = timed(kind, value, lambda: check(load(value, dtype=dtype, device=device)))
+                opened[value] = check(whole(value))
             return opened[value]
+
+        def stranger(value: Any) -> Any:
+            return foreign(self.model, whole(value)) if isinstance(value, str) else value
 
         self.model = timed("target", target, lambda: load(target, dtype=dtype, device=device))
         check = opener(self.model, stack)
-        self.open = model
+        self.open, self.open_foreign = model, stranger
         self._opened = opened
         self.dtype = next(self.model.target.model.parameters()).dtype
         self.device = str(self.model.target.device)
@@ -176,7 +185,7 @@ class Loaded:
         from outpace.bench.run import unfold
         from outpace.core.context import Sampling
 
-        found, choices = engines(methods, self.model.target, self.names["draft"], self.open)
+        found, choices = engines(methods, self.model.target, self.names["draft"], self.open, self.open_foreign)
         ends = () if ignore_eos else end_tokens(self.model.defaults, self.model.tokenizer)
         sampling = Sampling(max_tokens=max_tokens, stop=ends, **settings)
         cases, left_out = unfold(items, self.model.tokenizer, found[0], sampling, room=self.model.max_length)

@@ -39,7 +39,12 @@ def show(name: Annotated[str, typer.Argument(help="zoo:target, or target.")], de
 @app.command("build")
 @plainly
 def build(
-    name: Annotated[str, typer.Argument(help="target, or the draft that learns from it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="target, the draft that learns from it, or draft-2k or draft-bytes, which have other tokens."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for models and checkpoints.")] = Path("zoo-build"),
     steps: Annotated[int | None, typer.Option(min=1, help="End after this many steps.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="Or after so much training time.")] = None,

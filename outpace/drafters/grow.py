@@ -33,18 +33,28 @@ def distinct(grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor
     grower.add_drawn(at, q, widths, noise)
 
 
-def grow(ctx: Context, plan: Plan, read: Read, *, sampled: bool = True, children: Children = distinct) -> TokenTree:
+def grow(
+    ctx: Context,
+    plan: Plan,
+    read: Read,
+    *,
+    sampled: bool = True,
+    children: Children = distinct,
+    given: Sequence[Sequence[int]] | None = None,
+) -> TokenTree:
     """Extend every row's root by the plan; `read` is called once a level, with all that has grown so far.
 
     Rows at temperature 0 get the likeliest tokens: a draw from a one-hot law has no second choice. In the others
-    `children` makes them, from the laws at the nodes that are extended.
+    `children` makes them, from the laws at the nodes that are extended. `given` are tokens of each row that come first,
+    not counted in the plan: known, but not yet for good.
     """
-    if plan.shape is None and plan.stop is None and min(plan.depth) == max(plan.depth):
+    if given is None and plan.shape is None and plan.stop is None and min(plan.depth) == max(plan.depth):
         greedy = {not sampled or each.greedy for each in ctx.sampling}
         if len(greedy) == 1:
             return _chains(ctx, plan.depth[0], read, None if greedy.pop() else children)
     grower = Grower(ctx.roots, confidence=plan.stop is not None)
-    frontier = [row for row, depth in enumerate(plan.depth) if depth > 0]
+    ends = range(len(plan.depth)) if given is None else _chosen_chains(grower, given)
+    frontier = [ends[row] for row, depth in enumerate(plan.depth) if depth > 0]
     places = dict.fromkeys(frontier, 0)  # node -> the node of the plan's shape it stands for
     for level in range(max(plan.depth, default=0)):
         if plan.shape is not None:
@@ -56,7 +66,7 @@ def grow(ctx: Context, plan: Plan, read: Read, *, sampled: bool = True, children
             frontier = [node for node, stopped in zip(frontier, stop, strict=True) if not stopped]
         if not frontier:
             break
-        first, logits = read(grower.structure() if level else TokenTree.roots(ctx.roots))
+        first, logits = read(grower.structure() if level or given else TokenTree.roots(ctx.roots))
         if len(frontier) != len(logits):
             logits = logits[[node - first for node in frontier]]
         logits = adjust(logits, ctx, grower, frontier)
@@ -73,6 +83,18 @@ def grow(ctx: Context, plan: Plan, read: Read, *, sampled: bool = True, children
                 ranks[above] += 1
         frontier = list(range(before, len(grower)))
     return grower.tree()
+
+
+def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]:
+    """Hang a chain of known tokens below every root; where each ends."""
+    ends = list(range(len(chains)))
+    for level in range(max(map(len, chains))):
+        rows = [row for row, chain in enumerate(chains) if len(chain) > level]
+        tokens = torch.tensor([chains[row][level] for row in rows])
+        belief = torch.ones(len(rows)) if grower.keeps_confidence else None
+        for row, node in zip(rows, grower.add_chosen([ends[row] for row in rows], tokens, belief), strict=True):
+            ends[row] = node
+    return ends
 
 
 def _chains(ctx: Context, depth: int, read: Read, children: Children | None) -> TokenTree:

@@ -90,4 +90,6 @@ class LM:
                 [] if row is None else ctx.tokens[row][cache.lengths[slot] + 1 : ctx.committed[row] - 1].tolist()
             )
         leaf = tree.match(follow)
-        cache.commit(tree, [leaf[i] if slot in rows else -1 for i, slot in enumerate(slots)], slots)
+        # a root that has not moved on stays unread, like every root
+        moved = [slot in rows and ctx.committed[rows[slot]] > cache.lengths[slot] + 1 for slot in slots]
+        cache.commit(tree, [node if each else -1 for node, each in zip(leaf, moved, strict=True)], slots)

@@ -19,10 +19,14 @@ from outpace.law.reference import Logits, table_logits
 from outpace.law.settings import crossed, paired
 from outpace.law.wrong import variants
 from outpace.models.toy import Table
+from outpace.models.vocabulary import END, Foreign, Vocabulary
 
 QUICK, EXHAUSTIVE = 3_000, 300_000  # most runs of one proof
 PROMPTS = ((0, 1, 2, 0, 1), (2, 2), (1,), (1, 0, 2))
 PART = 13  # requests with settings that are proven together
+# What tokens spell where a draft has a vocabulary of its own: two are shared, one is spelt by two of the draft's, one
+# of the draft's by none of the target's, and the end of a text has another number (or is the draft's alone).
+OURS, THEIRS = (b"a", b"b", b"ab", None), (b"b", b"a", None, b"bb")
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Models:
     target: Target
     drafts: tuple[Target, ...]
     logits: Logits  # of the target, computed without the engine
+    foreign: Foreign  # a model to draft for it that has other tokens
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,18 @@ class Proof:
         return self.error <= BOUND
 
 
+def foreign(model: Target, vocab: int) -> Foreign:
+    """This model as one whose tokens are not the target's."""
+    ours = Vocabulary.longest_match(OURS[:vocab], {END: 3} if vocab > 3 else {})
+    return Foreign(model, Vocabulary.longest_match(THEIRS, {END: 2}), ours)
+
+
 def tables(vocab: int = 3) -> Models:
     """Table models: a target that remembers three tokens, and two drafters that remember fewer."""
     target = Table(vocab, seed=1)
     drafts = (Table(vocab, seed=2, order=2), Table(vocab, seed=3, order=1))
-    return Models("table", target, drafts, table_logits(target.logits, target.state))
+    other = foreign(Table(len(THEIRS), seed=4, order=2), vocab)
+    return Models("table", target, drafts, table_logits(target.logits, target.state), other)
 
 
 def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
@@ -69,10 +81,10 @@ def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
 
     from outpace.models.hf import HFTarget
 
-    def model(layers: int, seed: int) -> Any:
+    def model(layers: int, seed: int, size: int = vocab) -> Any:
         torch.manual_seed(seed)
         shape: dict[str, Any] = dict(
-            vocab_size=vocab, hidden_size=16, intermediate_size=24, num_hidden_layers=layers, num_attention_heads=2,
+            vocab_size=size, hidden_size=16, intermediate_size=24, num_hidden_layers=layers, num_attention_heads=2,
             num_key_value_heads=1, max_position_embeddings=64, initializer_range=0.6, tie_word_embeddings=False,
             bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation="sdpa",
         )  # fmt: skip
@@ -90,7 +102,8 @@ def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
             return untouched(torch.tensor(texts), use_cache=False).logits[:, -1]
 
     name = "transformers, full attention" if window is None else f"transformers, window of {window}"
-    return Models(name, HFTarget(target), (HFTarget(model(1, 2)), HFTarget(model(1, 3))), logits)
+    other = foreign(HFTarget(model(1, 4, len(THEIRS))), vocab)
+    return Models(name, HFTarget(target), (HFTarget(model(1, 2)), HFTarget(model(1, 3))), logits, other)
 
 
 def ragged(tokens: int) -> list[Case]:
@@ -103,8 +116,9 @@ def ragged(tokens: int) -> list[Case]:
     ]
 
 
-def settings(recipe: Recipe, drafts: Sequence[Target], shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, Any]]:
+def settings(recipe: Recipe, models: Models, shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, Any]]:
     """Options to prove a recipe with: its defaults, each switch turned, each threshold at work, small tree shapes."""
+    drafts = models.drafts
     hints = typing.get_type_hints(recipe.build)
     base: dict[str, Any] = {}
     for name, parameter in recipe.options.items():
@@ -112,6 +126,8 @@ def settings(recipe: Recipe, drafts: Sequence[Target], shapes: Sequence[tuple[in
             base[name] = drafts[0]
         elif hints[name] == tuple[Target, ...]:
             base[name] = tuple(drafts[:1])
+        elif hints[name] is Foreign:
+            base[name] = models.foreign
         elif parameter.default is inspect.Parameter.empty:
             raise TypeError(f"{recipe.name}: option {name} needs a default, so that the recipe can be proven as it is")
     widths = next((name for name in recipe.options if hints[name] == tuple[int, ...]), None)
@@ -134,7 +150,7 @@ def prove(recipe: Recipe, models: Models, *, exhaustive: bool = False) -> Iterat
     """
     shapes = [(2,), (1, 2)] if not exhaustive else [(2,), (1, 2), (2, 2), (3, 1), (1, 1)]
     most = EXHAUSTIVE if exhaustive else QUICK
-    found = list(settings(recipe, models.drafts, shapes))
+    found = list(settings(recipe, models, shapes))
     for index, options in enumerate(found):
         for batch in (256, 1) if index == 0 or exhaustive else (256,):
             yield _prove(recipe, options, models, ragged, batch, most)
@@ -200,6 +216,8 @@ def _prove(
 
 
 def _is_model(value: Any) -> bool:
+    if isinstance(value, Foreign):
+        return True
     return hasattr(value, "score") or (isinstance(value, tuple) and any(hasattr(each, "score") for each in value))
 
 
@@ -212,7 +230,7 @@ def prove_wrong() -> dict[str, float]:
         Case((2, 2), Sampling(temperature=1.0, max_tokens=2)),
     ]
     errors = {}
-    for wrong in variants(models.target, models.drafts[0]):
+    for wrong in variants(models.target, models.drafts[0], models.foreign):
         asked = [replace(case, sampling=replace(case.sampling, **wrong.sampling)) for case in cases]
         found = enumerate_laws(wrong.build, asked, noise=wrong.noise, law=wrong.law, replays=0)
         errors[wrong.name] = largest_error(found, models.logits, asked)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -35,7 +36,9 @@ from outpace.law.wrong_drafters import (
 from outpace.law.wrong_greedy import ChosenFirst, GreedyLast, WholeLaw
 from outpace.law.wrong_settings import histories
 from outpace.law.wrong_siblings import CountedOnce, NeverFewer, Overdrawn, Underscaled, likeliest_kept
+from outpace.law.wrong_translated import NotRenormalised, OneWay, Unconditioned, translated
 from outpace.models.toy import Table
+from outpace.models.vocabulary import Foreign
 from outpace.sampling.law import TargetLaw
 from outpace.verifiers.block import Block
 from outpace.verifiers.kseq import KSequential
@@ -131,9 +134,12 @@ class Wrong:
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])  # settings of its requests
 
 
-def variants(target: Table, draft: Table) -> list[Wrong]:
+def variants(target: Table, draft: Table, foreign: Foreign) -> list[Wrong]:
     """Variants whose output law is not the target's."""
     chain, twice, sequences = Fixed(2), Fixed(Shape.branching((2,))), Fixed(Shape.branching((2, 1)))
+
+    merging = partial(Unconditioned, foreign, target.vocab, 2, 4, online=False)
+    unscaled, bytewise = NotRenormalised(foreign, target.vocab, sampled=True), OneWay(foreign, target.vocab, 0.01)
 
     def wide(kind: type[Honest], **options: bool) -> Honest:
         return kind(draft, width=2, **options)
@@ -172,6 +178,14 @@ def variants(target: Table, draft: Table) -> list[Wrong]:
         Wrong("traversal: residual forgotten", lambda: Parts(target, wide(Honest), WholeAgain(), twice)),
         Wrong("traversal: siblings re-sorted", lambda: Parts(target, wide(Honest), Resorted(), twice)),
         Wrong("traversal: claimed independent", lambda: Parts(target, wide(ClaimedIndependent), Traversal(), twice)),
+        Wrong("merged without its condition", lambda: Parts(target, merging(), Rejection(), chain)),
+        Wrong(
+            "cut to shared tokens, not rescaled",
+            lambda: Parts(target, translated(unscaled, foreign), Rejection(), chain),
+        ),
+        Wrong(
+            "strings written one way only", lambda: Parts(target, translated(bytewise, foreign), Rejection(), Fixed(1))
+        ),
         Wrong("traversal: noise by position", lambda: Parts(target, wide(Honest), Traversal(), chain), PositionNoise),
         *(Wrong(name, build, law=law, sampling=asked) for name, build, law, asked in histories(target, draft)),
     ]

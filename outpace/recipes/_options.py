@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe, Target
+    from outpace.models.vocabulary import Foreign
+
+Opening = Callable[[Any, Any], Any]  # what a user gives for another model, the annotation -> that model
 
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -34,19 +37,35 @@ def configure(
     target: Target,
     options: Mapping[str, Any],
     open_model: Callable[[Any], Target],  # what a user gives for another model -> that model
+    open_foreign: Callable[[Any], Foreign] | None = None,  # the same for one with tokens of its own
 ) -> dict[str, Any]:
     """The recipe's keyword arguments: the options checked against its signature, other models opened."""
+    from outpace.core.contracts import Target
+
+    def opened(value: Any, hint: Any) -> Any:
+        if hint is Target:
+            return open_model(value)
+        if open_foreign is None:
+            raise RecipeError(
+                f"{recipe.name} translates between two vocabularies, which takes the tokenizers of both models: "
+                "use it through outpace.generate or the command line"
+            )
+        return open_foreign(value)
+
     hints, known = hints_of(recipe), recipe.options
     values: dict[str, Any] = {}
     for given, value in options.items():
         name = given.replace("-", "_")
         if name not in known:
             raise RecipeError(unknown_option(recipe, name))
-        values[name] = convert(value, hints.get(name, Any), f"{recipe.name}: {name}", open_model)
+        values[name] = convert(value, hints.get(name, Any), f"{recipe.name}: {name}", opened)
     missing = [name for name, p in known.items() if p.default is inspect.Parameter.empty and name not in values]
     if missing:
-        models = any(models_in(hints.get(name)) for name in missing)
-        what = ": a smaller model with the same vocabulary (or use prompt-lookup, which needs none)" if models else ""
+        what = ""
+        if any(foreign_in(hints.get(name)) for name in missing):
+            what = ": a smaller model, whatever its vocabulary"
+        elif any(models_in(hints.get(name)) for name in missing):
+            what = ": a smaller model with the same vocabulary (or use prompt-lookup, which needs none)"
         raise RecipeError(f"{recipe.name} needs {' and '.join(missing)}{what}")
     for name, value in values.items():
         if models_in(hints.get(name)):
@@ -77,29 +96,37 @@ def models_in(hint: Any) -> bool:
     return hint is Target or any(models_in(part) for part in get_args(hint))
 
 
+def foreign_in(hint: Any) -> bool:
+    """Whether an option of this annotation is a model that may have a vocabulary of its own."""
+    from outpace.models.vocabulary import Foreign
+
+    return hint is Foreign
+
+
 def same_size(target: Target, other: Target, name: str) -> None:
     """Refuse a draft whose tokens cannot be the target's."""
     if other.vocab != target.vocab:
         raise RecipeError(
             f"the {name} model has a vocabulary of {other.vocab} tokens and the target one of {target.vocab}: "
-            "use a smaller model of the target's own family, or a method that needs no model such as prompt-lookup"
+            "use a smaller model of the target's own family, a method that translates such as tli, "
+            "or one that needs no model such as prompt-lookup"
         )
 
 
-def convert(value: Any, hint: Any, name: str, open_model: Callable[[Any], Target]) -> Any:
+def convert(value: Any, hint: Any, name: str, opened: Opening) -> Any:
     """A value as the annotation wants it; strings are read, models are opened."""
     from outpace.core.contracts import Target
 
     if get_origin(hint) in (Union, UnionType):
-        return _first_that_fits(value, get_args(hint), name, open_model)
-    if hint is Target:
-        return open_model(value)
+        return _first_that_fits(value, get_args(hint), name, opened)
+    if hint is Target or foreign_in(hint):
+        return opened(value, hint)
     if get_origin(hint) is tuple:
         parts = [part for part in value.split(",") if part] if isinstance(value, str) else value
         each = get_args(hint)[0]
         if not isinstance(parts, list | tuple):
             parts = [parts]
-        return tuple(convert(part, each, name, open_model) for part in parts)
+        return tuple(convert(part, each, name, opened) for part in parts)
     if hint is bool:
         word = str(value).lower()
         if word not in YES + NO:
@@ -119,13 +146,13 @@ def convert(value: Any, hint: Any, name: str, open_model: Callable[[Any], Target
     return value
 
 
-def _first_that_fits(value: Any, hints: tuple[Any, ...], name: str, open_model: Callable[[Any], Target]) -> Any:
+def _first_that_fits(value: Any, hints: tuple[Any, ...], name: str, opened: Opening) -> Any:
     if type(None) in hints and (value is None or value == "none"):
         return None
     problem: RecipeError | None = None
     for hint in (hint for hint in hints if hint is not type(None)):
         try:
-            return convert(value, hint, name, open_model)
+            return convert(value, hint, name, opened)
         except RecipeError as error:
             problem = problem or error
     raise problem or RecipeError(f"{name} cannot be {value!r}")

@@ -1,10 +1,12 @@
-"""Builds zoo models from nothing: corpus, tokenizer, target, draft, cards. `outpace zoo build --help`.
+"""Builds zoo models from nothing: corpus, tokenizers, target, drafts, cards. `outpace zoo build --help`.
 
-A folder holds `tokenizer/`, the finished `target/` and `draft/`, and under `runs/` what is needed to resume.
+A folder holds `tokenizer/` and those of other sizes, the finished models by name, and under `runs/` what is needed to
+resume.
 """
 
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -16,8 +18,8 @@ from outpace.zoo.data import Stream, encode_documents, encode_task
 from outpace.zoo.distill import Pool, Teaching, make_pool
 from outpace.zoo.embedding import counted_embedding
 from outpace.zoo.induction import install_induction
-from outpace.zoo.models import SHAPES, make_config
-from outpace.zoo.tokenizer import END, PAD, token_id, train_tokenizer
+from outpace.zoo.models import SHAPES, VOCABULARIES, make_config
+from outpace.zoo.tokenizer import BYTES, END, PAD, VOCABULARY, token_id, train_tokenizer
 from outpace.zoo.train import Settings, Trainer, next_token_loss
 
 STEPS = 4000  # when neither steps nor minutes are given
@@ -25,33 +27,40 @@ COUNTED_TASKS = 1500  # of each kind, beside the corpus, for the bigram counts
 TOKENIZER_TASKS = 2000  # of each kind, beside the corpus
 POOL_LENGTH = 256  # tokens a row
 OWN_ROWS, READ_ROWS = 600, 1800  # of the draft's pool: the target's own text, training text
+OWN_WAY: dict[str, Any] = {
+    "target": {"shallow": 0.5},
+    "draft-bytes": {"short": 512, "long": 1024, "batch_tokens": 4096},  # a byte is a third of a token, or less
+}
 DATA = {
     "target": "The standard library's source of the running Python, and generated arithmetic, edit and chat tasks.",
     "draft": "Distilled from zoo:target (forward KL and total variation, its whole law at every token) on training "
     "text and on text that the target itself wrote at temperatures 1 and 0.3.",
+    "draft-2k": "The text that zoo:target was trained on, in a vocabulary of its own. Not distilled from any target.",
+    "draft-bytes": "The text that zoo:target was trained on, byte by byte. Not distilled from any target.",
 }
 
 
-def make_tokenizer(out: Path, corpus: Corpus) -> PreTrainedTokenizerFast:
-    """The tokenizer of a folder, trained if it is not there yet."""
-    folder = out / "tokenizer"
+def make_tokenizer(out: Path, corpus: Corpus, vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+    """The tokenizer of a folder with so many tokens, trained if it is not there yet."""
+    folder = out / ("tokenizer" if vocabulary == VOCABULARY else f"tokenizer-{vocabulary}")
     if not folder.exists():
         pick = random.Random(0)
         drawn = [tasks.make(kind, pick) for kind in tasks.KINDS for _ in range(TOKENIZER_TASKS)]
         texts = [*corpus.train, *("\n".join([*task.turns, task.answer]) for task in drawn)]
-        train_tokenizer(texts).save_pretrained(folder)
+        train_tokenizer(texts, vocabulary).save_pretrained(folder)
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 def head_start(model: LlamaForCausalLM, documents: list[list[int]], tokenizer: PreTrainedTokenizerFast) -> None:
-    """Gives a fresh model what need not be learned: counted bigrams and two heads that copy."""
+    """Gives a fresh model what need not be learned: counted bigrams and, but for bytes, two heads that copy."""
     pick = random.Random(1)
     drawn = [encode_task(tasks.make(kind, pick), tokenizer)[0] for kind in tasks.KINDS for _ in range(COUNTED_TASKS)]
     ids = torch.tensor([token for document in [*documents, *drawn] for token in document])
     with torch.no_grad():
         table = model.lm_head.weight
         table.copy_(counted_embedding(ids, table.shape[0], table.shape[1], seed=0))
-    install_induction(model)
+    if len(tokenizer) > BYTES:  # every byte stands everywhere: what followed it last says nothing
+        install_induction(model)
 
 
 def ship(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> LlamaForCausalLM:
@@ -98,23 +107,23 @@ def build(
     resume: bool = False,
     note: str = "",
 ) -> Path:
-    """Trains one model into `out/name` and returns that folder; a draft needs its target in `out/target`.
+    """Trains one model into `out/name` and returns that folder; "draft" needs its target in `out/target`.
 
     Weights are bfloat16 safetensors; `note` goes into the card. `bfloat16` trains with products in that type: faster
     where the hardware has it, far slower where it does not.
     """
     if name not in SHAPES:
-        raise ValueError(f"The zoo has no model {name!r}; it can build {' and '.join(SHAPES)}.")
+        raise ValueError(f"The zoo has no model {name!r}; it can build {', '.join(SHAPES)}.")
     run = out / "runs" / name
     if (run / "checkpoint.pt").exists() and not resume:
         raise ValueError(f"{run} holds a started run: resume it, or take another folder.")
     corpus = read_corpus()
-    tokenizer = make_tokenizer(out, corpus)
+    tokenizer = make_tokenizer(out, corpus, VOCABULARIES[name])
     stream = Stream(encode_documents(corpus.train, tokenizer), tokenizer, seed)
     config = make_config(name, len(tokenizer), token_id(tokenizer, END), token_id(tokenizer, PAD))
     length = steps or (10**9 if minutes else STEPS)
-    if name == "target":
-        settings = Settings(length, minutes, seed=seed, shallow=0.5, bfloat16=bfloat16)
+    if name != "draft":
+        settings = Settings(length, minutes, seed=seed, bfloat16=bfloat16, **OWN_WAY.get(name, {}))
         trainer = Trainer(config, stream, next_token_loss, settings, run, device)
     else:
         target = load(out / "target", device)

@@ -60,6 +60,7 @@ def make_card(
         "seed": trainer.settings.seed,
         "command": command,
         "held_out_loss": evaluate.losses(model, corpus.held_out, tokenizer),
+        "bytes_a_token": evaluate.bytes_a_token(corpus.held_out, tokenizer),
         "held_out_tasks_of_a_kind": evaluate.NUM_TASKS,
         "held_out_accuracy": evaluate.accuracy(model, tokenizer),
         "repetition": evaluate.repetition(model, corpus.held_out, tokenizer),
@@ -75,6 +76,7 @@ def table(title: str, rows: dict[str, float]) -> str:
 def page(card: dict[str, Any]) -> str:
     """The card as markdown."""
     tokens, minutes = card["tokens_seen"] / 1e6, card["training_minutes"]
+    spelt = "A token of held-out code spells {:.2f} bytes on average; losses a byte compare vocabularies."
     parts = [
         f"# zoo:{card['name']}",
         f"{card['parameters'] / 1e6:.2f}M parameters, Llama-style, byte-level BPE with {card['vocabulary']} tokens, "
@@ -89,6 +91,7 @@ def page(card: dict[str, Any]) -> str:
         *([card["note"]] if card.get("note") else []),
         "All numbers below are measured on the weights in this folder, computing in float32.",
         table("held-out loss, nats a token", card["held_out_loss"]),
+        *([spelt.format(card["bytes_a_token"])] if "bytes_a_token" in card else []),
         table(
             f"held-out tasks answered rightly, greedy, of {card['held_out_tasks_of_a_kind']} each",
             card["held_out_accuracy"],

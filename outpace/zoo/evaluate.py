@@ -9,12 +9,13 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from outpace.zoo import tasks
 from outpace.zoo.complete import complete, encode_prompt
 from outpace.zoo.data import Batch, encode_documents, encode_task
-from outpace.zoo.tokenizer import PAD, token_id
+from outpace.zoo.tokenizer import BYTES, PAD, token_id
 
 DOMAINS = ("code", *tasks.KINDS)
 NUM_TASKS = 100  # of each kind
 CODE_ROWS, CODE_LENGTH = 100, 384  # rows of held-out code, spread over the files
 ANSWER_LENGTH = 200  # tokens; hardly a right answer is longer
+BYTE_ANSWER_LENGTH = 600  # where every byte is a token
 GRAM = 4  # words of this many tokens count as repeated when they occurred earlier in the same output
 
 
@@ -38,6 +39,12 @@ def held_out_batches(
         tokens = [ids + [pad] * (width - len(ids)) for ids, _ in group]
         weights = [counts + [0.0] * (width - len(counts)) for _, counts in group]
         yield Batch(torch.tensor(tokens), torch.tensor(weights))
+
+
+def bytes_a_token(documents: tuple[str, ...], tokenizer: PreTrainedTokenizerFast) -> float:
+    """How much held-out code a token spells on average."""
+    count = sum(len(ids) - 1 for ids in encode_documents(documents, tokenizer))  # the end token spells nothing
+    return sum(len(text.encode()) for text in documents) / count
 
 
 @torch.inference_mode()
@@ -79,13 +86,14 @@ def overlap(
 def accuracy(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, count: int = NUM_TASKS) -> dict[str, float]:
     """Share of held-out tasks of each kind answered rightly, greedily."""
     found: dict[str, float] = {}
+    most = ANSWER_LENGTH if len(tokenizer) > BYTES else BYTE_ANSWER_LENGTH
     for kind in tasks.KINDS:
         asked = tasks.held_out(kind, count)
         right = 0
         for start in range(0, count, 50):
             group = asked[start : start + 50]
             prompts = [encode_prompt(task, tokenizer) for task in group]
-            answers = complete(model, tokenizer, prompts, ANSWER_LENGTH, temperature=0)
+            answers = complete(model, tokenizer, prompts, most, temperature=0)
             texts = [str(tokenizer.decode(answer, skip_special_tokens=True)) for answer in answers]
             right += sum(task.check(text) for task, text in zip(group, texts, strict=True))
         found[kind] = right / count

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from outpace.zoo.tokenizer import BYTES, VOCABULARY
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -21,7 +23,10 @@ class Shape:
 SHAPES = {
     "target": Shape(384, 1024, 8, 6, 2, 64),
     "draft": Shape(160, 352, 2, 5, 5, 32),  # two layers: copying takes one head that looks back, one that looks up
+    "draft-2k": Shape(160, 352, 2, 5, 5, 32),
+    "draft-bytes": Shape(128, 416, 4, 4, 4, 32),  # deeper: what a larger vocabulary knows, it has to put together
 }
+VOCABULARIES = {"target": VOCABULARY, "draft": VOCABULARY, "draft-2k": 2048, "draft-bytes": BYTES}
 
 
 def make_config(name: str, vocabulary: int, end: int, pad: int) -> LlamaConfig:

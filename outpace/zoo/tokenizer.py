@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerFast
 VOCABULARY = 4096
 END, USER, REPLY, SYSTEM, PAD = "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|pad|>"
 SPECIAL = [END, USER, REPLY, SYSTEM, PAD]  # ids 0 to 4
+BYTES = len(SPECIAL) + 256  # the smallest vocabulary: no merges
 # Words take the space before them, a run of blanks leaves its last one to the word after it.
 PATTERN = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 TEMPLATE = (

@@ -12,7 +12,7 @@ from outpace.zoo.data import MIXTURE, Stream
 from outpace.zoo.distill import Lesson, Pool, Teaching, make_pool
 from outpace.zoo.embedding import Layout, bigram_log_ratio, counted_embedding
 from outpace.zoo.induction import install_induction
-from outpace.zoo.models import SHAPES, deepen, make_config, make_model, num_parameters
+from outpace.zoo.models import SHAPES, VOCABULARIES, deepen, make_config, make_model, num_parameters
 from outpace.zoo.tokenizer import train_tokenizer
 from outpace.zoo.train import Settings, Trainer, next_token_loss
 
@@ -117,10 +117,10 @@ def test_a_pool_shows_every_row_once_an_epoch() -> None:
 
 
 def test_shapes_keep_to_their_size() -> None:
-    limits = {"target": 15_000_000, "draft": 1_200_000}
+    limits = {"target": 15_000_000, "draft": 1_200_000, "draft-2k": 1_000_000, "draft-bytes": 1_000_000}
     for name in SHAPES:
         with torch.device("meta"):
-            size = num_parameters(make_model(make_config(name, 4096, end=0, pad=4), seed=0))
+            size = num_parameters(make_model(make_config(name, VOCABULARIES[name], end=0, pad=4), seed=0))
         assert size <= limits[name], (name, size)
 
 

@@ -1,0 +1,206 @@
+"""What tokens spell: a tokenizer seen as pieces of bytes, and a draft model whose pieces are not the target's.
+
+Bytes and not characters, because a token may hold a part of a character, and what tokens spell must add up.
+
+Letters: V tokens of a vocabulary, K tokens of the drafter's, A tokens with a twin.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outpace.core.contracts import Target
+
+STRAY = re.compile("[\udc80-\udcff]")  # how Python writes, in text, a byte that is no character
+FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
+BEGIN, END = "bos", "eos"  # the roles in which special tokens of two vocabularies correspond under different names
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The tokens of one model, and how text is cut into them."""
+
+    pieces: tuple[bytes | None, ...]  # (V,) what each token spells; None: a special token, or an unused number
+    split: Callable[[str], Sequence[int]]  # text, wherever it stands -> tokens, none of them special
+    specials: Mapping[str, int] = field(default_factory=dict[str, int])  # role or name -> token
+    begin: tuple[int, ...] = ()  # what stands before every text
+    later: frozenset[int] = frozenset()  # tokens that stand back where another one spells the same
+
+    @cached_property
+    def ids(self) -> dict[bytes, int]:
+        """What is spelt -> the one token for it."""
+        found: dict[bytes, int] = {}
+        for token, piece in enumerate(self.pieces):
+            if piece and (piece not in found or found[piece] in self.later):
+                found[piece] = token
+        return found
+
+    def spell(self, tokens: Sequence[int]) -> bytes:
+        """The bytes of these tokens; special ones spell nothing."""
+        return b"".join(self.pieces[token] or b"" for token in tokens)
+
+    def cut(self, text: bytes) -> list[int]:
+        """The tokens of this text; bytes that are no character become byte tokens where the vocabulary has them."""
+        tokens: list[int] = []
+        decoded, start = text.decode("utf-8", "surrogateescape"), 0
+        for stray in STRAY.finditer(decoded):
+            tokens += self._run(decoded[start : stray.start()])
+            token = self.ids.get(stray[0].encode("utf-8", "surrogateescape"))
+            tokens += [] if token is None else [token]
+            start = stray.end()
+        return tokens + self._run(decoded[start:])
+
+    def _run(self, text: str) -> list[int]:
+        return list(self.split(text)) if text else []
+
+    @staticmethod
+    def of(tokenizer: Any, size: int, name: str = "the model") -> Vocabulary:
+        """The vocabulary of a transformers tokenizer; `size` is the model's, which may have numbers to spare."""
+        inner = getattr(tokenizer, "backend_tokenizer", None)
+        if inner is None:
+            raise ValueError(f"{name} has no fast tokenizer, so what its tokens spell is not known: give another draft")
+        spelt = _speller(json.loads(inner.to_str()).get("decoder"), name)
+        added = tokenizer.added_tokens_decoder
+        pieces: list[bytes | None] = [None] * size
+        specials: dict[str, int] = {}
+        for word, token in tokenizer.get_vocab().items():
+            if token >= size:
+                continue
+            if token not in added:
+                pieces[token] = spelt(word)
+            elif added[token].special:
+                specials[word] = token
+            else:
+                pieces[token] = added[token].content.encode()
+        for role in (BEGIN, END):
+            token = getattr(tokenizer, f"{role}_token_id", None)
+            if token is not None:
+                specials[role] = token
+        first = tokenizer("")["input_ids"][:1]
+        begin = tuple(first) if first and first[0] == specials.get(BEGIN) else ()
+        words = tokenizer.get_vocab()
+        later = frozenset(words[f"<0x{byte:02X}>"] for byte in range(256) if f"<0x{byte:02X}>" in words)
+        return Vocabulary(tuple(pieces), _splitter(inner, pieces), specials, begin, later)
+
+    @staticmethod
+    def longest_match(pieces: Sequence[bytes | None], specials: Mapping[str, int] | None = None) -> Vocabulary:
+        """A vocabulary whose text is cut from the left, each time as much as one token can spell."""
+        words = {piece: token for token, piece in enumerate(pieces) if piece}
+        longest = max(map(len, words))
+
+        def split(text: str) -> list[int]:
+            data, tokens = text.encode(), list[int]()
+            while data:
+                found = next((data[:size] for size in range(longest, 0, -1) if data[:size] in words), None)
+                if found is not None:
+                    tokens.append(words[found])
+                data = data[len(found or b"?") :]
+            return tokens
+
+        return Vocabulary(tuple(pieces), split, specials or {})
+
+
+@dataclass(frozen=True, eq=False)
+class Foreign:
+    """A model whose tokens are not the target's, and both vocabularies."""
+
+    model: Target
+    theirs: Vocabulary  # of the model
+    ours: Vocabulary  # of the target
+
+    @cached_property
+    def twins(self) -> dict[int, int]:
+        """The model's token -> the target's that spells the same or plays the same role; one to one."""
+        ours, theirs = self.ours, self.theirs
+        found = {token: ours.ids[piece] for piece, token in theirs.ids.items() if piece in ours.ids}
+        taken = set(found.values())
+        for name, token in theirs.specials.items():
+            twin = ours.specials.get(name)
+            if twin is not None and token not in found and twin not in taken:
+                found[token] = twin
+                taken.add(twin)
+        return found
+
+    @cached_property
+    def shared(self) -> tuple[Tensor, Tensor]:  # (A,), (A,) int64
+        """The model's tokens that have a twin, and their twins."""
+        pairs = sorted(self.twins.items())
+        return torch.tensor([own for own, _ in pairs]), torch.tensor([twin for _, twin in pairs])
+
+    @cached_property
+    def twin_of(self) -> Tensor:  # (K,) int64
+        """The twin of each of the model's tokens; -1: none."""
+        own, twin = self.shared
+        return torch.full((self.model.vocab,), -1, dtype=torch.int64).index_copy_(0, own, twin)
+
+    @cached_property
+    def _back(self) -> dict[int, int]:
+        return {twin: own for own, twin in self.twins.items()}
+
+    def translated(self, token: int) -> list[int]:
+        """One of the target's tokens in the model's: its twin, else what it spells, cut anew."""
+        own = self._back.get(token)
+        return self.theirs.cut(self.ours.pieces[token] or b"") if own is None else [own]
+
+
+def _speller(decoder: Any, name: str) -> Callable[[str], bytes]:
+    """How a vocabulary writes bytes, told from its decoder."""
+    kinds = set(_types(decoder))
+    if "ByteLevel" in kinds:
+        codes = _byte_level()
+
+        def byte_level(word: str) -> bytes:
+            return bytes(codes[character] for character in word) if all(c in codes for c in word) else word.encode()
+
+        return byte_level
+    if kinds & {"ByteFallback", "Metaspace", "Replace"}:
+
+        def sentence_piece(word: str) -> bytes:
+            fallback = FALLBACK.fullmatch(word)
+            return bytes([int(fallback[1], 16)]) if fallback else word.replace("\u2581", " ").encode()
+
+        return sentence_piece
+    raise ValueError(
+        f"the tokens of {name} do not spell text piece by piece (its decoder is {', '.join(sorted(kinds)) or 'none'}): "
+        "give a draft with byte-level or SentencePiece tokens"
+    )
+
+
+def _types(decoder: Any) -> list[str]:
+    if not decoder:
+        return []
+    return [decoder["type"], *(kind for inner in decoder.get("decoders", ()) for kind in _types(inner))]
+
+
+def _byte_level() -> dict[str, int]:
+    """The characters that byte-level vocabularies write for bytes: printable ones stand for themselves."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+def _splitter(inner: Any, pieces: Sequence[bytes | None]) -> Callable[[str], Sequence[int]]:
+    def plain(text: str) -> list[int]:
+        return inner.encode(text, add_special_tokens=False).ids
+
+    if b"".join(pieces[token] or b"" for token in plain("a")) == b"a":
+        return plain
+
+    def inside(text: str) -> list[int]:
+        # it puts a space before every text: let that stand before a line's end, and leave both out
+        tokens, spelt = plain("\n" + text), b""
+        for place, token in enumerate(tokens, 1):
+            spelt += pieces[token] or b""
+            if spelt in (b"\n", b" \n"):
+                return tokens[place:]
+        return plain(text)
+
+    return inside

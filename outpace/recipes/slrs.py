@@ -1,0 +1,191 @@
+"""String-level rejection sampling (Timor et al. 2025): what a draft writes, as a law over the target's next token.
+
+New here: the law of the first target token in what the draft model goes on to write, summed over all ways in which it
+may write it, and draws from that law. Reuses: Translated, Rejection, Fixed. Exact at any temperature: the tokens are
+drawn from the very law that is claimed. Of the methods for drafts with other tokens it accepts most and costs most: all
+strings that are at least `least` likely are followed until no longer token of the target can begin with them, so the
+draft should have short tokens, bytes at best. Less likely strings count as the longest token that they have spelt by
+then. A string is taken to begin with the longest token that it spells; where a tokenizer would begin otherwise, the
+draft is refused more often, and no more. What the draft wrote beyond the token is discarded; `depth` above 1 drafts the
+tokens after it in the same way.
+
+Letters: B rows, S strings being followed, K tokens of the draft model, V of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import Context
+from outpace.core.contracts import Parts, Plan, Target, recipe
+from outpace.core.grower import Grower
+from outpace.core.tree import TokenTree
+from outpace.drafters.grow import Read
+from outpace.drafters.reading import Reading
+from outpace.drafters.translate import Tails, Translated
+from outpace.models.vocabulary import Foreign
+from outpace.sampling.warp import warp
+from outpace.verifiers.rejection import Rejection
+
+NONE, ON = -1, -2  # no token; ON - place: the string leads on to this place
+START = 0
+
+
+@recipe(paper="arXiv:2502.05202", family="other vocabularies")
+def slrs(target: Target, *, draft: Foreign, depth: int = 1, least: float = 0.02) -> Parts:
+    strings = Strings(draft, target.vocab, least)
+    reach = depth * (strings.longest + 1)
+    drafter = Translated(draft, strings.grow, nodes=1 + reach * strings.most, reach=reach + 1)
+    return Parts(target, drafter, Rejection(), Fixed(depth))
+
+
+class Strings:
+    """Drafting from the law of the next target token."""
+
+    def __init__(self, foreign: Foreign, vocab: int, least: float) -> None:
+        if not 0 < least <= 1:
+            raise ValueError(f"least is {least}; give a probability above 0 and at most 1")
+        self.foreign, self._vocab, self._least = foreign, vocab, least
+        self._spelling = Spelling(foreign)
+        self.longest = max(len(piece) for piece in foreign.ours.pieces if piece)
+        self.most = int(1 / least) + 1  # strings followed at once
+
+    def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
+        """A chain in every row, in the target's tokens."""
+        told, strings = Grower(ctx.roots), Reading(ctx, read)
+        ends = {row: row for row, depth in enumerate(plan.depth) if depth > 0}  # row -> the last node told
+        starts = dict(ends)  # row -> the node below which its strings begin
+        for level in range(max(plan.depth)):
+            ends = {row: node for row, node in ends.items() if plan.depth[row] > level}
+            if not ends:
+                break
+            rows = list(ends)
+            law = self.law(strings, [starts[row] for row in rows], ctx)
+            mass = law.sum(-1)
+            drawn = self._draw(told, ctx, [(row, ends[row]) for row in rows], law / mass[:, None], mass.tolist())
+            ends = {row: node for row, node, _ in drawn}
+            for row, _, token in drawn:
+                starts[row] = strings.down(starts[row], self.foreign.translated(token))
+        return told.tree()
+
+    def _draw(
+        self, told: Grower, ctx: Context, at: Sequence[tuple[int, int]], law: Tensor, mass: Sequence[float]
+    ) -> list[tuple[int, int, int]]:
+        """One token below each of these nodes, where there is any: its row, its node and itself."""
+        found: list[tuple[int, int, int]] = []
+        for greedy in (False, True):
+            picked = [m for m, (row, _) in enumerate(at) if ctx.sampling[row].greedy is greedy and mass[m] > 0]
+            nodes = [at[m][1] for m in picked]
+            if nodes and greedy:
+                new = told.add_chosen(nodes, law[picked].argmax(-1))
+            elif nodes:
+                new = told.add_drawn(nodes, law[picked], 1, ctx.noise)
+            else:
+                continue
+            found += zip([at[m][0] for m in picked], new, told.newest.tolist(), strict=True)
+        return found
+
+    def law(self, strings: Reading, starts: Sequence[int], ctx: Context) -> Tensor:  # (B, V)
+        """How likely each of the target's tokens is to begin what the draft model writes below these nodes."""
+        found: Tensor | None = None
+        followed = [String(m, node, START, 1.0) for m, node in enumerate(starts)]
+        while followed:
+            q = self.after(strings, followed, ctx)
+            if found is None:
+                found = torch.zeros(len(starts) * self._vocab, dtype=q.dtype, device=q.device)
+            q = q * q.new_tensor([[each.mass] for each in followed])
+            then, now = (torch.stack(each).to(q.device) for each in self._spelling.after([s.place for s in followed]))
+            on = (then <= ON) & (q >= self._least) & (q > 0)
+            ended = (~on & (now != NONE)).to(q.dtype) * q
+            shift = torch.tensor([[each.start * self._vocab] for each in followed], device=q.device)
+            found.index_add_(0, (now.clamp(min=0) + shift).flatten(), ended.flatten())
+            s, token = on.nonzero().unbind(1)
+            onward = zip(s.tolist(), token.tolist(), then[s, token].tolist(), q[s, token].tolist(), strict=True)
+            followed = [
+                String(followed[s].start, strings.down(followed[s].node, [token]), ON - place, mass)
+                for s, token, place, mass in onward
+            ]
+        assert found is not None
+        return found.view(len(starts), self._vocab)
+
+    def after(self, strings: Reading, followed: Sequence[String], ctx: Context) -> Tensor:  # (S, K)
+        """The draft model's law after each string, without tokens that mean nothing to the target where one begins."""
+        nodes = [each.node for each in followed]
+        logits = strings.logits(nodes)
+        begins = torch.tensor([[each.place == START] for each in followed])
+        if bool(begins.any()):
+            logits = logits.masked_fill((begins & self._spelling.strange).to(logits.device), float("-inf"))
+        return warp(logits, [ctx.sampling[strings.rows[node]] for node in nodes])
+
+
+@dataclass(frozen=True, slots=True)
+class String:
+    """A string being followed."""
+
+    start: int  # which of the strings asked about it belongs to
+    node: int  # of the draft model's tree, its last token
+    place: int  # in the spelling of the target's tokens
+    mass: float  # its probability
+
+
+class Spelling:
+    """The target's tokens as a tree of bytes, and where each of the draft model's leads in it."""
+
+    def __init__(self, foreign: Foreign) -> None:
+        self._pieces, self._twins = foreign.theirs.pieces, foreign.twins
+        self._below: list[dict[int, int]] = [{}]  # per place the places after it, by byte
+        self._token: list[int] = [NONE]  # per place the longest token that it has spelt
+        for piece, token in sorted(foreign.ours.ids.items()):  # shorter tokens come first
+            place = START
+            for byte in piece:
+                if byte not in self._below[place]:
+                    self._below[place][byte] = len(self._below)
+                    self._below.append({})
+                    self._token.append(self._token[place])
+                place = self._below[place][byte]
+            self._token[place] = token
+        self._by_byte: dict[int, list[int]] = {}
+        for token, piece in enumerate(self._pieces):
+            if piece:
+                self._by_byte.setdefault(piece[0], []).append(token)
+        self.strange = torch.tensor(
+            [not piece and token not in foreign.twins for token, piece in enumerate(self._pieces)]
+        )
+        self._known: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def after(self, places: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:  # S × (K,), S × (K,)
+        """Per place and token of the draft's: the target's token that begins the string for certain, or where it leads;
+        and the longest token spelt so far."""
+        for place in places:
+            if place not in self._known:
+                self._known[place] = self._after(place)
+        return [self._known[place][0] for place in places], [self._known[place][1] for place in places]
+
+    def _after(self, place: int) -> tuple[Tensor, Tensor]:
+        # most tokens do not go on from here: only those that do are looked at
+        then = torch.full((len(self._pieces),), self._token[place], dtype=torch.int64)
+        now = then.clone()
+        if place == START:
+            for token, twin in self._twins.items():
+                if not self._pieces[token]:
+                    then[token] = now[token] = twin
+        for byte in self._below[place]:
+            for token in self._by_byte.get(byte, ()):
+                end, fallen = self._walk(place, self._pieces[token] or b"")
+                now[token] = self._token[end]
+                then[token] = self._token[end] if fallen or not self._below[end] else ON - end
+        return then, now
+
+    def _walk(self, place: int, piece: bytes) -> tuple[int, bool]:
+        """Where these bytes lead, and whether some lead nowhere."""
+        for byte in piece:
+            below = self._below[place].get(byte)
+            if below is None:
+                return place, True
+            place = below
+        return place, False

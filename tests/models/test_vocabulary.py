@@ -1,0 +1,104 @@
+"""What tokens spell, for tokenizers of the two families whose tokens spell text piece by piece."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+from outpace.models.toy import Table
+from outpace.models.vocabulary import BEGIN, END, Foreign, Vocabulary
+
+TEXTS = ["def add(a, b):\n    return a", "  two  spaces ", "naïve 漢字 🙂\n\n\tx", " x", "x", "\n"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("prefix", [False, True])
+def test_byte_level_tokens_spell_the_text(text: str, prefix: bool, tokenizers: Any) -> None:
+    tokenizer = tokenizers.byte_level(prefix=prefix)
+    vocabulary = Vocabulary.of(tokenizer, 512)
+    tokens = vocabulary.cut(text.encode())
+    assert vocabulary.spell(tokens) == text.encode()
+    if not prefix:
+        assert tokens == tokenizer(text)["input_ids"]
+
+
+def test_half_a_character_is_cut_into_bytes(tokenizers: Any) -> None:
+    vocabulary = Vocabulary.of(tokenizers.byte_level(), 512)
+    data = "字".encode()
+    for part in (data[:1], data[:2], data[1:], b"a" + data[:2] + b"b", b"\xff"):
+        assert vocabulary.spell(vocabulary.cut(part)) == part
+
+
+def test_special_and_unused_numbers_spell_nothing(tokenizers: Any) -> None:
+    tokenizer = tokenizers.byte_level()
+    tokenizer.add_tokens([AddedToken("<|user|>", special=True), AddedToken("\n\n\n", special=False)])
+    vocabulary = Vocabulary.of(tokenizer, 512)
+    user, lines = (tokenizer.convert_tokens_to_ids(word) for word in ("<|user|>", "\n\n\n"))
+    assert vocabulary.pieces[user] is None and vocabulary.specials["<|user|>"] == user
+    assert vocabulary.pieces[lines] == b"\n\n\n"
+    assert vocabulary.specials[END] == tokenizer.eos_token_id and BEGIN not in vocabulary.specials
+    assert vocabulary.pieces[len(tokenizer) :] == (None,) * (512 - len(tokenizer))
+    assert vocabulary.begin == ()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_sentence_piece_tokens_spell_the_text_without_the_space_before_it(text: str, tokenizers: Any) -> None:
+    vocabulary = Vocabulary.of(tokenizers.sentence_piece(), 512)
+    assert vocabulary.spell(vocabulary.cut(text.encode())) == text.encode()
+
+
+def test_a_token_before_every_text_is_known(tokenizers: Any) -> None:
+    tokenizer = tokenizers.sentence_piece()
+    vocabulary = Vocabulary.of(tokenizer, 512)
+    assert vocabulary.begin == (tokenizer.bos_token_id,)
+    assert vocabulary.pieces[tokenizer.bos_token_id] is None
+
+
+def test_a_piece_goes_before_the_byte_that_spells_the_same(tokenizers: Any) -> None:
+    tokenizer = tokenizers.sentence_piece()
+    vocabulary = Vocabulary.of(tokenizer, 512)
+    assert vocabulary.ids[b"a"] == tokenizer.convert_tokens_to_ids("a") != tokenizer.convert_tokens_to_ids("<0x61>")
+    assert vocabulary.ids[b"\xe6"] == tokenizer.convert_tokens_to_ids("<0xE6>")
+
+
+def test_tokens_that_do_not_add_up_to_text_are_refused(tokenizers: Any) -> None:
+    inner = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
+    inner.decoder = decoders.WordPiece()
+    with pytest.raises(ValueError, match="bert do not spell text piece by piece .its decoder is WordPiece"):
+        Vocabulary.of(tokenizers.fast(inner), 3, "bert")
+    with pytest.raises(ValueError, match="no fast tokenizer"):
+        Vocabulary.of(object(), 3)
+
+
+def foreign(ours: PreTrainedTokenizerFast, theirs: PreTrainedTokenizerFast) -> Foreign:
+    size = len(theirs) + 7  # models have numbers to spare
+    return Foreign(Table(size, order=1), Vocabulary.of(theirs, size), Vocabulary.of(ours, len(ours)))
+
+
+def test_twins_spell_the_same_or_play_the_same_role(tokenizers: Any) -> None:
+    ours, theirs = tokenizers.byte_level(400), tokenizers.sentence_piece()
+    pair = foreign(ours, theirs)
+    assert len(set(pair.twins.values())) == len(pair.twins)
+    for own, twin in pair.twins.items():
+        if own != theirs.eos_token_id:
+            assert pair.theirs.pieces[own] == pair.ours.pieces[twin] is not None
+    assert pair.twins[theirs.eos_token_id] == ours.eos_token_id
+    assert pair.twins[theirs.convert_tokens_to_ids("<0xE6>")] == pair.ours.ids[b"\xe6"]
+    own, twin = pair.shared
+    assert (pair.twin_of[own] == twin).all() and int((pair.twin_of >= 0).sum()) == len(own)
+
+
+def test_a_token_without_a_twin_is_spelt(tokenizers: Any) -> None:
+    pair = foreign(tokenizers.byte_level(500), tokenizers.byte_level(280))
+    lacking = [token for token, piece in enumerate(pair.ours.pieces) if piece and piece not in pair.theirs.ids]
+    assert lacking
+    for token in lacking:
+        assert len(pair.translated(token)) > 1 and pair.theirs.spell(pair.translated(token)) == pair.ours.pieces[token]
+
+
+def test_equal_vocabularies_are_twins_token_for_token(tokenizers: Any) -> None:
+    pair = foreign(tokenizers.byte_level(), tokenizers.byte_level())
+    assert pair.twins == {token: token for token in range(len(tokenizers.byte_level()))}

@@ -1,0 +1,120 @@
+"""OmniDraft: pairs of the draft's tokens are merged, and the laws of merged and unmerged tokens stay true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from outpace.core.claim import Drawn
+from outpace.core.context import Sampling
+from outpace.core.contracts import Step
+from outpace.decode import Session
+from outpace.law.acceptance import expected_accepted
+from outpace.law.prove import Case, enumerate_laws, largest_error
+from outpace.law.reference import table_logits
+from outpace.law.texts import texts
+from outpace.models.toy import Table
+from outpace.models.vocabulary import Foreign, Vocabulary
+from outpace.recipes.omnidraft import Pairs, omnidraft
+from outpace.recipes.tli import tli
+from outpace.sampling.law import TargetLaw
+
+OURS: list[bytes | None] = [b"a", b"b", b"ab", b"ba"]
+
+
+def pair(model: Table, theirs: Sequence[bytes | None], ours: Sequence[bytes | None] = OURS) -> Foreign:
+    return Foreign(model, Vocabulary.longest_match(theirs), Vocabulary.longest_match(ours))
+
+
+def drafts(target: Table, foreign: Foreign, count: int, **options: Any) -> list[Step]:
+    """First steps after a prompt, under different seeds."""
+    found = []
+    for seed in range(count):
+        parts = omnidraft.build(target, draft=foreign, **options)
+        sampling = Sampling(temperature=1.0, max_tokens=options.get("depth", 5) + 1, seed=seed)
+        steps = Session(parts, [torch.tensor([0, 2, 3])], [sampling], TargetLaw).steps()
+        next(steps)
+        found.append(next(steps))
+    return found
+
+
+@pytest.mark.parametrize("breadth", [1, 4])
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ([b"a", b"b"], OURS),
+        ([b"b", b"a", b"bb"], OURS),
+        ([b"x", b"y", b"a"], [b"xy", b"a", b"ay"]),  # the target cannot say x or y alone
+    ],
+)
+def test_longer_drafts_are_exact(theirs: list[bytes | None], ours: list[bytes | None], breadth: int) -> None:
+    target, model = Table(len(ours), seed=1, order=2), Table(len(theirs), seed=2, order=2)
+    foreign = pair(model, theirs, ours)
+    cases = [Case((0, 1), Sampling(temperature=1.0, max_tokens=4)), Case((2, 0), Sampling(max_tokens=6))]
+    found = enumerate_laws(
+        lambda: omnidraft.build(target, draft=foreign, depth=3, breadth=breadth, online=False), cases, replays=5
+    )
+    assert largest_error(found, table_logits(target.logits, target.state), cases) < 1e-12
+
+
+def test_laws_sum_to_one_and_merged_tokens_are_drafted() -> None:
+    foreign = pair(Table(3, seed=5, order=2), [b"b", b"a", b"bb"])
+    merged = 0
+    for step in drafts(Table(4, seed=3, order=2), foreign, 40, depth=4):
+        tree = step.draft.tree
+        assert isinstance(tree.claim, Drawn)
+        torch.testing.assert_close(tree.claim.q.sum(-1), torch.ones(len(tree.claim.q), dtype=torch.float64))
+        tokens = tree.tokens.tolist()
+        merged += sum(token in (2, 3) for token in tokens[1:])
+        assert all(float(tree.claim.q[row, tokens[node]]) > 0 for node, row in enumerate(tree.claim.row) if row >= 0)
+    assert merged > 10
+
+
+def test_without_merging_it_is_token_level_intersection() -> None:
+    target, foreign = Table(4, seed=3, order=2), pair(Table(3, seed=5, order=2), [b"b", b"a", b"bb"])
+    one = expected_accepted(lambda: omnidraft.build(target, draft=foreign, depth=2, breadth=0), 2, (0, 2))
+    other = expected_accepted(lambda: tli.build(target, draft=foreign, depth=2), 2, (0, 2))
+    assert one == pytest.approx(other, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_merging_keeps_more_where_the_target_says_it_in_one_token(seed: int) -> None:
+    target, model = Table(4, seed=seed, order=1), Table(2, seed=seed + 9, order=1)
+    target.logits[:, 2] += 2.0
+    model.logits[:, :] = torch.tensor([[0.0, 0.0], [-1.0, 1.0]]).repeat(2, 1)[:4]
+    foreign = pair(model, [b"a", b"b"])
+    merged = expected_accepted(lambda: omnidraft.build(target, draft=foreign, depth=2), 2, (0, 2, 3))
+    assert merged > expected_accepted(lambda: tli.build(target, draft=foreign, depth=2), 2, (0, 2, 3))
+
+
+def test_only_pairs_of_tokens_that_were_met_are_known() -> None:
+    pairs = Pairs(pair(Table(2), [b"a", b"b"], [b"a", b"b", b"ab", b"ba", b"aba", b"ab"]))
+    assert pairs.after == {} and not pairs.firsts.any()
+    pairs.learn([0, 4, 5])  # shared, spelt by three, and another token's double
+    assert pairs.after == {}
+    pairs.learn([2, 2])
+    assert pairs.after == {0: {1: 2}} and pairs.firsts.tolist() == [True, False]
+    pairs.learn([3])
+    assert pairs.after == {0: {1: 2}, 1: {0: 3}}
+
+
+def test_what_was_met_is_forgotten_with_the_request() -> None:
+    target, foreign = Table(4, seed=3, order=2), pair(Table(2, seed=5, order=2), [b"a", b"b"])
+    sampling = [Sampling(temperature=1.0, max_tokens=20 + row, seed=row) for row in range(3)]
+    prompts = [(0, 1, 1), (2, 3, 0), (1,)]
+    together = texts(omnidraft.build(target, draft=foreign), prompts, sampling)
+    for row in range(3):
+        parts = omnidraft.build(target, draft=foreign)
+        assert texts(parts, prompts[row : row + 1], sampling[row : row + 1])[0] == together[row]
+
+
+def test_single_precision_laws_stay_laws() -> None:
+    target, model = Table(4, seed=3, order=2), Table(3, seed=5, order=2)
+    target.logits, model.logits = target.logits.float(), (9 * model.logits).float()
+    foreign = pair(model, [b"b", b"a", b"bb"])
+    sampling = [Sampling(temperature=1.0, max_tokens=60, seed=seed) for seed in range(32)]
+    found = texts(omnidraft.build(target, draft=foreign, online=False), [(0, 1)] * 32, sampling)
+    assert all(len(text) == 60 for text in found)

@@ -1,0 +1,108 @@
+"""String-level exact match: drafts of any tokenizer, rewritten in the target's tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import Sampling
+from outpace.core.contracts import Parts, Step
+from outpace.drafters.lm import LM
+from outpace.law.acceptance import expected_accepted
+from outpace.law.texts import texts
+from outpace.models.toy import Table
+from outpace.models.vocabulary import END, Foreign, Vocabulary
+from outpace.recipes.autoregressive import autoregressive
+from outpace.recipes.slem import Heuristic, Spoken, slem
+from outpace.verifiers.match import Match
+
+LETTERS = [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_tokenizers_give_matching_of_the_same_drafts(seed: int) -> None:
+    target, model = Table(3, seed=seed, order=2), Table(3, seed=seed + 50, order=2)
+    words = Vocabulary.longest_match(LETTERS)
+    found = expected_accepted(lambda: slem.build(target, draft=Foreign(model, words, words), depth=2), 2)
+    plain = expected_accepted(lambda: Parts(target, LM(model), Match(), Fixed(2)), 2)
+    assert found == pytest.approx(plain, abs=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("theirs", ["small", "piece"])
+def test_the_text_is_that_of_plain_decoding(tokenizers: Any, theirs: str, temperature: float) -> None:
+    ours = tokenizers.byte_level(460)
+    other = tokenizers.byte_level(290) if theirs == "small" else tokenizers.sentence_piece()
+    # random laws write half characters, bytes that are none, and the end token in the middle
+    target, model = Table(len(ours), seed=1, order=1, spread=4), Table(len(other), seed=2, order=1, spread=4)
+    foreign = Foreign(model, Vocabulary.of(other, len(other)), Vocabulary.of(ours, len(ours)))
+    prompts = [ours("naïve 漢字 🙂 def add(")["input_ids"], ours("  x")["input_ids"], ours("字")["input_ids"][:1]]
+    sampling = [Sampling(temperature=temperature, max_tokens=60, seed=row) for row in range(3)]
+    expected = texts(autoregressive.build(target), prompts, sampling)
+    for options in ({}, {"sampled": False}, {"heuristic": False, "depth": 9}):
+        assert texts(slem.build(target, draft=foreign, **options), prompts, sampling) == expected
+
+
+def pair(
+    ours: list[bytes | None],
+    theirs: list[bytes | None],
+    our_specials: dict[str, int] | None = None,
+    their_specials: dict[str, int] | None = None,
+) -> Foreign:
+    words = Vocabulary.longest_match(theirs, their_specials), Vocabulary.longest_match(ours, our_specials)
+    return Foreign(Table(len(theirs), order=1), *words)
+
+
+def rewritten(foreign: Foreign, before: list[int], drafted: list[int]) -> list[int]:
+    return Spoken(foreign, sampled=True).rewritten(torch.tensor(before), drafted)
+
+
+def test_a_draft_is_cut_with_what_stands_before_it() -> None:
+    foreign = pair([b"re", b"turn", b"return", b" ", b"u", b"rn", b"t"], [b"r", b"e", b"t", b"u", b"n", b" "])
+    assert rewritten(foreign, [3], [0, 1, 2, 3, 0, 4, 5]) == [2, 3]
+    # the target has ended a token within the word, and goes on from there
+    assert rewritten(foreign, [3, 0], [2, 3, 0, 4, 5]) == [1, 3]
+
+
+def test_a_draft_that_ends_within_a_character_loses_that_part() -> None:
+    data = "é".encode()
+    foreign = pair([b"a", "é".encode(), data[:1], data[1:]], [b"a", data[:1], data[1:]])
+    assert rewritten(foreign, [0], [0, 1]) == [0]
+    assert rewritten(foreign, [0], [0, 1, 2]) == [0, 1]
+    # the character was begun by the target
+    assert rewritten(foreign, [2], [2, 0]) == [3, 0]
+
+
+def test_a_draft_ends_with_the_text() -> None:
+    foreign = pair([b"a", None], [None, b"a", None], {END: 1}, {END: 0, "<|user|>": 2})
+    assert rewritten(foreign, [0], [1, 0, 1]) == [0, 1]
+    assert rewritten(foreign, [0], [1, 2, 1]) == [0]
+    assert rewritten(foreign, [0, 1], [0]) == [1]
+
+
+class Watched(Heuristic):
+    """Remembers how long the drafts were."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__(depth)
+        self.sizes: list[int] = []
+
+    def observe(self, step: Step) -> None:
+        if step.scores.logits is not None:
+            self.sizes.append(len(step.draft.tree) - 1)
+        super().observe(step)
+
+
+@pytest.mark.parametrize(("own", "sizes"), [(True, [3, 5, 7, 9]), (False, [3, 2, 1, 1])])
+def test_drafts_grow_while_they_are_kept_whole(own: bool, sizes: list[int]) -> None:
+    words = Vocabulary.longest_match(LETTERS)
+    target, model = Table(3, seed=1, order=2), Table(3, seed=1, order=2)
+    if not own:
+        model.logits = -model.logits
+    parts, watched = slem.build(target, draft=Foreign(model, words, words)), Watched(3)
+    texts(replace(parts, controller=watched), [(0,)], [Sampling(max_tokens=40)])
+    assert watched.sizes[:4] == sizes

@@ -1,0 +1,65 @@
+"""The whole way from text to a model that is there by its name, with runs of a few steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+import outpace
+from outpace.zoo import build, cards, evaluate
+from outpace.zoo.corpus import Corpus
+from outpace.zoo.models import VOCABULARIES
+from outpace.zoo.tokenizer import BYTES, SPECIAL, train_tokenizer
+
+SOURCE = "".join(f"def function_{i}(left, right):\n    return left[{i}] + right  # naïve\n\n\n" for i in range(60))
+OWN = [name for name in VOCABULARIES if name not in ("target", "draft")]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little text, few tasks, and nothing that takes long to measure."""
+    monkeypatch.setattr(
+        build, "read_corpus", lambda: Corpus((SOURCE, SOURCE[::-1]), (SOURCE,), ("a.py", "b.py"), "0" * 64)
+    )
+    for name in ("TOKENIZER_TASKS", "COUNTED_TASKS"):
+        monkeypatch.setattr(build, name, 5)
+    for name in ("losses", "accuracy", "repetition"):
+        monkeypatch.setattr(evaluate, name, lambda *_: {"code": 1.0})
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_draft_with_its_own_tokens_needs_no_target(
+    small: None, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert build.build(name, tmp_path, steps=2) == tmp_path / name
+    card = cards.read_card(tmp_path / name)
+    assert (card["name"], card["steps"], card["command"]) == (
+        name, 2, f"outpace zoo build {name} --steps 2 --seed 0 --device cpu",
+    )  # fmt: skip
+    assert "pair" not in card and card["parameters"] <= 1_000_000
+    assert "spells" in (tmp_path / name / "README.md").read_text(encoding="utf-8")
+    words = AutoTokenizer.from_pretrained(tmp_path / name)
+    assert len(words) == card["vocabulary"] <= VOCABULARIES[name]
+    assert (tmp_path / f"tokenizer-{VOCABULARIES[name]}").is_dir() and not (tmp_path / "tokenizer").exists()
+
+    for place in ("outpace.zoo.WEIGHTS", "outpace.models.names.WEIGHTS"):
+        monkeypatch.setattr(place, tmp_path)
+    assert outpace.zoo.names() == [name] and outpace.zoo.card(name) == card
+    for method in ("tli", "slrs", "slem", "omnidraft"):
+        found = outpace.generate(tiny.target, "def", method, draft=f"zoo:{name}", max_tokens=5, temperature=1)
+        assert found[0].tokens
+
+
+def test_bytes_are_the_smallest_vocabulary() -> None:
+    words = train_tokenizer([SOURCE], BYTES)
+    assert len(words) == BYTES == len(SPECIAL) + 256
+    assert len(words("naïve 漢字")["input_ids"]) == len("naïve 漢字".encode())
+    assert evaluate.bytes_a_token((SOURCE,), words) == 1
+
+
+def test_an_unknown_model_is_told_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="target, draft, draft-2k, draft-bytes"):
+        build.build("giant", tmp_path)
