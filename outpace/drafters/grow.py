@@ -102,8 +102,11 @@ def _chains(ctx: Context, depth: int, read: Read, children: Children | None) -> 
     grower = Grower(ctx.roots)
     frontier: Sequence[int] = range(len(ctx.slots))
     ones, tree = [1] * len(frontier), TokenTree.roots(ctx.roots)
+    adjusts = any(wish.adjusts for wish in ctx.sampling)
     for level in range(depth):
-        logits = adjust(read(grower.structure() if level else tree)[1], ctx, grower, frontier)
+        logits = read(grower.structure() if level else tree)[1]
+        if adjusts:
+            logits = adjust(logits, ctx, grower, frontier)
         first = len(grower)
         if children is None:
             grower.add_chosen(frontier, _wide(logits).argmax(-1))
