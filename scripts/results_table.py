@@ -61,7 +61,9 @@ def table(result: dict[str, Any]) -> str:
 
 def section(results: Path) -> str:
     loaded = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
-    return "\n".join(table(result) for result in loaded if result.get("schema") == "outpace-bench/1") or NOTHING
+    benches = [result for result in loaded if result.get("schema") == "outpace-bench/1"]
+    benches.sort(key=lambda result: result["settings"]["batch"])  # one stream first
+    return "\n".join(map(table, benches)) or NOTHING
 
 
 def filled(readme: str, results: Path) -> str:

@@ -22,7 +22,7 @@ HEADLINE = (
     "method", "prompts of", "temperature", "prompts", "tokens/s", "times plain", "acceptance length", "efficiency",
     "repetition",
 )  # fmt: skip
-LISTS = ("results", "microseconds", "facts")  # where a file keeps its rows
+LISTS = ("results", "microseconds", "milliseconds", "facts")  # where a file keeps its rows
 
 
 def rows_of(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
