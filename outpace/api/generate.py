@@ -108,6 +108,8 @@ def prepare(
     logit_bias: Mapping[Any, float] | None = None,  # token id -> what is added to its logit
     bad_words: Words | None = None,  # text, or token ids
     min_tokens: int | None = None,
+    grammar: str | None = None,  # EBNF
+    json_schema: str | Mapping[str, Any] | None = None,
     stop: str | Sequence[str] | None = None,
     seed: int | Sequence[int] | None = None,  # one for all rows, one each, or None: drawn, and reported
     n: int = 1,  # samples of each prompt, each with a seed of its own
@@ -146,6 +148,8 @@ def prepare(
         logit_bias=logit_bias,
         bad_words=bad_words,
         min_tokens=min_tokens,
+        grammar=grammar,
+        json_schema=json_schema,
         stop=stop,
         ignore_eos=ignore_eos,
     )

@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from outpace.core.context import Sampling
+from outpace.core.context import Grammar, Sampling
+from outpace.sampling.grammar import follower
 
 MAX_TOKENS = 256
 OTHER_LAWS = (  # settings that change the law and that nothing here applies; the value that stands for "off"
@@ -45,11 +46,14 @@ class Settings:
     wish: Sampling
     stop: tuple[str, ...]
     processors: Sequence[Callable[[Any, Any], Any]] = field(default=())  # transformers' logits processors, in order
+    grammar: Callable[[], Grammar] | None = None  # makes one for each row, which follows the row's text
 
     def sampling(self, seed: int, room: int) -> Sampling:
         """The settings of one row, which has room for so many more tokens."""
         most = min(self.wish.max_tokens, room)
-        return replace(self.wish, seed=seed, max_tokens=most, min_tokens=min(self.wish.min_tokens, most))
+        grammar = self.grammar() if self.grammar else None
+        least = min(self.wish.min_tokens, most)
+        return replace(self.wish, seed=seed, max_tokens=most, min_tokens=least, grammar=grammar)
 
     @property
     def processor(self) -> Callable[[Tensor, Tensor], Tensor] | None:
@@ -83,6 +87,8 @@ def settle(
     logit_bias: Mapping[Any, float] | None = None,
     bad_words: Words | None = None,
     min_tokens: int | None = None,
+    grammar: str | None = None,
+    json_schema: str | Mapping[str, Any] | None = None,
     stop: str | Sequence[str] | None = None,
     ignore_eos: bool = False,
 ) -> Settings:
@@ -118,7 +124,10 @@ def settle(
     _known("logit_bias", [token for token, _ in wish.logit_bias], vocab)
     _known("bad_words", [token for word in wish.bad_words for token in word], vocab)
     strings = _strings(stop) + _strings(getattr(defaults, "stop_strings", None))
-    return Settings(wish, strings, processors(defaults, sampled=temperature > 0))
+    each = None
+    if grammar is not None or json_schema is not None:
+        each = follower(tokenizer, vocab or 0, wish.stop, grammar=grammar, json_schema=json_schema)
+    return Settings(wish, strings, processors(defaults, sampled=temperature > 0), each)
 
 
 def end_tokens(defaults: Any, tokenizer: Any) -> tuple[int, ...]:

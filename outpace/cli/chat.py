@@ -37,6 +37,8 @@ def chat(
     logit_bias: o.LogitBias = None,
     bad_word: o.BadWords = None,
     min_tokens: o.MinTokens = None,
+    grammar: o.Grammar = None,
+    json_schema: o.JsonSchema = None,
     seed: o.Seed = None,
     defaults: o.Defaults = True,
     dtype: o.Dtype = "auto",
@@ -53,7 +55,8 @@ def chat(
         "min_p": min_p,
         "typical_p": typical_p, "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty, "logit_bias": o.biases(logit_bias), "bad_words": bad_word,
-        "min_tokens": min_tokens, "seed": seed, "defaults": defaults,
+        "min_tokens": min_tokens, "grammar": o.contents(grammar), "json_schema": o.contents(json_schema),
+        "seed": seed, "defaults": defaults,
     }  # fmt: skip
     check(request)
     from outpace.api.prompts import encode

@@ -42,6 +42,8 @@ def generate(
     logit_bias: o.LogitBias = None,
     bad_word: o.BadWords = None,
     min_tokens: o.MinTokens = None,
+    grammar: o.Grammar = None,
+    json_schema: o.JsonSchema = None,
     stop_string: Annotated[
         list[str] | None, typer.Option("--stop", help="End the text before this string; may be repeated.")
     ] = None,
@@ -71,7 +73,8 @@ def generate(
         "min_p": min_p,
         "typical_p": typical_p, "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty, "logit_bias": o.biases(logit_bias), "bad_words": bad_word,
-        "min_tokens": min_tokens, "stop": stop_string, "seed": seed, "n": n, "logprobs": logprobs,
+        "min_tokens": min_tokens, "grammar": o.contents(grammar), "json_schema": o.contents(json_schema),
+        "stop": stop_string, "seed": seed, "n": n, "logprobs": logprobs,
         "ignore_eos": ignore_eos, "defaults": defaults,
     }  # fmt: skip
     check(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -34,6 +35,8 @@ LogitBias = Annotated[
     list[str] | None, typer.Option(help="TOKEN=BIAS: added to the logit of this token id; may be repeated.")
 ]
 BadWords = Annotated[list[str] | None, typer.Option("--bad-word", help="A word not to be written; may be repeated.")]
+Grammar = Annotated[Path | None, typer.Option(help="A file with the EBNF grammar of the text.")]
+JsonSchema = Annotated[Path | None, typer.Option(help="A file with a JSON schema: the text is JSON of this kind.")]
 MinTokens = Annotated[int | None, typer.Option(help="No end of text before so many tokens.")]
 Stop = Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")]
 Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable; default: drawn, and printed.")]
@@ -48,6 +51,14 @@ def biases(given: list[str] | None) -> dict[str, float]:
         return {str(int(token)): float(bias) for token, _, bias in pairs}
     except ValueError as error:
         raise ValueError(f"--logit-bias takes TOKEN=BIAS, as in 42=-5, not {' '.join(given or ())}") from error
+
+
+def contents(path: Path | None) -> str | None:
+    """The text of a file, or one sentence about why it cannot be had."""
+    try:
+        return None if path is None else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def load(target: str, options: dict[str, Any], **how: Any) -> Any:

@@ -88,7 +88,7 @@ def lengths(input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tens
 def _processors(logits_processor: Sequence[Any], num_rows: int) -> None:
     for processor in logits_processor:
         name = type(processor).__name__
-        if isinstance(processor, STATEFUL):
+        if isinstance(processor, STATEFUL) or type(processor).__module__.startswith("xgrammar."):
             raise ValueError(f"{name} cannot be applied to drafted tokens: leave out what asks for it")
         if num_rows > 1 and isinstance(processor, BY_ROW):
             raise ValueError(f"{name} is supported for one prompt at a time: call generate once per prompt")

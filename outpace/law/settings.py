@@ -98,12 +98,13 @@ def _processors(sampling: Sampling, prompt: int) -> Iterator[Any]:
         yield lambda ids, logits: _counted(ids[:, prompt:], logits, sampling)
     if sampling.bad_words:
         yield t.NoBadWordsLogitsProcessor([list(word) for word in sampling.bad_words], list(sampling.stop) or None)
-    if sampling.min_tokens and sampling.stop:
-        yield t.MinNewTokensLengthLogitsProcessor(prompt, sampling.min_tokens, list(sampling.stop))
     if (grammar := sampling.grammar) is not None:
         yield lambda ids, logits: logits.masked_fill(
             ~torch.cat([grammar.allowed(row, [()]) for row in ids[:, prompt:]]), float("-inf")
         )
+    if sampling.min_tokens and sampling.stop:
+        least = t.MinNewTokensLengthLogitsProcessor(prompt, sampling.min_tokens, list(sampling.stop))
+        yield lambda ids, logits: _unless_complete(least(ids, logits), logits)
     if sampling.greedy:
         return
     yield t.TemperatureLogitsWarper(sampling.temperature)
@@ -115,6 +116,11 @@ def _processors(sampling: Sampling, prompt: int) -> Iterator[Any]:
         yield t.MinPLogitsWarper(sampling.min_p)
     if sampling.typical_p < 1:
         yield t.TypicalLogitsWarper(sampling.typical_p)
+
+
+def _unless_complete(later: Tensor, logits: Tensor) -> Tensor:
+    """No end of text yet, but where a grammar leaves nothing else."""
+    return torch.where(later.isneginf().all(-1, keepdim=True), logits, later)
 
 
 def _counted(new: Tensor, logits: Tensor, sampling: Sampling) -> Tensor:

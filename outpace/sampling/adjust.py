@@ -63,12 +63,12 @@ class Adjuster:
             _count_penalties(logits, self._new(row).to(device), counts, at, again, wish)
         if wish.bad_words:
             _forbid_words(logits, tokens, paths, wish)
+        if wish.grammar is not None:
+            logits.masked_fill_(~wish.grammar.allowed(self._new(row), paths).to(device), NEVER)
         if wish.min_tokens and wish.stop:
             new = len(self._new(row))
             if early := [node for node, path in enumerate(paths) if new + len(path) < wish.min_tokens]:
-                logits[torch.tensor(early)[:, None], torch.tensor(wish.stop)] = NEVER
-        if wish.grammar is not None:
-            logits.masked_fill_(~wish.grammar.allowed(self._new(row), paths).to(device), NEVER)
+                _go_on(logits, early, wish)
 
     def _new(self, row: int) -> Tensor:  # (G,)
         return self._ctx.tokens[row][self._ctx.prompt_lengths[row] :]
@@ -142,6 +142,15 @@ def _forbid_words(logits: Tensor, tokens: Tensor, paths: Sequence[Sequence[int]]
         nodes += [node] * len(found)
         ends += found
     logits[nodes, ends] = NEVER
+
+
+def _go_on(logits: Tensor, early: Sequence[int], wish: Sampling) -> None:
+    """Rule out the end of the text; where a grammar asks for it, and for nothing else, the text is complete."""
+    kept = logits[early]
+    kept[:, list(wish.stop)] = NEVER
+    if wish.grammar is not None:
+        kept = torch.where(kept.amax(-1, keepdim=True) == NEVER, logits[early], kept)
+    logits[early] = kept
 
 
 @lru_cache(maxsize=256)

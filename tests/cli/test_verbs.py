@@ -175,3 +175,15 @@ def test_chat_takes_sampling_settings(outpace_, tiny):
         repetition_penalty=1.5, logit_bias={40: 3.0},
     )[0]  # fmt: skip
     assert result.stdout.strip() == expected.text.strip()
+
+
+def test_generate_takes_a_json_schema_or_a_grammar(outpace_, tiny, tmp_path):
+    (tmp_path / "kind.json").write_text('{"enum": ["ox", "owl"]}')
+    (tmp_path / "kind.ebnf").write_text('root ::= "ox" | "owl"')
+    ask = ("generate", "def", "--target", tiny.target, "--temperature", 1, "--method", "prompt-lookup", "--json")
+    for option, words in (("--json-schema", ('"ox"', '"owl"')), ("--grammar", ("ox", "owl"))):
+        result = outpace_(*ask, option, f"kind.{'json' if option == '--json-schema' else 'ebnf'}")
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["results"][0]["text"] in words
+    missing = outpace_(*ask, "--grammar", "nothing.ebnf")
+    assert missing.exit_code == 2 and "nothing.ebnf cannot be read: No such file" in missing.stderr

@@ -1,0 +1,92 @@
+"""Text that follows a grammar or a JSON schema, by xgrammar: an automaton state for every node of a draft.
+
+The automaton of a request stands at the end of its text. For a node it goes on along the node's path and comes back,
+so siblings and refused drafts leave no trace, and what it allows depends on nothing but the tokens before.
+
+Letters: M nodes, V vocabulary, G new tokens of a row, W 32-bit words of a mask.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Follower:
+    """core.context.Grammar of one request."""
+
+    def __init__(self, matcher: Any, vocab: int) -> None:
+        self._matcher, self._vocab = matcher, vocab
+        self._read: list[int] = []  # tokens of the text up to which the automaton stands
+
+    def allowed(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        words = torch.full((len(paths), (self._vocab + 31) // 32), -1, dtype=torch.int32)
+        if self._advance(self._read, text.tolist()):
+            path: list[int] = []  # the automaton is so far beyond the text
+            for node, wanted in enumerate(paths):
+                if self._advance(path, wanted) and not self._matcher.is_terminated():
+                    self._matcher.fill_next_token_bitmask(words, node)
+            self._advance(path, ())
+        bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32)) & 1
+        return bits.flatten(1)[:, : self._vocab].bool()
+
+    def _advance(self, read: list[int], wanted: Sequence[int]) -> bool:
+        """Bring the automaton from what it has read to what is wanted, as far as the grammar lets it."""
+        wanted = list(wanted)
+        shared = len(read)
+        if wanted[:shared] != read:
+            differing = (at for at, (one, other) in enumerate(zip(read, wanted, strict=False)) if one != other)
+            shared = next(differing, min(len(read), len(wanted)))
+            self._matcher.rollback(len(read) - shared)
+            del read[shared:]
+        for token in wanted[shared:]:
+            if self._matcher.is_terminated() or not self._matcher.accept_token(token):
+                return False
+            read.append(token)
+        return True
+
+
+def follower(
+    tokenizer: Any,
+    vocab: int,
+    stop: tuple[int, ...],
+    *,
+    grammar: str | None,
+    json_schema: str | Mapping[str, Any] | None,
+) -> Callable[[], Follower]:
+    """Makes the grammar of each request: EBNF as xgrammar (and llama.cpp) reads it, or a JSON schema."""
+    if grammar is not None and json_schema is not None:
+        raise ValueError("give a grammar or a json_schema, not both")
+    if tokenizer is None:
+        raise ValueError("a grammar needs a tokenizer: pass tokenizer=...")
+    if not stop:
+        raise ValueError("a grammar needs a token that ends the text: leave out ignore_eos, or choose a model with one")
+    xgrammar, compiler = _compiler(tokenizer, vocab, stop)
+    try:
+        if grammar is not None:
+            compiled = compiler.compile_grammar(grammar)
+        else:
+            schema = json_schema if isinstance(json_schema, str) else json.dumps(json_schema)
+            # on one line: where any blank may follow, a model may write nothing else
+            compiled = compiler.compile_json_schema(schema, any_whitespace=False)
+    except (RuntimeError, ValueError, TypeError) as error:
+        what = "grammar" if grammar is not None else "json_schema"
+        raise ValueError(f"the {what} cannot be read: {' '.join(str(error).split())}") from error
+    return lambda: Follower(xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(stop)), vocab)
+
+
+@lru_cache(maxsize=4)
+def _compiler(tokenizer: Any, vocab: int, stop: tuple[int, ...]) -> tuple[Any, Any]:
+    """xgrammar, and its compiler for this tokenizer, which keeps what it has compiled."""
+    try:
+        import xgrammar
+    except ModuleNotFoundError as error:
+        sentence = f"{error.name} is not installed: pip install 'outpace[grammar]'"
+        raise ModuleNotFoundError(sentence, name=error.name) from error
+    tokens = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocab, stop_token_ids=list(stop))
+    return xgrammar, xgrammar.GrammarCompiler(tokens, max_threads=1)

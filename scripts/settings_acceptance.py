@@ -1,0 +1,93 @@
+"""Mean acceptance length with and without a drafter that follows the request's settings; the table of docs/sampling.md.
+
+`python scripts/settings_acceptance.py` on the models in the package: speculative sampling, five tokens a draft.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import outpace
+from outpace.api.settings import settle
+from outpace.core.context import Context, Sampling
+from outpace.core.contracts import Draft, Parts, Plan
+from outpace.decode import Session
+from outpace.sampling.law import TargetLaw
+
+PROMPTS, TOKENS = 12, 96
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "pattern": "^[a-z ]{3,40}$"}, "year": {"type": "integer"}},
+    "required": ["name", "year"],
+}
+ASKED: dict[str, dict[str, Any]] = {
+    "none": {},
+    "repetition_penalty 1.1": {"repetition_penalty": 1.1},
+    "repetition_penalty 1.3": {"repetition_penalty": 1.3},
+    "presence_penalty 1": {"presence_penalty": 1.0},
+    "frequency_penalty 1": {"frequency_penalty": 1.0},
+    "bad_words self, return": {"bad_words": ["self", "return"]},
+    "json_schema": {"json_schema": SCHEMA},
+}
+
+
+class Deaf:
+    """A drafter that is told nothing but temperature and truncation."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self.want, self.claims = inner, inner.want, inner.claims
+        self.observe, self.release = inner.observe, inner.release
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        kept = ("temperature", "top_k", "top_p", "min_p", "typical_p", "max_tokens", "stop", "seed")
+        plain = tuple(Sampling(**{name: getattr(wish, name) for name in kept}) for wish in ctx.sampling)
+        return self._inner.propose(replace(ctx, sampling=plain), plan)
+
+
+def acceptance(parts: Parts, prompts: Sequence[torch.Tensor], wishes: Sequence[Sampling]) -> float:
+    """Tokens gained in a speculative step, the bonus included."""
+    steps = accepted = 0
+    for step in Session(parts, prompts, wishes, TargetLaw).steps():
+        forest = step.draft.tree.forest
+        for row, leaf in enumerate(step.verdict.leaf):
+            if len(forest.nodes[row]) > 1 and step.ctx.committed[row] >= step.ctx.prompt_lengths[row]:
+                steps += 1
+                accepted += min(forest.depths[leaf], len(step.emitted[row]))
+    return 1 + accepted / steps if steps else 1.0
+
+
+def rows(target: Any, draft: Any, prompts: Sequence[torch.Tensor]) -> Iterator[str]:
+    vocab = target.target.vocab
+    for name, asked in ASKED.items():
+        cells = []
+        for temperature in (0.0, 1.0):
+            for deaf in (False, True):
+                settings = settle(
+                    None, target.tokenizer, vocab=vocab, temperature=temperature, max_tokens=TOKENS, **asked
+                )
+                wishes = [settings.sampling(seed, TOKENS) for seed in range(len(prompts))]
+                parts = outpace.recipes.get("speculative-sampling")(target.target, draft=draft.target)
+                parts = replace(parts, drafter=Deaf(parts.drafter)) if deaf else parts
+                cells.append(f"{acceptance(parts, prompts, wishes):.2f}")
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    folder = Path(outpace.__file__).parent / "bench" / "prompts" / "code.jsonl"
+    lines = folder.read_text(encoding="utf-8").splitlines()[:PROMPTS]
+    target, draft = (outpace.load(f"zoo:{name}", dtype="float32") for name in ("target", "draft"))
+    texts = [json.loads(line)["prompt"] for line in lines]
+    prompts = [torch.tensor(target.tokenizer(text)["input_ids"]) for text in texts]
+    print("| settings | T = 0, followed | not followed | T = 1, followed | not followed |\n|---|---|---|---|---|")
+    for row in rows(target, draft, prompts):
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

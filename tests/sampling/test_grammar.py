@@ -1,0 +1,158 @@
+"""Grammars: what is allowed at a node depends on its own path alone, and every method keeps to it exactly."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+import xgrammar
+from torch import Tensor
+
+import outpace
+from outpace.core.context import Sampling
+from outpace.law.prove import BOUND, Case, enumerate_laws
+from outpace.law.reference import difference, plain_law, table_logits
+from outpace.models.toy import Table
+from outpace.recipes import find
+from outpace.sampling.grammar import Follower
+
+LETTERS, END = "abc", 3
+EBNF = 'root ::= "a"? ("bc" | "cb" | "b")* "a"'
+
+
+def sentences(most: int = 8) -> set[str]:
+    middles = {""}
+    for _ in range(most):
+        middles |= {middle + part for middle in middles for part in ("bc", "cb", "b") if len(middle + part) <= most}
+    return {start + middle + "a" for start in ("", "a") for middle in middles}
+
+
+SENTENCES = sentences()
+
+
+class ByHand:
+    """The same grammar as a list of all its sentences."""
+
+    def allowed(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        mask = torch.ones(len(paths), 4, dtype=torch.bool)
+        for node, path in enumerate(paths):
+            tokens = [*text.tolist(), *path]
+            spelt = "".join(LETTERS[token] for token in tokens if token != END)
+            if END not in tokens and any(sentence.startswith(spelt) for sentence in SENTENCES):
+                following = [any(s.startswith(spelt + letter) for s in SENTENCES) for letter in LETTERS]
+                mask[node] = torch.tensor([*following, spelt in SENTENCES])
+        return mask
+
+
+def follower() -> Follower:
+    words = xgrammar.TokenizerInfo([*LETTERS, "<end>"], stop_token_ids=[END])
+    compiled = xgrammar.GrammarCompiler(words, max_threads=1).compile_grammar(EBNF)
+    return Follower(xgrammar.GrammarMatcher(compiled, override_stop_tokens=[END]), 4)
+
+
+PATHS = ((), (0,), (1,), (1, 2), (1, 2, 1), (1, 0), (1, 0, 3), (1, 0, 3, 3), (2,), (2, 2), (2, 2, 1), (1, 1, 0), (3,))
+
+
+@pytest.mark.parametrize("texts", [[()], [(0,), (0, 1), ()], [(1, 2, 1), (1, 0), (2,), (1, 2, 1)], [(1, 0, 3), (1,)]])
+def test_what_is_allowed_depends_on_text_and_path_alone(texts: list[tuple[int, ...]]) -> None:
+    ours, theirs = follower(), ByHand()
+    for text in texts:
+        for paths in (PATHS, PATHS[::-1], PATHS[4:5], ()):
+            given = torch.tensor(text, dtype=torch.int64)
+            assert torch.equal(ours.allowed(given, paths), theirs.allowed(given, paths)), (text, paths)
+
+
+@pytest.mark.parametrize("name", ["autoregressive", "prompt-lookup", "speculative-sampling", "mcsd", "traversal"])
+def test_law_is_plain_decodings_under_the_grammar(name: str) -> None:
+    """All rows of a batch share one automaton, so whatever one of them left behind would show in the others."""
+    target, draft = Table(4, seed=1), Table(4, seed=2, order=2)
+    recipe = find()[name]
+    known = {"draft": draft, "widths": (1, 2), "depth": 2}
+    options = {option: known[option] for option in recipe.options if option in known}
+    asked = [
+        Sampling(1.0, max_tokens=3, stop=(END,)),
+        Sampling(0.7, top_k=2, max_tokens=3, stop=(END,), repetition_penalty=1.4),
+        Sampling(0.0, max_tokens=6, stop=(END,), min_tokens=4),
+    ]
+    grammar = follower()
+    cases = [Case((0, 1, 2), replace(wish, grammar=grammar)) for wish in asked]
+    found = enumerate_laws(lambda: recipe.build(target, **options), cases)
+    logits = table_logits(target.logits, target.state)
+    for law, wish in zip(found.laws, asked, strict=True):
+        assert difference(law, plain_law(logits, (0, 1, 2), replace(wish, grammar=ByHand()))) <= BOUND
+    assert len(found.laws[0]) > 5
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-z]{1,6}$"},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "kind": {"enum": ["ox", "owl"]},
+        "well": {"type": "boolean"},
+    },
+    "required": ["name", "age", "kind", "well"],
+    "additionalProperties": False,
+}
+
+
+def options(method: str, draft: object) -> dict[str, object]:
+    return {"draft": draft} if "draft" in outpace.recipes.get(method).options else {}
+
+
+@pytest.mark.parametrize("method", ["prompt-lookup", "speculative-sampling", "mcsd", "traversal"])
+def test_json_follows_its_schema(loaded, method: str) -> None:
+    target, draft = loaded
+    ask = {"json_schema": SCHEMA, "max_tokens": 150, **options(method, draft)}
+    for result in outpace.generate(target, ["x", "def add(a, b):"], method, n=2, temperature=1.0, seed=4, **ask):
+        found = json.loads(result.text)
+        assert result.finish_reason == "stop" and list(found) == SCHEMA["required"]
+        assert 0 <= found["age"] <= 120 and found["kind"] in ("ox", "owl") and isinstance(found["well"], bool)
+
+
+@pytest.mark.parametrize("method", ["prompt-lookup", "speculative-sampling", "mcsd"])
+def test_greedy_json_is_that_of_plain_decoding(loaded, method: str) -> None:
+    target, draft = loaded
+    ask = {"json_schema": json.dumps(SCHEMA), "max_tokens": 60, "temperature": 0, "repetition_penalty": 1.1}
+    plain = outpace.generate(target, ["x", "for"], "autoregressive", **ask)
+    found = outpace.generate(target, ["x", "for"], method, **options(method, draft), **ask)
+    assert [each.tokens for each in found] == [each.tokens for each in plain]
+
+
+def test_a_complete_text_ends_whatever_min_tokens_says(loaded) -> None:
+    ask = {"grammar": 'root ::= "ab"', "max_tokens": 40, "temperature": 0}
+    result = outpace.generate(loaded[0], "x", "prompt-lookup", min_tokens=30, **ask)[0]
+    assert (result.text, result.finish_reason) == ("ab", "stop")
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        ({"grammar": "root ::= ("}, "the grammar cannot be read: "),
+        ({"json_schema": "{"}, "the json_schema cannot be read: "),
+        ({"json_schema": {"type": "nothing"}}, "the json_schema cannot be read: "),
+        ({"grammar": 'root ::= "a"', "json_schema": {}}, "not both"),
+        ({"grammar": 'root ::= "a"', "ignore_eos": True}, "needs a token that ends the text"),
+    ],
+)
+def test_mistakes_are_told(loaded, ask: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        outpace.generate(loaded[0], "x", "prompt-lookup", **ask)
+
+
+def test_a_grammar_needs_a_tokenizer(loaded) -> None:
+    with pytest.raises(ValueError, match="a grammar needs a tokenizer"):
+        outpace.generate(loaded[0].target, [1, 2], "prompt-lookup", grammar='root ::= "a"')
+
+
+def test_a_missing_package_names_its_extra(loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    from outpace.sampling import grammar
+
+    monkeypatch.setitem(sys.modules, "xgrammar", None)
+    grammar._compiler.cache_clear()
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'outpace\[grammar\]'"):
+        outpace.generate(loaded[0], "x", "prompt-lookup", grammar='root ::= "a"')
