@@ -29,8 +29,7 @@ Returning = Callable[[TokenTree, Context, Tails], TokenTree]  # brings the tree 
 class Translated:
     """core.contracts.Drafter around a model with another vocabulary.
 
-    `growing` drafts in a context of the model's tokens; `returning` puts the draft into the target's, where `growing`
-    has not done so by itself.
+    `growing` drafts in a context of the model's tokens; `returning` puts the draft into the target's, if need be.
 
     Texts are translated token by token: a twin where there is one, else what the token spells. `recut` translates them
     as a whole instead, which is how the model met text in training; their last word is then read again in every step,
@@ -134,8 +133,8 @@ class Text:
         """Take the target's next tokens; False if tokens have changed that were settled."""
         self.num_translated += len(ours)
         first = self.take(ours)
+        specials = self.foreign.theirs.specials
         if not self.tokens:  # nothing it could read, but it has to read something
-            specials = self.foreign.theirs.specials
             self.put(specials.get(BEGIN, specials.get(END, 0)))
         kept = min(first, len(self._settled))
         changed, self._settled = kept < len(self._settled), self._settled[:kept]
@@ -146,8 +145,7 @@ class Text:
     def take(self, ours: Sequence[int]) -> int:
         """Translate these tokens; how many of the tokens before are as they were."""
         before = len(self.tokens)
-        for token in ours:
-            self.tokens += self.foreign.translated(token)
+        self.tokens += [own for token in ours for own in self.foreign.translated(token)]
         return before
 
     def put(self, token: int) -> None:
@@ -160,8 +158,8 @@ class Text:
 
     def shorten(self, most: int) -> None:
         """Forget all but the last tokens."""
-        begin = list(self.foreign.theirs.begin)
-        self.tokens = begin + self.tokens[len(begin) - most :]
+        begin = self.foreign.theirs.begin
+        self.tokens = [*begin, *self.tokens[len(begin) - most :]]
         self._settled = torch.tensor(self.tokens[: self.end()], dtype=torch.int64)
 
     @property
@@ -205,8 +203,7 @@ class Recut(Text):
         for place in range(len(self.tokens) - 1, lowest - 1, -1):
             if place < self._run:
                 return place + 1
-            piece = pieces[self.tokens[place]] or b""
-            if piece[:1].isspace() and piece.strip():
+            if (piece := pieces[self.tokens[place]] or b"")[:1].isspace() and piece.strip():
                 return place
         return lowest
 
