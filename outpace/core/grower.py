@@ -121,6 +121,8 @@ class Grower:
 
     def _append(self, at: Sequence[int], tokens: Tensor, rows: Sequence[int], belief: Tensor | None) -> list[int]:
         first = len(self.parents)
+        if tokens.device != self._tokens[0].device:  # roots come from the host, drawn tokens from where the model is
+            self._tokens = [each.to(tokens.device) for each in self._tokens]
         self._tokens.append(tokens)
         for node, claim_row in zip(at, rows, strict=True):
             row = self.rows[node]

@@ -166,14 +166,14 @@ class TokenTree:
 
     def merge(self, other: TokenTree) -> TokenTree:
         """Both drafts below the same roots; equal tokens stay separate nodes, since each has a law of its own."""
-        rows = self.forest.num_rows
-        if rows != other.forest.num_rows or not torch.equal(self.tokens[:rows], other.tokens[:rows]):
+        rows, tokens = self.forest.num_rows, other.tokens.to(self.tokens.device)
+        if rows != other.forest.num_rows or not torch.equal(self.tokens[:rows], tokens[:rows]):
             raise ValueError("only trees of the same roots can be merged")
         shift = len(self) - rows
         parents = [parent + shift if parent >= rows else parent for parent in other.forest.parents[rows:]]
         forest = Forest.of((*self.forest.parents, *parents), rows)
         claim = merge_claims(self.claim, len(self), other.claim, len(other), rows)
-        return TokenTree(torch.cat([self.tokens, other.tokens[rows:]]), forest, None, claim)
+        return TokenTree(torch.cat([self.tokens, tokens[rows:]]), forest, None, claim)
 
 
 @dataclass(frozen=True)
