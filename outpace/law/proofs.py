@@ -154,14 +154,15 @@ def prove(recipe: Recipe, models: Models, *, exhaustive: bool = False) -> Iterat
     for index, options in enumerate(found):
         for batch in (256, 1) if index == 0 or exhaustive else (256,):
             yield _prove(recipe, options, models, ragged, batch, most)
-    for options in found:
-        yield from _prove_settings(recipe, options, models, most, exhaustive=exhaustive)
+    for index, options in enumerate(found):
+        # pairs for two shapes only: one level of siblings, and ancestors with siblings
+        yield from _prove_settings(recipe, options, models, most, pairs=exhaustive and index < 2)
 
 
 def _prove_settings(
-    recipe: Recipe, options: dict[str, Any], models: Models, most: int, *, exhaustive: bool
+    recipe: Recipe, options: dict[str, Any], models: Models, most: int, *, pairs: bool
 ) -> Iterator[Proof]:
-    """Sampling settings crossed with one another; an exhaustive proof takes each of them, and each two, apart too."""
+    """Sampling settings crossed with one another and, if wanted, each of them and each two of them apart."""
     vocab = models.target.vocab
 
     def cases(tokens: int) -> list[Case]:
@@ -170,9 +171,8 @@ def _prove_settings(
         return [Case(PROMPTS[index % len(PROMPTS)], wish) for index, wish in enumerate(wishes)]
 
     yield _prove(recipe, options, models, cases, 256, most, "crossed")
-    if exhaustive:
-        pairs = len(list(paired(vocab, 2)))
-        for start in range(0, pairs, PART):
+    if pairs:
+        for start in range(0, len(list(paired(vocab, 2))), PART):
 
             def part(tokens: int, start: int = start) -> list[Case]:
                 wishes = list(paired(vocab, tokens))[start : start + PART]
