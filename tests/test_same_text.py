@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -12,7 +13,7 @@ import pytest
 from outpace.controllers.confidence import Confidence
 from outpace.controllers.fixed import Fixed
 from outpace.core.context import Sampling
-from outpace.core.contracts import Drafter, Parts
+from outpace.core.contracts import Drafter, Parts, Recipe
 from outpace.core.tree import Shape
 from outpace.drafters.lm import LM
 from outpace.drafters.ngram import NGram
@@ -22,6 +23,7 @@ from outpace.drafters.together import Together
 from outpace.law.texts import texts
 from outpace.models.hf import HFTarget, load
 from outpace.models.names import resolve
+from outpace.models.vocabulary import Foreign, Vocabulary
 from outpace.recipes import find
 from outpace.verifiers.match import Match
 
@@ -36,6 +38,16 @@ TOKENS = 24
 @cache
 def zoo(name: str) -> HFTarget:
     return load(resolve(f"zoo:{name}"), dtype="float64")[0]
+
+
+@cache
+def words(name: str) -> Vocabulary:
+    return Vocabulary.of(load(resolve(f"zoo:{name}"), dtype="float64")[1], zoo(name).vocab)
+
+
+def is_foreign(recipe: Recipe) -> bool:
+    """Whether the draft of this recipe brings its own vocabulary."""
+    return "draft" in recipe.options and typing.get_type_hints(recipe.build).get("draft") is Foreign
 
 
 @cache
@@ -113,7 +125,9 @@ def test_synthetic_drafts_give_plain_text(rate: float) -> None:
 @cache
 def built(name: str) -> Callable[[], Parts]:
     recipe = find()[name]
-    models = {"draft": zoo("draft"), "drafts": (zoo("draft"),)}
+    models: dict[str, Any] = {"draft": zoo("draft"), "drafts": (zoo("draft"),)}
+    if is_foreign(recipe):
+        models["draft"] = Foreign(zoo("draft"), words("draft"), words("target"))
     return lambda: recipe.build(zoo("target"), **{key: models[key] for key in recipe.options if key in models})
 
 

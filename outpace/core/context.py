@@ -89,6 +89,16 @@ class Sampling:
             or self.grammar is not None
         )
 
+    @property
+    def bare(self) -> Sampling:
+        """Temperature and truncation alone: for a drafter whose tokens are not those that the other settings name."""
+        if not self.adjusts:
+            return self
+        return replace(
+            self, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=(), bad_words=(),
+            min_tokens=0, grammar=None,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Context:

@@ -102,7 +102,8 @@ class Translated:
         size = self._size
         if size is None or size.stands_for is not ctx.cache or size.capacity < needed:
             size = self._size = Size(ctx.cache, 2 * needed, list(ctx.cache.lengths))
-        return replace(ctx, tokens=tuple(tokens), committed=tuple(map(len, tokens)), cache=size)
+        sampling = tuple(wish.bare for wish in ctx.sampling)
+        return replace(ctx, tokens=tuple(tokens), committed=tuple(map(len, tokens)), cache=size, sampling=sampling)
 
 
 @dataclass(eq=False)
