@@ -10,7 +10,6 @@ import typer
 
 from outpace.cli import options as o
 from outpace.cli.failures import Debug, plainly
-from outpace.cli.generate import check
 from outpace.cli.output import summary
 from outpace.cli.recipe_options import TARGET, chosen
 
@@ -18,6 +17,7 @@ System = Annotated[str | None, typer.Option(help="The system message.")]
 
 
 @plainly
+@o.grouped
 def chat(
     ctx: typer.Context,
     target: o.Target = TARGET,
@@ -25,54 +25,19 @@ def chat(
     recipe: o.RecipeFile = None,
     speculative_config: o.Config = None,
     system: System = None,
-    max_tokens: o.MaxTokens = None,
-    temperature: o.Temperature = None,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    typical_p: o.TypicalP = None,
-    repetition_penalty: o.RepetitionPenalty = None,
-    presence_penalty: o.PresencePenalty = 0.0,
-    frequency_penalty: o.FrequencyPenalty = 0.0,
-    logit_bias: o.LogitBias = None,
-    bad_word: o.BadWords = None,
-    min_tokens: o.MinTokens = None,
-    grammar: o.Grammar = None,
-    json_schema: o.JsonSchema = None,
-    seed: o.Seed = None,
-    defaults: o.Defaults = True,
-    dtype: o.Dtype = "auto",
-    device: o.Device = None,
-    revision: o.Revision = None,
-    trust_remote_code: o.Trust = False,
-    threads: o.Threads = None,
+    *,
+    writing: o.Writing,
+    loading: o.Loading,
     debug: Debug = False,
 ) -> None:
     """Talk to a chat model. An empty line or the end of input ends the conversation, Ctrl-C only an answer."""
     used, given = chosen(ctx)
-    request: dict[str, Any] = {
-        "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
-        "min_p": min_p,
-        "typical_p": typical_p, "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty, "logit_bias": o.biases(logit_bias), "bad_words": bad_word,
-        "min_tokens": min_tokens, "grammar": o.contents(grammar), "json_schema": o.contents(json_schema),
-        "seed": seed, "defaults": defaults,
-    }  # fmt: skip
-    check(request)
+    request = writing.request()
     from outpace.api.prompts import encode
 
-    model = o.load(
-        target,
-        given,
-        dtype=dtype,
-        device=device,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        threads=threads,
-    )
-    encode(
-        model.tokenizer, [{"role": "user", "content": "hello"}], model.target.vocab
-    )  # raises without a chat template
+    model = loading.load(target, given)
+    hello = [{"role": "user", "content": "hello"}]
+    encode(model.tokenizer, hello, model.target.vocab)  # raises without a chat template
     messages = [{"role": "system", "content": system}] if system else []
     while (said := ask()) is not None:
         messages.append({"role": "user", "content": said})

@@ -12,10 +12,6 @@ from outpace.cli.failures import INTERRUPTED, Debug, plainly, stop
 from outpace.cli.output import print_json, summary
 from outpace.cli.recipe_options import TARGET, chosen
 
-CHECKED = (  # without a model; the rest needs its vocabulary
-    "max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "logit_bias", "min_tokens", "stop",
-)  # fmt: skip
 Prompts = Annotated[
     list[str] | None, typer.Argument(metavar="PROMPT...", help="The text to go on from; - or none: standard input.")
 ]
@@ -23,6 +19,7 @@ Batch = Annotated[int, typer.Option(help="Prompts decoded together.")]
 
 
 @plainly
+@o.grouped
 def generate(
     ctx: typer.Context,
     prompt: Prompts = None,
@@ -30,36 +27,15 @@ def generate(
     method: o.Method = None,
     recipe: o.RecipeFile = None,
     speculative_config: o.Config = None,
-    max_tokens: o.MaxTokens = None,
-    temperature: o.Temperature = None,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    typical_p: o.TypicalP = None,
-    repetition_penalty: o.RepetitionPenalty = None,
-    presence_penalty: o.PresencePenalty = 0.0,
-    frequency_penalty: o.FrequencyPenalty = 0.0,
-    logit_bias: o.LogitBias = None,
-    bad_word: o.BadWords = None,
-    min_tokens: o.MinTokens = None,
-    grammar: o.Grammar = None,
-    json_schema: o.JsonSchema = None,
-    stop_string: Annotated[
-        list[str] | None, typer.Option("--stop", help="End the text before this string; may be repeated.")
-    ] = None,
-    seed: o.Seed = None,
+    *,
+    writing: o.Writing,
     n: Annotated[int, typer.Option("--n", help="Samples of each prompt, each with a seed of its own.")] = 1,
     logprobs: Annotated[
         int | None, typer.Option(help="With --json: log probabilities of each token and so many likeliest ones.")
     ] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Write on after the end-of-text token.")] = False,
-    defaults: o.Defaults = True,
     batch: Batch = 8,
-    dtype: o.Dtype = "auto",
-    device: o.Device = None,
-    revision: o.Revision = None,
-    trust_remote_code: o.Trust = False,
-    threads: o.Threads = None,
+    loading: o.Loading,
     json: o.Json = False,
     debug: Debug = False,
 ) -> None:
@@ -68,25 +44,8 @@ def generate(
     prompts = read(prompt)
     if not all(prompts):
         raise ValueError("the prompt is empty: give it some text")
-    request: dict[str, Any] = {
-        "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
-        "min_p": min_p,
-        "typical_p": typical_p, "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty, "logit_bias": o.biases(logit_bias), "bad_words": bad_word,
-        "min_tokens": min_tokens, "grammar": o.contents(grammar), "json_schema": o.contents(json_schema),
-        "stop": stop_string, "seed": seed, "n": n, "logprobs": logprobs,
-        "ignore_eos": ignore_eos, "defaults": defaults,
-    }  # fmt: skip
-    check(request)
-    model = o.load(
-        target,
-        given,
-        dtype=dtype,
-        device=device,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        threads=threads,
-    )
+    request = writing.request() | {"n": n, "logprobs": logprobs, "ignore_eos": ignore_eos}
+    model = loading.load(target, given)
     if logprobs is not None and not json:
         raise ValueError("--logprobs are written as JSON: add --json")
     if len(prompts) * n == 1 and not json:
@@ -121,13 +80,6 @@ def write_all(model: Any, prompts: list[str], used: Any, request: dict[str, Any]
     finally:
         if json:
             print_json({"results": found})
-
-
-def check(request: dict[str, Any]) -> None:
-    """Find out about impossible numbers before a model is loaded."""
-    from outpace.api.settings import settle
-
-    settle(None, None, **{name: request[name] for name in CHECKED if name in request})
 
 
 def read(prompts: list[str] | None) -> list[str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,6 +46,78 @@ Stop = Annotated[list[str] | None, typer.Option(help="End the text before this s
 Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable; default: drawn, and printed.")]
 Defaults = Annotated[bool, typer.Option(help="Apply the model's own generation_config.json.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+WITHOUT_A_MODEL = (  # can be checked; the rest needs its vocabulary
+    "max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "logit_bias", "min_tokens", "stop",
+)  # fmt: skip
+
+
+@dataclass
+class Writing:
+    """The options that say what is written: a verb takes them all with one parameter, see `grouped`."""
+
+    max_tokens: MaxTokens = None
+    temperature: Temperature = None
+    top_k: TopK = None
+    top_p: TopP = None
+    min_p: MinP = None
+    typical_p: TypicalP = None
+    repetition_penalty: RepetitionPenalty = None
+    presence_penalty: PresencePenalty = 0.0
+    frequency_penalty: FrequencyPenalty = 0.0
+    logit_bias: LogitBias = None
+    bad_word: BadWords = None
+    min_tokens: MinTokens = None
+    grammar: Grammar = None
+    json_schema: JsonSchema = None
+    stop: Stop = None
+    seed: Seed = None
+    defaults: Defaults = True
+
+    def request(self) -> dict[str, Any]:
+        """The same as `outpace.generate` takes it; raises for impossible numbers, before a model is loaded."""
+        from outpace.api.settings import settle
+
+        found = dict(vars(self), logit_bias=biases(self.logit_bias), bad_words=self.bad_word)
+        del found["bad_word"]
+        found |= {"grammar": contents(self.grammar), "json_schema": contents(self.json_schema)}
+        settle(None, None, **{name: found[name] for name in WITHOUT_A_MODEL})
+        return found
+
+
+@dataclass
+class Loading:
+    """The options that say how a model is loaded."""
+
+    dtype: Dtype = "auto"
+    device: Device = None
+    revision: Revision = None
+    trust_remote_code: Trust = False
+    threads: Threads = None
+
+    def load(self, target: str, options: dict[str, Any]) -> Any:
+        """The target, and in `options` the recipe's other models."""
+        return load(target, options, **vars(self))
+
+
+def grouped(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the options of its parameter annotated `Writing` or `Loading`, in the parameter's place."""
+    own = signature(verb, eval_str=True)
+    groups = {name: each.annotation for name, each in own.parameters.items() if each.annotation in (Writing, Loading)}
+    listed: list[Parameter] = []
+    for name, each in own.parameters.items():
+        listed += signature(groups[name], eval_str=True).parameters.values() if name in groups else [each]
+
+    @wraps(verb)
+    def called(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{option: given.pop(option) for option in signature(group).parameters})
+        verb(**given)
+
+    shown = own.replace(parameters=[each.replace(kind=Parameter.KEYWORD_ONLY) for each in listed])
+    vars(called)["__signature__"] = shown  # what typer reads
+    called.__annotations__ = {each.name: each.annotation for each in listed}
+    return called
 
 
 def biases(given: list[str] | None) -> dict[str, float]:
