@@ -59,7 +59,7 @@ def papers_table(name: str) -> list[str]:
 def measured_table(name: str) -> list[str]:
     """What docs/results holds about the method, in lines of markdown."""
     rows: list[str] = []
-    for path in sorted((ROOT / "docs/results").glob("*.json")):
+    for path in sorted((ROOT / "docs/results").rglob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
         if data.get("schema") != "outpace-bench/1":
             continue

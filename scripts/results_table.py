@@ -1,4 +1,4 @@
-"""Fill the README's results section from docs/results/*.json. Numbers get there no other way.
+"""Fill the README's results section from docs/results/engine/*.json. Numbers get there no other way.
 
 `python scripts/results_table.py` rewrites the section; with --check it only says whether it is up to date.
 """
@@ -13,8 +13,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-RESULTS = ROOT / "docs" / "results"
+RESULTS = ROOT / "docs" / "results" / "engine"
 SECTION = re.compile(r"(<!-- results:begin -->\n).*?(<!-- results:end -->)", re.DOTALL)
+ELSEWHERE = re.compile(r"^synthetic:|\(its defaults\)$")  # rows that only the page of results shows
 NOTHING = "No measurement has been published here yet. `outpace bench` makes yours.\n"
 
 
@@ -28,7 +29,7 @@ def speedup(interval: dict[str, float]) -> str:
 
 def shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The headline rows: all workloads together where there are several, each temperature for itself."""
-    rows = [row for row in rows if row["headline"]]
+    rows = [row for row in rows if row["headline"] and not ELSEWHERE.search(row["method"])]
     rows = [row for row in rows if row["workload"] == "all"] or rows
     return [row for row in rows if row["temperature"] is not None] or rows
 
@@ -56,13 +57,14 @@ def table(result: dict[str, Any]) -> str:
     lines += ["", f"Commit {source['commit']}, {source['date'][:10]}, `{command}`."]
     if not result["complete"]:
         lines.append(f"Interrupted after {result['runs_made']} of {result['runs_planned']} runs.")
+    lines += ["", "By prompts, in a batch, and the engine's own overhead: [results](docs/results/engine.md)."]
     return "\n".join([*lines, ""])
 
 
 def section(results: Path) -> str:
     loaded = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
     benches = [result for result in loaded if result.get("schema") == "outpace-bench/1"]
-    benches.sort(key=lambda result: result["settings"]["batch"])  # one stream first
+    benches = [result for result in benches if result["settings"]["batch"] == 1]
     return "\n".join(map(table, benches)) or NOTHING
 
 

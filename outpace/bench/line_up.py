@@ -30,6 +30,7 @@ def engines(
     draft: str | None,  # what the user called the draft model of the whole measurement
     open_model: Callable[[Any], Target],
     open_foreign: Callable[[Any], Foreign] | None = None,
+    foreign: str | None = None,  # the draft of methods that translate, where that is another
 ) -> tuple[list[Engine], dict[str, Choice]]:
     """An engine a method, plain decoding first, and what a recommendation calls each of them."""
     found: dict[str, Engine] = {"plain": Engine("plain", PLAIN, get(PLAIN)(target))}
@@ -41,7 +42,7 @@ def engines(
             found[method.label] = synthetic.SyntheticEngine.of(method, target)
             continue
         recipe = find(method.name)
-        given = with_draft(method, recipe, draft)
+        given = with_draft(method, recipe, draft, foreign)
         parts = recipe(target, **configure(recipe, target, given, open_model, open_foreign))
         defaults = {
             name: option.default for name, option in recipe.options.items() if option.default is not option.empty

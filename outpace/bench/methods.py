@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outpace.core.contracts import Recipe
+from outpace.recipes import wants_foreign
 
 PLAIN = "autoregressive"
 
@@ -76,11 +77,15 @@ def _value(text: str) -> Any:
         return text
 
 
-def with_draft(method: Method, recipe: Recipe, draft: Any) -> dict[str, Any]:
-    """The method's options, with the draft model of the whole measurement where the recipe wants one and got none."""
+def with_draft(method: Method, recipe: Recipe, draft: Any, foreign: Any = None) -> dict[str, Any]:
+    """The method's options, with the draft model of the whole measurement where the recipe wants one and got none.
+
+    `foreign` is the one for recipes that translate between vocabularies; None: the same.
+    """
     given = dict(method.options)
-    if draft is not None:
-        for name in ("draft", "drafts"):
-            if name in recipe.options:
-                given.setdefault(name, draft)
+    for name in ("draft", "drafts"):
+        if name in recipe.options:
+            usual = foreign if foreign is not None and wants_foreign(recipe, name) else draft
+            if usual is not None:
+                given.setdefault(name, usual)
     return given

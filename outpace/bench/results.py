@@ -1,4 +1,4 @@
-"""A page of results from the files of measurements: `python -m outpace.bench.results docs/results/*.json`.
+"""A page of results from the files of measurements: `python -m outpace.bench.results docs/results/engine/*.json`.
 
 A file {"wanted": [...]} lists what is wanted: {"what", "file", "select", "value", "over", "at_least" or "at_most"}.
 `select` names a row of that file's results by its fields, `value` a number in it ("speedup.low"), and `over` another

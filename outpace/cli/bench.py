@@ -112,8 +112,10 @@ class Loaded:
         device: str | None,
     ) -> None:
         from outpace.api.model import foreign, load, opener
+        from outpace.models.names import usual_draft
 
-        self.names = {"target": target, "draft": default_draft(target) if draft is None else draft}
+        self.names = {"target": target, "draft": usual_draft(target) if draft is None else draft}
+        self.foreign = usual_draft(target, foreign=True) if draft is None else None
         self.seconds: dict[str, float] = {}
         loaded: dict[str, Any] = {}
         opened: dict[str, Any] = {}
@@ -185,7 +187,9 @@ class Loaded:
         from outpace.bench.run import unfold
         from outpace.core.context import Sampling
 
-        found, choices = engines(methods, self.model.target, self.names["draft"], self.open, self.open_foreign)
+        found, choices = engines(
+            methods, self.model.target, self.names["draft"], self.open, self.open_foreign, self.foreign
+        )
         ends = () if ignore_eos else end_tokens(self.model.defaults, self.model.tokenizer)
         sampling = Sampling(max_tokens=max_tokens, stop=ends, **settings)
         cases, left_out = unfold(items, self.model.tokenizer, found[0], sampling, room=self.model.max_length)
@@ -205,14 +209,6 @@ class Loaded:
             load_seconds=self.seconds,
             left_out=left_out,
         )
-
-
-def default_draft(target: str) -> str | None:
-    """The package's own pair belongs together."""
-    from outpace.models.names import WEIGHTS, ZOO
-
-    name = f"{ZOO}draft"
-    return name if target == f"{ZOO}target" and (WEIGHTS / "draft" / "config.json").is_file() else None
 
 
 def _temperatures(text: str) -> list[float]:

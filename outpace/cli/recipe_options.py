@@ -62,8 +62,13 @@ def named(args: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
     """The recipe that these arguments name, with the options of its file or of vLLM's JSON."""
     draft, target = _asked(args, "--draft", "--drafts"), _asked(args, "--target", "-t") or TARGET
     recipe, options = _named(args, WITH_DRAFT if draft or target == TARGET else WITHOUT_DRAFT)
-    if target == TARGET and draft is None:  # the zoo's models are a pair
-        options = {name: DRAFT for name in ("draft", "drafts") if name in recipe.options} | options
+    if draft is None:
+        from outpace.models.names import usual_draft
+        from outpace.recipes import wants_foreign
+
+        wanted = [name for name in ("draft", "drafts") if name in recipe.options]
+        usual = {name: usual_draft(target, foreign=wants_foreign(recipe, name)) for name in wanted}
+        options = {name: model for name, model in usual.items() if model} | options
     return recipe, options
 
 

@@ -105,13 +105,13 @@ def _record(
     from outpace.bench.methods import split_outside
     from outpace.bench.terminal import progress
     from outpace.bench.workload import encode, load_items
-    from outpace.cli.bench import default_draft
     from outpace.cli.options import load
     from outpace.core.context import Sampling
     from outpace.law.rules import Recorder
+    from outpace.models.names import usual_draft
 
     items = [item for source in split_outside(prompts, ",") for item in load_items(source, num_prompts)]
-    name = default_draft(target) if draft is None else draft
+    name = usual_draft(target) if draft is None else draft
     if name is None:
         raise ValueError("give --draft: a small model with the target's tokens")
     options: dict[str, Any] = {"draft": name}

@@ -6,7 +6,14 @@ from importlib.resources import files
 from pathlib import Path
 
 ZOO = "zoo:"
+DRAFTS = {"zoo:target": ("zoo:draft", "zoo:draft-2k")}  # with the target's tokens, and with tokens of its own
 WEIGHTS = Path(str(files("outpace"))) / "zoo" / "weights"
+
+
+def usual_draft(target: str, *, foreign: bool = False) -> str | None:
+    """The package's draft for its own target, `foreign` with a vocabulary of its own; None for other targets."""
+    name = DRAFTS[target][foreign] if target in DRAFTS else ""
+    return name if (WEIGHTS / name.removeprefix(ZOO) / "config.json").is_file() else None
 
 
 def resolve(name: str) -> str:

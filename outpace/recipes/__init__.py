@@ -15,12 +15,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from outpace.recipes._catalogue import Entry, catalogue, source_of
-from outpace.recipes._options import RecipeError, configure, identifier, unknown
+from outpace.recipes._options import RecipeError, configure, identifier, unknown, wants_foreign
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
 
-__all__ = ["Entry", "RecipeError", "configure", "entries", "find", "from_file", "get", "identifier", "names"]
+__all__ = [
+    "Entry", "RecipeError", "configure", "entries", "find", "from_file", "get", "identifier", "names", "wants_foreign",
+]  # fmt: skip
 
 FOLDER = Path(__file__).parent
 GROUP = "outpace.recipes"

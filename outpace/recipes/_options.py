@@ -103,6 +103,11 @@ def foreign_in(hint: Any) -> bool:
     return hint is Foreign
 
 
+def wants_foreign(recipe: Recipe, name: str) -> bool:
+    """Whether this option of a recipe is a model that may have a vocabulary of its own."""
+    return foreign_in(hints_of(recipe).get(name))
+
+
 def same_size(target: Target, other: Target, name: str) -> None:
     """Refuse a draft whose tokens cannot be the target's."""
     if other.vocab != target.vocab:
