@@ -22,6 +22,7 @@ COLUMNS = (
     "draft", "rule", "acceptance length (95 %)", "against the first (95 %)", "bound", "left to it (95 %)", "any kept",
     "bound", "left to it (95 %)",
 )  # fmt: skip
+ROUNDING = 1e-9
 NOTE = (
     "Acceptance length counts the bonus token. For each tree it is an exact expectation over the rule's own choices; "
     "intervals are bootstrap over prompts and their trees, of differences tree by tree. A bound is for rules of that "
@@ -55,17 +56,21 @@ def verifiers(
 
     with provenance.threads(threads):
         found, about = _record(target, draft, shape, num_trees, temperature, prompts, num_prompts, dtype, device, seed)
-    results = summarise(found, len(shape), seed)
+    results, facts = summarise(found, len(shape), seed), orderings(found)
     if json:
         known = {**provenance.provenance(about["device"]), "dtype": about["dtype"]}
         print_json(report(found, results, about, known))
     else:
         title = f"{about['draft']} drafts for {about['target']}: widths {widths}, temperature {temperature:g}, "
         print_table(COLUMNS, [_cells(row) for row in results], f"{title}{len(found)} trees of each kind")
-        typer.echo(f"\n{NOTE}")
+        typer.echo(f"\n{NOTE}\n")
+        proven = [(each["what"], f"{each['least']:+.1e}", "holds" if each["holds"] else "BROKEN") for each in facts]
+        print_table(("proven at one node, over all drafts", "least margin", ""), proven)
     if plot and draw:
         draw(results, plot)
         typer.echo(f"drawn into {plot}", err=True)
+    if not all(each["holds"] for each in facts):
+        raise typer.Exit(1)
 
 
 def _widths(text: str) -> tuple[int, ...]:
@@ -199,8 +204,15 @@ def report(
         "settings": about,
         "notes": NOTE,
         "results": [{name: plain(value) for name, value in row.items()} for row in rows],
+        "orderings": orderings(found),
         "trees": [asdict(each) for each in found],
     }
+
+
+def orderings(found: Sequence[Recorded]) -> list[dict[str, Any]]:
+    """What is proven below one node, and the least by which it holds at the roots of all trees."""
+    least = {what: min(each.margins[what] for each in found) for what in found[0].margins}
+    return [{"what": what, "least": value, "holds": value >= -ROUNDING} for what, value in least.items()]
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from functools import partial
 from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
+from outpace.core.claim import Drawn
 from outpace.core.context import Context, Sampling
 from outpace.core.contracts import Draft, Law, Parts, Plan, Scores, Step, Target, Verdict, Verifier
 from outpace.core.tree import Shape, TokenTree
@@ -23,6 +24,7 @@ from outpace.drafters.grow import Children, distinct, grow, independent
 from outpace.drafters.lm import LM
 from outpace.drafters.nothing import Nothing
 from outpace.law.given import Kept, kept_by, kept_by_matching
+from outpace.law.orderings import margins
 from outpace.sampling.law import TargetLaw
 from outpace.verifiers.block import Block
 from outpace.verifiers.kseq import KSequential
@@ -76,6 +78,7 @@ class Recorded:
     position: int  # tokens written before it
     kept: dict[str, dict[str, Kept]]  # way of drafting -> rule -> what it keeps
     bounds: dict[str, LengthBounds]
+    margins: dict[str, float]  # what is proven at one node -> by how much it holds at the root
 
 
 @dataclass
@@ -133,6 +136,7 @@ class Recorder:
     def _record(self, session: Session, ctx: Context, written: int) -> None:
         kept: dict[str, dict[str, Kept]] = {}
         bounds: dict[str, LengthBounds] = {}
+        proven: dict[str, float] = {}
         for name, drafter in self._drafters.items():
             tree = drafter.propose(ctx, Plan((len(self.widths),), self._shape)).tree
             scores = session.parts.target.score(tree, ctx.slots, session.cache)
@@ -141,6 +145,9 @@ class Recorder:
             rules = suited(self.rules, name, self.widths)
             kept[name] = {rule.name: rule.keeps(tree, law, scores) for rule in rules}
             bounds[name] = length_bounds(tree, law)
+            if name == INDEPENDENT and isinstance(tree.claim, Drawn):
+                first = tree.claim.row[tree.forest.children[0][0]]
+                proven = margins(law.probs([0])[0], tree.claim.q[first], self.widths[0])
             session.cache.commit(tree, [-1], ctx.slots)
-        self.found.append(Recorded(self._prompt, written, kept, bounds))
+        self.found.append(Recorded(self._prompt, written, kept, bounds, proven))
         self.after()

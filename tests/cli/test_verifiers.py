@@ -10,6 +10,7 @@ import pytest
 
 from outpace.bench import plot
 from outpace.bench.spread import bootstrap_mean
+from outpace.law import orderings
 from outpace.law.rules import DRAFTING, RULES
 
 FEW = ("--num-trees", 4, "--num-prompts", 2, "--widths", "2,1", "--threads", 1, "--device", "cpu")
@@ -21,6 +22,8 @@ def test_a_table(outpace_, tiny) -> None:
     lines = [line for line in done.stdout.splitlines() if any(line.startswith(name) for name in DRAFTING)]
     assert len(lines) == sum(len(rule.drafting) for rule in RULES if not rule.chains_only)
     assert "counts the bonus token" in done.stdout
+    proven = [line for line in done.stdout.splitlines() if line.endswith("holds")]
+    assert len(proven) == 6 and any("k-sequential" in line for line in proven)
 
 
 def test_everything_as_json(outpace_, tiny) -> None:
@@ -35,6 +38,12 @@ def test_everything_as_json(outpace_, tiny) -> None:
     assert all(1 <= row["length"]["mean"] <= 3 and row["bound"] <= 3 for row in rows.values())
     greedy = rows["greedy-last", "rejection"]
     assert greedy["difference"]["low"] <= greedy["difference"]["mean"] <= greedy["difference"]["high"]
+
+
+def test_a_broken_ordering_is_told_and_fails_the_command(outpace_, tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orderings, "k_sequential", lambda p, q, count: 0.0)
+    done = outpace_("verifiers", "--target", tiny.target, "--draft", tiny.draft, *FEW)
+    assert done.exit_code == 1 and [line for line in done.stdout.splitlines() if line.endswith("BROKEN")]
 
 
 @pytest.mark.parametrize(
