@@ -17,6 +17,8 @@ from typing import Any
 
 from outpace.bench.table import Table, markdown
 
+VERIFIERS = ("draft", "rule", "acceptance length", "against the first", "bound", "any kept", "bound of any kept")
+RULES = ("rule", "tree", "milliseconds", "slowest draft", "warping p", "reading p and q", "times reading")
 COLUMNS = ("wanted", "got", "command", "commit")
 HEADLINE = (
     "method", "prompts of", "temperature", "prompts", "tokens/s", "times plain", "acceptance length", "efficiency",
@@ -99,8 +101,9 @@ def page(files: Mapping[str, Mapping[str, Any]]) -> str:
         lines += ["", markdown(Table("Wanted and got", COLUMNS, tuple(rows)), 2), "", "Commands:", ""]
         lines += [f"{number}. {source(measured[name])[0]}" for name, number in numbers.items()]
     for name, data in measured.items():
-        if shown := tuple(headline_rows(data)):
-            lines += ["", markdown(Table(name, HEADLINE, shown), 2)]
+        for columns, make in ((HEADLINE, headline_rows), (VERIFIERS, verifier_rows), (RULES, rule_rows)):
+            if shown := tuple(make(data)):
+                lines += ["", markdown(Table(name, columns, shown), 2)]
     reading = [paragraph for data in files.values() for paragraph in data.get("reading", [])]
     if reading:
         lines += ["", "## How to read this", ""]
@@ -135,6 +138,31 @@ def headline_rows(data: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
             f"{efficiency:.2f}" if efficiency else "-",
             f"{100 * row['repetition']:.0f} %",
         )
+
+
+def verifier_rows(data: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
+    """Every row of a comparison of rules."""
+
+    def spread(value: Mapping[str, float], sign: str = "") -> str:
+        return f"{value['mean']:{sign}.3f} ({value['low']:{sign}.3f} to {value['high']:{sign}.3f})"
+
+    for row in data["results"] if data.get("schema") == "outpace-verifiers/1" else ():
+        any_kept = (f"{row['any']['mean']:.3f}", f"{row['any_bound']['mean']:.3f}")
+        yield (
+            row["drafting"],
+            row["rule"],
+            spread(row["length"]),
+            spread(row["difference"], "+"),
+            f"{row['bound']:.3f}",
+            *any_kept,
+        )
+
+
+def rule_rows(data: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
+    """What each rule costs at a large vocabulary."""
+    for row in data["milliseconds"] if data.get("schema") == "outpace-rules/1" else ():
+        times = [f"{row[name]:.2f}" for name in ("verify", "slowest", "warp", "read", "over_reading")]
+        yield row["rule"], row["tree"], *times
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
