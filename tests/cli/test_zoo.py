@@ -16,8 +16,8 @@ CARD = {"parameters": 12345, "vocabulary": 320, "held_out_loss": 3.2, "device": 
 def stocked(tiny, tmp_path, monkeypatch):
     """A zoo with the tiny models."""
     weights = tmp_path / "weights"
-    for name in ("target", "draft"):
-        shutil.copytree(getattr(tiny, name), weights / name)
+    for name, model in (("target", tiny.target), ("draft", tiny.draft), ("draft-2k", tiny.stranger)):
+        shutil.copytree(model, weights / name)
         (weights / name / "card.json").write_text(json.dumps(CARD))
     monkeypatch.setattr("outpace.zoo.WEIGHTS", weights)
     monkeypatch.setattr("outpace.models.names.WEIGHTS", weights)
@@ -27,10 +27,10 @@ def stocked(tiny, tmp_path, monkeypatch):
 def test_list_and_show(outpace_, stocked):
     assert "zoo:target" in outpace_("zoo", "list").stdout and "12345" in outpace_("zoo", "list").stdout
     found = json.loads(outpace_("zoo", "list", "--json").stdout)["models"]
-    assert [each["name"] for each in found] == ["zoo:draft", "zoo:target"]
+    assert [each["name"] for each in found] == ["zoo:draft", "zoo:draft-2k", "zoo:target"]
     assert json.loads(outpace_("zoo", "show", "zoo:target").stdout) == {**CARD, "folder": str(stocked / "target")}
     wrong = outpace_("zoo", "show", "zoo:horse")
-    assert wrong.exit_code == 2 and "zoo:draft, zoo:target" in wrong.stderr
+    assert wrong.exit_code == 2 and "zoo:draft, zoo:draft-2k, zoo:target" in wrong.stderr
 
 
 def test_without_a_target_the_pair_of_the_zoo_is_used(outpace_, stocked):
@@ -41,6 +41,24 @@ def test_without_a_target_the_pair_of_the_zoo_is_used(outpace_, stocked):
     assert result.exit_code == 0, result.output
     result = outpace_("generate", "def", "--method", "prompt-lookup", "--max-tokens", 4, "--ignore-eos")
     assert "prompt-lookup: 4 tokens" in result.stderr
+
+
+@pytest.mark.parametrize("method", ["slem", "tli"])
+def test_a_method_that_translates_takes_the_draft_with_tokens_of_its_own(outpace_, stocked, tmp_path, method):
+    ask = ("generate", "def", "--max-tokens", 6, "--temperature", 0, "--ignore-eos", "--json", "--method", method)
+    usual, named = outpace_(*ask), outpace_(*ask, "--draft", "zoo:draft-2k")
+    assert usual.exit_code == named.exit_code == 0, usual.output + named.output
+
+    def drafted(result):
+        statistics = json.loads(result.stdout)["results"][0]["statistics"]
+        return {name: value for name, value in statistics.items() if name.startswith("num_")}
+
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("def\n")
+    assert drafted(usual) == drafted(named) and drafted(usual)["num_draft_tokens"]
+    few = ("--num-prompts", 1, "--rounds", 1, "--max-tokens", 4, "--temperature", 0)
+    bench = outpace_("bench", "--methods", method, "--prompts", prompts, *few)
+    assert bench.exit_code == 0 and "loading draft zoo:draft-2k" in bench.stderr
 
 
 def test_demo_needs_no_options(outpace_, stocked):
