@@ -20,7 +20,10 @@ from outpace.recipes import Entry
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->$", re.MULTILINE)
 METHODS = "<!-- methods -->"
-MEASURED = "zoo:target with zoo:draft"
+MEASURED = (
+    "The package's own models, one stream where no batch is named. All results: [the engine](../results/engine.md), "
+    "[verification](../results/verification.md)."
+)
 
 
 def source_of(path: str, name: str) -> str:
@@ -63,21 +66,21 @@ def measured_table(name: str) -> list[str]:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data.get("schema") != "outpace-bench/1":
             continue
-        where = f"{data['provenance']['device']}, batch {data['settings']['batch']}"
+        batch = data["settings"]["batch"]
+        where = data["provenance"]["device"] + (f", batch {batch}" if batch > 1 else "")
         for row in data["results"]:
-            label = row["method"].partition(":")[0]
+            label, _, options = row["method"].partition(":")
             if label != name or not row["headline"] or row["temperature"] is None or row["workload"] == "all":
                 continue
-            gain, kept = row["speedup"], row.get("mean_acceptance_length")
+            gain, kept, used = row["speedup"], row.get("mean_acceptance_length"), options or "defaults"
             rows.append(
                 f"| {row['workload']} | {row['temperature']:g} | {gain['median']:.2f} ({gain['low']:.2f} to "
-                f"{gain['high']:.2f}) | {kept:.2f} | {100 * row['repetition']:.0f} % | {where} |"
+                f"{gain['high']:.2f}) | {kept:.2f} | {100 * row['repetition']:.0f} % | {used} | {where} |"
             )
     if not rows:
         return []
-    head = "| Prompts | Temperature | Times plain decoding (95 %) | Acceptance length | Repetition | Machine |"
-    about = f"`{MEASURED}`, the package's own pair of models; [all results](../results/engine.md)."
-    return ["## Measured here", "", about, "", head, "|---|---:|---:|---:|---:|---|", *rows, ""]
+    head = "| Prompts | Temperature | Times plain (95 %) | Acceptance length | Repetition | Options | Machine |"
+    return ["## Measured here", "", MEASURED, "", head, "|---|---:|---:|---:|---:|---|---|", *rows, ""]
 
 
 def method_page(recipe: Recipe, guarantee: str) -> str:
