@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -19,13 +18,14 @@ from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.lm import LM
 from outpace.law.enumerate import Branch, EnumeratedNoise
-from outpace.law.wrong_bottom_up import FirstRefusal, FirstWeight, Resorted, Unweighted, WeightAsChance, WholeAgain
+from outpace.law.wrong_bottom_up import FirstRefusal, FirstWeight, LaterWeight, Unweighted, WeightAsChance, WholeAgain
 from outpace.law.wrong_drafters import (
     ArgmaxClaimed,
     ClaimedIndependent,
     Coupled,
     Dropped,
     Honest,
+    Numbered,
     OffByOne,
     OtherTemperature,
     ReadsRefused,
@@ -35,10 +35,29 @@ from outpace.law.wrong_drafters import (
 )
 from outpace.law.wrong_greedy import ChosenFirst, GreedyLast, WholeLaw
 from outpace.law.wrong_settings import histories
-from outpace.law.wrong_siblings import CountedOnce, NeverFewer, Overdrawn, Underscaled, likeliest_kept
-from outpace.law.wrong_translated import NotRenormalised, OneWay, Unconditioned, translated
+from outpace.law.wrong_siblings import (
+    CountedOnce,
+    Merged,
+    NeverFewer,
+    Overdrawn,
+    Resorted,
+    Underscaled,
+    likeliest_kept,
+)
+from outpace.law.wrong_translated import (
+    Leftover,
+    NotRenormalised,
+    OneWay,
+    TwoForOne,
+    Unconditioned,
+    Unsubtracted,
+    translated,
+)
 from outpace.models.toy import Table
-from outpace.models.vocabulary import Foreign
+from outpace.models.vocabulary import Foreign, Vocabulary
+from outpace.recipes.omnidraft import Merging
+from outpace.recipes.slrs import Strings
+from outpace.recipes.tli import Shared
 from outpace.sampling.law import TargetLaw
 from outpace.verifiers.block import Block
 from outpace.verifiers.kseq import KSequential
@@ -136,19 +155,35 @@ class Wrong:
 
 def variants(target: Table, draft: Table, foreign: Foreign) -> list[Wrong]:
     """Variants whose output law is not the target's."""
-    chain, twice, sequences = Fixed(2), Fixed(Shape.branching((2,))), Fixed(Shape.branching((2, 1)))
-
-    merging = partial(Unconditioned, foreign, target.vocab, 2, 4, online=False)
-    unscaled, bytewise = NotRenormalised(foreign, target.vocab, sampled=True), OneWay(foreign, target.vocab, 0.01)
+    once, chain, twice = Fixed(1), Fixed(2), Fixed(Shape.branching((2,)))
+    sequences, tree = Fixed(Shape.branching((2, 1))), Fixed(Shape.branching((1, 2)))
+    other = Table(target.vocab, seed=3, order=1)
+    twofold = Foreign(foreign.model, Vocabulary.longest_match((b"b", b"a", b"b", b"a")), foreign.ours)
 
     def wide(kind: type[Honest], **options: bool) -> Honest:
         return kind(draft, width=2, **options)
+
+    def merging(kind: type[Merging]) -> Parts:
+        return Parts(target, kind(foreign, target.vocab, 2, 4, online=False), Rejection(), chain)
+
+    def renaming(kind: type[Shared], pair: Foreign) -> Parts:
+        return Parts(target, translated(kind(pair, target.vocab, sampled=True), pair), Rejection(), chain)
+
+    def spelling(kind: type[Strings], controller: Fixed) -> Parts:
+        return Parts(target, translated(kind(foreign, target.vocab, 0.01), foreign), Rejection(), controller)
+
+    def beside() -> Parts:
+        both = Merged([LM(model, replace=True) for model in (draft, other)])
+        return Parts(target, both, Rejection(random_order=True), once)
 
     return [
         Wrong("argmax claimed as a draw", lambda: Parts(target, ArgmaxClaimed(draft), Rejection(), chain)),
         Wrong("top-k claimed as draws", lambda: Parts(target, TopClaimed(draft), Rejection(), twice)),
         Wrong("dropped after looking", lambda: Parts(target, Dropped(draft), Rejection(), chain)),
         Wrong("siblings re-sorted", lambda: Parts(target, wide(Sorted), Rejection(), twice)),
+        Wrong("siblings in token order", lambda: Parts(target, wide(Numbered), Rejection(), twice)),
+        Wrong("siblings sorted by the target", lambda: Parts(target, wide(Honest), Resorted(Rejection()), twice)),
+        Wrong("equal tokens of two drafters merged", beside),
         Wrong(
             "claimed independent",
             lambda: Parts(target, wide(ClaimedIndependent), Rejection(), twice),
@@ -161,7 +196,7 @@ def variants(target: Table, draft: Table, foreign: Foreign) -> list[Wrong]:
         Wrong("last draw claimed from the whole law", lambda: Parts(target, wide(WholeLaw), Rejection(), twice)),
         Wrong("chosen tried before the drawn", lambda: Parts(target, wide(GreedyLast), ChosenFirst(), twice)),
         Wrong("draws per path", lambda: Parts(target, wide(Honest), PerPath(), twice)),
-        Wrong("likeliest paths kept", lambda: Parts(target, likeliest_kept(draft, 2), Rejection(), Fixed(1))),
+        Wrong("likeliest paths kept", lambda: Parts(target, likeliest_kept(draft, 2), Rejection(), once)),
         Wrong("scaled for one draw", lambda: Parts(target, LM(draft, replace=True), Underscaled(), twice)),
         Wrong("overdrawn residual", lambda: Parts(target, LM(draft, replace=True), Overdrawn(slack=1), twice)),
         Wrong("sequences never fewer", lambda: Parts(target, LM(draft, replace=True), NeverFewer(2), sequences)),
@@ -169,23 +204,27 @@ def variants(target: Table, draft: Table, foreign: Foreign) -> list[Wrong]:
         Wrong(
             "k-sequential without replacement", lambda: Parts(target, wide(ClaimedIndependent), KSequential(), twice)
         ),
+        Wrong(
+            "k-sequential of the likeliest",
+            lambda: Parts(target, wide(TopClaimed, replace=True), KSequential(), twice),
+        ),
         Wrong("noise keyed by position", lambda: Parts(target, ReadsRefused(draft), Rejection(), chain), PositionNoise),
         Wrong("block: first refusal", lambda: Parts(target, Honest(draft), FirstRefusal(), chain)),
         Wrong("block: weight as chance", lambda: Parts(target, Honest(draft), WeightAsChance(), chain)),
         Wrong("block: residual unweighted", lambda: Parts(target, Honest(draft), Unweighted(), chain)),
+        Wrong("block: dropped after looking", lambda: Parts(target, Dropped(draft), Block(), chain)),
         Wrong("block: noise by position", lambda: Parts(target, Honest(draft), Block(), chain), PositionNoise),
         Wrong("traversal: first weight", lambda: Parts(target, wide(Honest), FirstWeight(), chain)),
+        Wrong("traversal: weight too late", lambda: Parts(target, LM(other), LaterWeight(), tree)),
         Wrong("traversal: residual forgotten", lambda: Parts(target, wide(Honest), WholeAgain(), twice)),
-        Wrong("traversal: siblings re-sorted", lambda: Parts(target, wide(Honest), Resorted(), twice)),
+        Wrong("traversal: siblings re-sorted", lambda: Parts(target, wide(Honest), Resorted(Traversal()), twice)),
         Wrong("traversal: claimed independent", lambda: Parts(target, wide(ClaimedIndependent), Traversal(), twice)),
-        Wrong("merged without its condition", lambda: Parts(target, merging(), Rejection(), chain)),
-        Wrong(
-            "cut to shared tokens, not rescaled",
-            lambda: Parts(target, translated(unscaled, foreign), Rejection(), chain),
-        ),
-        Wrong(
-            "strings written one way only", lambda: Parts(target, translated(bytewise, foreign), Rejection(), Fixed(1))
-        ),
+        Wrong("merged without its condition", lambda: merging(Unconditioned)),
+        Wrong("merged mass counted twice", lambda: merging(Unsubtracted)),
+        Wrong("cut to shared tokens, not rescaled", lambda: renaming(NotRenormalised, foreign)),
+        Wrong("two tokens renamed to one", lambda: renaming(TwoForOne, twofold)),
+        Wrong("strings written one way only", lambda: spelling(OneWay, once)),
+        Wrong("what is left of a string used again", lambda: spelling(Leftover, chain)),
         Wrong("traversal: noise by position", lambda: Parts(target, wide(Honest), Traversal(), chain), PositionNoise),
         *(Wrong(name, build, law=law, sampling=asked) for name, build, law, asked in histories(target, draft)),
     ]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
 from outpace.core.claim import Drawn
-from outpace.core.contracts import Law, Scores, Verdict
-from outpace.core.noise import TARGET, Noise
+from outpace.core.contracts import Law
+from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
-from outpace.law.wrong_drafters import picked
 from outpace.verifiers.block import Block, drafting_laws, node_weights
 from outpace.verifiers.rejection import ACCEPT, RESIDUAL
-from outpace.verifiers.rows import Ends, keys
-from outpace.verifiers.traversal import Place, Traversal
+from outpace.verifiers.rows import Ends, keys, smallest_mass
+from outpace.verifiers.traversal import Place, Traversal, _Drafted, _without
 
 
 class FirstRefusal(Block):
@@ -72,32 +72,17 @@ class WholeAgain(Traversal):
         return law.probs([place.node])[0]
 
 
-class Resorted(Traversal):
-    """Siblings are tried in falling order of p."""
+class LaterWeight(Traversal):
+    """What a refusal leaves of p is computed with the weight that the refusal leaves of the parent."""
 
-    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
-        forest, tokens = tree.forest, tree.tokens.tolist()
-        if not isinstance(tree.claim, Drawn):
-            return super().verify(tree, law, scores, noise)
-        p = law.probs(None)
-        drafted = range(forest.num_rows, len(tree))
-        order = list(range(forest.num_rows))
-        order += sorted(drafted, key=lambda n: (forest.depths[n], -float(p[forest.parents[n], tokens[n]])))
-        verdict = super().verify(picked(tree, tree.claim, order), _Moved(law, order), scores, noise)
-        return Verdict([order[leaf] for leaf in verdict.leaf], verdict.bonus)
-
-
-class _Moved:
-    """The law of a tree whose nodes stand in this order."""
-
-    def __init__(self, law: Law, order: Sequence[int]) -> None:
-        self._law, self._order, self.seconds = law, order, 0.0
-
-    def _back(self, nodes: Sequence[int] | None) -> list[int]:
-        return list(self._order) if nodes is None else [self._order[node] for node in nodes]
-
-    def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
-        return self._law.choose(self._back(nodes), noise, use)
-
-    def probs(self, nodes: Sequence[int] | None) -> Tensor:
-        return self._law.probs(self._back(nodes))
+    def _refuse(self, paths: Sequence[list[Place]], draft: _Drafted, law: Law) -> None:
+        before = [(path[-2], replace(path[-2], refused=list(path[-2].refused))) for path in paths]
+        super()._refuse(paths, draft, law)
+        for place, first in before:
+            if place.weight == 0:  # nothing is left in any case
+                continue
+            first.weight = place.weight
+            left = _without([first], draft)[0]
+            if float(left.sum()) <= smallest_mass(left.dtype):
+                left = law.probs([place.node])[0]
+            place.left, place.value, place.total = left, float(left[draft.tokens[place.child]]), float(left.sum())

@@ -67,10 +67,10 @@ class ArgmaxClaimed(Honest):
 
 
 class TopClaimed(Honest):
-    """The likeliest tokens in falling order, claimed to be draws without replacement."""
+    """The likeliest tokens in falling order, claimed to be draws, with or without replacement."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
-        return grower.add_drawn(at, q, 2, _Argmax(), replace=False)
+        return grower.add_drawn(at, q, 2, _Argmax(), replace=self.replace)
 
 
 class Dropped(Honest):
@@ -95,8 +95,21 @@ class Sorted(Honest):
             return tree
         tokens, forest = tree.tokens.tolist(), tree.forest
         order = list(range(forest.num_rows))
-        order += sorted(range(forest.num_rows, len(tree)), key=lambda n: -float(claim.q[claim.row[n], tokens[n]]))
+        order += sorted(
+            range(forest.num_rows, len(tree)),
+            key=lambda n: self.rank(float(claim.q[claim.row[n], tokens[n]]), tokens[n]),
+        )
         return picked(tree, claim, order)
+
+    def rank(self, belief: float, token: int) -> float:
+        return -belief
+
+
+class Numbered(Sorted):
+    """Siblings drawn without replacement, then put in the order of their numbers."""
+
+    def rank(self, belief: float, token: int) -> float:
+        return token
 
 
 class ClaimedIndependent(Honest):

@@ -1,19 +1,22 @@
-"""Known-wrong ways with several siblings: rules scaled for other draws than were made, paths kept for being likely."""
+"""Known-wrong ways with several siblings: scaled for other draws than were made, put in order, merged, chosen among."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
 
-from outpace.core.claim import Drawn
+from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Plan
+from outpace.core.contracts import Draft, Guarantee, Law, Plan, Scores, Verdict, Verifier, Want
+from outpace.core.noise import TARGET, Noise
 from outpace.core.tree import TokenTree
 from outpace.drafters.beam import beam
 from outpace.drafters.grow import Read
 from outpace.drafters.lm import LM
+from outpace.drafters.together import Together
 from outpace.law.wrong_drafters import Honest, picked
 from outpace.models.toy import Table
 from outpace.verifiers.kseq import KSequential
@@ -52,12 +55,62 @@ class CountedOnce(Honest):
         super().__init__(model, width=2, replace=True)
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
-        claim, tokens, forest = tree.claim, tree.tokens.tolist(), tree.forest
-        if not isinstance(claim, Drawn):
-            return tree
-        first = {(forest.parents[node], tokens[node]): node for node in reversed(range(len(tree)))}
-        roots = range(forest.num_rows)
-        return picked(tree, claim, [*roots, *sorted(set(first.values()) - set(roots))])
+        return _once(tree)
+
+
+class Merged(Together):
+    """Equal tokens of two drafters become one child, claimed to be the first drafter's alone."""
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        draft = super().propose(ctx, plan)
+        return replace(draft, tree=_once(draft.tree))
+
+
+def _once(tree: TokenTree) -> TokenTree:
+    claim, tokens, forest = tree.claim, tree.tokens.tolist(), tree.forest
+    if not isinstance(claim, Drawn):
+        return tree
+    first = {(forest.parents[node], tokens[node]): node for node in reversed(range(len(tree)))}
+    roots = range(forest.num_rows)
+    return picked(tree, claim, [*roots, *sorted(set(first.values()) - set(roots))])
+
+
+class Resorted:
+    """core.contracts.Verifier: a rule that tries siblings in falling order of p."""
+
+    want = Want()
+    accepts: tuple[type[Claim], ...] = (Drawn,)
+    guarantee = Guarantee.EXACT
+
+    def __init__(self, rule: Verifier) -> None:
+        self._rule = rule
+
+    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
+        forest, tokens = tree.forest, tree.tokens.tolist()
+        if not isinstance(tree.claim, Drawn):
+            return self._rule.verify(tree, law, scores, noise)
+        p = law.probs(None)
+        drafted = range(forest.num_rows, len(tree))
+        order = list(range(forest.num_rows))
+        order += sorted(drafted, key=lambda n: (forest.depths[n], -float(p[forest.parents[n], tokens[n]])))
+        verdict = self._rule.verify(picked(tree, tree.claim, order), _Moved(law, order), scores, noise)
+        return Verdict([order[leaf] for leaf in verdict.leaf], verdict.bonus)
+
+
+class _Moved:
+    """The law of a tree whose nodes stand in this order."""
+
+    def __init__(self, law: Law, order: Sequence[int]) -> None:
+        self._law, self._order, self.seconds = law, order, 0.0
+
+    def _back(self, nodes: Sequence[int] | None) -> list[int]:
+        return list(self._order) if nodes is None else [self._order[node] for node in nodes]
+
+    def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
+        return self._law.choose(self._back(nodes), noise, use)
+
+    def probs(self, nodes: Sequence[int] | None) -> Tensor:
+        return self._law.probs(self._back(nodes))
 
 
 def likeliest_kept(model: Table, width: int) -> LM:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,16 @@ def test_a_text_is_cut_as_if_at_once(pairs: dict[str, Foreign], name: str) -> No
             # the first token is read as if it were settled: there must be one
             assert text.extend(part) or settled <= 1, "words of this text are short enough to stay settled"
         assert text.tokens == pair.theirs.cut(TEXT.encode())
+
+
+def test_a_text_that_the_drafts_tokenizer_would_write_otherwise_is_read_as_it_is() -> None:
+    words = Vocabulary.longest_match([b" ", b"a", b"b", b"ab", b" a"])
+    tidy = replace(words, split=lambda text: words.split(text.replace("  ", " ")))
+    text, read = Recut(Foreign(Table(5, order=1), tidy, words)), list[int]()
+    for token in words.cut(b"ab  a b   ab a  b" * 3):
+        text.extend([token])
+        read.append(token)
+        assert words.spell(text.tokens) == words.spell(read)
 
 
 def test_special_tokens_are_read_by_their_role_or_left_out() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
+from outpace.core.claim import Drawn
 from outpace.core.context import Sampling
 from outpace.core.contracts import Law, Parts, Scores, Step
 from outpace.core.noise import KeyedNoise, Noise
@@ -162,3 +163,14 @@ def test_a_rule_for_chains_is_left_out_of_trees() -> None:
     chains = [rule.__class__("chain", rule.keeps, (DISTINCT,), chains_only=True) for rule in RULES[:1]]
     assert suited(chains, DISTINCT, (1, 1)) and not suited(chains, DISTINCT, (2, 1))
     assert not suited(chains, INDEPENDENT, (1, 1))
+
+
+@pytest.mark.parametrize("widths", [(1, 1), (2, 2)], ids=str)
+@pytest.mark.parametrize("drafting", DRAFTING)
+def test_no_rule_writes_to_the_laws_it_reads(drafting: str, widths: tuple[int, ...]) -> None:
+    tree, law, scores = drafted(*pair(1), widths, drafting)
+    assert isinstance(tree.claim, Drawn)
+    p, q = law.probs(None).clone(), tree.claim.q.clone()
+    for rule in suited(RULES, drafting, widths):
+        rule.keeps(tree, law, scores)
+        assert torch.equal(law.probs(None), p) and torch.equal(tree.claim.q, q), rule.name

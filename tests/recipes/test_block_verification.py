@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from outpace.core.context import Sampling
 from outpace.core.contracts import Recipe
 from outpace.law.acceptance import expected_accepted
+from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
+from outpace.law.reference import table_logits
 from outpace.models.toy import Table
 from outpace.recipes.block_verification import block_verification
 from outpace.recipes.speculative_sampling import speculative_sampling
@@ -36,3 +39,14 @@ def test_a_longer_draft_gains_more() -> None:
 
 def test_the_default_block_is_eight_tokens() -> None:
     assert block_verification.options["depth"].default == 8
+
+
+def test_law_is_the_targets_where_blocks_of_different_lengths_are_judged_together() -> None:
+    target, draft = Table(3, seed=1), Table(3, seed=2, order=2)
+    cases = [
+        Case((0, 1, 2), Sampling(temperature=1.0, max_tokens=4)),
+        Case((2,), Sampling(temperature=0.7, max_tokens=3)),
+        Case((1, 1), Sampling(temperature=1.0, max_tokens=2)),
+    ]
+    found = enumerate_laws(lambda: block_verification.build(target, draft=draft), cases)
+    assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND

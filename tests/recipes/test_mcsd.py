@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
 
+import pytest
+import torch
+
+from outpace.core.context import Sampling
+from outpace.core.contracts import Draft
+from outpace.decode import Session
 from outpace.law.acceptance import expected_accepted
+from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
+from outpace.law.reference import table_logits
 from outpace.models.toy import Table
 from outpace.recipes.mcsd import mcsd
 from outpace.recipes.speculative_sampling import speculative_sampling
+from outpace.sampling.law import TargetLaw
 
 
 def accepted(seed: int, **options: object) -> float:
@@ -41,3 +50,41 @@ def test_the_naive_rule_accepts_less(seed: int) -> None:
 
 def test_a_tree_of_any_shape() -> None:
     assert accepted(1, parents=(0, 0)) == pytest.approx(accepted(1, widths=(2,)), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "widths", "replace"),
+    [(3, (2, 2), False), (2, (2, 2), True), (3, (3, 1), False), (2, (3, 1), True), (4, (3,), False), (4, (3,), True)],
+)
+def test_law_is_the_targets_on_wide_and_deep_trees(vocab: int, widths: tuple[int, ...], replace: bool) -> None:
+    # with four tokens something is left after two refusals, so that the third law matters too
+    target, draft = Table(vocab, seed=1), Table(vocab, seed=2, order=2)
+    cases = [Case((0, 1, 1), Sampling(temperature=1.0, max_tokens=len(widths) + 1))]
+    found = enumerate_laws(lambda: mcsd.build(target, draft=draft, widths=widths, replace=replace), cases)
+    assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
+
+
+def drafted(temperature: float, **options: object) -> Draft:
+    """The first draft after the token 0."""
+    parts = mcsd.build(Table(8, seed=1), draft=Table(8, seed=2, order=2), **options)
+    sampling = Sampling(temperature=temperature, max_tokens=9, seed=3)
+    return next(iter(Session(parts, [torch.tensor([0])], [sampling], TargetLaw).steps())).draft
+
+
+def test_the_default_tree_takes_one_forward_of_the_draft_a_level() -> None:
+    draft = drafted(1.0)
+    assert len(draft.tree) == 1 + 4 + 8 + 16 and draft.forwards == 3
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_at_temperature_zero_the_likeliest_are_chosen_and_differ(replace: bool) -> None:
+    tree = drafted(0.0, replace=replace).tree
+    assert tree.claim is None
+    model, tokens = Table(8, seed=2, order=2), tree.tokens.tolist()
+
+    def best(text: Sequence[int], width: int) -> list[int]:
+        return model.logits[model.state(text)].topk(width).indices.tolist()
+
+    for node, children in enumerate(tree.forest.children):
+        path = [tokens[each] for each in tree.forest.path(node)]
+        assert [tokens[child] for child in children] == (best(path, len(children)) if children else [])

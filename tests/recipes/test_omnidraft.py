@@ -90,6 +90,20 @@ def test_merging_keeps_more_where_the_target_says_it_in_one_token(seed: int) -> 
     assert merged > expected_accepted(lambda: tli.build(target, draft=foreign, depth=2), 2, (0, 2, 3))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_more_was_met_the_more_is_kept(seed: int) -> None:
+    target, foreign = Table(4, seed=seed, order=1), pair(Table(2, seed=seed + 9, order=1), [b"a", b"b"])
+    target.logits[:, 2] += 2.0
+    # texts of as many tokens and letters that end alike: ba a ba without ab, a ab ba with it
+    found = [
+        expected_accepted(lambda o=online: omnidraft.build(target, draft=foreign, depth=2, online=o), 2, prompt)
+        for prompt in ((3, 0, 3), (0, 2, 3))
+        for online in (True, False)
+    ]
+    before, everything, after, same = found
+    assert before < after and after == pytest.approx(same, abs=1e-12) and everything == pytest.approx(same, abs=1e-12)
+
+
 def test_only_pairs_of_tokens_that_were_met_are_known() -> None:
     pairs = Pairs(pair(Table(2), [b"a", b"b"], [b"a", b"b", b"ab", b"ba", b"aba", b"ab"]))
     assert pairs.after == {} and not pairs.firsts.any()

@@ -6,15 +6,18 @@ import pytest
 import torch
 
 from outpace.core.claim import Drawn
+from outpace.core.context import Sampling
 from outpace.core.contracts import Verdict
 from outpace.core.grower import Grower
 from outpace.core.noise import KeyedNoise
+from outpace.decode import Session
 from outpace.drafters.greedy_last import greedy_last
 from outpace.law.acceptance import expected_accepted
 from outpace.models.toy import Table
 from outpace.recipes.mcsd import mcsd
 from outpace.recipes.optimal_mdsd import optimal_mdsd
 from outpace.recipes.speculative_sampling import speculative_sampling
+from outpace.sampling.law import TargetLaw
 from outpace.verifiers.bound import Draws, acceptance_bound
 from outpace.verifiers.rejection import Rejection
 
@@ -90,6 +93,16 @@ def test_nothing_is_drawn_where_nothing_is_left() -> None:
     tree = grown(torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]]), [3, 3]).tree()
     assert [len(below) for below in tree.forest.children[:2]] == [2, 1]
     assert tree.claim is None
+
+
+def test_the_default_tree_has_one_chosen_and_one_drawn_child_a_node() -> None:
+    parts = optimal_mdsd.build(Table(6, seed=1), draft=Table(6, seed=2, order=2))
+    session = Session(parts, [torch.tensor([0])], [Sampling(temperature=1.0, max_tokens=9, seed=1)], TargetLaw)
+    draft = next(iter(session.steps())).draft
+    claim, forest = draft.tree.claim, draft.tree.forest
+    assert isinstance(claim, Drawn) and draft.forwards == 4 and len(draft.tree) == 1 + 30
+    for children in forest.children:
+        assert [claim.row[child] >= 0 for child in children] in ([], [False, True])
 
 
 class Laws:

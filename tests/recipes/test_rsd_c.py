@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from outpace.core.context import Sampling
+from outpace.decode import Session
 from outpace.law.acceptance import expected_accepted
+from outpace.law.enumerate import Branch, EnumeratedNoise
 from outpace.models.toy import Table
 from outpace.recipes.mcsd import mcsd
 from outpace.recipes.rsd_c import rsd_c
+from outpace.sampling.law import TargetLaw
 
 BUDGET = 30  # draft nodes
 
@@ -39,3 +44,27 @@ def test_the_default_tree_spends_the_budget() -> None:
         level *= width
         nodes += level
     assert nodes == BUDGET
+
+
+def test_children_are_different_and_come_in_the_order_of_perturbed_scores() -> None:
+    # the largest of log q plus Gumbel noise is a draw from q, the next one a draw from what is left of q
+    target, draft = Table(4, seed=1, order=1), Table(4, seed=2, order=1)
+    q = draft.logits[draft.state((0,))].softmax(0).tolist()
+    found: dict[tuple[int, ...], float] = {}
+    pending = [Branch((), 0)]
+    while pending:
+        branch = pending.pop()
+
+        def noise(seeds: object, turns: list[int], lengths: list[int], branch: Branch = branch) -> EnumeratedNoise:
+            return EnumeratedNoise([branch], turns, lengths)
+
+        parts = rsd_c.build(target, draft=draft, widths=(3,))
+        sampling = [Sampling(temperature=1.0, max_tokens=2)]
+        step = next(iter(Session(parts, [torch.tensor([0])], sampling, TargetLaw, noise=noise).steps()))
+        children = tuple(step.draft.tree.tokens[1:].tolist())
+        found[children] = found.get(children, 0.0) + branch.chance
+        pending += [Branch(script, 0) for script in branch.left_open]
+    assert len(found) == 24
+    for children, chance in found.items():
+        first, second, third = (q[token] for token in children)
+        assert chance == pytest.approx(first * second / (1 - first) * third / (1 - first - second), abs=1e-12)

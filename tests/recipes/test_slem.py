@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import normalizers
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.context import Sampling
@@ -33,10 +35,13 @@ def test_equal_tokenizers_give_matching_of_the_same_drafts(seed: int) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("theirs", ["small", "piece"])
+@pytest.mark.parametrize("theirs", ["small", "piece", "lower case"])
 def test_the_text_is_that_of_plain_decoding(tokenizers: Any, theirs: str, temperature: float) -> None:
     ours = tokenizers.byte_level(460)
-    other = tokenizers.byte_level(290) if theirs == "small" else tokenizers.sentence_piece()
+    other = tokenizers.sentence_piece() if theirs == "piece" else tokenizers.byte_level(290)
+    if theirs == "lower case":  # no tokens spell what they were cut from
+        for each in (ours, other):
+            each.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     # random laws write half characters, bytes that are none, and the end token in the middle
     target, model = Table(len(ours), seed=1, order=1, spread=4), Table(len(other), seed=2, order=1, spread=4)
     foreign = Foreign(model, Vocabulary.of(other, len(other)), Vocabulary.of(ours, len(ours)))
@@ -66,6 +71,39 @@ def test_a_draft_is_cut_with_what_stands_before_it() -> None:
     assert rewritten(foreign, [3], [0, 1, 2, 3, 0, 4, 5]) == [2, 3]
     # the target has ended a token within the word, and goes on from there
     assert rewritten(foreign, [3, 0], [2, 3, 0, 4, 5]) == [1, 3]
+
+
+@pytest.mark.parametrize("habit", ["lower case", "no spaces at the ends", "tidied spaces"])
+def test_a_draft_goes_on_from_a_text_that_a_tokenizer_would_write_otherwise(tokenizers: Any, habit: str) -> None:
+    ours, theirs = tokenizers.byte_level(460), tokenizers.byte_level(290)
+    for each in (ours, theirs):
+        if habit == "tidied spaces":
+            each.clean_up_tokenization_spaces = True
+        else:
+            kind = normalizers.Lowercase() if habit == "lower case" else normalizers.Strip(right=False)
+            each.backend_tokenizer.normalizer = kind
+    words = Vocabulary.of(theirs, len(theirs)), Vocabulary.of(ours, len(ours))
+    foreign = Foreign(Table(len(theirs), order=1), *words)
+    before = [foreign.ours.ids[bytes([byte])] for byte in b"  K . Pop"]
+    drafted = foreign.theirs.cut(b"s , one .")
+    assert foreign.ours.spell(rewritten(foreign, before, drafted)) == b"s , one ."
+
+
+def test_what_is_cut_anew_does_not_grow_with_the_text() -> None:
+    words, sizes = Vocabulary.longest_match([*LETTERS, b"ab", b"bca", b" "]), list[int]()
+
+    def split(text: str) -> Sequence[int]:
+        sizes.append(len(text))
+        return words.split(text)
+
+    counted = replace(words, split=split)
+    target, model = Table(6, seed=1, order=2), Table(6, seed=2, order=2)
+    parts = slem.build(target, draft=Foreign(model, counted, counted), heuristic=False)
+    most = []
+    for length in (50, 400):
+        texts(parts, [(0, 1)], [Sampling(temperature=1.0, max_tokens=length, seed=1)])
+        most.append(max(sizes))
+    assert most[1] <= 1.5 * most[0]
 
 
 def test_a_draft_that_ends_within_a_character_loses_that_part() -> None:

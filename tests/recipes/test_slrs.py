@@ -14,8 +14,11 @@ from outpace.core.context import Sampling
 from outpace.core.contracts import Parts
 from outpace.decode import Session
 from outpace.law.acceptance import expected_accepted
+from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
+from outpace.law.reference import table_logits
 from outpace.models.toy import Table
 from outpace.models.vocabulary import END, Foreign, Vocabulary
+from outpace.recipes.slem import slem
 from outpace.recipes.slrs import slrs
 from outpace.sampling.law import TargetLaw
 
@@ -96,6 +99,21 @@ def test_a_token_is_kept_with_the_overlap_of_the_laws(seed: int) -> None:
     overlap = float(torch.minimum(p, claimed(slrs.build(target, draft=foreign))).sum())
     kept = expected_accepted(lambda: slrs.build(target, draft=foreign), 1, PROMPT)
     assert kept == pytest.approx(overlap, abs=1e-12)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_law_is_the_targets_when_the_draft_writes_letters(depth: int) -> None:
+    target, foreign = Table(4, seed=1, order=2), pair(Table(2, seed=2, order=2), [b"a", b"b"])
+    cases = [Case(PROMPT, Sampling(temperature=1.0, max_tokens=3)), Case((1,), Sampling(temperature=0.7, max_tokens=2))]
+    found = enumerate_laws(lambda: slrs.build(target, draft=foreign, depth=depth), cases)
+    assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_is_kept_than_by_matching_what_the_draft_wrote(seed: int) -> None:
+    target, foreign = Table(4, seed=seed, order=2), pair(Table(2, seed=seed + 20, order=2), [b"a", b"b"])
+    matched = expected_accepted(lambda: slem.build(target, draft=foreign, depth=2), 2, PROMPT)
+    assert expected_accepted(lambda: slrs.build(target, draft=foreign, depth=2), 2, PROMPT) > matched
 
 
 def test_with_one_vocabulary_of_letters_the_law_is_the_drafts() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.contracts import Parts
-from outpace.core.tree import Shape
+from outpace.core.context import Sampling
+from outpace.core.contracts import Parts, Verifier
 from outpace.drafters.lm import LM
 from outpace.drafters.together import Together
 from outpace.law.acceptance import expected_accepted
+from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
+from outpace.law.reference import table_logits
 from outpace.models.toy import Table
 from outpace.recipes.specinfer import specinfer
 from outpace.verifiers.match import Match
+from outpace.verifiers.rejection import Rejection
 
 TARGET = Table(3, seed=1, order=2)
 DRAFTS = (Table(3, seed=2, order=2), Table(3, seed=3, order=1))
@@ -27,9 +30,17 @@ def test_two_drafters_accept_more_than_their_average() -> None:
     assert accepted(*DRAFTS) > sum(alone) / 2
 
 
+def beside(verifier: Verifier, *drafts: Table) -> float:
+    """What this verifier accepts of one token of each drafter."""
+    drafter = Together([LM(draft, replace=True) for draft in drafts])
+    return expected_accepted(lambda: Parts(TARGET, drafter, verifier, Fixed(1)), 1)
+
+
 def test_any_acceptance_is_at_least_that_of_the_drafter_tested_first() -> None:
-    # the order is random: half the time each drafter comes first, and the other can only add
-    assert accepted(*DRAFTS) >= min(accepted(draft) for draft in DRAFTS)
+    orders = DRAFTS, DRAFTS[::-1]
+    fixed = [beside(Rejection(), *drafts) for drafts in orders]
+    assert all(found > accepted(drafts[0]) for found, drafts in zip(fixed, orders, strict=True))
+    assert accepted(*DRAFTS) == pytest.approx(sum(fixed) / 2, abs=1e-12)
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
@@ -38,11 +49,7 @@ def test_the_same_drafter_twice_is_two_independent_draws(draft: Table) -> None:
 
 
 def test_matching_the_same_trees_accepts_less() -> None:
-    def matched() -> Parts:
-        drafter = Together([LM(draft, replace=True) for draft in DRAFTS])
-        return Parts(TARGET, drafter, Match(), Fixed(Shape.branching((1,))))
-
-    assert expected_accepted(matched, 1) < accepted(*DRAFTS)
+    assert beside(Match(), *DRAFTS) < accepted(*DRAFTS)
 
 
 def test_equal_tokens_of_two_drafters_stay_two_candidates() -> None:
@@ -53,3 +60,11 @@ def test_equal_tokens_of_two_drafters_stay_two_candidates() -> None:
 
 def test_the_default_tree_branches_at_the_third_token() -> None:
     assert specinfer.options["widths"].default == (1, 1, 3, 1, 1, 1, 1, 1)
+
+
+def test_law_is_the_targets_when_two_drafters_draft_two_tokens_each() -> None:
+    # of two tokens many are drafted twice
+    target, *drafts = Table(2, seed=1), Table(2, seed=2, order=2), Table(2, seed=3, order=1)
+    cases = [Case((0, 1), Sampling(temperature=1.0, max_tokens=3))]
+    found = enumerate_laws(lambda: specinfer.build(target, drafts=drafts, widths=(1, 1)), cases)
+    assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from outpace.core.context import Sampling
 from outpace.law.acceptance import expected_accepted
+from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
+from outpace.law.reference import table_logits
+from outpace.law.texts import texts
 from outpace.models.toy import Table
 from outpace.models.vocabulary import Foreign, Vocabulary
 from outpace.recipes.slem import slem
@@ -31,6 +35,25 @@ def test_acceptance_is_the_overlap_on_shared_tokens() -> None:
     foreign = pair(model, [b"c", b"d", b"a"], [b"a", b"b", b"c"])
     found = expected_accepted(lambda: tli.build(target, draft=foreign, depth=1), 1)
     assert found == pytest.approx(0.5 + 0.1, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_is_kept_than_of_drafts_that_may_hold_any_token(seed: int) -> None:
+    target, model = Table(4, seed=seed, order=2), Table(4, seed=seed + 50, order=2)
+    foreign = pair(model, [b"c", b"x", b"a", b"d"], LETTERS)
+    p = target.logits[target.state((0,))].softmax(0)
+    q = model.logits[model.state(foreign.translated(0))].softmax(0)
+    own, twin = foreign.shared
+    naive = float(torch.minimum(p[twin], q[own]).sum())  # a token that the target lacks is refused
+    assert expected_accepted(lambda: tli.build(target, draft=foreign, depth=1), 1) > naive
+
+
+def test_law_is_the_targets_when_two_tokens_spell_the_same() -> None:
+    target = Table(3, seed=1, order=2)
+    foreign = pair(Table(4, seed=2, order=2), [b"b", b"a", b"b", b"x"], LETTERS[:3])
+    cases = [Case((0, 1), Sampling(temperature=1.0, max_tokens=3))]
+    found = enumerate_laws(lambda: tli.build(target, draft=foreign, depth=2), cases)
+    assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -65,9 +88,6 @@ def test_single_precision_laws_that_nearly_agree_leave_no_negative_mass() -> Non
     target.logits = target.logits.bfloat16().float()
     model.logits = target.logits + 1e-6 * torch.randn_like(target.logits)
     letters = [bytes([33 + index]) for index in range(64)]
-    from outpace.core.context import Sampling
-    from outpace.law.texts import texts
-
     sampling = [Sampling(temperature=1.0, max_tokens=30, seed=seed) for seed in range(16)]
     found = texts(tli.build(target, draft=pair(model, letters, letters)), [(1, 2)] * 16, sampling)
     assert all(len(text) == 30 for text in found)

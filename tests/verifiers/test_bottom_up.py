@@ -117,7 +117,6 @@ class ChosenBelow(Honest):
 TARGET_MODEL, DRAFT, OTHER = Table(3, seed=1), Table(3, seed=2, order=2), Table(3, seed=3, order=1)
 DRAFTERS = {
     "two levels of two": (lambda: LM(DRAFT), (2, 2)),
-    "independent, two levels": (lambda: LM(DRAFT, replace=True), (2, 1)),
     "two drafters": (lambda: Together([LM(DRAFT, replace=True), LM(OTHER)]), (1, 1)),
     "chosen beside drawn": (lambda: Mixed(DRAFT), (1, 1)),
     "chosen beside listed": (lambda: Mixed(DRAFT, listed=True), (1, 1)),
