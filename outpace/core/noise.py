@@ -72,6 +72,7 @@ class Chooser:
 
 
 _MASK = (1 << 64) - 1
+WIDE, BLOCK = 1 << 15, 512  # options from which a choice is made in two steps on a CPU, and those of one block
 
 
 def _mix(value: int) -> int:
@@ -117,9 +118,11 @@ class KeyedNoise(Chooser):
         return [(_mix(base[row] ^ _mix(use + node)) >> 11) * 2.0**-53 for row, node in pairs]
 
     def choose(self, probs: Tensor, key: Key) -> Tensor:
+        uniform = self.uniforms(key)
+        if probs.shape[1] >= WIDE and probs.device.type == "cpu":
+            return _choose_wide(probs, uniform)
         # summed in float64: in float32 a large vocabulary would lose its rare tokens to rounding
         cumulative = probs.cumsum(-1, dtype=torch.float64)
-        uniform = self.uniforms(key)
         if len(uniform) == 1:
             row = cumulative[0]
             if row.device.type == "cpu":  # a number on the host is cheaper there, and waits for the device elsewhere
@@ -141,6 +144,28 @@ class KeyedNoise(Chooser):
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
         return [uniform < chance for uniform, chance in zip(self.uniforms(key), accept, strict=True)]
+
+
+def _choose_wide(probs: Tensor, uniform: Sequence[float]) -> Tensor:  # (M, K), (M,) -> (M,)
+    """First the block of options, then the option in it: a running sum over all would be written out in float64."""
+    whole = probs.shape[1] // BLOCK * BLOCK
+    parts = [probs[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1, dtype=torch.float64)]
+    if whole < probs.shape[1]:
+        parts.append(probs[:, whole:].sum(-1, keepdim=True, dtype=torch.float64))
+    chosen = []
+    for law, sums, number in zip(probs, torch.cat(parts, 1).cumsum(-1), uniform, strict=True):
+        point = sums[-1].item() * number
+        block = _place(sums, point)
+        first = BLOCK * block
+        inside = law[first : first + BLOCK].cumsum(0, dtype=torch.float64)
+        chosen.append(first + _place(inside, point - (sums[block - 1].item() if block else 0.0)))
+    return torch.tensor(chosen)
+
+
+def _place(cumulative: Tensor, point: float) -> int:
+    """The first sum beyond the point; at rounding's end the last that adds anything."""
+    at = int(torch.searchsorted(cumulative, point, right=True))
+    return at if at < len(cumulative) else int(torch.searchsorted(cumulative, cumulative[-1].item()))
 
 
 def _without_replacement(cumulative: Tensor, uniform: list[list[float]]) -> Tensor | None:  # (M, K), k × (M,) -> (M, k)

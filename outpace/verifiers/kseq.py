@@ -147,11 +147,12 @@ def least_rho(
     the search ends at a difference of `slack`.
     """
     enough = max(slack, 8 * torch.finfo(p.dtype).eps)
-    overlaps = _overlap(p, q, [1.0] * len(num))
+    scratch = torch.empty_like(p)
+    overlaps = _overlap(p, q, [1.0] * len(num), scratch)
     searches = [_Search(overlap, k, enough) for overlap, k in zip(overlaps, num, strict=True)]
     while any(search.found is None for search in searches):
         tried = [search.next() for search in searches]
-        for search, overlap in zip(searches, _overlap(p, q, tried), strict=True):
+        for search, overlap in zip(searches, _overlap(p, q, tried, scratch), strict=True):
             search.tell(overlap)
     return [search.found for search in searches if search.found is not None]
 
@@ -221,10 +222,10 @@ def _excess(rho: float, overlap: float, k: int) -> float:
     return overlap - any_accepted(overlap / rho, k)
 
 
-def _overlap(p: Tensor, q: Tensor, rho: Sequence[float]) -> list[float]:
-    """Sum of min(p, rho q) in each row."""
-    scaled = q * rho[0] if len(rho) == 1 else q * p.new_tensor(rho)[:, None]
-    return torch.minimum(p, scaled, out=scaled).sum(-1).clamp_(max=1).tolist()
+def _overlap(p: Tensor, q: Tensor, rho: Sequence[float], scratch: Tensor) -> list[float]:
+    """Sum of min(p, rho q) in each row; the same (R, V) of scratch for every rho saves asking for new memory."""
+    scaled = torch.mul(q, rho[0] if len(rho) == 1 else p.new_tensor(rho)[:, None], out=scratch)
+    return torch.minimum(p, scaled, out=scratch).sum(-1).clamp_(max=1).tolist()
 
 
 def _groups(drawn: Sequence[int], claim: Drawn) -> list[Group]:

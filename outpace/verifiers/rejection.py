@@ -89,7 +89,10 @@ def residual(p: Tensor, q: Tensor, otherwise: Tensor) -> Tensor:  # (M, V) each 
     left = (p - q).clamp_(min=0)
     mass = left.sum(-1, keepdim=True)
     # a refusal proves that mass was left: too little is the work of rounding
-    return torch.where(mass > smallest_mass(p.dtype), left / mass, otherwise)
+    enough = mass > smallest_mass(p.dtype)
+    if left.device.type == "cpu" and bool(enough.all()):  # elsewhere asking would wait for the device
+        return left.div_(mass)
+    return torch.where(enough, left / mass, otherwise)
 
 
 def _law_of(child: int, claim: Drawn, refused: dict[int, list[int]], vocabulary: int) -> Tensor:  # (V,)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
+from outpace.core import noise
 from outpace.core.noise import Chooser, Key, KeyedNoise, apart
 
 LAW = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
@@ -18,8 +19,7 @@ def key(nodes: Sequence[int], use: str = "draft", draw: int = 0) -> Key:
 
 
 def test_choices_follow_the_law_and_skip_what_has_none() -> None:
-    noise = KeyedNoise([3], [1], [10])
-    chosen = noise.choose(LAW.expand(20_000, -1), key(range(20_000)))
+    chosen = KeyedNoise([3], [1], [10]).choose(LAW.expand(20_000, -1), key(range(20_000)))
     counts = torch.bincount(chosen, minlength=4)
     assert counts[1] == 0
     assert chisquare(counts[[0, 2, 3]], LAW[[0, 2, 3]] * 20_000).pvalue > 1e-6
@@ -102,3 +102,35 @@ def test_the_largest_uniform_still_gives_a_possible_option(dtype: torch.dtype, r
         law = torch.rand(rows, 9, generator=generator, dtype=dtype).softmax(-1)
         law[:, -3:] = 0
         assert Edge([0], [1], [1]).choose(law, key(range(rows))).tolist() == [5] * rows
+
+
+@pytest.mark.parametrize("size", [noise.WIDE, noise.WIDE + 77])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_vocabularies_choose_the_same_in_two_steps(
+    size: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(size)
+    probs = (torch.randn(60, size, dtype=dtype, generator=generator) * 4).softmax(-1)
+    probs[:20, torch.randperm(size, generator=generator)[: size - 9]] = 0  # whole blocks without any mass
+    probs[20] = 0
+    probs[20, -1] = 1.0
+    probs[21] *= 7  # weights need not sum to one
+    keyed = KeyedNoise([3] * 60, [1] * 60, [5] * 60)
+    rows = list(range(60))
+    all_rows = Key(rows, rows, rows, "draft")
+    found = keyed.choose(probs, all_rows)
+    assert bool((probs.gather(1, found[:, None]) > 0).all())
+    alone = [keyed.choose(probs[row : row + 1], Key([row], [row], [row], "draft")) for row in rows]
+    assert torch.equal(torch.cat(alone), found)
+    monkeypatch.setattr(noise, "WIDE", 1 << 30)
+    assert torch.equal(keyed.choose(probs, all_rows), found)
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
+def test_the_ends_of_a_large_vocabulary_are_possible_options(uniform: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KeyedNoise, "uniforms", lambda self, key, draw=0: [uniform] * len(key.rows))
+    probs = torch.zeros(2, noise.WIDE)
+    probs[0, 700:900] = 0.1
+    probs[1, [3, -600]] = 0.3
+    found = KeyedNoise([1, 2], [1, 1], [1, 1]).choose(probs, Key([0, 1], [0, 0], [0, 0], "draft")).tolist()
+    assert found == ([700, 3] if uniform == 0 else [899, noise.WIDE - 600])
