@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outpace.core.contracts import Recipe
+from outpace.models.names import ZOO
 from outpace.recipes import wants_foreign
 
 PLAIN = "autoregressive"
@@ -45,7 +46,7 @@ def parse_methods(text: str) -> list[Method]:
             piece = first
         elif not methods:
             raise ValueError(f"{piece!r} is an option without a method: write name:option=value")
-        for option in split_outside(piece, ":"):
+        for option in split_options(piece):
             key, equals, value = option.partition("=")
             if not equals:
                 raise ValueError(f"{option!r} is no option: write name:option=value")
@@ -54,6 +55,17 @@ def parse_methods(text: str) -> list[Method]:
     if not methods:
         raise ValueError("no method was named")
     return methods
+
+
+def split_options(text: str) -> list[str]:
+    """Split at colons, but for the one in the name of a model of the package, as in draft=zoo:draft."""
+    pieces: list[str] = []
+    for piece in split_outside(text, ":"):
+        if pieces and pieces[-1].endswith("=" + ZOO.removesuffix(":")):
+            pieces[-1] += f":{piece}"
+        else:
+            pieces.append(piece)
+    return pieces
 
 
 def split_outside(text: str, separator: str) -> list[str]:

@@ -16,6 +16,13 @@ def test_names_and_options_are_read() -> None:
     ]
 
 
+def test_the_colon_of_a_model_of_the_package_is_part_of_its_name() -> None:
+    assert parse_methods("slrs:draft=zoo:draft-bytes:depth=2,tli") == [
+        Method("slrs", {"draft": "zoo:draft-bytes", "depth": 2}),
+        Method("tli"),
+    ]
+
+
 def test_a_label_names_the_options() -> None:
     (method,) = parse_methods("mcsd:widths=(4, 2)")
     assert method.label == "mcsd:widths=(4,2)"
