@@ -61,11 +61,11 @@ class Session:
         self._seconds: dict[str, float] = {}
         self._clock = perf_counter()
 
+    @torch.inference_mode()  # on while a step is made, off between two of them: a `with` would stay on there
     def steps(self) -> Iterator[Step]:
         """Read the prompts, then run the recipe's schedule to the end."""
-        with torch.inference_mode():
-            yield from self._prefill()
-            yield from (self.parts.schedule or sequential)(self)
+        yield from self._prefill()
+        yield from (self.parts.schedule or sequential)(self)
 
     def output(self, slot: int) -> list[int]:
         """The tokens emitted in this slot so far."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -84,7 +84,7 @@ class Run:
             done=self._done if settings.stop else None,
         )
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Generator[Piece, None, None]:
         for step in self._session.steps():
             yield from self._pieces(step)
 
@@ -139,8 +139,6 @@ class Run:
 
     def _result(self, slot: int, now: float) -> Result:
         writer, tokens = self._writers[slot], self._tokens[slot]
-        if writer:
-            writer.finish()
         reason, why = None, None
         if writer and writer.stopped is not None:
             reason, why = "stop", writer.stopped
