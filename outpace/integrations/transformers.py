@@ -71,7 +71,7 @@ class Decoder:
     options: dict[str, Any]
     streamer: Any = None
     asked: Sampling = PLAIN  # what generate() has no name for
-    _loaded: dict[str, HFTarget] = field(default_factory=dict[str, HFTarget])
+    _loaded: dict[tuple[str, torch.device], HFTarget] = field(default_factory=dict)
 
     def __call__(
         self,
@@ -100,7 +100,7 @@ class Decoder:
         room = (generation_config.max_length or 0) - input_ids.shape[1]
         with ExitStack() as stack:
             target = stack.enter_context(HFTarget(model))
-            options = configure(self.recipe, target, self.options, lambda value: self._open(value, stack))
+            options = configure(self.recipe, target, self.options, lambda value: self._open(value, target.device, stack))
             session = Session(
                 self.recipe(target, **options),
                 rows.prompts,
@@ -118,15 +118,15 @@ class Decoder:
             return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
         return sequences
 
-    def _open(self, value: Any, stack: ExitStack) -> HFTarget:
+    def _open(self, value: Any, device: torch.device, stack: ExitStack) -> HFTarget:
         if isinstance(value, HFTarget):
             return value
         if isinstance(value, PreTrainedModel):
             return stack.enter_context(HFTarget(value))
         if isinstance(value, str | Path):
-            if str(value) not in self._loaded:
-                self._loaded[str(value)] = load(resolve(str(value)))[0]
-            return self._loaded[str(value)]
+            if (key := (str(value), device)) not in self._loaded:
+                self._loaded[key] = load(resolve(str(value)), device=device)[0]
+            return self._loaded[key]
         if isinstance(target := getattr(value, "target", None), HFTarget):
             return target
         raise ValueError(f"a {type(value).__name__} is no draft model: give a transformers model, a folder or a name")
