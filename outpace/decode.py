@@ -16,6 +16,8 @@ from outpace.core.contracts import Draft, Law, Parts, Prompt, Scores, Step, Verd
 from outpace.core.noise import KeyedNoise, Noise
 from outpace.core.tree import TokenTree
 
+NODES = 256  # of one row's tree, for which the cache has room from the start
+
 
 def sequential(session: Session) -> Iterator[Step]:
     """Draft, verify, commit, until every row is done."""
@@ -45,17 +47,15 @@ class Session:
         *,
         noise: Callable[[Sequence[int], Sequence[int], Sequence[int]], Noise] = KeyedNoise,
         done: Callable[[int, Tensor], bool] | None = None,  # (slot, its tokens) -> stop here; asked after every commit
-        reserve: int = 256,  # most nodes of one row's tree, so that drafts always fit the cache
     ) -> None:
         self.parts, self.sampling, self.law, self._noise, self._done = parts, sampling, law, noise, done
         self.lengths = [len(prompt) for prompt in prompts]
         self.prompt_lengths = tuple(self.lengths)
-        ends = [length + s.max_tokens for length, s in zip(self.lengths, sampling, strict=True)]
-        self._ends = ends
-        self.history = torch.zeros(len(prompts), max(ends), dtype=torch.int64)
+        self._ends = [length + s.max_tokens for length, s in zip(self.lengths, sampling, strict=True)]
+        self.history = torch.zeros(len(prompts), max(self._ends), dtype=torch.int64)
         for slot, prompt in enumerate(prompts):
             self.history[slot, : len(prompt)] = prompt
-        self.cache = parts.target.open(len(prompts), max(ends) + reserve)
+        self.cache = parts.target.open(len(prompts), max(self._ends) + NODES)
         self.rows = list(range(len(prompts)))
         self._turns = [0] * len(prompts)
         self._seconds: dict[str, float] = {}

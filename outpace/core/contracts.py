@@ -134,7 +134,7 @@ class Cache(Protocol):
     """What a target has read of each sequence."""
 
     lengths: list[int]  # per slot, on the host: tokens read and kept
-    capacity: int  # most tokens a slot can hold, provisional nodes included
+    capacity: int  # tokens for which a slot has room, provisional nodes included; a larger draft makes more
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         """Keep the path from each root to its leaf, forget the other nodes. A leaf of -1 keeps nothing of that row."""
@@ -152,7 +152,7 @@ class Target(Protocol):
     chains_only: bool  # it cannot tell siblings apart (biases that follow the slot instead of the position)
 
     def open(self, slots: int, capacity: int) -> Cache:
-        """A cache for this many sequences of at most `capacity` tokens each, provisional nodes included."""
+        """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
         ...
 
     def prefill(
