@@ -90,7 +90,9 @@ class SlotCache:
         if last is tree:
             return read
         same = slots == self.slots and tree.forest.parents[:read] == last.forest.parents[:read]
-        if not same or not torch.equal(tree.tokens[:read], last.tokens if len(last) == read else last.tokens[:read]):
+        # roots alone are on the host, what has grown from them is where the drafter's model is
+        known = last.tokens[:read].to(tree.tokens.device)
+        if not same or not torch.equal(tree.tokens[:read], known):
             raise ValueError(
                 "the cache holds nodes of another tree: commit that tree first (with leaf -1 to keep nothing of it)"
             )
