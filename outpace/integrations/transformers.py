@@ -100,7 +100,7 @@ class Decoder:
         room = (generation_config.max_length or 0) - input_ids.shape[1]
         with ExitStack() as stack:
             target = stack.enter_context(HFTarget(model))
-            options = configure(self.recipe, target, self.options, lambda value: self._open(value, target.device, stack))
+            options = configure(self.recipe, target, self.options, lambda value: self._open(value, target, stack))
             session = Session(
                 self.recipe(target, **options),
                 rows.prompts,
@@ -118,17 +118,17 @@ class Decoder:
             return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
         return sequences
 
-    def _open(self, value: Any, device: torch.device, stack: ExitStack) -> HFTarget:
+    def _open(self, value: Any, target: HFTarget, stack: ExitStack) -> HFTarget:
         if isinstance(value, HFTarget):
             return value
         if isinstance(value, PreTrainedModel):
             return stack.enter_context(HFTarget(value))
         if isinstance(value, str | Path):
-            if (key := (str(value), device)) not in self._loaded:
-                self._loaded[key] = load(resolve(str(value)), device=device)[0]
+            if (key := (str(value), target.device)) not in self._loaded:
+                self._loaded[key] = load(resolve(str(value)), device=target.device)[0]
             return self._loaded[key]
-        if isinstance(target := getattr(value, "target", None), HFTarget):
-            return target
+        if isinstance(other := getattr(value, "target", None), HFTarget):
+            return other
         raise ValueError(f"a {type(value).__name__} is no draft model: give a transformers model, a folder or a name")
 
 
