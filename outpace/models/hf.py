@@ -104,7 +104,8 @@ class HFTarget:
             raise ValueError(f"slot {used[0]} is in use: release it before reading a new prompt into it")
         found = self._keep(pieces, slots, cache, want)
         forest = Forest.chain(tuple(len(tokens) - 1 for tokens in pieces))
-        order = None if len(pieces) == 1 else layout_of(forest, 0).places
+        # the layout of a forest is kept, which prompts are too large for
+        order = None if len(pieces) == 1 else torch.tensor([node for row in forest.nodes for node in row]).argsort()
         tokens = torch.cat(pieces)
         tree = TokenTree(tokens if order is None else tokens[order], forest)
         return tree, found.scores(0, order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 
 import pytest
 import torch
@@ -141,6 +142,15 @@ def test_a_tree_already_read_costs_nothing(tiny):
     target.score(tree, (0,), cache)
     again = target.score(tree, (0,), cache)
     assert again.first == len(tree) and again.logits.shape == (0, target.vocab)
+
+
+def test_nothing_of_a_prompt_is_kept_but_its_keys_and_values(tiny):
+    target = HFTarget(tiny("llama"))
+    tree, scores = target.prefill([Prompt(some(90)), Prompt(some(80))], (0, 1), target.open(2, 96), Want())
+    assert [tree.tokens[list(nodes)].tolist() for nodes in tree.forest.nodes] == [some(89).tolist(), some(79).tolist()]
+    kept = weakref.ref(tree.forest)
+    del tree, scores
+    assert kept() is None
 
 
 def test_a_cache_grows_with_a_draft_that_is_larger(tiny):
