@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from outpace.core.claim import Claim, merge_claims
+from outpace.core.claim import Claim
 
 LONGEST = 64  # chain that may be a draft: longer ones are prompts
 
@@ -170,17 +170,6 @@ class TokenTree:
                 level = below
             deepest.append(level[0])
         return deepest
-
-    def merge(self, other: TokenTree) -> TokenTree:
-        """Both drafts below the same roots; equal tokens stay separate nodes, since each has a law of its own."""
-        rows, tokens = self.forest.num_rows, other.tokens.to(self.tokens.device)
-        if rows != other.forest.num_rows or not torch.equal(self.tokens[:rows], tokens[:rows]):
-            raise ValueError("only trees of the same roots can be merged")
-        shift = len(self) - rows
-        parents = [parent + shift if parent >= rows else parent for parent in other.forest.parents[rows:]]
-        forest = Forest.of((*self.forest.parents, *parents), rows)
-        claim = merge_claims(self.claim, len(self), other.claim, len(other), rows)
-        return TokenTree(torch.cat([self.tokens, tokens[rows:]]), forest, None, claim)
 
 
 @dataclass(frozen=True)
