@@ -73,13 +73,13 @@ class Session:
 
     def context(self) -> Context:
         """What is known now; every context handed out starts a new turn, so its noise is fresh."""
-        self._clock, self._seconds = perf_counter(), {}
         rows = self.rows
         for slot in rows:
             self._turns[slot] += 1
         return self._context(rows, [self.lengths[slot] for slot in rows])
 
     def _context(self, rows: Sequence[int], lengths: Sequence[int]) -> Context:
+        self._clock, self._seconds = perf_counter(), {}
         sampling = tuple(self.sampling[slot] for slot in rows)
         return Context(
             tokens=tuple(self.history[slot, :length] for slot, length in zip(rows, lengths, strict=True)),
@@ -108,8 +108,7 @@ class Session:
         finished: list[int] = []
         for row, slot in enumerate(ctx.slots):
             path = forest.path(verdict.leaf[row])
-            new = [tokens[node] for node in path[1:]]
-            new.append(verdict.bonus[row])
+            new = [*(tokens[node] for node in path[1:]), verdict.bonus[row]]
             length, stop = self.lengths[slot], self.sampling[slot].stop
             del new[self._ends[slot] - length :]
             for index, token in enumerate(new):
@@ -120,11 +119,8 @@ class Session:
             emitted.append(new)
             end = self.lengths[slot] = length + len(new)
             self.history[slot, length:end] = torch.tensor(new)
-            if (
-                end == self._ends[slot]
-                or new[-1] in stop
-                or (self._done and self._done(slot, self.history[slot, :end]))
-            ):
+            ended = end == self._ends[slot] or new[-1] in stop
+            if ended or (self._done and self._done(slot, self.history[slot, :end])):
                 finished.append(slot)
         self.cache.commit(draft.tree, kept, ctx.slots)
         self.lap("commit")
@@ -144,7 +140,6 @@ class Session:
         rows = [slot for slot in self.rows if self.lengths[slot] > 1]
         if not rows:
             return
-        self._clock, self._seconds = perf_counter(), {}
         ctx = self._context(rows, [1] * len(rows))
         prompts = [self.history[slot, : self.lengths[slot]] for slot in rows]
         tree, scores = self.parts.target.prefill([Prompt(p) for p in prompts], rows, self.cache, self.parts.want)
