@@ -26,7 +26,7 @@ from outpace.decode import Session
 from outpace.integrations.refusals import lengths, refuse
 from outpace.models.hf import HFTarget, load
 from outpace.models.names import resolve
-from outpace.recipes import RecipeError, configure, from_file, get
+from outpace.recipes import RecipeError, configure, meant
 from outpace.sampling.law import TargetLaw
 
 # in the order in which the law applies them: class, its attribute, the setting
@@ -52,10 +52,7 @@ def hf(
     """A `custom_generate` that decodes with this method. Other models among the options may be transformers models,
     names or folders; sampling follows torch's seed. Settings are those of `generate`, and two that it does not have."""
     asked = Sampling(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
-    if isinstance(method, Recipe):
-        recipe = method
-    else:
-        recipe = from_file(method) if str(method).endswith(".py") else get(str(method))
+    recipe = meant(method)
     if strange := [name for name in options if name not in recipe.options]:
         raise RecipeError(
             f"{recipe.name} has no option {strange[0]}; it has {', '.join(recipe.options) or 'none of its own'}"
