@@ -98,16 +98,16 @@ class Run:
             if step.ctx.committed[row] < self._session.prompt_lengths[slot]:
                 continue  # a prompt was read
             before = len(self._tokens[slot])
-            drafted = self._tallies[slot].count(step, row)
             self._take(slot, self._session.history[slot, : self._session.lengths[slot]])
             tokens = self._tokens[slot][before:]
+            drafted = self._tallies[slot].count(step, row, len(tokens))
             told = self._tell(step, row, slot, len(tokens))
             writer = self._writers[slot]
             text = writer.piece() if writer else ""
             if slot not in self._session.rows:
                 self._ends[slot] = perf_counter()
                 text += writer.finish() if writer else ""
-            yield Piece(slot, text, tokens, min(drafted, len(tokens)), told)
+            yield Piece(slot, text, tokens, drafted, told)
 
     def _tell(self, step: Step, row: int, slot: int, count: int) -> list[Logprob] | None:
         """The log probabilities of a row's first tokens of this step."""

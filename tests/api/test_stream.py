@@ -39,6 +39,20 @@ def test_each_piece_says_which_tokens_were_drafted(loaded):
     assert [token for piece in pieces for token in piece.tokens] == stream.result.tokens
 
 
+def test_drafted_tokens_after_a_stop_string_are_not_accepted(loaded):
+    target = loaded[0]
+    whole = outpace.generate(target, "def", "autoregressive", max_tokens=24, temperature=0)[0]
+    found = []
+    for place in range(1, len(whole.text) - 1):
+        # the target drafts for itself, so that whole drafts are accepted
+        ask = {"draft": target, "depth": 6, "temperature": 0, "stop": whole.text[place : place + 2]}
+        stream = outpace.stream(target, "def", max_tokens=24, **ask)
+        pieces, statistics = list(stream.pieces()), stream.result.statistics
+        assert sum(piece.num_drafted for piece in pieces) == statistics.num_accepted_draft_tokens
+        found.append(len(pieces[-1].tokens))
+    assert min(found) < 7
+
+
 def test_arguments_are_checked_at_once(loaded):
     with pytest.raises(ValueError, match="takes one prompt"):
         outpace.stream(loaded[0], ["a", "b"], "prompt-lookup")
