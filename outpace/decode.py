@@ -16,6 +16,8 @@ from outpace.core.contracts import Draft, Law, Parts, Prompt, Scores, Step, Verd
 from outpace.core.noise import KeyedNoise, Noise
 from outpace.core.tree import TokenTree
 
+NODES = 256  # of one row's tree, for which the cache has room from the start
+
 
 def sequential(session: Session) -> Iterator[Step]:
     """Draft, verify, commit, until every row is done."""
@@ -45,27 +47,25 @@ class Session:
         *,
         noise: Callable[[Sequence[int], Sequence[int], Sequence[int]], Noise] = KeyedNoise,
         done: Callable[[int, Tensor], bool] | None = None,  # (slot, its tokens) -> stop here; asked after every commit
-        reserve: int = 256,  # most nodes of one row's tree, so that drafts always fit the cache
     ) -> None:
         self.parts, self.sampling, self.law, self._noise, self._done = parts, sampling, law, noise, done
         self.lengths = [len(prompt) for prompt in prompts]
         self.prompt_lengths = tuple(self.lengths)
-        ends = [length + s.max_tokens for length, s in zip(self.lengths, sampling, strict=True)]
-        self._ends = ends
-        self.history = torch.zeros(len(prompts), max(ends), dtype=torch.int64)
+        self._ends = [length + s.max_tokens for length, s in zip(self.lengths, sampling, strict=True)]
+        self.history = torch.zeros(len(prompts), max(self._ends), dtype=torch.int64)
         for slot, prompt in enumerate(prompts):
             self.history[slot, : len(prompt)] = prompt
-        self.cache = parts.target.open(len(prompts), max(ends) + reserve)
+        self.cache = parts.target.open(len(prompts), max(self._ends) + NODES)
         self.rows = list(range(len(prompts)))
         self._turns = [0] * len(prompts)
         self._seconds: dict[str, float] = {}
         self._clock = perf_counter()
 
+    @torch.inference_mode()  # on while a step is made, off between two of them: a `with` would stay on there
     def steps(self) -> Iterator[Step]:
         """Read the prompts, then run the recipe's schedule to the end."""
-        with torch.inference_mode():
-            yield from self._prefill()
-            yield from (self.parts.schedule or sequential)(self)
+        yield from self._prefill()
+        yield from (self.parts.schedule or sequential)(self)
 
     def output(self, slot: int) -> list[int]:
         """The tokens emitted in this slot so far."""
@@ -73,13 +73,13 @@ class Session:
 
     def context(self) -> Context:
         """What is known now; every context handed out starts a new turn, so its noise is fresh."""
-        self._clock, self._seconds = perf_counter(), {}
         rows = self.rows
         for slot in rows:
             self._turns[slot] += 1
         return self._context(rows, [self.lengths[slot] for slot in rows])
 
     def _context(self, rows: Sequence[int], lengths: Sequence[int]) -> Context:
+        self._clock, self._seconds = perf_counter(), {}
         sampling = tuple(self.sampling[slot] for slot in rows)
         return Context(
             tokens=tuple(self.history[slot, :length] for slot, length in zip(rows, lengths, strict=True)),
@@ -108,8 +108,7 @@ class Session:
         finished: list[int] = []
         for row, slot in enumerate(ctx.slots):
             path = forest.path(verdict.leaf[row])
-            new = [tokens[node] for node in path[1:]]
-            new.append(verdict.bonus[row])
+            new = [*(tokens[node] for node in path[1:]), verdict.bonus[row]]
             length, stop = self.lengths[slot], self.sampling[slot].stop
             del new[self._ends[slot] - length :]
             for index, token in enumerate(new):
@@ -120,11 +119,8 @@ class Session:
             emitted.append(new)
             end = self.lengths[slot] = length + len(new)
             self.history[slot, length:end] = torch.tensor(new)
-            if (
-                end == self._ends[slot]
-                or new[-1] in stop
-                or (self._done and self._done(slot, self.history[slot, :end]))
-            ):
+            ended = end == self._ends[slot] or new[-1] in stop
+            if ended or (self._done and self._done(slot, self.history[slot, :end])):
                 finished.append(slot)
         self.cache.commit(draft.tree, kept, ctx.slots)
         self.lap("commit")
@@ -144,7 +140,6 @@ class Session:
         rows = [slot for slot in self.rows if self.lengths[slot] > 1]
         if not rows:
             return
-        self._clock, self._seconds = perf_counter(), {}
         ctx = self._context(rows, [1] * len(rows))
         prompts = [self.history[slot, : self.lengths[slot]] for slot in rows]
         tree, scores = self.parts.target.prefill([Prompt(p) for p in prompts], rows, self.cache, self.parts.want)

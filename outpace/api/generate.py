@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from outpace.api.model import Model, drafts_reach, foreign_opener, opener, room, wrap
@@ -17,7 +16,7 @@ from outpace.api.speculative_config import translate
 from outpace.api.stream import Stream
 from outpace.core.contracts import Parts, Recipe
 from outpace.core.noise import derived
-from outpace.recipes import RecipeError, configure, from_file, get
+from outpace.recipes import configure, meant
 
 METHOD = "speculative-sampling"
 
@@ -125,7 +124,7 @@ def prepare(
         if options or method != METHOD:
             raise ValueError("speculative_config already names the method and its options: leave the others out")
         method, options = translate(speculative_config)
-    recipe = resolve(method)
+    recipe = meant(method)
     model = wrap(target, stack, tokenizer)
     given = listed(prompts)
     where = ["the prompt"] if len(given) == 1 else [f"prompt {index}" for index in range(1, len(given) + 1)]
@@ -170,17 +169,6 @@ def prepare(
         values, max(len(prompt) + min(wish.max_tokens, most) for prompt, most in zip(tokens, left, strict=True))
     )
     return Job(model, tokens, rows, left, settings, recipe, values, logprobs)
-
-
-def resolve(method: Any) -> Recipe:
-    """The recipe that a caller means."""
-    if isinstance(method, Recipe):
-        return method
-    if isinstance(method, Path) or (isinstance(method, str) and method.endswith(".py")):
-        return from_file(method)
-    if isinstance(method, str):
-        return get(method)
-    raise RecipeError(f"a method is a name, a recipe or a recipe file, not a {type(method).__name__}")
 
 
 def seeds(seed: int | Sequence[int] | None, count: int) -> list[int]:

@@ -53,14 +53,14 @@ def load(
     return Model(str(target), loaded, tokenizer, loaded.model.generation_config)
 
 
-def wrap(target: Any, stack: ExitStack, tokenizer: Any = None) -> Model:
+def wrap(target: Any, stack: ExitStack, tokenizer: Any = None, device: str | None = None) -> Model:
     """The model that a caller means; a transformers model is given back as it was when the stack closes."""
     from transformers import PreTrainedModel
 
     if isinstance(target, Model):
         return target
     if isinstance(target, str | Path):
-        return load(target)
+        return load(target, device=device)
     if isinstance(target, HFTarget):
         return Model(type(target.model).__name__, target, tokenizer, target.model.generation_config)
     if isinstance(target, PreTrainedModel):
@@ -73,12 +73,12 @@ def wrap(target: Any, stack: ExitStack, tokenizer: Any = None) -> Model:
 
 
 def opener(target: Model, stack: ExitStack) -> Any:
-    """How a recipe's other models are opened: checked to speak the target's tokens."""
+    """How a recipe's other models are opened: checked to speak the target's tokens, names loaded where it is."""
 
     def open_model(value: Any) -> Target:
         if not isinstance(value, str | Path | Model) and hasattr(value, "score") and hasattr(value, "vocab"):
             return value
-        model = wrap(value, stack)
+        model = wrap(value, stack, device=str(target.target.device))
         same_tokens(target, model)
         return model.target
 
@@ -89,7 +89,9 @@ def foreign_opener(target: Model, stack: ExitStack) -> Any:
     """How a recipe's models with tokens of their own are opened: together with both tokenizers."""
 
     def open_foreign(value: Any) -> Foreign:
-        return value if isinstance(value, Foreign) else foreign(target, wrap(value, stack))
+        if isinstance(value, Foreign):
+            return value
+        return foreign(target, wrap(value, stack, device=str(target.target.device)))
 
     return open_foreign
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -84,7 +84,7 @@ class Run:
             done=self._done if settings.stop else None,
         )
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Generator[Piece, None, None]:
         for step in self._session.steps():
             yield from self._pieces(step)
 
@@ -98,16 +98,16 @@ class Run:
             if step.ctx.committed[row] < self._session.prompt_lengths[slot]:
                 continue  # a prompt was read
             before = len(self._tokens[slot])
-            drafted = self._tallies[slot].count(step, row)
             self._take(slot, self._session.history[slot, : self._session.lengths[slot]])
             tokens = self._tokens[slot][before:]
+            drafted = self._tallies[slot].count(step, row, len(tokens))
             told = self._tell(step, row, slot, len(tokens))
             writer = self._writers[slot]
             text = writer.piece() if writer else ""
             if slot not in self._session.rows:
                 self._ends[slot] = perf_counter()
                 text += writer.finish() if writer else ""
-            yield Piece(slot, text, tokens, min(drafted, len(tokens)), told)
+            yield Piece(slot, text, tokens, drafted, told)
 
     def _tell(self, step: Step, row: int, slot: int, count: int) -> list[Logprob] | None:
         """The log probabilities of a row's first tokens of this step."""
@@ -139,8 +139,6 @@ class Run:
 
     def _result(self, slot: int, now: float) -> Result:
         writer, tokens = self._writers[slot], self._tokens[slot]
-        if writer:
-            writer.finish()
         reason, why = None, None
         if writer and writer.stopped is not None:
             reason, why = "stop", writer.stopped

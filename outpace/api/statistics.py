@@ -51,12 +51,12 @@ class Tally:
     num_draft_tokens: int = 0
     accepted: list[int] = field(default_factory=list[int])  # per speculative step
 
-    def count(self, step: Step, row: int) -> int:
-        """Book a step; how many of the row's emitted tokens were drafted."""
+    def count(self, step: Step, row: int, num_tokens: int) -> int:
+        """Book a step; how many of the tokens that it added to the row's text were drafted."""
         forest = step.draft.tree.forest
         drafted = len(forest.nodes[row]) - 1
-        # a stop token inside the path ends the text before the verdict's leaf
-        accepted = min(forest.depths[step.verdict.leaf[row]], len(step.emitted[row]))
+        # a stop token or string inside the path ends the text before the verdict's leaf
+        accepted = min(forest.depths[step.verdict.leaf[row]], num_tokens)
         self.num_steps += 1
         if drafted:
             self.num_draft_tokens += drafted

@@ -34,10 +34,14 @@ class Stream(Iterator[str]):
 
     def close(self) -> None:
         """Decode no further, give a transformers model back as it was."""
+        self._steps.close()
         self._stack.close()
 
     def __enter__(self) -> Stream:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
         self.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -127,23 +128,18 @@ def summarise(
     if len(temperatures) > 1:
         temperatures.append(None)
     rows: list[Row] = []
-    for temperature in temperatures:
-        for workload in workloads:
-            for selection in (ALL, VARIED):
+    for temperature, workload, selection in product(temperatures, workloads, (ALL, VARIED)):
 
-                def chosen(run: Run, t: float | None = temperature, w: str = workload, s: str = selection) -> bool:
-                    at = run.trial
-                    return (
-                        t in (None, at.temperature)
-                        and w in ("all", at.workload)
-                        and (s == ALL or (at.index, at.temperature) in kept)
-                    )
+        def chosen(run: Run, t: float | None = temperature, w: str = workload, s: str = selection) -> bool:
+            at = run.trial
+            here = t in (None, at.temperature) and w in ("all", at.workload)
+            return here and (s == ALL or (at.index, at.temperature) in kept)
 
-                for contender in contenders:
-                    row = _row(runs, reference, contender, chosen, target_cost, draft_cost, seed)
-                    if row:
-                        at = {"workload": workload, "temperature": temperature, "selection": selection}
-                        rows.append(Row(**at, best=_best(bounds or {}, contender.name, workload, temperature), **row))
+        for contender in contenders:
+            row = _row(runs, reference, contender, chosen, target_cost, draft_cost, seed)
+            if row:
+                at = {"workload": workload, "temperature": temperature, "selection": selection}
+                rows.append(Row(**at, best=_best(bounds or {}, contender.name, workload, temperature), **row))
     return rows
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outpace.core.context import Context
-from outpace.core.contracts import Frontier, Plan, Step, Want
+from outpace.core.contracts import Plan, Step, Want
 
 
 class Confidence:
@@ -21,8 +21,8 @@ class Confidence:
     def plan(self, ctx: Context) -> Plan:
         return Plan((self._depth,) * len(ctx.slots), stop=self._unsure)
 
-    def _unsure(self, frontier: Frontier) -> list[bool]:
-        return [confidence < self._threshold for confidence in frontier.confidence]
+    def _unsure(self, beliefs: Sequence[float]) -> list[bool]:
+        return [belief < self._threshold for belief in beliefs]
 
     def observe(self, step: Step) -> None:
         """Nothing to learn."""

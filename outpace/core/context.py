@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from outpace.core.noise import Noise, apart
+from outpace.core.noise import Noise
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Cache
@@ -119,7 +119,3 @@ class Context:
         if len(self.tokens) == 1:
             return self.tokens[0][-1:]
         return torch.stack([row[-1] for row in self.tokens])
-
-    def apart(self, index: int) -> Context:
-        """The same context with noise of its own, for one of several parts that draw in the same step."""
-        return replace(self, noise=apart(self.noise, index))

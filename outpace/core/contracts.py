@@ -6,11 +6,8 @@ p is the target's law, q a drafter's, always.
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
@@ -18,24 +15,17 @@ from torch import Tensor
 from outpace.core.claim import Claim
 from outpace.core.context import Context, Sampling
 from outpace.core.noise import Key, Noise
+from outpace.core.recipe import Guarantee, Recipe, recipe
 from outpace.core.tree import Forest, Shape, TokenTree
 
 if TYPE_CHECKING:
     from outpace.decode import Session
 
 __all__ = [
-    "NOTHING", "Cache", "Context", "Controller", "Draft", "Drafter", "Forest", "Frontier", "Guarantee", "Key", "Law",
+    "NOTHING", "Cache", "Context", "Controller", "Draft", "Drafter", "Forest", "Guarantee", "Key", "Law",
     "Noise", "Parts", "Plan", "Prompt", "Recipe", "Sampling", "Schedule", "Scores", "Shape", "Step", "Target",
     "TokenTree", "Verdict", "Verifier", "Want", "recipe",
 ]  # fmt: skip
-
-
-class Guarantee(Enum):
-    """What a verifier promises about the output's law."""
-
-    EXACT = "exact"  # the target's law, at any temperature
-    GREEDY = "greedy"  # the target's law at temperature 0 only
-    LOSSY = "lossy"  # another law, stated by the recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +65,13 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True)
-class Frontier:
-    """The nodes a drafter is about to extend."""
-
-    nodes: Sequence[int]  # (F,)
-    rows: Sequence[int]  # (F,)
-    confidence: Sequence[float]  # (F,) the drafter's probability of the node given its parent; 1 for roots
-    path_confidence: Sequence[float]  # (F,) product along the path
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """How far to draft in each row."""
 
     depth: tuple[int, ...]  # (B,) longest path; 0: do not speculate in this row
     shape: Shape | None = None  # None: a chain
-    stop: Callable[[Frontier], list[bool]] | None = None  # (F,) True: do not extend this node. Nothing drawn is dropped
+    # the drafter's belief in each of the F nodes it is about to extend -> True: do not. Nothing drawn is dropped
+    stop: Callable[[Sequence[float]], list[bool]] | None = None
 
     def within(self, room: Sequence[int]) -> Plan:  # (B,)
         """The same plan, no deeper than the room left in each row."""
@@ -127,14 +108,14 @@ class Step:
     verdict: Verdict
     kept: tuple[int, ...]  # leaf really kept per row, after stop tokens and limits
     emitted: tuple[list[int], ...]
-    seconds: Mapping[str, float]  # draft, score, law, verify, commit, total
+    seconds: Mapping[str, float]  # draft, score, law, verify, commit, observe
 
 
 class Cache(Protocol):
     """What a target has read of each sequence."""
 
     lengths: list[int]  # per slot, on the host: tokens read and kept
-    capacity: int  # most tokens a slot can hold, provisional nodes included
+    capacity: int  # tokens for which a slot has room, provisional nodes included; a larger draft makes more
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         """Keep the path from each root to its leaf, forget the other nodes. A leaf of -1 keeps nothing of that row."""
@@ -152,7 +133,7 @@ class Target(Protocol):
     chains_only: bool  # it cannot tell siblings apart (biases that follow the slot instead of the position)
 
     def open(self, slots: int, capacity: int) -> Cache:
-        """A cache for this many sequences of at most `capacity` tokens each, provisional nodes included."""
+        """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
         ...
 
     def prefill(
@@ -248,37 +229,3 @@ class Parts:
     def want(self) -> Want:
         """What the session asks the target for."""
         return self.drafter.want | self.verifier.want | self.controller.want
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """One published method: made by `@recipe` on the one public function of a recipe file."""
-
-    name: str  # the file's name with dashes: what users type
-    paper: str
-    summary: str  # first line of the file's docstring
-    family: str
-    guarantee: Guarantee
-    build: Callable[..., Parts]  # (target, *, option=default, ...): the signature is the configuration
-
-    def __call__(self, *args: object, **options: object) -> Parts:
-        return self.build(*args, **options)
-
-    @property
-    def options(self) -> dict[str, inspect.Parameter]:
-        """The keyword-only options."""
-        parameters = inspect.signature(self.build).parameters
-        return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
-def recipe(
-    *, paper: str, family: str, guarantee: Guarantee = Guarantee.EXACT
-) -> Callable[[Callable[..., Parts]], Recipe]:
-    """Mark the function that builds a method's parts."""
-
-    def mark(build: Callable[..., Parts]) -> Recipe:
-        doc = (sys.modules[build.__module__].__doc__ or build.__doc__ or "").strip()
-        summary = doc.splitlines()[0] if doc else ""
-        return Recipe(build.__name__.replace("_", "-"), paper, summary, family, guarantee, build)
-
-    return mark

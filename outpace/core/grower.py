@@ -32,7 +32,6 @@ class Grower:
         self._q: list[Tensor] = []
         self._ids: list[Tensor] = []
         self._claim_row = [-1] * self._num_rows
-        self._parent_row = [-1] * self._num_rows
         self._replace: list[bool] = []
         self._draws = [0] * self._num_rows
 
@@ -74,8 +73,7 @@ class Grower:
         if ids is not None:
             self._ids.append(ids)
         self._replace.extend([replace] * len(at))
-        for index, node in enumerate(at):
-            self._parent_row[node] = first + index
+        for node in at:
             self._draws[node] = draw + most
         if most == 1 and (isinstance(k, int) or min(k) == 1):  # a law always has a first token, so nothing is missing
             columns = noise.choose(q, key)
@@ -103,7 +101,6 @@ class Grower:
             claim = Drawn(
                 q=self._q[0] if len(self._q) == 1 else torch.cat(self._q),
                 row=tuple(self._claim_row),
-                parent_row=tuple(self._parent_row),
                 replace=tuple(self._replace),
                 ids=torch.cat(self._ids) if self._ids else None,
             )
@@ -132,7 +129,6 @@ class Grower:
             self._local.append(self._sizes[row])
             self._sizes[row] += 1
             self._claim_row.append(claim_row)
-            self._parent_row.append(-1)
             self._draws.append(0)
         if self._confidence is not None:
             if belief is None:

@@ -10,7 +10,7 @@ Letters: M choices at once, K options each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -198,24 +198,3 @@ def _without_replacement(cumulative: Tensor, uniform: list[list[float]]) -> Tens
             taken[m] = sorted([*taken[m], (start, end - start)])
         columns.append(column)
     return torch.cat(columns, 1)
-
-
-class Rekeyed:
-    """The same noise under other keys."""
-
-    def __init__(self, noise: Noise, rekey: Callable[[Key], Key]) -> None:
-        self._noise, self._rekey = noise, rekey
-
-    def choose(self, probs: Tensor, key: Key) -> Tensor:
-        return self._noise.choose(probs, self._rekey(key))
-
-    def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
-        return self._noise.flip(accept, self._rekey(key))
-
-    def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:
-        return self._noise.draw(probs, k, self._rekey(key), replace=replace)
-
-
-def apart(noise: Noise, index: int) -> Noise:
-    """Noise of its own for one of several parts that draw in the same step, so that no two share a draw."""
-    return Rekeyed(noise, lambda key: Key(key.rows, key.nodes, key.depths, key.use, key.draw + (index << 16)))

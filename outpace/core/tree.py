@@ -15,14 +15,17 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from outpace.core.claim import Claim, merge_claims
+from outpace.core.claim import Claim
+
+LONGEST = 64  # chain that may be a draft: longer ones are prompts
 
 
 class Forest:
     """Structure only: who is whose parent, and in which row.
 
     The first `num_rows` nodes are the roots, in row order; a node comes after its parent; siblings stand in the
-    order in which they were drawn. Make one with `Forest.of` or `Forest.chain`: equal forests are the same object.
+    order in which they were drawn. Make one with `Forest.of` or `Forest.chain`: equal forests are the same object,
+    but for prompts, which seldom come twice and are too large to keep.
     """
 
     def __init__(self, parents: tuple[int, ...], num_rows: int) -> None:
@@ -37,7 +40,7 @@ class Forest:
     @staticmethod
     def chain(lengths: tuple[int, ...]) -> Forest:
         """One chain a row, `lengths[b]` nodes below root b; after the roots the rows follow one another."""
-        return _chain(lengths)
+        return _chain(lengths) if max(lengths) <= LONGEST else Forest(_chained(lengths), len(lengths))
 
     def __len__(self) -> int:
         return len(self.parents)
@@ -122,13 +125,17 @@ def _forest(parents: tuple[int, ...], num_rows: int) -> Forest:
 
 @lru_cache(maxsize=1024)
 def _chain(lengths: tuple[int, ...]) -> Forest:
+    return Forest.of(_chained(lengths), len(lengths))
+
+
+def _chained(lengths: tuple[int, ...]) -> tuple[int, ...]:
     parents = [-1] * len(lengths)
     for root, length in enumerate(lengths):
         previous = root
         for _ in range(length):
             parents.append(previous)
             previous = len(parents) - 1
-    return Forest.of(parents, len(lengths))
+    return tuple(parents)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -163,17 +170,6 @@ class TokenTree:
                 level = below
             deepest.append(level[0])
         return deepest
-
-    def merge(self, other: TokenTree) -> TokenTree:
-        """Both drafts below the same roots; equal tokens stay separate nodes, since each has a law of its own."""
-        rows, tokens = self.forest.num_rows, other.tokens.to(self.tokens.device)
-        if rows != other.forest.num_rows or not torch.equal(self.tokens[:rows], tokens[:rows]):
-            raise ValueError("only trees of the same roots can be merged")
-        shift = len(self) - rows
-        parents = [parent + shift if parent >= rows else parent for parent in other.forest.parents[rows:]]
-        forest = Forest.of((*self.forest.parents, *parents), rows)
-        claim = merge_claims(self.claim, len(self), other.claim, len(other), rows)
-        return TokenTree(torch.cat([self.tokens, tokens[rows:]]), forest, None, claim)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.context import Context
-from outpace.core.contracts import Frontier, Plan
+from outpace.core.contracts import Plan
 from outpace.core.grower import Grower
 from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
@@ -62,7 +62,8 @@ def grow(
         if level and min(plan.depth) <= level:
             frontier = [node for node in frontier if plan.depth[grower.rows[node]] > level]
         if level and plan.stop is not None and frontier:
-            stop = plan.stop(_view(grower, frontier))
+            beliefs = grower.beliefs()
+            stop = plan.stop([beliefs[node] for node in frontier])
             frontier = [node for node, stopped in zip(frontier, stop, strict=True) if not stopped]
         if not frontier:
             break
@@ -155,16 +156,3 @@ def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Te
 def _wide(logits: Tensor) -> Tensor:
     """At least float32: comparing bfloat16 is several times slower on a CPU."""
     return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-
-
-def _view(grower: Grower, nodes: Sequence[int]) -> Frontier:
-    """What a controller may know of the nodes about to be extended."""
-    beliefs = grower.beliefs()
-    paths = []
-    for node in nodes:
-        path = 1.0
-        while node >= 0:
-            path *= beliefs[node]
-            node = grower.parents[node]
-        paths.append(path)
-    return Frontier(nodes, [grower.rows[n] for n in nodes], [beliefs[n] for n in nodes], paths)

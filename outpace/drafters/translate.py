@@ -6,7 +6,7 @@ Letters: B rows, T tokens of a text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -112,7 +112,7 @@ class Size:
 
     stands_for: Cache
     capacity: int
-    lengths: list[int] = field(default_factory=list[int])
+    lengths: list[int]
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         raise AssertionError("a drafter does not write to the target's cache")
@@ -128,7 +128,7 @@ class Text:
         self.foreign = foreign
         self.tokens: list[int] = list(foreign.theirs.begin)
         self.num_translated = 0  # tokens of the target
-        self._settled = torch.empty(0, dtype=torch.int64)
+        self.settled = torch.empty(0, dtype=torch.int64)  # (T,) those that will not change; once read, at least one
 
     def extend(self, ours: Sequence[int]) -> bool:
         """Take the target's next tokens; False if tokens have changed that were settled."""
@@ -137,10 +137,10 @@ class Text:
         specials = self.foreign.theirs.specials
         if not self.tokens:  # nothing it could read, but it has to read something
             self.put(specials.get(BEGIN, specials.get(END, 0)))
-        kept = min(first, len(self._settled))
-        changed, self._settled = kept < len(self._settled), self._settled[:kept]
+        kept = min(first, len(self.settled))
+        changed, self.settled = kept < len(self.settled), self.settled[:kept]
         end = max(kept, self.end())
-        self._settled = torch.cat([self._settled, torch.tensor(self.tokens[kept:end], dtype=torch.int64)])
+        self.settled = torch.cat([self.settled, torch.tensor(self.tokens[kept:end], dtype=torch.int64)])
         return not changed
 
     def take(self, ours: Sequence[int]) -> int:
@@ -161,17 +161,12 @@ class Text:
         """Forget all but the last tokens."""
         begin = self.foreign.theirs.begin
         self.tokens = [*begin, *self.tokens[len(begin) - most :]]
-        self._settled = torch.tensor(self.tokens[: self.end()], dtype=torch.int64)
-
-    @property
-    def settled(self) -> Tensor:  # (T,) at least one
-        """The tokens that will not change."""
-        return self._settled
+        self.settled = torch.tensor(self.tokens[: self.end()], dtype=torch.int64)
 
     @property
     def unsettled(self) -> list[int]:
-        """The tokens after them."""
-        return self.tokens[len(self._settled) :]
+        """The tokens after those."""
+        return self.tokens[len(self.settled) :]
 
 
 class Recut(Text):

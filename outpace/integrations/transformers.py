@@ -26,7 +26,7 @@ from outpace.decode import Session
 from outpace.integrations.refusals import lengths, refuse
 from outpace.models.hf import HFTarget, load
 from outpace.models.names import resolve
-from outpace.recipes import RecipeError, configure, from_file, get
+from outpace.recipes import RecipeError, configure, meant
 from outpace.sampling.law import TargetLaw
 
 # in the order in which the law applies them: class, its attribute, the setting
@@ -52,10 +52,7 @@ def hf(
     """A `custom_generate` that decodes with this method. Other models among the options may be transformers models,
     names or folders; sampling follows torch's seed. Settings are those of `generate`, and two that it does not have."""
     asked = Sampling(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
-    if isinstance(method, Recipe):
-        recipe = method
-    else:
-        recipe = from_file(method) if str(method).endswith(".py") else get(str(method))
+    recipe = meant(method)
     if strange := [name for name in options if name not in recipe.options]:
         raise RecipeError(
             f"{recipe.name} has no option {strange[0]}; it has {', '.join(recipe.options) or 'none of its own'}"
@@ -71,7 +68,7 @@ class Decoder:
     options: dict[str, Any]
     streamer: Any = None
     asked: Sampling = PLAIN  # what generate() has no name for
-    _loaded: dict[str, HFTarget] = field(default_factory=dict[str, HFTarget])
+    _loaded: dict[tuple[str, torch.device], HFTarget] = field(default_factory=dict)
 
     def __call__(
         self,
@@ -100,7 +97,7 @@ class Decoder:
         room = (generation_config.max_length or 0) - input_ids.shape[1]
         with ExitStack() as stack:
             target = stack.enter_context(HFTarget(model))
-            options = configure(self.recipe, target, self.options, lambda value: self._open(value, stack))
+            options = configure(self.recipe, target, self.options, lambda value: self._open(value, target, stack))
             session = Session(
                 self.recipe(target, **options),
                 rows.prompts,
@@ -118,17 +115,17 @@ class Decoder:
             return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
         return sequences
 
-    def _open(self, value: Any, stack: ExitStack) -> HFTarget:
+    def _open(self, value: Any, target: HFTarget, stack: ExitStack) -> HFTarget:
         if isinstance(value, HFTarget):
             return value
         if isinstance(value, PreTrainedModel):
             return stack.enter_context(HFTarget(value))
         if isinstance(value, str | Path):
-            if str(value) not in self._loaded:
-                self._loaded[str(value)] = load(resolve(str(value)))[0]
-            return self._loaded[str(value)]
-        if isinstance(target := getattr(value, "target", None), HFTarget):
-            return target
+            if (key := (str(value), target.device)) not in self._loaded:
+                self._loaded[key] = load(resolve(str(value)), device=target.device)[0]
+            return self._loaded[key]
+        if isinstance(other := getattr(value, "target", None), HFTarget):
+            return other
         raise ValueError(f"a {type(value).__name__} is no draft model: give a transformers model, a folder or a name")
 
 

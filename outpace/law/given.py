@@ -31,7 +31,6 @@ class DraftNoise(EnumeratedNoise):
 
     def __init__(self, tree: TokenTree, branch: Branch) -> None:
         super().__init__([branch], [0], [0])
-        self._branch = branch
         self._following = _following(tree)
 
     def choose(self, probs: Tensor, key: Key) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outpace.verifiers.bound import Draws, acceptance_bound
-from outpace.verifiers.kseq import any_accepted, least_rho
+from outpace.verifiers.rho import any_accepted, least_rho
 
 SHARE = "k-sequential >= 1 - (1 - 1/k)^k of the best"
 

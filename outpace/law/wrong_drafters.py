@@ -12,8 +12,9 @@ from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.core.grower import DRAFT, Grower
-from outpace.core.noise import TARGET, Key, Noise, Rekeyed
+from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import TokenTree
+from outpace.drafters.together import Rekeyed
 from outpace.models.toy import Table
 from outpace.sampling.warp import warp
 
@@ -202,5 +203,4 @@ def picked(tree: TokenTree, claim: Drawn, nodes: list[int]) -> TokenTree:
     place = {node: index for index, node in enumerate(nodes)}
     parents = [place.get(tree.forest.parents[node], -1) for node in nodes]
     forest = type(tree.forest).of(parents, tree.forest.num_rows)
-    row, below = tuple(claim.row[n] for n in nodes), tuple(claim.parent_row[n] for n in nodes)
-    return TokenTree(tree.tokens[nodes], forest, None, replace(claim, row=row, parent_row=below))
+    return TokenTree(tree.tokens[nodes], forest, None, replace(claim, row=tuple(claim.row[n] for n in nodes)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -30,36 +31,28 @@ class Forward:
         self.parameters = frozenset(inspect.signature(model.forward).parameters)
         self._selects = "logits_to_keep" in self.parameters
         self._taps = Taps(model, model.config.get_text_config().num_hidden_layers)
-        self._names: list[tuple[Any, str | None]] = []
-        self._training: list[torch.nn.Module] = []
+        self._loan: Loan | None = None
 
     @property
     def switched(self) -> bool:
         """Whether the model has our attention now."""
-        return bool(self._names)
+        return self._loan is not None
 
     def switch(self) -> None:
         """Give the model our attention."""
-        seen: set[int] = set()
-        for module in self.model.modules():
-            config = getattr(module, "config", None)
-            if config is not None and id(config) not in seen and hasattr(config, "_attn_implementation_internal"):
-                seen.add(id(config))
-                self._names.append((config, config._attn_implementation_internal))
-                usual = config._attn_implementation_internal
-                eager = usual == "eager" or not getattr(self.model, "_supports_attention_backend", False)
-                config._attn_implementation_internal = EAGER if eager else FUSED
-            if module.training:
-                self._training.append(module)
-                module.training = False
+        self._loan = LOANS.get(id(self.model))
+        if self._loan is None:
+            self._loan = LOANS[id(self.model)] = Loan(self.model)
+        self._loan.holders += 1
 
     def restore(self) -> None:
-        """Give the model back as it was."""
-        for config, name in self._names:
-            config._attn_implementation_internal = name
-        for module in self._training:
-            module.training = True
-        self._names, self._training = [], []
+        """Give the model back as it was, once nobody else decodes with it."""
+        if self._loan is not None:
+            self._loan.holders -= 1
+            if not self._loan.holders:
+                del LOANS[id(self.model)]
+                self._loan.end()
+            self._loan = None
 
     @torch.no_grad()
     def probe(self) -> None:
@@ -132,6 +125,38 @@ class Forward:
             rows = zip(weights, reading.rows, nodes, strict=True)
             attention[layer] = [node for part, row, num in rows for node in per_node(part, row, num)]
         return Found(scores, selected, attention)
+
+
+class Loan:
+    """A model with our attention, for as many as decode with it at once, and what it had before."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.holders = 0
+        self._names: list[tuple[Any, str | None]] = []
+        self._training: list[torch.nn.Module] = []
+        seen: set[int] = set()
+        for module in model.modules():
+            config = getattr(module, "config", None)
+            if config is not None and id(config) not in seen and hasattr(config, "_attn_implementation_internal"):
+                seen.add(id(config))
+                self._names.append((config, config._attn_implementation_internal))
+                usual = config._attn_implementation_internal
+                eager = usual == "eager" or not getattr(model, "_supports_attention_backend", False)
+                config._attn_implementation_internal = EAGER if eager else FUSED
+            if module.training:
+                self._training.append(module)
+                module.training = False
+
+    def end(self) -> None:
+        """Give the model back."""
+        for config, name in self._names:
+            config._attn_implementation_internal = name
+        for module in self._training:
+            module.training = True
+
+
+# by the model's id, and only as long as somebody decodes with it: the first to end must not switch it under the others
+LOANS: WeakValueDictionary[int, Loan] = WeakValueDictionary()
 
 
 def _kept(rows: list[RowReading], nodes: list[int]) -> Tensor | None:

@@ -88,7 +88,7 @@ class HFTarget:
         self.forward.restore()
 
     def open(self, slots: int, capacity: int) -> SlotCache:
-        """A cache for this many sequences of at most `capacity` tokens each, provisional nodes included."""
+        """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
         return SlotCache(self.forward.planes, slots, capacity, self.forward.device)
 
     @torch.no_grad()
@@ -104,7 +104,8 @@ class HFTarget:
             raise ValueError(f"slot {used[0]} is in use: release it before reading a new prompt into it")
         found = self._keep(pieces, slots, cache, want)
         forest = Forest.chain(tuple(len(tokens) - 1 for tokens in pieces))
-        order = None if len(pieces) == 1 else layout_of(forest, 0).places
+        # the layout of a forest is kept, which prompts are too large for
+        order = None if len(pieces) == 1 else torch.tensor([node for row in forest.nodes for node in row]).argsort()
         tokens = torch.cat(pieces)
         tree = TokenTree(tokens if order is None else tokens[order], forest)
         return tree, found.scores(0, order)
@@ -160,7 +161,7 @@ class HFTarget:
         length = cache.lengths[slot]
         base = length + gap
         end = base + row.first + len(row.nodes)
-        cache.check(slot, end)
+        cache.reserve(end)
         start = base + row.first if row.first else length
         if row.is_chain:
             return RowReading(slot, start, end, base, top=end - 1)
@@ -169,7 +170,7 @@ class HFTarget:
     def _keep(self, pieces: Sequence[Tensor], slots: Sequence[int], cache: SlotCache, want: Want) -> Found:
         """Read these tokens for good, at most CHUNK a forward; what is found stands row after row."""
         for tokens, slot in zip(pieces, slots, strict=True):
-            cache.check(slot, cache.lengths[slot] + len(tokens))
+            cache.reserve(cache.lengths[slot] + len(tokens))
         found: list[list[Found]] = [[] for _ in pieces]
         for batch in _batches([len(tokens) for tokens in pieces], self.forward.packs):
             rows = []

@@ -55,24 +55,32 @@ class SlotCache:
 
     def __init__(self, planes: Planes, slots: int, capacity: int, device: torch.device) -> None:
         self.lengths = [0] * slots
-        self.capacity = capacity
         self.planes = planes
+        self.device = device
+        self.storages: list[Tensor] = []  # one a shape, (P, S, H, T, D)
+        self._allocate(capacity)
+        self.tree: TokenTree | None = None  # the tree whose nodes were read last, and are not committed
+        self.slots: tuple[int, ...] = ()  # of its rows
+        self.read = 0  # how many of its nodes were read
+
+    def _allocate(self, capacity: int) -> None:
+        """Make room for so many tokens in every slot; what is there stays."""
+        before = self.storages
+        self.capacity, slots = capacity, len(self.lengths)
         with torch.inference_mode(False):
             # zeros: a masked place is multiplied by 0, and 0 times an uninitialised NaN is NaN
             self.storages = [
                 torch.zeros(count, slots, shape.heads, capacity, shape.size, dtype=shape.dtype, device=shape.device)
-                for shape, count in zip(planes.shapes, planes.counts, strict=True)
+                for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
             ]
+        for old, new in zip(before, self.storages, strict=False):
+            new[:, :, :, : old.shape[3]] = old
         self.flat = [plane for storage in self.storages for plane in storage.unbind()]  # planes × (S, H, T, D)
         self._of_slot = [  # per slot and storage (P, 1, H, T, D)
             [storage[:, slot : slot + 1] for storage in self.storages] for slot in range(slots)
         ]
-        self.device = device
-        self.count = torch.arange(capacity + 1, device=device)  # positions are slices of it
+        self.count = torch.arange(capacity + 1, device=self.device)  # positions are slices of it
         self._triangle: Tensor | None = None
-        self.tree: TokenTree | None = None  # the tree whose nodes were read last, and are not committed
-        self.slots: tuple[int, ...] = ()  # of its rows
-        self.read = 0  # how many of its nodes were read
 
     def extend(self, tree: TokenTree, slots: tuple[int, ...]) -> int:
         """The number of this tree's nodes that were read before: the tree must extend the one read last."""
@@ -82,19 +90,18 @@ class SlotCache:
         if last is tree:
             return read
         same = slots == self.slots and tree.forest.parents[:read] == last.forest.parents[:read]
-        if not same or not torch.equal(tree.tokens[:read], last.tokens if len(last) == read else last.tokens[:read]):
+        # roots alone are on the host, what has grown from them is where the drafter's model is
+        known = last.tokens[:read].to(tree.tokens.device)
+        if not same or not torch.equal(tree.tokens[:read], known):
             raise ValueError(
                 "the cache holds nodes of another tree: commit that tree first (with leaf -1 to keep nothing of it)"
             )
         return read
 
-    def check(self, slot: int, end: int) -> None:
-        """Raise when a slot cannot hold this many tokens."""
-        if end > self.capacity:
-            raise ValueError(
-                f"slot {slot} would hold {end} tokens, but the cache was opened for {self.capacity}: "
-                "open it with a larger capacity"
-            )
+    def reserve(self, tokens: int) -> None:
+        """See to it that a slot can hold this many tokens: only the largest drafts need more than it was opened for."""
+        if tokens > self.capacity:
+            self._allocate(max(tokens, self.capacity * 5 // 4))
 
     def triangle(self, start: int, end: int) -> Tensor:  # (end - start, end) bool
         """The causal mask of a chain in places start to end."""

@@ -104,8 +104,6 @@ class TableCache:
             parent = forest.parents[node]
             above = self.states[parent] if parent >= 0 else self._kept[slots[node]]
             self.states.append(model._after(above, tokens[node]))
-        for slot, nodes in zip(slots, forest.nodes, strict=True):
-            assert self.lengths[slot] + len(nodes) <= self.capacity, "the draft does not fit the cache"
         self._read = (tree, tuple(slots))
         return first
 

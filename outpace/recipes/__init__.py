@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
 
 __all__ = [
-    "Entry", "RecipeError", "configure", "entries", "find", "from_file", "get", "identifier", "names", "wants_foreign",
+    "Entry", "RecipeError", "configure", "entries", "find", "from_file", "get", "identifier", "meant", "names",
+    "wants_foreign",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
@@ -85,6 +86,17 @@ def from_file(path: str | Path) -> Recipe:
         del sys.modules[module_name]
         raise RecipeError(f"the recipe file {path} cannot be loaded: {described(error, path)}") from error
     return recipe_in(module, str(path))
+
+
+def meant(method: str | Path | Recipe) -> Recipe:
+    """The recipe that a caller means by a name, a recipe file or the recipe itself."""
+    from outpace.core.contracts import Recipe
+
+    if isinstance(method, Recipe):
+        return method
+    if not isinstance(method, str | Path):
+        raise RecipeError(f"a method is a name, a recipe or a recipe file, not a {type(method).__name__}")
+    return from_file(method) if isinstance(method, Path) or method.endswith(".py") else get(method)
 
 
 def find(extra: str | Path | None = None) -> dict[str, Recipe]:

@@ -118,9 +118,11 @@ class TargetLaw:
         """Refuse values that are no number; -inf as the largest logit means that settings ruled everything out."""
         for node, value in zip(asked, values.tolist(), strict=True):
             if value != value or value == float("-inf"):
-                if self._logits[node].isnan().any():
+                logits = self._logits[node]
+                if (logits.isnan() | logits.isposinf()).any():
                     raise FloatingPointError(
-                        "the target gave NaN logits: load it in float32 (--dtype float32) or check its weights"
+                        "the target gave infinite or NaN logits: "
+                        "load it in float32 (--dtype float32) or check its weights"
                     )
                 raise ValueError(
                     "the settings leave no token that may come next: allow more with logit_bias, bad_words, "

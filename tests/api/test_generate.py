@@ -207,3 +207,10 @@ def test_what_each_step_adds_is_told(loaded):
     )
     for row, result in enumerate(results):
         assert [token for piece in pieces if piece.row == row for token in piece.tokens] == result.tokens
+
+
+def test_a_draft_that_is_named_is_loaded_where_the_target_is(loaded, tiny, monkeypatch):
+    monkeypatch.setattr("outpace.models.loading.torch.cuda.is_available", lambda: True)
+    ask = {"max_tokens": 8, "temperature": 0}
+    drafted = outpace.generate(loaded[0], "def", draft=tiny.draft, **ask)[0]
+    assert drafted.tokens == outpace.generate(loaded[0], "def", "autoregressive", **ask)[0].tokens

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import chisquare, kstest
 
 from outpace.core import noise
-from outpace.core.noise import Chooser, Key, KeyedNoise, apart
+from outpace.core.noise import Chooser, Key, KeyedNoise
 
 LAW = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
 
@@ -81,13 +81,6 @@ def test_a_rows_noise_does_not_depend_on_its_batch() -> None:
     alone = KeyedNoise([3], [1], [10]).uniforms(key([5]))
     among = KeyedNoise([8, 3], [4, 1], [2, 10]).uniforms(Key([1], [5], [0], "draft"))
     assert alone == among
-
-
-def test_parts_that_draw_in_one_step_are_kept_apart() -> None:
-    noise = KeyedNoise([3], [1], [10])
-    law = LAW.expand(200, -1)
-    one, two = (apart(noise, index).choose(law, key(range(200))) for index in (1, 2))
-    assert one.tolist() != two.tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

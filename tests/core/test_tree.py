@@ -71,7 +71,6 @@ def test_drawn_nodes_leave_with_the_law_they_were_drawn_from() -> None:
     tree = grown()
     assert isinstance(tree.claim, Drawn)
     assert tree.claim.row == (-1, 0, 0, 1)
-    assert tree.claim.parent_row == (0, 1, -1, -1)
     assert tree.claim.replace == (False, False)
     assert tree.tokens[1] != tree.tokens[2]
 
@@ -89,18 +88,3 @@ def test_a_used_up_support_gives_fewer_children() -> None:
     nodes = grower.add_drawn([0, 1], q, 2, KeyedNoise([1, 2], [1, 1], [1, 1]))
     tree = grower.tree()
     assert len(nodes) == 3 and [len(row) for row in tree.forest.nodes] == [2, 3]
-
-
-def test_merged_trees_keep_both_claims() -> None:
-    one, other = grown(), grown()
-    merged = one.merge(other)
-    assert len(merged) == 7
-    assert merged.forest.parents == (-1, 0, 0, 1, 0, 0, 4)
-    assert isinstance(merged.claim, Drawn)
-    assert merged.claim.row == (-1, 0, 0, 1, 2, 2, 3)
-    chosen = Grower(torch.tensor([1]))
-    chosen.add_chosen([0], torch.tensor([2]))
-    mixed = one.merge(chosen.tree())
-    assert isinstance(mixed.claim, Drawn) and mixed.claim.row == (-1, 0, 0, 1, -1)
-    with pytest.raises(ValueError, match="same roots"):
-        one.merge(TokenTree.roots(torch.tensor([2])))

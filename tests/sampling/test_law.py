@@ -66,3 +66,10 @@ def test_nan_logits_are_one_clear_sentence(sampling: tuple[Sampling, ...]) -> No
     logits[3, 2] = float("nan")
     with pytest.raises(FloatingPointError, match="NaN logits.*--dtype float32"):
         law(logits, sampling).choose(None, KeyedNoise([1, 2], [1, 1], [1, 1]))
+
+
+def test_infinite_logits_are_no_fault_of_the_settings() -> None:
+    logits = random_logits()
+    logits[3, 2] = float("inf")
+    with pytest.raises(FloatingPointError, match="infinite"):
+        law(logits).probs(None)

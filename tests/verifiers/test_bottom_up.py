@@ -246,7 +246,7 @@ def test_a_path_is_kept_for_certain_where_one_token_makes_up_for_another(verifie
     # p / q is 1/2 at the first token and 2 at the second: together they are as likely as drafted
     p = torch.tensor([[0.25, 0.75], [0.0, 1.0], [0.5, 0.5]], dtype=torch.float64)
     q = torch.full((2, 2), 0.5, dtype=torch.float64)
-    claim = Drawn(q, row=(-1, 0, 1), parent_row=(0, 1, -1), replace=(False, False))
+    claim = Drawn(q, row=(-1, 0, 1), replace=(False, False))
     tree = TokenTree(torch.tensor([0, 0, 1]), Forest.chain((2,)), None, claim)
     for seed in range(20):
         assert verifier.verify(tree, Given(p), NO_SCORES, KeyedNoise([seed], [1], [5])).leaf == [2]

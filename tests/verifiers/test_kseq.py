@@ -22,8 +22,9 @@ from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
 from outpace.law.reference import table_logits
 from outpace.models.toy import Table
 from outpace.sampling.law import TargetLaw
-from outpace.verifiers.kseq import KSequential, any_accepted, least_rho
+from outpace.verifiers.kseq import KSequential
 from outpace.verifiers.rejection import residual
+from outpace.verifiers.rho import any_accepted, least_rho
 
 P3, Q3 = (0.3, 0.4, 0.3), (0.6, 0.3, 0.1)
 TARGET, DRAFTS = Table(3, seed=1), (Table(3, seed=2, order=2), Table(3, seed=3, order=1))

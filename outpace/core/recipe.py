@@ -1,0 +1,55 @@
+"""Recipes: how a published method's parts are put together, under which name, and what its output follows."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from outpace.core.contracts import Parts
+
+
+class Guarantee(Enum):
+    """What a verifier promises about the output's law."""
+
+    EXACT = "exact"  # the target's law, at any temperature
+    GREEDY = "greedy"  # the target's law at temperature 0 only
+    LOSSY = "lossy"  # another law, stated by the recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One published method: made by `@recipe` on the one public function of a recipe file."""
+
+    name: str  # the file's name with dashes: what users type
+    paper: str
+    summary: str  # first line of the file's docstring
+    family: str
+    guarantee: Guarantee
+    build: Callable[..., Parts]  # (target, *, option=default, ...): the signature is the configuration
+
+    def __call__(self, *args: object, **options: object) -> Parts:
+        return self.build(*args, **options)
+
+    @property
+    def options(self) -> dict[str, inspect.Parameter]:
+        """The keyword-only options."""
+        parameters = inspect.signature(self.build).parameters
+        return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def recipe(
+    *, paper: str, family: str, guarantee: Guarantee = Guarantee.EXACT
+) -> Callable[[Callable[..., Parts]], Recipe]:
+    """Mark the function that builds a method's parts."""
+
+    def mark(build: Callable[..., Parts]) -> Recipe:
+        doc = (sys.modules[build.__module__].__doc__ or build.__doc__ or "").strip()
+        summary = doc.splitlines()[0] if doc else ""
+        return Recipe(build.__name__.replace("_", "-"), paper, summary, family, guarantee, build)
+
+    return mark

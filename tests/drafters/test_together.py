@@ -1,0 +1,44 @@
+"""Several drafters at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from outpace.core.claim import Drawn
+from outpace.core.grower import Grower
+from outpace.core.noise import Key, KeyedNoise
+from outpace.core.tree import TokenTree
+from outpace.drafters.together import apart, merged
+
+
+def grown() -> TokenTree:
+    noise = KeyedNoise([7], [1], [3])
+    q = torch.tensor([[0.5, 0.3, 0.2]])
+    grower = Grower(torch.tensor([1]))
+    first = grower.add_drawn([0], q, 2, noise)
+    grower.add_drawn(first[:1], q, 1, noise)
+    return grower.tree()
+
+
+def test_merged_trees_keep_both_claims() -> None:
+    one, other = grown(), grown()
+    both = merged(one, other)
+    assert len(both) == 7
+    assert both.forest.parents == (-1, 0, 0, 1, 0, 0, 4)
+    assert isinstance(both.claim, Drawn)
+    assert both.claim.row == (-1, 0, 0, 1, 2, 2, 3) and len(both.claim.q) == 4
+    chosen = Grower(torch.tensor([1]))
+    chosen.add_chosen([0], torch.tensor([2]))
+    mixed = merged(one, chosen.tree())
+    assert isinstance(mixed.claim, Drawn) and mixed.claim.row == (-1, 0, 0, 1, -1)
+    with pytest.raises(ValueError, match="same roots"):
+        merged(one, TokenTree.roots(torch.tensor([2])))
+
+
+def test_parts_that_draw_in_one_step_are_kept_apart() -> None:
+    noise, nodes = KeyedNoise([3], [1], [10]), range(200)
+    law = torch.tensor([[0.5, 0.3, 0.2]]).expand(200, -1)
+    key = Key([0] * 200, nodes, [0] * 200, "draft")
+    one, two = (apart(noise, index).choose(law, key) for index in (1, 2))
+    assert one.tolist() != two.tolist()
