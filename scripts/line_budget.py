@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DECODE, CORE, FILE = 150, 700, 250
+DECODE, CORE, FILE = 150, 1000, 250
 
 
 def lines(path: Path) -> int:
