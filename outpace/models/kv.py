@@ -53,14 +53,16 @@ class Planes:
 class SlotCache:
     """Keys and values of a number of sequences; keeps what was committed and, until then, one tree's nodes."""
 
-    def __init__(self, planes: Planes, slots: int, capacity: int, device: torch.device) -> None:
+    def __init__(
+        self, planes: Planes, slots: int, capacity: int, device: torch.device, *, by_token: bool = False
+    ) -> None:
         self.lengths = [0] * slots
         self.capacity = capacity
         self.planes = planes
         with torch.inference_mode(False):
             # zeros: a masked place is multiplied by 0, and 0 times an uninitialised NaN is NaN
             self.storages = [
-                torch.zeros(count, slots, shape.heads, capacity, shape.size, dtype=shape.dtype, device=shape.device)
+                _storage(shape, count, slots, capacity, by_token)  # (P, S, H, T, D)
                 for shape, count in zip(planes.shapes, planes.counts, strict=True)
             ]
         self.flat = [plane for storage in self.storages for plane in storage.unbind()]  # planes × (S, H, T, D)
@@ -145,6 +147,13 @@ class SlotCache:
         """Forget these sequences: their lengths become 0."""
         for slot in slots:
             self.lengths[slot] = 0
+
+
+def _storage(shape: PlaneShape, planes: int, slots: int, capacity: int, by_token: bool) -> Tensor:  # (P, S, H, T, D)
+    """Zeroed memory; `by_token`: the heads of a token beside each other, so that a sequence so far is one piece."""
+    sizes = (capacity, shape.heads) if by_token else (shape.heads, capacity)
+    storage = torch.zeros(planes, slots, *sizes, shape.size, dtype=shape.dtype, device=shape.device)
+    return storage.transpose(2, 3) if by_token else storage
 
 
 def _local_path(forest: Forest, node: int) -> list[int]:

@@ -1,0 +1,93 @@
+"""Forwards through a compiled graph, on the same cache and with the same results as `Forward`.
+
+Rows are read together unless they differ much in length: one pass over the weights serves all of them.
+
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from time import perf_counter
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from outpace.core.contracts import Want
+from outpace.models.export import trace
+from outpace.models.forward import Forward
+from outpace.models.found import Found
+from outpace.models.kv import SlotCache
+from outpace.models.reading import RowReading
+from outpace.models.request import Request
+from outpace.models.runtime import HINTS, build, convert, openvino
+
+SHORT = 16  # tokens of a row up to which reading it costs hardly more than reading one
+Tell = Callable[[str], None]
+
+
+def compiled(forward: Forward, tell: Tell = lambda stage: None) -> Compiled | Forward:
+    """This model's forwards compiled; as they are, with a warning that says why, where that cannot be done."""
+    name, dtype = type(forward.model).__name__, forward.model.dtype
+    if forward.device.type != "cpu":
+        raise ValueError(f"compile is for models on a CPU, and {name} is on {forward.device}: leave it out there")
+    if dtype not in HINTS:
+        raise ValueError(f"compile knows no {str(dtype).removeprefix('torch.')}: load {name} in float32 or bfloat16")
+    openvino()
+    try:
+        return Compiled(forward, tell)
+    except Exception as error:  # tracing runs the model's own code, which may stumble over anything
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        warnings.warn(f"{name} cannot be compiled and runs as it is: {why}", stacklevel=3)
+        return forward
+
+
+class Compiled:
+    """A model's forwards through OpenVINO; what the graph does not give is read by `forward`."""
+
+    packs = False  # prompts are read a row at a time: padding them to one another costs more than it saves
+
+    def __init__(self, forward: Forward, tell: Tell = lambda stage: None) -> None:
+        began = perf_counter()
+        self.forward = forward
+        if "position_ids" not in forward.parameters:
+            raise ValueError("it counts positions itself")
+        tell("tracing")
+        graph = trace(forward.model, forward.planes, selects=forward.selects)
+        tell("converting")
+        model = convert(graph, forward.planes)
+        self.kinds, self.selects = graph.kinds, graph.selects
+        tell("compiling")
+        self.model = build(model, forward.model.dtype)
+        self._requests: WeakKeyDictionary[SlotCache, Request] = WeakKeyDictionary()
+        self.seconds = perf_counter() - began
+
+    def read(
+        self, rows: list[RowReading], nodes: list[int], tokens: Tensor, cache: SlotCache, want: Want, *, logits: bool
+    ) -> Found:
+        """One inference over the rows' tokens; found for the last `nodes` of each row."""
+        if want.hidden or want.attention:
+            return self.forward.read(rows, nodes, tokens, cache, want, logits=logits)
+        request = self._requests.get(cache)
+        if request is None:
+            request = self._requests[cache] = Request(self.model, cache, self.kinds, self.selects)
+        if len(rows) == 1:
+            return request.alone(cache, rows[0], nodes[0], tokens, logits)
+        parts = tokens.split([row.end - row.start for row in rows])
+        found: dict[int, Found] = {}
+        for group in alike([len(part) for part in parts]):
+            members = [rows[index] for index in group], [nodes[index] for index in group]
+            read = request.together(cache, *members, [parts[index] for index in group], logits)
+            found |= zip(group, read, strict=True)
+        return Found.joined([found[index] for index in range(len(rows))])
+
+
+def alike(lengths: list[int]) -> list[list[int]]:
+    """Rows grouped so that padding each to the longest of its group at most doubles what is read."""
+    groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if not groups or lengths[index] > max(SHORT, 2 * lengths[groups[-1][0]]):
+            groups.append([])
+        groups[-1].append(index)
+    return groups

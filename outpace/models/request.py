@@ -1,0 +1,165 @@
+"""Inference over rows of one cache: where its inputs come from and where its outputs go.
+
+One row's keys and values go in where they lie. Those of several are copied side by side, and their tokens are padded in
+front to the longest row's.
+
+Letters: R rows, n tokens of the longest, T cached places of the longest, P planes of one shape, S slots, H heads, D head
+size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outpace.models.export import Kind
+from outpace.models.found import Found
+from outpace.models.kv import STRIP, SlotCache
+from outpace.models.reading import Reading, RowMask, RowReading
+from outpace.models.runtime import Feed, found, shared
+
+HIDDEN = -1e30  # added to the score of what is not seen; finite in bfloat16 too, so that no row is all infinite
+
+
+class Request:
+    """An inference request for one cache; its inputs stay where they are from one forward to the next."""
+
+    def __init__(self, model: Any, cache: SlotCache, kinds: tuple[Kind, ...], selects: bool) -> None:
+        # nothing here may hold the cache itself: whoever has the request holds it by the cache, weakly
+        self._infer = request = model.create_infer_request()
+        self._ids, self._positions = (Feed(request, index, torch.int64) for index in (0, 1))
+        self._keep = Feed(request, 2, torch.int64) if selects else None
+        first = 2 + selects
+        self._masks = [Feed(request, first + index, torch.float32) for index in range(len(kinds))]
+        self._kinds, self._first = kinds, first + len(kinds)
+        self._storages = [storage.transpose(2, 3) for storage in cache.storages]  # (P, S, T, H, D)
+        self._rows: dict[int, list[Any]] = {}  # slot -> its keys and values as the runtime's tensors, P of each storage
+        self._bound: list[Any] = []  # what the request has now
+        self._length = 0
+        self._copies = [torch.empty(len(storage), 0, dtype=storage.dtype) for storage in self._storages]
+        self._copied: list[Any] = []
+        self._capacity = cache.capacity
+        self._strip: Tensor | None = None
+
+    def alone(self, cache: SlotCache, row: RowReading, num: int, tokens: Tensor, logits: bool) -> Found:
+        """One row; found for its last `num` tokens."""
+        start, end = row.start, row.end
+        size = end - start
+        past = self._rows.get(row.slot)
+        if past is None:
+            planes = [plane for storage in self._storages for plane in storage[:, row.slot : row.slot + 1]]
+            past = self._rows[row.slot] = [shared(plane) for plane in planes]
+        self._bind(past, 1, start)
+        reading = Reading(cache, [row])
+        self._ids.take(1, size).copy_(tokens)
+        self._positions.take(1, size).copy_(reading.query_positions(row))
+        for kind, feed in zip(self._kinds, self._masks, strict=True):
+            (mask,) = reading.masks(kind.rule, kind.reach, tokens.device)
+            self._fill(feed.take(1, 1, size, end)[0, 0], mask, start)
+        scores = self._run(cache, size, num if logits else 1)
+        for storage, stored in zip(self._storages, self._stored(), strict=True):
+            storage[:, row.slot, start:end].copy_(stored[:, 0])
+        return Found(scores[0, -num:].clone() if logits else None)
+
+    def together(
+        self, cache: SlotCache, rows: list[RowReading], nodes: list[int], tokens: list[Tensor], logits: bool
+    ) -> list[Found]:
+        """Several rows, found for the last `nodes` tokens of each."""
+        sizes = [row.end - row.start for row in rows]
+        size, past = max(sizes), max(row.start for row in rows)
+        self._copy(rows, past)
+        reading = Reading(cache, rows)
+        ids = self._ids.take(len(rows), size).zero_()
+        positions = self._positions.take(len(rows), size).zero_()
+        for index, (row, part) in enumerate(zip(rows, tokens, strict=True)):
+            ids[index, size - sizes[index] :] = part
+            positions[index, size - sizes[index] :] = reading.query_positions(row)
+        for kind, feed in zip(self._kinds, self._masks, strict=True):
+            # padding in front of a row sees everything, so that nothing is undefined, and is seen by nobody
+            values = feed.take(len(rows), 1, size, past + size).zero_()[:, 0]
+            for index, (row, mask) in enumerate(
+                zip(rows, reading.masks(kind.rule, kind.reach, ids.device), strict=True)
+            ):
+                self._spread(values[index, size - sizes[index] :], mask, row, past)
+        scores = self._run(cache, size, max(nodes) if logits else 1)
+        for storage, stored in zip(self._storages, self._stored(), strict=True):
+            for index, row in enumerate(rows):
+                storage[:, row.slot, row.start : row.end] = stored[:, index, size - sizes[index] :]
+        if not logits:
+            return [Found(None) for _ in rows]
+        scores = scores.clone()
+        return [Found(scores[index, scores.shape[1] - num :]) for index, num in enumerate(nodes)]
+
+    def _run(self, cache: SlotCache, size: int, num: int) -> Tensor:  # (R, n or num, V), until the next run
+        if self._keep is not None:
+            self._keep.take(num).copy_(cache.count[size - num : size])
+        self._infer.start_async()  # `infer` would make arrays of all outputs
+        self._infer.wait()
+        return found(self._infer, 0, torch.float32)
+
+    def _stored(self) -> list[Tensor]:  # (P, R, n, H, D) for each storage, until the next run
+        return [found(self._infer, 1 + index, storage.dtype) for index, storage in enumerate(self._storages)]
+
+    def _bind(self, past: list[Any], rows: int, length: int) -> None:
+        """Make these the keys and values that are read, as far as `length`."""
+        if past is self._bound and length == self._length and rows == 1:
+            return
+        at = 0
+        for storage in self._storages:
+            shape = [rows, length, *storage.shape[3:]]
+            for tensor in past[at : at + len(storage)]:
+                tensor.shape = shape
+            at += len(storage)
+        if past is not self._bound:
+            for index, tensor in enumerate(past):
+                self._infer.set_input_tensor(self._first + index, tensor)
+        self._bound, self._length = past, length
+
+    def _copy(self, rows: list[RowReading], length: int) -> None:
+        """Copy the rows' keys and values side by side, each padded at the end."""
+        for index, storage in enumerate(self._storages):
+            heads, depth = storage.shape[3:]
+            size = len(rows) * length * heads * depth
+            if self._copies[index].shape[1] < size or not self._copied:
+                # zeros: what is masked is multiplied by 0, and 0 times an uninitialised NaN is NaN
+                self._copies[index] = torch.zeros(len(storage), max(1, 2 * size), dtype=storage.dtype)
+                self._copied = []
+            side = self._copies[index][:, :size].view(len(storage), len(rows), length, heads, depth)
+            for place, row in enumerate(rows):
+                side[:, place, : row.start].copy_(storage[:, row.slot, : row.start])
+        if not self._copied:
+            self._copied = [shared(plane) for copies in self._copies for plane in copies]
+        self._bind(self._copied, len(rows), length)
+
+    def _fill(self, values: Tensor, mask: RowMask, start: int) -> None:  # (n, T + n)
+        """Write what a row may see as numbers to add to scores."""
+        size, end = values.shape
+        if mask.is_chain:
+            if size == 1:
+                values.zero_()
+            elif size <= STRIP:
+                shift = self._capacity - start
+                values.copy_(self._triangle()[:size, shift : shift + end])
+            else:
+                count = torch.arange(end)
+                values.fill_(HIDDEN).masked_fill_(count <= count[start:, None], 0)
+            return
+        assert mask.mask is not None
+        values.fill_(HIDDEN)
+        values[:, mask.low :].masked_fill_(mask.mask, 0)
+
+    def _triangle(self) -> Tensor:  # (STRIP, capacity + STRIP)
+        """Row i sees the first capacity + i + 1 places, so the mask of any short chain is a slice."""
+        if self._strip is None:
+            self._strip = torch.full((STRIP, self._capacity + STRIP), HIDDEN).triu_(self._capacity + 1)
+        return self._strip
+
+    def _spread(self, values: Tensor, mask: RowMask, row: RowReading, past: int) -> None:  # (n, T + n)
+        """The same where the row's places before `start` are followed by padding, up to `past`."""
+        own = torch.empty(len(values), row.end)
+        self._fill(own, mask, row.start)
+        values.fill_(HIDDEN)
+        values[:, : row.start] = own[:, : row.start]
+        values[:, values.shape[1] - len(own) :] = own[:, row.start :]
