@@ -21,6 +21,7 @@ from outpace.models.found import Found
 from outpace.models.kv import SlotCache
 from outpace.models.reading import RowReading
 from outpace.models.request import Request
+from outpace.models.rotations import Rotations
 from outpace.models.runtime import HINTS, build, convert, openvino
 
 SHORT = 16  # tokens of a row up to which reading it costs hardly more than reading one
@@ -57,7 +58,8 @@ class Compiled:
         graph = trace(forward.model, forward.planes, selects=forward.selects)
         tell("converting")
         model = convert(graph, forward.planes)
-        self.kinds, self.selects = graph.kinds, graph.selects
+        self._kinds, self._selects = graph.kinds, graph.selects
+        self._rotations = Rotations(openvino(), model, model.inputs[1].get_node())
         tell("compiling")
         self.model = build(model, forward.model.dtype)
         self._requests: WeakKeyDictionary[SlotCache, Request] = WeakKeyDictionary()
@@ -71,7 +73,9 @@ class Compiled:
             return self.forward.read(rows, nodes, tokens, cache, want, logits=logits)
         request = self._requests.get(cache)
         if request is None:
-            request = self._requests[cache] = Request(self.model, cache, self.kinds, self.selects)
+            request = self._requests[cache] = Request(
+                self.model, cache, self._kinds, self._rotations, selects=self._selects
+            )
         if len(rows) == 1:
             return request.alone(cache, rows[0], nodes[0], tokens, logits)
         parts = tokens.split([row.end - row.start for row in rows])

@@ -13,20 +13,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from outpace.models.export import Kind
 from outpace.models.found import Found
 from outpace.models.kv import STRIP, SlotCache
 from outpace.models.reading import Reading, RowMask, RowReading
+from outpace.models.rotations import Rotations
 from outpace.models.runtime import Feed, found, shared
 
+STEP = 64  # places by which what is read of a row grows
 HIDDEN = -1e30  # added to the score of what is not seen; finite in bfloat16 too, so that no row is all infinite
 
 
 class Request:
     """An inference request for one cache; its inputs stay where they are from one forward to the next."""
 
-    def __init__(self, model: Any, cache: SlotCache, kinds: tuple[Kind, ...], selects: bool) -> None:
+    def __init__(
+        self, model: Any, cache: SlotCache, kinds: tuple[Kind, ...], rotations: Rotations, *, selects: bool
+    ) -> None:
         # nothing here may hold the cache itself: whoever has the request holds it by the cache, weakly
         self._infer = request = model.create_infer_request()
         self._ids, self._positions = (Feed(request, index, torch.int64) for index in (0, 1))
@@ -35,29 +40,37 @@ class Request:
         self._masks = [Feed(request, first + index, torch.float32) for index in range(len(kinds))]
         self._kinds, self._first = kinds, first + len(kinds)
         self._storages = [storage.transpose(2, 3) for storage in cache.storages]  # (P, S, T, H, D)
+        last = self._first + sum(map(len, self._storages))
+        self._lookups = [
+            (lookup, table, Feed(request, last + index, torch.float32))
+            for index, (lookup, table) in enumerate(
+                zip(rotations.lookups, rotations.tables(cache.capacity), strict=True)
+            )
+        ]
         self._rows: dict[int, list[Any]] = {}  # slot -> its keys and values as the runtime's tensors, P of each storage
         self._bound: list[Any] = []  # what the request has now
         self._length = 0
         self._copies = [torch.empty(len(storage), 0, dtype=storage.dtype) for storage in self._storages]
         self._copied: list[Any] = []
         self._capacity = cache.capacity
-        self._strip: Tensor | None = None
+        self._triangle = torch.full((STRIP, STRIP), HIDDEN).triu_(1)
 
     def alone(self, cache: SlotCache, row: RowReading, num: int, tokens: Tensor, logits: bool) -> Found:
         """One row; found for its last `num` tokens."""
         start, end = row.start, row.end
-        size = end - start
-        past = self._rows.get(row.slot)
-        if past is None:
+        size, past = end - start, self._past_of(start)
+        if row.slot not in self._rows:
             planes = [plane for storage in self._storages for plane in storage[:, row.slot : row.slot + 1]]
-            past = self._rows[row.slot] = [shared(plane) for plane in planes]
-        self._bind(past, 1, start)
+            self._rows[row.slot] = [shared(plane) for plane in planes]
+        self._bind(self._rows[row.slot], 1, past)
         reading = Reading(cache, [row])
         self._ids.take(1, size).copy_(tokens)
-        self._positions.take(1, size).copy_(reading.query_positions(row))
+        positions = reading.query_positions(row)
+        self._positions.take(1, size).copy_(positions)
+        self._look_up(positions[None])
         for kind, feed in zip(self._kinds, self._masks, strict=True):
             (mask,) = reading.masks(kind.rule, kind.reach, tokens.device)
-            self._fill(feed.take(1, 1, size, end)[0, 0], mask, start)
+            self._fill(feed.take(1, 1, size, past + size)[0, 0], mask, start)
         scores = self._run(cache, size, num if logits else 1)
         for storage, stored in zip(self._storages, self._stored(), strict=True):
             storage[:, row.slot, start:end].copy_(stored[:, 0])
@@ -68,7 +81,7 @@ class Request:
     ) -> list[Found]:
         """Several rows, found for the last `nodes` tokens of each."""
         sizes = [row.end - row.start for row in rows]
-        size, past = max(sizes), max(row.start for row in rows)
+        size, past = max(sizes), self._past_of(max(row.start for row in rows))
         self._copy(rows, past)
         reading = Reading(cache, rows)
         ids = self._ids.take(len(rows), size).zero_()
@@ -76,13 +89,14 @@ class Request:
         for index, (row, part) in enumerate(zip(rows, tokens, strict=True)):
             ids[index, size - sizes[index] :] = part
             positions[index, size - sizes[index] :] = reading.query_positions(row)
+        self._look_up(positions)
         for kind, feed in zip(self._kinds, self._masks, strict=True):
             # padding in front of a row sees everything, so that nothing is undefined, and is seen by nobody
             values = feed.take(len(rows), 1, size, past + size).zero_()[:, 0]
             for index, (row, mask) in enumerate(
                 zip(rows, reading.masks(kind.rule, kind.reach, ids.device), strict=True)
             ):
-                self._spread(values[index, size - sizes[index] :], mask, row, past)
+                self._fill(values[index, size - sizes[index] :], mask, row.start)
         scores = self._run(cache, size, max(nodes) if logits else 1)
         for storage, stored in zip(self._storages, self._stored(), strict=True):
             for index, row in enumerate(rows):
@@ -91,6 +105,11 @@ class Request:
             return [Found(None) for _ in rows]
         scores = scores.clone()
         return [Found(scores[index, scores.shape[1] - num :]) for index, num in enumerate(nodes)]
+
+    def _look_up(self, positions: Tensor) -> None:  # (R, n)
+        for lookup, table, feed in self._lookups:
+            values = table[positions].movedim((0, 1), lookup.axes)
+            feed.take(*values.shape).copy_(values)
 
     def _run(self, cache: SlotCache, size: int, num: int) -> Tensor:  # (R, n or num, V), until the next run
         if self._keep is not None:
@@ -133,33 +152,31 @@ class Request:
             self._copied = [shared(plane) for copies in self._copies for plane in copies]
         self._bind(self._copied, len(rows), length)
 
+    def _past_of(self, length: int) -> int:
+        """How many places to read where so many are kept: the runtime prepares itself anew for every size it meets."""
+        step = max(STEP, STEP << max(0, length.bit_length() - 9))  # an eighth at most beyond 512
+        return min(-(-length // step) * step, self._capacity)
+
     def _fill(self, values: Tensor, mask: RowMask, start: int) -> None:  # (n, T + n)
-        """Write what a row may see as numbers to add to scores."""
-        size, end = values.shape
+        """Write what a row may see, as numbers to add to scores; its own n tokens are the last columns."""
+        size, width = values.shape
+        values[:, start : width - size] = HIDDEN  # what lies there is of no token, or of one that was refused
+        past, own = values[:, :start], values[:, width - size :]
         if mask.is_chain:
+            past.zero_()
             if size == 1:
-                values.zero_()
+                own.zero_()
             elif size <= STRIP:
-                shift = self._capacity - start
-                values.copy_(self._triangle()[:size, shift : shift + end])
+                own.copy_(self._triangle[:size, :size])
             else:
-                count = torch.arange(end)
-                values.fill_(HIDDEN).masked_fill_(count <= count[start:, None], 0)
+                own.fill_(HIDDEN).triu_(1)
             return
         assert mask.mask is not None
-        values.fill_(HIDDEN)
-        values[:, mask.low :].masked_fill_(mask.mask, 0)
-
-    def _triangle(self) -> Tensor:  # (STRIP, capacity + STRIP)
-        """Row i sees the first capacity + i + 1 places, so the mask of any short chain is a slice."""
-        if self._strip is None:
-            self._strip = torch.full((STRIP, self._capacity + STRIP), HIDDEN).triu_(self._capacity + 1)
-        return self._strip
-
-    def _spread(self, values: Tensor, mask: RowMask, row: RowReading, past: int) -> None:  # (n, T + n)
-        """The same where the row's places before `start` are followed by padding, up to `past`."""
-        own = torch.empty(len(values), row.end)
-        self._fill(own, mask, row.start)
-        values.fill_(HIDDEN)
-        values[:, : row.start] = own[:, : row.start]
-        values[:, values.shape[1] - len(own) :] = own[:, row.start :]
+        seen = mask.mask
+        if start > mask.low:
+            past[:, : mask.low] = HIDDEN
+            past[:, mask.low :] = torch.where(seen[:, : start - mask.low], 0.0, HIDDEN)
+        else:
+            past.fill_(HIDDEN)
+            seen = pad(seen, (mask.low - start, 0))
+        own.copy_(torch.where(seen[:, len(seen[0]) - size :], 0.0, HIDDEN))
