@@ -170,7 +170,7 @@ def weighed(
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min) if mask.dtype == torch.bool else scores + mask
     wide = torch.promote_types(scores.dtype, torch.float32)
     if sinks is not None:
-        column = sinks.view(1, -1, 1, 1).expand(len(scores), -1, num_tokens, 1)
+        column = sinks.view(1, -1, 1, 1).expand(scores.shape[0], -1, num_tokens, 1)
         weights = torch.cat((scores, column), -1).softmax(-1, dtype=wide)[..., :-1].to(value.dtype)
     else:
         weights = scores.softmax(-1, dtype=wide).to(value.dtype)

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import Want
-from outpace.models.export import trace
+from outpace.core.contracts import NOTHING, Want
+from outpace.models.export import refuse_untraceable, trace
 from outpace.models.forward import Forward
 from outpace.models.found import Found
 from outpace.models.kv import SlotCache
@@ -25,10 +25,12 @@ from outpace.models.rotations import Rotations
 from outpace.models.runtime import HINTS, build, convert, openvino
 
 SHORT = 16  # tokens of a row up to which reading it costs hardly more than reading one
+TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
+STAGES = ("tracing", "converting", "compiling", "comparing")
 Tell = Callable[[str], None]
 
 
-def compiled(forward: Forward, tell: Tell = lambda stage: None) -> Compiled | Forward:
+def compiled(forward: Forward, tell: Tell = lambda stage: None, *, trees: bool = True) -> Compiled | Forward:
     """This model's forwards compiled; as they are, with a warning that says why, where that cannot be done."""
     name, dtype = type(forward.model).__name__, forward.model.dtype
     if forward.device.type != "cpu":
@@ -37,7 +39,10 @@ def compiled(forward: Forward, tell: Tell = lambda stage: None) -> Compiled | Fo
         raise ValueError(f"compile knows no {str(dtype).removeprefix('torch.')}: load {name} in float32 or bfloat16")
     openvino()
     try:
-        return Compiled(forward, tell)
+        made = Compiled(forward, tell)
+        tell(STAGES[3])
+        made.check(trees=trees)
+        return made
     except Exception as error:  # tracing runs the model's own code, which may stumble over anything
         why = " ".join(str(error).split())[:200] or type(error).__name__
         warnings.warn(f"{name} cannot be compiled and runs as it is: {why}", stacklevel=3)
@@ -52,18 +57,17 @@ class Compiled:
     def __init__(self, forward: Forward, tell: Tell = lambda stage: None) -> None:
         began = perf_counter()
         self.forward = forward
-        if "position_ids" not in forward.parameters:
-            raise ValueError("it counts positions itself")
-        tell("tracing")
+        refuse_untraceable(forward.model, forward.parameters)
+        tell(STAGES[0])
         graph = trace(forward.model, forward.planes, selects=forward.selects)
-        tell("converting")
+        tell(STAGES[1])
         model = convert(graph, forward.planes)
         self._kinds, self._selects = graph.kinds, graph.selects
         self._rotations = Rotations(openvino(), model, model.inputs[1].get_node())
-        tell("compiling")
+        tell(STAGES[2])
         self.model = build(model, forward.model.dtype)
         self._requests: WeakKeyDictionary[SlotCache, Request] = WeakKeyDictionary()
-        self.seconds = perf_counter() - began
+        self.seconds = perf_counter() - began  # to compile, the comparison with the model as it is left out
 
     def read(
         self, rows: list[RowReading], nodes: list[int], tokens: Tensor, cache: SlotCache, want: Want, *, logits: bool
@@ -85,6 +89,25 @@ class Compiled:
             read = request.together(cache, *members, [parts[index] for index in group], logits)
             found |= zip(group, read, strict=True)
         return Found.joined([found[index] for index in range(len(rows))])
+
+    @torch.no_grad()
+    def check(self, *, trees: bool) -> None:
+        """Raise ValueError unless a text, and a tree behind it beside another text, give the model's own logits."""
+        device, vocab = self.forward.device, self.forward.model.config.get_text_config().vocab_size
+        tree = RowReading(0, 9, 13, 9, torch.tensor((0, 1, 1, 2)), TREE, 11)
+        text, other = RowReading(0, 0, 9, 0, top=8), RowReading(1, 0, 6, 0, top=5)
+        caches = [SlotCache(self.forward.planes, 2, 13, device, by_token=True) for _ in range(2)]
+        for rows in ([text], [tree if trees else RowReading(0, 9, 13, 9, top=12), other]):
+            sizes = [row.end - row.start for row in rows]
+            tokens = torch.cat([torch.arange(row.start, row.end) * (7 + row.slot) % vocab for row in rows])
+            ours, theirs = (
+                reader.read(rows, sizes, tokens, cache, NOTHING, logits=True).logits
+                for reader, cache in zip((self, self.forward), caches, strict=True)
+            )
+            assert ours is not None and theirs is not None
+            error = float((ours - theirs.float()).norm() / theirs.float().norm())
+            if not error <= (1e-3 if theirs.dtype == torch.float32 else 0.1):
+                raise ValueError(f"its graph computes something else (logits differ by {error:.0%})")
 
 
 def alike(lengths: list[int]) -> list[list[int]]:

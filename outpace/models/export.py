@@ -1,8 +1,7 @@
 """A transformers model as a graph: ids, positions, masks and cached keys and values in, logits and new ones out.
 
-The model is traced as it stands, in float32: what has to be precise, rotations above all, then stays so when the runtime
-is told to multiply in bfloat16. The trace runs on a copy that shares the weights where they are float32 already. Nothing
-in the graph depends on how many rows or tokens there are.
+The model is traced as it stands, in float32; the runtime decides where it multiplies in less. The trace runs on a copy
+that shares the weights which are float32 already. Nothing in the graph depends on how many rows or tokens there are.
 
 Letters: B rows, n tokens of each, T cached places of each, P planes of one shape, H heads, D head size, V vocabulary.
 """
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +148,15 @@ class Explicit(nn.Module):
         return (output.logits.float(), *stored)
 
 
+def refuse_untraceable(model: PreTrainedModel, parameters: Set[str]) -> None:
+    """Raise ValueError for forwards that depend on numbers which a trace would take for constants."""
+    if "position_ids" not in parameters:
+        raise ValueError("it counts positions itself")
+    kinds = str(getattr(model.config.get_text_config(), "rope_parameters", None))
+    if "'dynamic'" in kinds or "'longrope'" in kinds:
+        raise ValueError("its rotations depend on the length of the text")
+
+
 @torch.no_grad()
 def trace(model: PreTrainedModel, planes: Planes, *, selects: bool) -> Graph:
     """The model's forward as a graph; the model itself stays as it is."""
@@ -181,6 +189,8 @@ def widened(model: PreTrainedModel) -> PreTrainedModel:
         config = getattr(module, "config", None)
         if config is not None and hasattr(config, "_attn_implementation_internal"):
             config._attn_implementation_internal = NAME
+    if hasattr(twin, "set_experts_implementation"):
+        twin.set_experts_implementation("batched_mm")  # the others loop over the experts that this example chooses
     return twin
 
 

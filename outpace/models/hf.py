@@ -77,7 +77,7 @@ class HFTarget:
                 warnings.warn(
                     f"{name} may attend by place instead of position: it scores chains, not trees", stacklevel=2
                 )
-            self.reader = compiled(self.forward, tell) if compile else self.forward
+            self.reader = compiled(self.forward, tell, trees=not self.chains_only) if compile else self.forward
         except BaseException:
             self.restore()
             raise

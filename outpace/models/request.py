@@ -3,8 +3,8 @@
 One row's keys and values go in where they lie. Those of several are copied side by side, and their tokens are padded in
 front to the longest row's.
 
-Letters: R rows, n tokens of the longest, T cached places of the longest, P planes of one shape, S slots, H heads, D head
-size, V vocabulary.
+Letters: R rows, n tokens of the longest, T places read of each, P planes of one shape, S slots, H heads, D head size,
+V vocabulary.
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ class Rotations:
         apart = ov.Model(list(cuts), [positions])
         options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
         self._compute = ov.Core().compile_model(apart, "CPU", options)
-        shapes = [[each.shape for each in self._at(torch.zeros(*sizes, dtype=torch.int64))] for sizes in ((2, 3), (5, 7))]
+        shapes = [
+            [each.shape for each in self._at(torch.zeros(*sizes, dtype=torch.int64))] for sizes in ((2, 3), (5, 7))
+        ]
         for small, large in zip(*shapes, strict=True):
             grown = {pair: axis for axis, pair in enumerate(zip(small, large, strict=True)) if pair[0] != pair[1]}
             if grown.keys() != {(2, 5), (3, 7)}:
