@@ -44,7 +44,8 @@ def compiled(forward: Forward, tell: Tell = lambda stage: None, *, trees: bool =
         made.check(trees=trees)
         return made
     except Exception as error:  # tracing runs the model's own code, which may stumble over anything
-        why = " ".join(str(error).split())[:200] or type(error).__name__
+        told = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        why = told[-1][:200]  # the runtime tells first where it stumbled, and last over what
         warnings.warn(f"{name} cannot be compiled and runs as it is: {why}", stacklevel=3)
         return forward
 

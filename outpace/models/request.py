@@ -49,7 +49,7 @@ class Request:
         ]
         self._rows: dict[int, list[Any]] = {}  # slot -> its keys and values as the runtime's tensors, P of each storage
         self._bound: list[Any] = []  # what the request has now
-        self._length = 0
+        self._extent = (0, 0)  # of how many rows and places
         self._copies = [torch.empty(len(storage), 0, dtype=storage.dtype) for storage in self._storages]
         self._copied: list[Any] = []
         self._capacity = cache.capacity
@@ -123,7 +123,7 @@ class Request:
 
     def _bind(self, past: list[Any], rows: int, length: int) -> None:
         """Make these the keys and values that are read, as far as `length`."""
-        if past is self._bound and length == self._length and rows == 1:
+        if past is self._bound and (rows, length) == self._extent:
             return
         at = 0
         for storage in self._storages:
@@ -134,7 +134,7 @@ class Request:
         if past is not self._bound:
             for index, tensor in enumerate(past):
                 self._infer.set_input_tensor(self._first + index, tensor)
-        self._bound, self._length = past, length
+        self._bound, self._extent = past, (rows, length)
 
     def _copy(self, rows: list[RowReading], length: int) -> None:
         """Copy the rows' keys and values side by side, each padded at the end."""

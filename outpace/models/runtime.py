@@ -32,7 +32,12 @@ def openvino() -> Any:
 def convert(graph: Graph, planes: Planes) -> Any:
     """The graph as an OpenVINO model in which only heads and head sizes are fixed."""
     ov = openvino()
-    model = ov.convert_model(graph.traced, example_input=graph.example)
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+
+    # the front end itself: `openvino.convert_model` takes four times as long, and reports to its makers what it meets
+    front = ov.frontend.FrontEndManager().load_by_framework("pytorch")
+    decoder = TorchScriptPythonDecoder(graph.traced, example_input=graph.example)  # has to outlive the conversion
+    model = front.convert(front.load(decoder))
     shapes: list[list[int]] = [[-1, -1], [-1, -1]]
     shapes += [[-1]] if graph.selects else []
     shapes += [[-1, 1, -1, -1] for _ in graph.kinds]
