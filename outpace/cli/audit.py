@@ -28,6 +28,7 @@ def audit(
     recipe: Annotated[str | None, typer.Option(help="A recipe file of your own to audit too.")] = None,
     dtype: Annotated[str, typer.Option(help="dtype of your model.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    compile: Annotated[bool, typer.Option("--compile", help="Run your model through OpenVINO.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -44,7 +45,16 @@ def audit(
         from outpace.cli.audit_target import check
 
         report["target"] = check(
-            recipes, target, draft, prompts or list(PROMPTS), max_tokens, samples, false_alarms, dtype, threads
+            recipes,
+            target,
+            draft,
+            prompts or list(PROMPTS),
+            max_tokens,
+            samples,
+            false_alarms,
+            dtype=dtype,
+            threads=threads,
+            compile=compile,
         )
     report["passed"] = _passed(report)
     if json:

@@ -22,8 +22,7 @@ def check(
     max_tokens: int,
     samples: int,
     false_alarms: float,
-    dtype: str,
-    threads: int | None,
+    **how: Any,  # the target is loaded
 ) -> dict[str, Any]:
     """Per method where greedy texts leave plain decoding's, and whether sampled ones follow the model's law."""
     from rich.console import Console
@@ -34,7 +33,7 @@ def check(
 
     if samples * max_tokens < 320:
         raise ValueError(f"{samples} texts of {max_tokens} tokens are too few to test: ask for 320 tokens or more")
-    model = load(name, dtype=dtype, threads=threads)
+    model = load(name, **how)
     tokens = [encode(model.tokenizer, prompt, model.target.vocab, "the prompt") for prompt in prompts]
     drafts = {"draft": draft, "drafts": draft}
     found = []

@@ -41,6 +41,7 @@ def bench(
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")] = None,
     threads: Annotated[int | None, Option(min=1, help="CPU threads.")] = None,
+    compile: o.Compile = False,
     seed: Annotated[int, Option(help="Of all samples.")] = 0,
     peer: Annotated[str | None, Option(help="transformers: measure its own generation beside ours.")] = None,
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="Write on after the end-of-text token.")] = False,
@@ -70,7 +71,7 @@ def bench(
     items = [item for source in split_outside(prompts, ",") for item in load_items(source, num_prompts)]
     with ExitStack() as stack:
         stack.enter_context(provenance.threads(threads))
-        loaded = Loaded(stack, target, draft, peer, dtype, device)
+        loaded = Loaded(stack, target, draft, peer, dtype, device, compile)
         measurement = loaded.prepare(
             named,
             items,
@@ -110,6 +111,7 @@ class Loaded:
         peer: str | None,
         dtype: str,
         device: str | None,
+        compile: bool,
     ) -> None:
         from outpace.api.model import foreign, load, opener
         from outpace.models.names import usual_draft
@@ -125,12 +127,15 @@ class Loaded:
             began = perf_counter()
             made = make()
             self.seconds[kind] = perf_counter() - began
+            if compile and getattr(made, "target", None) and made.target.compiled:
+                self.seconds[f"compiling {kind}"] = made.target.compiled.seconds
+                self.seconds[kind] -= made.target.compiled.seconds
             return made
 
         def whole(value: str) -> Any:
             if value not in loaded:
                 kind = "draft" if value == self.names["draft"] else f"draft {value}"
-                loaded[value] = timed(kind, value, lambda: load(value, dtype=dtype, device=device))
+                loaded[value] = timed(kind, value, lambda: load(value, dtype=dtype, device=device, compile=compile))
             return loaded[value]
 
         def model(value: Any) -> Any:
@@ -143,7 +148,7 @@ class Loaded:
         def stranger(value: Any) -> Any:
             return foreign(self.model, whole(value)) if isinstance(value, str) else value
 
-        self.model = timed("target", target, lambda: load(target, dtype=dtype, device=device))
+        self.model = timed("target", target, lambda: load(target, dtype=dtype, device=device, compile=compile))
         check = opener(self.model, stack)
         self.open, self.open_foreign = model, stranger
         self._opened = opened
@@ -205,7 +210,9 @@ class Loaded:
             seed=seed,
             choices=choices,
             provenance={**provenance(self.device), "dtype": str(self.dtype).removeprefix("torch.")},
-            settings={**self.names, "methods": [engine.name for engine in found], "ignore_eos": ignore_eos} | settings,
+            settings={**self.names, "methods": [engine.name for engine in found], "ignore_eos": ignore_eos}
+            | ({"compile": True} if self.model.target.compiled else {})
+            | settings,
             load_seconds=self.seconds,
             left_out=left_out,
         )

@@ -24,6 +24,9 @@ Device = Annotated[str | None, typer.Option(help="Where the target runs, such as
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
+Compile = Annotated[
+    bool, typer.Option("--compile", help="Run the models through OpenVINO: seconds at the start, then faster on a CPU.")
+]
 MaxTokens = Annotated[int | None, typer.Option(help="Most new tokens; default: what the model says, or 256.")]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: what the model says, or greedy.")]
 TopK = Annotated[int | None, typer.Option(help="Sample from so many likeliest tokens; 0: all.")]
@@ -94,6 +97,7 @@ class Loading:
     revision: Revision = None
     trust_remote_code: Trust = False
     threads: Threads = None
+    compile: Compile = False
 
     def load(self, target: str, options: dict[str, Any]) -> Any:
         """The target, and in `options` the recipe's other models."""
@@ -145,7 +149,7 @@ def load(target: str, options: dict[str, Any], **how: Any) -> Any:
 
     logging.disable_progress_bar()
     model = load_model(target, **how)
-    shared = {name: value for name, value in how.items() if name in ("dtype", "device", "trust_remote_code")}
+    shared = {name: value for name, value in how.items() if name in ("dtype", "device", "trust_remote_code", "compile")}
     if isinstance(draft := options.get("draft"), str):
         options["draft"] = load_model(draft, **shared)
     if isinstance(drafts := options.get("drafts"), str):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outpace.cli.failures import Debug, plainly
-from outpace.cli.options import Json, Target, Threads
+from outpace.cli.options import Compile, Json, Target, Threads
 from outpace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def verifiers(
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")] = None,
     threads: Threads = None,
+    compile: Compile = False,
     seed: Annotated[int, Option(help="Of the texts and the drafts.")] = 0,
     plot: Annotated[Path | None, Option(help="Draw the table into this file: .svg, .png or .pdf.")] = None,
     json: Json = False,
@@ -54,8 +55,9 @@ def verifiers(
 
     from outpace.bench import provenance
 
+    how = {"dtype": dtype, "device": device, "compile": compile}
     with provenance.threads(threads):
-        found, about = _record(target, draft, shape, num_trees, temperature, prompts, num_prompts, dtype, device, seed)
+        found, about = _record(target, draft, shape, num_trees, temperature, prompts, num_prompts, seed, how)
     results, facts = summarise(found, len(shape), seed), orderings(found)
     if json:
         known = {**provenance.provenance(about["device"]), "dtype": about["dtype"]}
@@ -101,9 +103,8 @@ def _record(
     temperature: float,
     prompts: str,
     num_prompts: int,
-    dtype: str,
-    device: str | None,
     seed: int,
+    how: dict[str, Any],
 ) -> tuple[list[Recorded], dict[str, Any]]:
     """Load both models, let the target write, and set trees aside."""
     from outpace.api.settings import end_tokens
@@ -120,7 +121,7 @@ def _record(
     if name is None:
         raise ValueError("give --draft: a small model with the target's tokens")
     options: dict[str, Any] = {"draft": name}
-    model = load(target, options, dtype=dtype, device=device)
+    model = load(target, options, **how)
     from outpace.api.model import same_tokens
 
     same_tokens(model, options["draft"])

@@ -74,7 +74,7 @@ def tree_attention(
             return sdpa_attention_forward(
                 module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **rest
             )
-        return _weighed_plain(query, key, value, attention_mask, scaling, softcap, s_aux)
+        return weighed(query, key, value, attention_mask, scaling, softcap, s_aux)
     reading, rows = attention_mask.reading, attention_mask.rows
     eager = softcap is not None or s_aux is not None or getattr(module, "layer_idx", None) in reading.attention
     if len(rows) == 1:
@@ -142,14 +142,14 @@ def _weighed(
     """One row's attention through explicit weights: what fused kernels cannot do, and what a tap reads."""
     row, place = masks.rows[index], masks.reading.rows[index]
     mask = additive(row, place.start, place.end, query.dtype, query.device)
-    output, weights = _weighed_plain(query, key, value, mask, scaling, softcap, sinks)
+    output, weights = weighed(query, key, value, mask, scaling, softcap, sinks)
     layer = getattr(module, "layer_idx", None)
     if layer in masks.reading.attention:
         masks.reading.weights.setdefault(layer, []).append(weights[0])
     return output
 
 
-def _weighed_plain(
+def weighed(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -158,18 +158,19 @@ def _weighed_plain(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # (1, n, H, D), (1, H, n, T)
+    """Attention through explicit weights, and the weights."""
     _, heads, num_tokens, size = query.shape
-    groups = heads // key.shape[1]
+    groups = int(heads) // int(key.shape[1])  # a trace makes tensors of sizes
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = query @ key.transpose(2, 3) * (size**-0.5 if scaling is None else scaling)
+    scores = query @ key.transpose(2, 3) * (int(size) ** -0.5 if scaling is None else scaling)
     if softcap is not None:
         scores = (scores / softcap).tanh() * softcap
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min) if mask.dtype == torch.bool else scores + mask
     wide = torch.promote_types(scores.dtype, torch.float32)
     if sinks is not None:
-        column = sinks.view(1, -1, 1, 1).expand(len(scores), -1, num_tokens, 1)
+        column = sinks.view(1, -1, 1, 1).expand(scores.shape[0], -1, num_tokens, 1)
         weights = torch.cat((scores, column), -1).softmax(-1, dtype=wide)[..., :-1].to(value.dtype)
     else:
         weights = scores.softmax(-1, dtype=wide).to(value.dtype)

@@ -29,7 +29,7 @@ class Forward:
         self.model = model
         self.device = next(model.get_input_embeddings().parameters()).device
         self.parameters = frozenset(inspect.signature(model.forward).parameters)
-        self._selects = "logits_to_keep" in self.parameters
+        self.selects = "logits_to_keep" in self.parameters
         self._taps = Taps(model, model.config.get_text_config().num_hidden_layers)
         self._loan: Loan | None = None
 
@@ -104,7 +104,7 @@ class Forward:
             tokens = tokens.to(self.device)
         arguments = self._arguments(tokens[None], reading.positions()[None], reading)
         keep = _kept(reading.rows, nodes)
-        if keep is not None and self._selects:
+        if keep is not None and self.selects:
             arguments["logits_to_keep"] = keep
         if keep is None and logits and not want.hidden and not want.attention:
             return Found(self.model(**arguments).logits[0])
@@ -113,11 +113,11 @@ class Forward:
         with self._taps.listen(want.hidden, logits) as hidden:
             output = self.model(**arguments)
         selected = {
-            layer: states[0] if keep is None or (layer == -1 and self._selects) else states[0, keep]
+            layer: states[0] if keep is None or (layer == -1 and self.selects) else states[0, keep]
             for layer, states in hidden.items()
         }
         scores = output.logits[0] if logits else None
-        if scores is not None and keep is not None and not self._selects:
+        if scores is not None and keep is not None and not self.selects:
             scores = scores[keep]
         attention: dict[int, list[Tensor]] = {}
         for layer in sorted(want.attention):

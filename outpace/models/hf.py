@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
+from outpace.models.compiled import Compiled, Tell, compiled
 from outpace.models.forward import Forward
 from outpace.models.found import Found
 from outpace.models.kv import SlotCache
@@ -38,6 +39,8 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
     threads: int | None = None,
+    compile: bool = False,
+    tell: Tell = lambda stage: None,
 ) -> tuple[HFTarget, Tokenizer]:
     """A checkpoint folder or hub name as a target, with its tokenizer."""
     if threads is not None:
@@ -45,13 +48,19 @@ def load(
     model, tokenizer = load_checkpoint(
         str(name_or_path), dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code
     )
-    return HFTarget(model), tokenizer
+    return HFTarget(model, compile=compile, tell=tell), tokenizer
 
 
 class HFTarget:
     """A transformers causal language model that scores trees. `restore` (or leaving `with`) gives the model back."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        compile: bool = False,  # run forwards through OpenVINO: the weights are those of this moment
+        tell: Tell = lambda stage: None,  # told what compiling is at
+    ) -> None:
         self.model = model
         self.forward = Forward(model)
         refuse(model, self.forward.parameters)
@@ -68,6 +77,7 @@ class HFTarget:
                 warnings.warn(
                     f"{name} may attend by place instead of position: it scores chains, not trees", stacklevel=2
                 )
+            self.reader = compiled(self.forward, tell, trees=not self.chains_only) if compile else self.forward
         except BaseException:
             self.restore()
             raise
@@ -87,9 +97,15 @@ class HFTarget:
         """Give the model back as it was: its own attention, its own mode. The target is of no use afterwards."""
         self.forward.restore()
 
+    @property
+    def compiled(self) -> Compiled | None:
+        """What runs the forwards when they are compiled."""
+        return self.reader if isinstance(self.reader, Compiled) else None
+
     def open(self, slots: int, capacity: int) -> SlotCache:
         """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
-        return SlotCache(self.forward.planes, slots, capacity, self.forward.device)
+        by_token = self.compiled is not None
+        return SlotCache(self.forward.planes, slots, capacity, self.forward.device, by_token=by_token)
 
     @torch.no_grad()
     def prefill(
@@ -150,7 +166,7 @@ class HFTarget:
             tokens = torch.cat([part for pair in parts for part in pair])
         if not rows:
             return Scores(first, torch.empty(0, self.vocab, device=self.device))
-        found = self.forward.read(rows, nodes, tokens, cache, want, logits=True)
+        found = self.reader.read(rows, nodes, tokens, cache, want, logits=True)
         if gap is not None:
             for slot, length in zip(slots, gaps, strict=True):
                 cache.lengths[slot] += length
@@ -172,7 +188,7 @@ class HFTarget:
         for tokens, slot in zip(pieces, slots, strict=True):
             cache.reserve(cache.lengths[slot] + len(tokens))
         found: list[list[Found]] = [[] for _ in pieces]
-        for batch in _batches([len(tokens) for tokens in pieces], self.forward.packs):
+        for batch in _batches([len(tokens) for tokens in pieces], self.reader.packs):
             rows = []
             for index, start, end in batch:
                 length = cache.lengths[slots[index]]
@@ -180,7 +196,7 @@ class HFTarget:
                 rows.append(RowReading(slots[index], length, last, length, top=last - 1))
             sizes = [end - start for _, start, end in batch]
             tokens = torch.cat([pieces[index][start:end] for index, start, end in batch])
-            read = self.forward.read(rows, sizes, tokens, cache, want, logits=want.prompt_logits)
+            read = self.reader.read(rows, sizes, tokens, cache, want, logits=want.prompt_logits)
             for (index, start, end), part in zip(batch, read.split(sizes), strict=True):
                 found[index].append(part)
                 cache.lengths[slots[index]] += end - start

@@ -8,7 +8,7 @@ Letters: N tokens of all rows, n of one row, T places seen by one row, H heads, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ class RowMask:
     low: int  # the first place any of them sees
     mask: Tensor | None  # (n, end - low) bool; None: all, or the causal triangle
     is_causal: bool = False  # the causal triangle of a long row read from its first place on
+    is_chain: bool = False  # every token sees all places before it
     _folded: Tensor | None = None
 
     def on(self, device: torch.device) -> Tensor | None:  # (n, end - low)
@@ -89,18 +90,23 @@ class Reading(Cache):
         self.weights: dict[int, list[Tensor]] = {}  # layer -> per row (heads, n, T), collected on the way
         self._places = cache.planes.places
         self._one = len(rows) == 1
+        self._reads: list[Sequence[Tensor]] = []  # per row, once the first layer stores something
+
+    def _bind(self) -> None:
+        cache = self.cache
+        self._reads = [cache.views(row.slot, 0, row.end) for row in self.rows]
         if self._one:
-            row = rows[0]
-            self._reads = [cache.views(row.slot, 0, row.end)]
+            row = self.rows[0]
             self._writes = cache.views(row.slot, row.start, row.end)
         else:
-            self._reads = [cache.views(row.slot, 0, row.end) for row in rows]
-            places = [(row.slot, place) for row in rows for place in range(row.start, row.end)]
+            places = [(row.slot, place) for row in self.rows for place in range(row.start, row.end)]
             self._slots, self._to = torch.tensor(places, device=cache.device).unbind(1)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Store keys and values (1, H, N, D); what the row has so far (1, H, T, D), or a tuple of that per row."""
         key, value = self._places[layer_idx]
+        if not self._reads:
+            self._bind()
         if self._one:
             self._writes[key].copy_(key_states)
             self._writes[value].copy_(value_states)
@@ -128,8 +134,8 @@ class Reading(Cache):
     def positions(self) -> Tensor:  # (N,)
         """Position of every token read: one more than the last it sees."""
         if self._one:
-            return self._query_positions(self.rows[0])
-        return torch.cat([self._query_positions(row) for row in self.rows])
+            return self.query_positions(self.rows[0])
+        return torch.cat([self.query_positions(row) for row in self.rows])
 
     def masks(self, rule: Callable[..., Tensor], reach: int | None, device: torch.device) -> list[RowMask]:
         """The model's own rule at the tokens' positions, within what the tree lets each see.
@@ -142,14 +148,14 @@ class Reading(Cache):
                 continue
             lowest = row.start if row.depths is None else min(row.start, row.base)
             low = 0 if reach is None else max(0, lowest - reach + 1)
-            queries = self._query_positions(row)[:, None]
+            queries = self.query_positions(row)[:, None]
             keys = self._key_positions(row)[None, low:]
             sees = keys <= queries if row.visible is None else self._sees(row, row.visible)[:, low:]
             first = torch.zeros((), dtype=torch.int64, device=device)
             masks.append(RowMask(low, sees & rule(first, first, queries, keys)))
         return masks
 
-    def _query_positions(self, row: RowReading) -> Tensor:  # (n,)
+    def query_positions(self, row: RowReading) -> Tensor:  # (n,)
         count = self.cache.count
         if row.depths is None:
             return count[row.start : row.end]
@@ -174,7 +180,7 @@ class Reading(Cache):
         if row.visible is not None:
             return RowMask(0, self._sees(row, row.visible))
         if row.end - row.start == 1:
-            return RowMask(0, None)
+            return RowMask(0, None, is_chain=True)
         if row.start == 0 and row.end > STRIP:
-            return RowMask(0, None, is_causal=True)
-        return RowMask(0, self.cache.triangle(row.start, row.end))
+            return RowMask(0, None, is_causal=True, is_chain=True)
+        return RowMask(0, self.cache.triangle(row.start, row.end), is_chain=True)

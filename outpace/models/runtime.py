@@ -1,0 +1,103 @@
+"""OpenVINO as what runs a traced model on a CPU: compiling it once for all sizes, and feeding it without copies.
+
+Letters: those of `export`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outpace.models.export import Graph
+from outpace.models.kv import Planes
+
+HINTS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+
+def openvino() -> Any:
+    """The module, or one sentence about how to get it."""
+    try:
+        import openvino
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "openvino is not installed: pip install 'outpace[compile]'", name="openvino"
+        ) from error
+    return openvino
+
+
+def convert(graph: Graph, planes: Planes) -> Any:
+    """The graph as an OpenVINO model in which only heads and head sizes are fixed."""
+    ov = openvino()
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+
+    # the front end itself: `openvino.convert_model` takes four times as long, and reports to its makers what it meets
+    front = ov.frontend.FrontEndManager().load_by_framework("pytorch")
+    decoder = TorchScriptPythonDecoder(graph.traced, example_input=graph.example)  # has to outlive the conversion
+    model = front.convert(front.load(decoder))
+    shapes: list[list[int]] = [[-1, -1], [-1, -1]]
+    shapes += [[-1]] if graph.selects else []
+    shapes += [[-1, 1, -1, -1] for _ in graph.kinds]
+    for shape, count in zip(planes.shapes, planes.counts, strict=True):
+        shapes += [[-1, -1, shape.heads, shape.size]] * count
+    if len(model.inputs) != len(shapes):
+        raise ValueError(f"its graph takes {len(model.inputs)} inputs, not {len(shapes)}: it ignores some of them")
+    for port, shape in zip(model.inputs, shapes, strict=True):
+        port.get_node().set_partial_shape(ov.PartialShape(shape))
+    model.validate_nodes_and_infer_types()
+    return model
+
+
+def build(model: Any, dtype: torch.dtype) -> Any:
+    """The model compiled for this machine's CPU, as precise as `dtype` where the CPU has it, else in float32."""
+    core = openvino().Core()
+    able = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    name = {"f16": "FP16", "bf16": "BF16"}.get(HINTS[dtype])
+    options = {
+        "INFERENCE_PRECISION_HINT": HINTS[dtype] if name in able else "f32",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "PERFORMANCE_HINT": "LATENCY",
+        "ENABLE_CPU_PINNING": False,  # target and draft take turns on the same cores, which others may use as well
+    }
+    return core.compile_model(model, "CPU", options)
+
+
+def shared(tensor: Tensor) -> Any:
+    """An OpenVINO tensor on the same memory; its shape may be set anew as long as it fits."""
+    ov = openvino()
+    if tensor.dtype == torch.bfloat16:  # numpy has no such type
+        return ov.Tensor(tensor.view(torch.uint16).numpy(), list(tensor.shape), ov.Type.bf16)
+    return ov.Tensor(tensor.numpy(), shared_memory=True)
+
+
+def found(request: Any, index: int, dtype: torch.dtype) -> Tensor:
+    """An output of a request, in the runtime's own memory: the next inference writes over it."""
+    data = request.get_output_tensor(index).data
+    if dtype == torch.bfloat16:
+        return torch.from_numpy(data.view("uint16")).view(torch.bfloat16)
+    return torch.from_numpy(data)
+
+
+class Feed:
+    """One input of a request: memory that is handed to the runtime once, and filled anew for every forward."""
+
+    def __init__(self, request: Any, index: int, dtype: torch.dtype) -> None:
+        self._request, self._index = request, index
+        self._memory = torch.empty(0, dtype=dtype)
+        self._tensor: Any = None
+        self._shape: Sequence[int] = ()
+
+    def take(self, *shape: int) -> Tensor:
+        """The memory in this shape, to be filled."""
+        size = math.prod(shape)
+        if size > len(self._memory):
+            self._memory = torch.zeros(2 * size, dtype=self._memory.dtype)
+            self._tensor = shared(self._memory)
+            self._tensor.shape = self._shape = shape
+            self._request.set_input_tensor(self._index, self._tensor)
+        elif shape != self._shape:
+            self._tensor.shape = self._shape = shape
+        return self._memory[:size].view(shape)

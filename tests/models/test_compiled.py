@@ -1,0 +1,192 @@
+"""A compiled model scores as the model does as it is, whatever is read, and is compiled once."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+import sys
+import weakref
+
+import openvino
+import pytest
+import torch
+
+import outpace
+from outpace.core.contracts import Prompt, Want
+from outpace.core.tree import Forest, TokenTree
+from outpace.models import hf
+from outpace.models.hf import HFTarget
+
+ROUNDING = 3e-5  # of logits of about 1, in float32
+SLOTS = (4, 0, 2)
+ROWS = [  # parents below the three roots
+    [],
+    [0, 0, 1, 3, 3, 2, 4, 5, 8, 8, 7],  # trees whose rows interleave
+    [1, 0, 2, 2, 3, 3, 5, 6, 4],  # read in two calls
+    [0, 3, 4, 2],  # after a gap
+    [0, 3, 1, 5, 2, 4],  # chains
+]
+ALONE = [[], [0, 1, 2], [0, 0, 1, 1, 3], [0, 0, 1], [0]]
+
+
+def some(length, seed=0):
+    """Random tokens."""
+    return torch.randint(3, 61, (length,), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def made():
+    """What was compiled so far: it takes a second each."""
+    return {}
+
+
+@pytest.fixture
+def pair(made, tiny):
+    """A model as it is and compiled, in float32."""
+
+    def get(name):
+        if name not in made:
+            model = tiny(name).float()
+            made[name] = HFTarget(copy.deepcopy(model)), HFTarget(model, compile=True)
+            assert made[name][1].compiled is not None
+        return made[name]
+
+    return get
+
+
+def same(pair, slots, lengths, below, monkeypatch, room=160):
+    """Decode both ways side by side; what is scored and what is stored agree at every step."""
+    monkeypatch.setattr(hf, "CHUNK", 16)
+    choice, count = random.Random(1), len(slots)
+    caches = [target.open(5, room) for target in pair]
+    texts = [some(length, length) for length in lengths]
+
+    def both(read):
+        ours, theirs = (read(target, cache) for target, cache in zip(pair, caches, strict=True))
+        assert ours.shape == theirs.shape and (ours - theirs).abs().max() < ROUNDING
+
+    both(lambda target, cache: prefill(target, texts, slots, cache))
+    for turn, parents in enumerate(below):
+        forest = Forest.of([-1] * count + parents, count)
+        gap = None
+        if turn == 3:
+            texts = [torch.cat((text, some(length, 7))) for text, length in zip(texts, (2, 40, 0), strict=False)]
+            gap = [text[caches[0].lengths[slot] : -1] for text, slot in zip(texts, slots, strict=True)]
+        tokens = torch.cat((torch.stack([text[-1] for text in texts]), some(len(parents), turn)))
+        tree = TokenTree(tokens, forest)
+        if turn == 2:
+            start = TokenTree(tokens[: count + 2], Forest.of(forest.parents[: count + 2], count))
+            both(lambda target, cache, start=start: target.score(start, slots, cache).logits)
+        both(lambda target, cache, tree=tree, gap=gap: target.score(tree, slots, cache, gap=gap).logits)
+        leaves = [choice.choice(nodes) for nodes in forest.nodes]
+        for cache in caches:
+            cache.commit(tree, leaves, slots)
+        texts = [
+            torch.cat((text[:-1], tokens[forest.path(leaf)], some(1, turn)))
+            for text, leaf in zip(texts, leaves, strict=True)
+        ]
+    assert caches[0].lengths == caches[1].lengths
+    for slot in slots:
+        views = (cache.views(slot, 0, cache.lengths[slot]) for cache in caches)
+        assert all((ours - theirs).abs().max() < ROUNDING for ours, theirs in zip(*views, strict=True))
+
+
+def prefill(target, texts, slots, cache):
+    return target.prefill([Prompt(text) for text in texts], slots, cache, Want(prompt_logits=True))[1].logits
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3_text", "gpt2"])
+def test_scores_are_those_of_the_model_as_it_is_and_nothing_is_compiled_again(name, pair, monkeypatch):
+    targets = pair(name)
+    again = []
+    monkeypatch.setattr(openvino.Core, "compile_model", lambda *_: again.append(1))
+    same(targets, SLOTS, (13, 3, 90), ROWS, monkeypatch)
+    same(targets, (3,), (70,), ALONE, monkeypatch)
+    same(targets, SLOTS, (13, 3, 21), ROWS, monkeypatch, room=24)  # the caches move when they grow
+    assert not again
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "gemma2", "deepseek_v3"])
+def test_sinks_caps_and_keys_of_another_size_than_values(name, pair, monkeypatch):
+    same(pair(name), SLOTS, (13, 3, 21), ROWS[1:3], monkeypatch)
+
+
+def test_bfloat16_is_as_near_to_float32_as_without_compiling(tiny):
+    """Positions above 256 are not numbers of bfloat16."""
+    model = tiny("llama", max_position_embeddings=1024).float()
+    text = some(600, 3)
+    chain = TokenTree(text[-9:], Forest.chain((8,)))
+    scored = []
+    for compile, dtype in ((False, torch.float32), (False, torch.bfloat16), (True, torch.bfloat16)):
+        target = HFTarget(copy.deepcopy(model).to(dtype), compile=compile)
+        cache = target.open(1, 640)
+        target.prefill([Prompt(text[:-8])], (0,), cache, Want())
+        scored.append(target.score(chain, (0,), cache).logits.float())
+    exact, plain, compiled = scored
+    assert 0 < (compiled - exact).norm() < 2 * (plain - exact).norm() < 0.2 * exact.norm()
+
+
+def test_what_the_graph_does_not_give_is_read_on_the_same_cache(pair):
+    text, want = some(20, 1), Want(hidden=frozenset((0, -1)), attention=frozenset((1,)))
+    found = []
+    for target in pair("llama"):
+        cache = target.open(1, 64)
+        target.prefill([Prompt(text)], (0,), cache, Want())
+        tree = TokenTree(torch.cat((text[-1:], some(3))), Forest.of([-1, 0, 0, 1], 1))
+        found.append(target.score(tree, (0,), cache, want))
+    for layer in (0, -1):
+        assert (found[0].hidden[layer] - found[1].hidden[layer]).abs().max() < ROUNDING
+    for ours, theirs in zip(found[0].attention[1], found[1].attention[1], strict=True):
+        assert (ours - theirs).abs().max() < ROUNDING
+
+
+def test_a_cache_that_is_no_longer_used_is_freed(pair):
+    target = pair("llama")[1]
+    cache = target.open(2, 64)
+    target.prefill([Prompt(some(5)), Prompt(some(9))], (0, 1), cache, Want())
+    seen = weakref.ref(cache)
+    del cache
+    gc.collect()
+    assert seen() is None
+
+
+def test_greedy_texts_are_those_of_plain_decoding():
+    threads = torch.get_num_threads()
+    target, draft = (outpace.load(name, dtype="float32", compile=True) for name in ("zoo:target", "zoo:draft"))
+    assert target.target.compiled and target.target.compiled.seconds > 0 and torch.get_num_threads() == threads
+    prompts = ["def read(path):\n    with open(path) as file:\n", "class", "for name, value in sorted("]
+    options = {"max_tokens": 24, "temperature": 0}
+    plain = [each.text for each in outpace.generate(target, prompts, "autoregressive", **options)]
+    for method in ("speculative-sampling", "mcsd"):
+        found = outpace.generate(target, prompts, method, draft=draft, **options)
+        assert [each.text for each in found] == plain
+        assert [each.text for each in outpace.generate(target, prompts[0], method, draft=draft, **options)] == plain[:1]
+
+
+def test_a_model_that_cannot_be_compiled_says_why_and_runs(tiny):
+    with pytest.warns(UserWarning, match="BloomForCausalLM cannot be compiled and runs as it is: it counts positions"):
+        target = HFTarget(tiny("bloom").float(), compile=True)
+    cache = target.open(1, 32)
+    assert target.compiled is None
+    assert prefill(target, [some(9)], (0,), cache).shape == (8, target.vocab)
+
+
+def test_a_graph_that_computes_something_else_is_not_used(tiny, monkeypatch):
+    wrong = "outpace.models.request.HIDDEN"
+    monkeypatch.setattr(wrong, 0.0)  # every place is seen
+    with pytest.warns(UserWarning, match="its graph computes something else"):
+        assert HFTarget(tiny("llama").float(), compile=True).compiled is None
+
+
+def test_float64_is_refused(tiny):
+    with pytest.raises(ValueError, match="compile knows no float64: load LlamaForCausalLM in float32 or bfloat16"):
+        HFTarget(tiny("llama"), compile=True)
+
+
+def test_without_openvino_the_extra_is_named(tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    model = tiny("llama").float()
+    with pytest.raises(ModuleNotFoundError, match=r"openvino is not installed: pip install 'outpace\[compile\]'"):
+        HFTarget(model, compile=True)
+    assert HFTarget(model).compiled is None
