@@ -62,7 +62,7 @@ class Compiled:
         tell(STAGES[0])
         graph = trace(forward.model, forward.planes, selects=forward.selects)
         tell(STAGES[1])
-        model = convert(graph, forward.planes)
+        model = convert(graph, forward.planes, forward.model.dtype)
         self._kinds, self._selects = graph.kinds, graph.selects
         self._rotations = Rotations(openvino(), model, model.inputs[1].get_node())
         tell(STAGES[2])

@@ -15,6 +15,7 @@ from torch import Tensor
 from outpace.models.export import Graph
 from outpace.models.kv import Planes
 
+LARGE = 1 << 16  # numbers from which a constant is a weight; biases and norms stay as they were traced
 HINTS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
@@ -29,8 +30,8 @@ def openvino() -> Any:
     return openvino
 
 
-def convert(graph: Graph, planes: Planes) -> Any:
-    """The graph as an OpenVINO model in which only heads and head sizes are fixed."""
+def convert(graph: Graph, planes: Planes, dtype: torch.dtype) -> Any:
+    """The graph as an OpenVINO model in which only heads and head sizes are fixed, its weights in `dtype`."""
     ov = openvino()
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
@@ -47,8 +48,27 @@ def convert(graph: Graph, planes: Planes) -> Any:
         raise ValueError(f"its graph takes {len(model.inputs)} inputs, not {len(shapes)}: it ignores some of them")
     for port, shape in zip(model.inputs, shapes, strict=True):
         port.get_node().set_partial_shape(ov.PartialShape(shape))
+    if dtype == torch.bfloat16:
+        narrow(model)
     model.validate_nodes_and_infer_types()
     return model
+
+
+def narrow(model: Any) -> None:
+    """Hold weights that were traced in float32 in the bfloat16 they came in: what is compiled keeps a copy of them."""
+    ov = openvino()
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "Constant" or node.get_element_type() != ov.Type.f32:
+            continue
+        if math.prod(node.shape) < LARGE:
+            continue
+        readers = list(node.output(0).get_target_inputs())
+        data = torch.from_numpy(node.data.copy()).to(torch.bfloat16)
+        weight = ov.op.Constant(shared(data), shared_memory=False)
+        wide = ov.opset13.convert(weight, ov.Type.f32)
+        wide.get_rt_info()["decompression_0"] = ""  # else it would be computed here and now
+        for reader in readers:
+            reader.replace_source_output(wide.output(0))
 
 
 def build(model: Any, dtype: torch.dtype) -> Any:
