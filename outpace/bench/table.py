@@ -17,7 +17,7 @@ NOTE = (
     "intervals are 95 % bootstrap over prompts and rounds; "
     "efficiency is the speedup without prompt reading / what acceptance and the measured cost of forwards allow; "
     "repeats is the share of 4-grams that occurred before; differs counts greedy texts unlike plain decoding's "
-    "(@ the median position of their first difference)."
+    "(@ the median position of their first difference); precision is what a row really computed in."
 )
 
 

@@ -63,8 +63,10 @@ class Worker:
         return answer
 
     def _listen(self) -> None:
-        for line in self.process.stdout or ():
-            self.lines.put(line)
+        assert self.process.stdout
+        with self.process.stdout as said:
+            for line in said:
+                self.lines.put(line)
         self.lines.put(b"")  # the end: an answer is never empty
 
     def _send(self, what: Mapping[str, Any]) -> None:
