@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from outpace.bench.best import Best, look
@@ -14,6 +15,7 @@ from outpace.bench.metrics import Counts, Record
 from outpace.core.context import Sampling
 from outpace.core.contracts import Guarantee, Parts
 from outpace.decode import Session
+from outpace.models.loading import has_native_bfloat16
 from outpace.sampling.law import TargetLaw
 
 
@@ -34,6 +36,11 @@ class Contender(Protocol):
     kind: str  # "outpace" or "peer"
     options: Mapping[str, Any]
     single: bool  # takes one prompt at a time
+
+    @property
+    def precision(self) -> str:
+        """What it really computes in; empty: it does not say."""
+        ...
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome: ...
 
@@ -57,6 +64,10 @@ class Engine:
     kind: str = "outpace"
     single: bool = False
     clock: Callable[[], float] = perf_counter
+
+    @property
+    def precision(self) -> str:
+        return precision_of(getattr(self.parts.target, "model", None))
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
         records: list[Record] = []
@@ -87,3 +98,13 @@ class Engine:
 def shortened(sampling: Sampling, most: int) -> Sampling:
     """The same wishes for at most so many tokens."""
     return replace(sampling, max_tokens=min(most, sampling.max_tokens))
+
+
+def precision_of(model: Any) -> str:
+    """The numbers a transformers model computes with, and whether its CPU has them."""
+    dtype, device = getattr(model, "dtype", None), getattr(model, "device", None)
+    if not isinstance(dtype, torch.dtype):
+        return ""
+    name = str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "f")
+    slow = dtype is torch.bfloat16 and getattr(device, "type", "") == "cpu" and not has_native_bfloat16()
+    return f"{name}, not native" if slow else name

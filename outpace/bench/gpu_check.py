@@ -14,8 +14,9 @@ from time import monotonic
 
 import torch
 
+from outpace.bench.json_file import write_json
 from outpace.bench.line_up import contenders, engines
-from outpace.bench.measurement import Enough, Measurement, write_json
+from outpace.bench.measurement import Enough, Measurement
 from outpace.bench.methods import parse_methods
 from outpace.bench.provenance import provenance
 from outpace.bench.run import Run, unfold

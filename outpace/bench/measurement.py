@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -14,9 +11,10 @@ from outpace.bench.best import Best, look_at_all
 from outpace.bench.contender import Contender
 from outpace.bench.cost import CostCurve, measure_costs
 from outpace.bench.recommend import Choice, Recommendation, recommend
-from outpace.bench.run import Case, Run, batches, interleave, trials, warm_up
+from outpace.bench.run import Case, Run, batches, interleave, reason, trials, warm_up
 from outpace.bench.summary import SELECTIONS, Row, headline, summarise
 from outpace.bench.table import NOTE, markdown, tables
+from outpace.bench.worker import Cannot
 from outpace.controllers.shape import Choice as TreeChoice
 from outpace.controllers.shape import best_shape
 from outpace.core.context import Sampling
@@ -49,7 +47,8 @@ class Measurement:
     bounds: dict[tuple[str, str, float], Best] = field(default_factory=dict)  # (contender, workload, temperature)
     runs: list[Run] = field(default_factory=list)
     interrupted: bool = False
-    failed: dict[str, str] = field(default_factory=dict)  # contender -> why it does not take part
+    failed: dict[str, str] = field(default_factory=dict)  # contender, maybe at a temperature -> why it is left out
+    unable: set[tuple[str, float]] = field(default_factory=set)  # (contender, temperature) that is not asked for
     error: Exception | None = None  # what ended the measurement
 
     def __post_init__(self) -> None:
@@ -59,11 +58,13 @@ class Measurement:
     @property
     def total(self) -> int:
         """Runs planned."""
-        return len(self.planned) * len(self.contenders)
+        return sum(
+            (each.name, trial.temperature) not in self.unable for trial in self.planned for each in self.contenders
+        )
 
     @property
     def complete(self) -> bool:
-        return len(self.runs) == self.total
+        return sum(run.contender not in self.failed for run in self.runs) == self.total
 
     def measure(
         self,
@@ -81,6 +82,10 @@ class Measurement:
             self.runs.append(run)
             after(run)
 
+        def lost(name: str, why: str) -> None:
+            self.failed[name] = why
+            self.contenders = [each for each in self.contenders if each.name != name]
+
         try:
             if targets:
                 stage("measuring forwards")
@@ -91,7 +96,8 @@ class Measurement:
             stage("bounding acceptance")
             self.bounds = look_at_all(self.contenders, self.groups, self.sampling, self.temperatures, seed=self.seed)
             stage("measuring")
-            interleave(self.contenders, self.planned, self.sampling, seed=self.seed, after=made)
+            told: Any = {"after": made, "lost": lost}
+            interleave(self.contenders, self.planned, self.sampling, seed=self.seed, unable=self.unable, **told)
         except (KeyboardInterrupt, Enough):
             self.interrupted = True
         except Exception as error:  # reported after what was measured is safe
@@ -99,13 +105,23 @@ class Measurement:
 
     def _works(self, contender: Contender) -> bool:
         """Warm it up; one that fails here is left out, so that the others are still measured."""
+        name, cannot = contender.name, dict[float, str]()
         try:
-            warm_up(contender, self.planned[0], self.sampling, self.temperatures)
+            for temperature in self.temperatures:
+                try:
+                    warm_up(contender, self.planned[0], self.sampling, [temperature])
+                except Cannot as error:
+                    cannot[temperature] = str(error)
         except Exception as error:
             if contender is self.contenders[0]:
                 raise  # nothing can be compared without plain decoding
-            self.failed[contender.name] = f"{type(error).__name__}: {error}"
-        return contender.name not in self.failed
+            self.failed[name] = reason(error)
+        if len(cannot) == len(self.temperatures):
+            self.failed[name] = cannot[self.temperatures[0]]
+        elif name not in self.failed:
+            self.failed |= {f"{name} at temperature {heat:g}": why for heat, why in cannot.items()}
+            self.unable |= {(name, heat) for heat in cannot}
+        return name not in self.failed
 
     def rows(self) -> list[Row]:
         """Everything there is to say."""
@@ -170,7 +186,7 @@ class Measurement:
             "runs_made": len(self.runs),
             "runs_planned": self.total,
             "left_out": list(self.left_out),
-            "failed": self.failed,
+            "failed": dict(self.failed),
             "load_seconds": dict(self.load_seconds),
             "milliseconds_by_nodes": {name: curve.to_json() for name, curve in self.costs.items()},
             "notes": NOTE,
@@ -218,22 +234,3 @@ def run_to_json(run: Run) -> dict[str, Any]:
         "repetition": run.repetition,
         **counted,
     }
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Whole or not at all: an interruption while writing leaves the file that was there before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(json.dumps(finite(data), indent=1) + "\n", encoding="utf-8")
-    os.replace(draft, path)
-
-
-def finite(value: Any) -> Any:
-    """JSON knows no NaN: null instead."""
-    if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else None
-    if isinstance(value, Mapping):
-        return {str(name): finite(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(each) for each in value]
-    return value

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from outpace.bench.measurement import write_json
+from outpace.bench.json_file import write_json
 from outpace.bench.provenance import provenance, threads
 from outpace.bench.table import Table, markdown, plain_text
 from outpace.core.context import Sampling

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outpace.bench.best import Best
-from outpace.bench.contender import Engine, Outcome
+from outpace.bench.contender import Engine, Outcome, precision_of
 from outpace.core.context import Sampling
 
 PREFIX = "transformers"
@@ -29,6 +29,10 @@ class Generate:
     kind: str = "peer"
     single: bool = False
     clock: Callable[[], float] = perf_counter
+
+    @property
+    def precision(self) -> str:
+        return precision_of(self.model)
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
         first = sampling[0]

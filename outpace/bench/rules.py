@@ -17,7 +17,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from outpace.bench.measurement import write_json
+from outpace.bench.json_file import write_json
 from outpace.bench.provenance import provenance, threads
 from outpace.bench.table import Table, plain_text
 from outpace.core.claim import Drawn

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outpace.bench.contender import Contender, Outcome, shortened
 from outpace.bench.metrics import Counts, first_difference, repetition
+from outpace.bench.worker import Cannot, Gone
 from outpace.bench.workload import Item, encode
 from outpace.core.context import Sampling
 
@@ -151,13 +152,29 @@ def interleave(
     sampling: Sampling,
     *,
     seed: int = 0,
+    unable: Container[tuple[str, float]] = (),  # (contender, temperature) left out
     after: Callable[[Run], None] = lambda run: None,
+    lost: Callable[[str, str], None] = lambda name, why: None,
 ) -> list[Run]:
-    """Make all runs, in turn; `after` is told of each, so that nothing is lost when one of them is interrupted."""
+    """Make all runs, in turn; `after` is told of each, so that nothing is lost when one of them is interrupted, and
+    `lost` of a contender whose process is gone; the others go on."""
     runs: list[Run] = []
+    gone: set[str] = set()
     for trial in planned:
         for contender in rotated(contenders, trial):
-            run = perform(contender, trial, sampling, seed)
+            if contender.name in gone or (contender.name, trial.temperature) in unable:
+                continue
+            try:
+                run = perform(contender, trial, sampling, seed)
+            except Gone as error:
+                gone.add(contender.name)
+                lost(contender.name, reason(error))
+                continue
             runs.append(run)
             after(run)
     return runs
+
+
+def reason(error: Exception) -> str:
+    """Why a contender is left out; a worker's own words need no name of an exception."""
+    return str(error) if isinstance(error, (Gone, Cannot)) else f"{type(error).__name__}: {error}"

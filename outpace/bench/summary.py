@@ -12,7 +12,8 @@ from typing import Any
 from outpace.bench.best import Best, Bounds
 from outpace.bench.contender import Contender
 from outpace.bench.cost import CostCurve
-from outpace.bench.metrics import Cost, Counts
+from outpace.bench.ideal import ideal_speedup
+from outpace.bench.metrics import Counts
 from outpace.bench.run import Run
 from outpace.bench.spread import Interval, bootstrap
 
@@ -50,6 +51,7 @@ class Row:
     counts: Counts | None = None
     best: Best | None = None  # first tokens kept, and the most that could be; of steps that were not timed
     options: Mapping[str, Any] = field(default_factory=dict)
+    precision: str = ""  # what it really computed in
 
     @property
     def efficiency(self) -> float | None:
@@ -62,6 +64,7 @@ class Row:
         return {
             "method": self.contender,
             "kind": self.kind,
+            "precision": self.precision,
             "options": {key: value for key, value in self.options.items() if _is_plain(value)},
             "workload": self.workload,
             "temperature": self.temperature,
@@ -128,14 +131,17 @@ def summarise(
     if len(temperatures) > 1:
         temperatures.append(None)
     rows: list[Row] = []
+    met = {(run.contender, run.trial.temperature) for run in runs}
     for temperature, workload, selection in product(temperatures, workloads, (ALL, VARIED)):
+        pooled = temperatures[:-1] if temperature is None else []  # a row of all temperatures met all of them
+        whole = [each for each in contenders if all((each.name, heat) in met for heat in pooled)]
 
         def chosen(run: Run, t: float | None = temperature, w: str = workload, s: str = selection) -> bool:
             at = run.trial
             here = t in (None, at.temperature) and w in ("all", at.workload)
             return here and (s == ALL or (at.index, at.temperature) in kept)
 
-        for contender in contenders:
+        for contender in whole:
             row = _row(runs, reference, contender, chosen, target_cost, draft_cost, seed)
             if row:
                 at = {"workload": workload, "temperature": temperature, "selection": selection}
@@ -183,6 +189,7 @@ def _row(
     return {
         "contender": contender.name,
         "kind": contender.kind,
+        "precision": contender.precision,
         "options": contender.options,
         "prompts": len({case.id for run, _ in pairs for case in run.trial.cases}),
         "runs": len(pairs),
@@ -190,7 +197,7 @@ def _row(
         "speedup": bootstrap(list(ratios.values()), seed=seed),
         "speedup_of_totals": _ratio_of_totals(timed, lambda run: run.seconds) or float("nan"),
         "decode_speedup": _ratio_of_totals(pairs, lambda run: run.decode_seconds),
-        "ideal_speedup": _ideal(pairs, target_cost, draft_cost),
+        "ideal_speedup": ideal_speedup(pairs, target_cost, draft_cost),
         "repetition": sum(run.repetition for run, _ in pairs) / len(pairs),
         "lossless": all(contender.lossless(run.trial.temperature) for run, _ in pairs),
         "different": len(places) if greedy else None,
@@ -209,35 +216,6 @@ def _ratio_of_totals(pairs: Sequence[tuple[Run, Run]], seconds: Callable[[Run], 
             return None
         rates.append(sum(pair[side].tokens for pair in pairs) / total)
     return rates[0] / rates[1] if rates[1] else None
-
-
-def _ideal(pairs: Sequence[tuple[Run, Run]], target: CostCurve | None, draft: CostCurve | None) -> float | None:
-    """tau * t(1) / (t(nodes + 1) + draft forwards * t_d), summed over the steps that were really made."""
-    if target is None:
-        return None
-    rates: list[float] = []
-    for side in (0, 1):
-        tokens, seconds = 0, 0.0
-        for pair in pairs:
-            counts = pair[side].counts
-            if counts is None:
-                return None
-            tokens += counts.emitted
-            each = counts.seconds["draft"] / counts.forwards if counts.forwards else 0.0
-            seconds += sum(times * ideal_seconds(cost, target, draft, each) for cost, times in counts.costs.items())
-        if seconds <= 0:
-            return None
-        rates.append(tokens / seconds)
-    return rates[0] / rates[1] if rates[1] else None
-
-
-def ideal_seconds(cost: Cost, target: CostCurve, draft: CostCurve | None, each: float) -> float:
-    """One step on the cost curves; `each` is what a draft forward took where no curve or no levels tell."""
-    if draft is not None and cost.levels:
-        drafting = sum(draft(level / cost.rows) for level in cost.levels)
-    else:
-        drafting = cost.forwards * each
-    return target(cost.nodes / cost.rows) + drafting
 
 
 def headline(rows: Sequence[Row], workload: str, temperature: float | None) -> list[Row]:

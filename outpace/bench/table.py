@@ -17,7 +17,7 @@ NOTE = (
     "intervals are 95 % bootstrap over prompts and rounds; "
     "efficiency is the speedup without prompt reading / what acceptance and the measured cost of forwards allow; "
     "repeats is the share of 4-grams that occurred before; differs counts greedy texts unlike plain decoding's "
-    "(@ the median position of their first difference)."
+    "(@ the median position of their first difference); precision is what a row really computed in."
 )
 
 
@@ -82,6 +82,7 @@ SPEED: tuple[Column, ...] = (
     ("repeats", lambda row: percent(row.repetition)),
     ("differs", _differs),
 )
+PRECISION: Column = ("precision", lambda row: row.precision or "-")  # beside peers, whose precision is their own choice
 INSIDE: tuple[Column, ...] = (
     ("method", lambda row: row.contender),
     (
@@ -106,7 +107,8 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             about = heading(workload, temperature)
             everything = next((r for r in rows if _same(r, first) and r.selection == ALL), first)
             title = f"{about}: {first.prompts} of {everything.prompts} prompts, {SELECTIONS[first.selection]}"
-            found.append(_table(title, SPEED, shown))
+            beside = any(row.kind == "peer" for row in shown)
+            found.append(_table(title, (*SPEED, PRECISION) if beside else SPEED, shown))
             inside = [row for row in shown if row.counts]
             if inside:
                 found.append(_table(f"{about}: inside a step, the last {len(PARTS)} in milliseconds", INSIDE, inside))

@@ -49,3 +49,8 @@ def summary(name: str, statistics: Any) -> str:
         f"{name}: {statistics.num_tokens} tokens in {statistics.seconds:.2f} s, "
         f"{statistics.tokens_per_second:.1f} tokens/s, {steps}, seed {statistics.seed}"
     )
+
+
+def say(line: str) -> None:
+    """What is going on, on the error stream."""
+    typer.echo(line, err=True)

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from outpace.bench.contender import Engine, Outcome
-from outpace.bench.measurement import finite, write_json
+from outpace.bench.json_file import finite, write_json
 from outpace.cli.bench import bench
 
 APP = typer.Typer(pretty_exceptions_enable=False)
@@ -158,7 +158,6 @@ def test_an_interruption_before_the_first_run_is_one_sentence(
     [
         (["--temperature", "hot"], "takes numbers"),
         (["--temperature", "-1"], "a temperature is"),
-        (["--peer", "someone"], "there is no peer"),
         (["--methods", "depth=3"], "option without a method"),
         (["--prompts", "nowhere.jsonl"], "no prompts called"),
         (["--methods", "nothing-like-it"], "there is no method nothing-like-it"),

@@ -30,6 +30,7 @@ class Fake:
     kind: str = "outpace"
     options: dict[str, int] = field(default_factory=dict)
     single: bool = False
+    precision: str = ""
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
         temperature = sampling[0].temperature

@@ -31,6 +31,7 @@ class Named:
     kind: str = "outpace"
     options: dict[str, int] = field(default_factory=dict)
     single: bool = False
+    precision: str = ""
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
         raise AssertionError("nothing is run here")

@@ -1,0 +1,1 @@
+"""What runs inside the Python environments of other engines. Nothing here imports outpace, or is imported by it."""

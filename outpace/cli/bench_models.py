@@ -1,0 +1,178 @@
+"""The models and contenders of `outpace bench`, loaded as the command asks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from outpace.cli.output import say
+
+if TYPE_CHECKING:
+    from outpace.bench.contender import Contender
+    from outpace.bench.measurement import Measurement
+    from outpace.bench.peer_kinds import Home
+
+
+class Loaded:
+    """The models of a measurement, and how long they took to load."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        target: str,
+        draft: str | None,
+        beside: bool,  # transformers' own generation, with models of its own
+        homes: Sequence[Home],  # engines in other environments
+        dtype: str,
+        device: str | None,
+        compile: bool,
+    ) -> None:
+        from outpace.api.model import foreign, load, opener
+        from outpace.models.names import usual_draft
+
+        self.names = {"target": target, "draft": usual_draft(target) if draft is None else draft}
+        self.foreign = usual_draft(target, foreign=True) if draft is None else None
+        self.stack, self.homes = stack, homes
+        self.seconds: dict[str, float] = {}
+        loaded: dict[str, Any] = {}
+        opened: dict[str, Any] = {}
+
+        def timed(kind: str, name: str, make: Any) -> Any:
+            say(f"loading {kind} {name}")
+            began = perf_counter()
+            made = make()
+            self.seconds[kind] = perf_counter() - began
+            if compile and getattr(made, "target", None) and made.target.compiled:
+                self.seconds[f"compiling {kind}"] = made.target.compiled.seconds
+                self.seconds[kind] -= made.target.compiled.seconds
+            return made
+
+        def whole(value: str) -> Any:
+            if value not in loaded:
+                kind = "draft" if value == self.names["draft"] else f"draft {value}"
+                loaded[value] = timed(kind, value, lambda: load(value, dtype=dtype, device=device, compile=compile))
+            return loaded[value]
+
+        def model(value: Any) -> Any:
+            if not isinstance(value, str):
+                return value
+            if value not in opened:
+                opened[value] = check(whole(value))
+            return opened[value]
+
+        def stranger(value: Any) -> Any:
+            return foreign(self.model, whole(value)) if isinstance(value, str) else value
+
+        self.model = timed("target", target, lambda: load(target, dtype=dtype, device=device, compile=compile))
+        check = opener(self.model, stack)
+        self.open, self.open_foreign = model, stranger
+        self._opened = opened
+        self.dtype = next(self.model.target.model.parameters()).dtype
+        self.device = str(self.model.target.device)
+        self.peer_models: dict[str, Any] | None = None
+        if beside:
+            from outpace.models.loading import load_checkpoint
+            from outpace.models.names import resolve
+
+            def separate(name: str) -> Any:
+                return load_checkpoint(resolve(name), dtype=self.dtype, device=self.device)[0].eval()
+
+            wanted = {kind: name for kind, name in self.names.items() if name}
+            self.peer_models = {k: timed(f"peer's {k}", n, lambda n=n: separate(n)) for k, n in wanted.items()}
+
+    @property
+    def targets(self) -> dict[str, Any]:
+        """Whose forwards are put on a cost curve."""
+        drafts = {"draft": self._opened[name]} if (name := self.names["draft"]) in self._opened else {}
+        return {"target": self.model.target, **drafts}
+
+    def prepare(
+        self,
+        methods: Any,
+        items: Any,
+        heats: list[float],
+        *,
+        max_tokens: int,
+        rounds: int,
+        batch: int,
+        seed: int,
+        ignore_eos: bool,
+        settings: dict[str, Any],
+    ) -> Measurement:
+        """Line up who takes part, and the prompts as tokens."""
+        from outpace.api.settings import end_tokens
+        from outpace.bench.line_up import contenders, engines
+        from outpace.bench.measurement import Measurement
+        from outpace.bench.provenance import provenance
+        from outpace.bench.run import unfold
+        from outpace.core.context import Sampling
+
+        found, choices = engines(
+            methods, self.model.target, self.names["draft"], self.open, self.open_foreign, self.foreign
+        )
+        ends = () if ignore_eos else end_tokens(self.model.defaults, self.model.tokenizer)
+        sampling = Sampling(max_tokens=max_tokens, stop=ends, **settings)
+        cases, left_out = unfold(items, self.model.tokenizer, found[0], sampling, room=self.model.max_length)
+        if not cases:
+            raise ValueError(f"no prompt leaves room for {max_tokens} new tokens: ask for fewer with --max-tokens")
+        others, versions, failed = self._others(found, room=longest(cases) + max_tokens, batch=batch)
+        known = provenance(self.device)
+        return Measurement(
+            contenders=[*contenders(found, self.peer_models, batch), *others],
+            cases=cases,
+            sampling=sampling,
+            temperatures=heats,
+            rounds=rounds,
+            batch=batch,
+            seed=seed,
+            choices=choices,
+            provenance={**known, "versions": {**known["versions"], **versions}, "dtype": in_words(self.dtype)},
+            settings={**self.names, "methods": [engine.name for engine in found], "ignore_eos": ignore_eos}
+            | ({"compile": True} if self.model.target.compiled else {})
+            | settings,
+            load_seconds=self.seconds,
+            left_out=left_out,
+            failed=failed,
+        )
+
+    def _others(self, found: Any, *, room: int, batch: int) -> tuple[list[Contender], dict[str, str], dict[str, str]]:
+        """Rows of engines in other environments, the versions of those, and why rows are left out."""
+        if not self.homes:
+            return [], {}, {}
+        import torch
+
+        from outpace.bench.peer_rows import Invitation
+        from outpace.bench.worker import Worker, close_all
+
+        if self.device != "cpu":
+            raise ValueError(f"--peer {self.homes[0].kind.name} is measured on a CPU: use --device cpu")
+        workers: list[Worker] = []
+        self.stack.callback(close_all, workers)
+        invitation = Invitation(
+            names=self.names,
+            dtype=in_words(self.dtype),
+            threads=torch.get_num_threads(),
+            room=room,
+            most=self.model.max_length,
+            batch=batch,
+            environment=os.environ,
+            say=say,
+            keep=workers.append,
+            seconds=self.seconds,
+        )
+        rows: list[Contender] = [row for home in self.homes for row in invitation.rows(home, found)]
+        versions = {name: version for home in self.homes for name, version in home.versions.items()}
+        return rows, versions, invitation.failed
+
+
+def in_words(dtype: Any) -> str:
+    """`torch.bfloat16` without torch."""
+    return str(dtype).removeprefix("torch.")
+
+
+def longest(cases: Any) -> int:
+    """Tokens of the longest prompt."""
+    return max(len(case.tokens) for case in cases)

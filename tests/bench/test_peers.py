@@ -1,0 +1,179 @@
+"""`outpace bench --peer` with a stub in place of an engine: rows, reasons, precision, conversion, what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from outpace.bench import peer_kinds
+from outpace.bench.openvino_models import converted, key
+from outpace.bench.peer_kinds import KINDS, Home, find_home, parse_peers
+from outpace.bench.worker import Worker
+from outpace.cli.bench import bench
+
+APP = typer.Typer(pretty_exceptions_enable=False)
+APP.command()(bench)
+STUB = Path(__file__).parent / "stub_engine.py"
+PLAIN, DRAFT, LOOKUP = "vllm plain", "vllm draft_model:depth=2", "vllm ngram:depth=3,longest=2"
+METHODS = "speculative-sampling:depth=2,prompt-lookup:depth=3:longest=2"
+
+
+@pytest.fixture
+def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A stub for vLLM, and the processes that were started for it."""
+    stub = replace(KINDS["vllm"], module="json", packages=("pytest",), script=STUB)
+    monkeypatch.setitem(peer_kinds.KINDS, "vllm", stub)
+    ready, seen = Worker.ready, list[int]()
+
+    def noted(self: Worker) -> Mapping[str, Any]:
+        seen.append(self.process.pid)
+        return ready(self)
+
+    monkeypatch.setattr(Worker, "ready", noted)
+    return seen
+
+
+def call(tiny: Any, tmp_path: Path, *arguments: str) -> Result:
+    prompts = tmp_path / "some.txt"
+    prompts.write_text("def push(self, item):\nclass Queue:\n", encoding="utf-8")
+    options = ["--target", tiny.target, "--draft", tiny.draft, "--prompts", str(prompts), "--dtype", "float64"]
+    options += ["--max-tokens", "8", "--rounds", "1", "--threads", "1", "--device", "cpu", "--ignore-eos"]
+    return CliRunner().invoke(APP, [*options, "--methods", METHODS, "--peer", "vllm", *arguments])
+
+
+def gone(pids: list[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_rows_have_our_settings_and_say_their_precision(tiny: Any, tmp_path: Path, pids: list[int]) -> None:
+    done = call(tiny, tmp_path, "--temperature", "0,1", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    data = json.loads((tmp_path / "bench.json").read_text())
+    peers = {row["method"]: row for row in data["results"] if row["kind"] == "peer" and row["temperature"] == 0}
+    assert list(peers) == [PLAIN, DRAFT, LOOKUP]
+    assert peers[LOOKUP]["options"] == {"depth": 3, "longest": 2}
+    assert {row["precision"] for row in peers.values()} == {"float64 in threes"}
+    assert next(row for row in data["results"] if row["method"] == "plain")["precision"] == "f64"
+    assert {PLAIN, DRAFT, LOOKUP} <= set(data["load_seconds"])
+    assert data["provenance"]["versions"]["pytest"] == pytest.__version__
+    assert "| precision |" in (tmp_path / "bench.md").read_text() and "float64 in threes" in done.output
+    # what it cannot do at one temperature it still does at the other, and no row pools the two
+    why = f"{LOOKUP} at temperature 1 was left out: it only looks up greedily"
+    assert why in done.output and why in (tmp_path / "bench.md").read_text()
+    met = [row["temperature"] for row in data["results"] if row["method"] == LOOKUP and row["selection"] == "all"]
+    assert met == [0.0] and data["complete"]
+    assert len(pids) == 3 and gone(pids)
+
+
+def test_those_that_die_or_do_not_start_are_left_out(
+    tiny: Any, tmp_path: Path, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_FAILS", "prompt-lookup")
+    monkeypatch.setenv("STUB_LASTS", "2")  # warm-up and one timed run
+    done = call(tiny, tmp_path, "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    assert done.exit_code == 0, done.output
+    data = json.loads((tmp_path / "x.json").read_text())
+    assert data["failed"] == {
+        LOOKUP: "ValueError: these weights are for another engine",
+        DRAFT: "its process ended with exit code 3: a wheel came off",
+    }
+    assert data["complete"] and {run["method"] for run in data["runs"]} >= {PLAIN, DRAFT}
+    assert {row["method"] for row in data["results"] if row["kind"] == "peer"} == {PLAIN}
+    assert f"{DRAFT} was left out: its process ended" in done.output
+    assert gone(pids)
+
+
+def test_ctrl_c_keeps_what_was_made_and_ends_the_workers(
+    tiny: Any, tmp_path: Path, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, asked = Worker.ask, list[int]()
+
+    def interrupted(self: Worker, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        asked.append(1)
+        if len(asked) == 5:
+            raise KeyboardInterrupt
+        return ask(self, request)
+
+    monkeypatch.setattr(Worker, "ask", interrupted)
+    done = call(tiny, tmp_path, "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    assert done.exit_code == 1 and "interrupted after" in done.output.splitlines()[-1]
+    assert not json.loads((tmp_path / "x.json").read_text())["complete"]
+    assert len(pids) == 3 and gone(pids)
+
+
+def test_a_missing_package_is_one_sentence_that_says_how_to_install_it(tiny: Any, tmp_path: Path) -> None:
+    done = call(tiny, tmp_path, "--peer", "openvino")
+    assert done.exit_code == 2
+    line = done.output.splitlines()[-1]
+    assert "openvino_genai is not installed" in line and "pip install openvino-genai optimum-intel nncf" in line
+    assert "--peer openvino=openvino/bin/python" in line and "loading" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("someone", "there is no peer 'someone'"),
+        ("transformers=/bin/python", "names no interpreter"),
+        ("vllm=", "names no interpreter"),
+        (",", "names nobody"),
+    ],
+)
+def test_a_peer_that_cannot_be_meant(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parse_peers(text)
+
+
+def test_peers_and_their_interpreters() -> None:
+    assert parse_peers("transformers, openvino=~/ov/bin/python,vllm") == {
+        "transformers": None, "openvino": "~/ov/bin/python", "vllm": None
+    }  # fmt: skip
+    kind = replace(KINDS["vllm"], module="json", packages=("pytest", "nothing-like-it"))
+    assert find_home(kind, sys.executable).versions == {"pytest": pytest.__version__}
+    assert find_home(kind, None).own
+    with pytest.raises(ValueError, match="no such Python"):
+        find_home(kind, "/nowhere/python")
+    with pytest.raises(ValueError, match="no Python interpreter that works"):
+        find_home(kind, "/bin/false")
+
+
+def test_peers_of_their_own_environment_are_measured_on_a_cpu(tiny: Any, tmp_path: Path, pids: list[int]) -> None:
+    done = call(tiny, tmp_path, "--device", "cuda")
+    assert done.exit_code == 2 and "--peer vllm is measured on a CPU" in done.output.splitlines()[-1]
+
+
+CONVERTER = """#!/bin/sh
+for last; do :; done
+case "$*" in *broken*) echo oh no >&2; exit 1;; esac
+mkdir -p "$last" && echo x > "$last/openvino_model.xml"
+"""
+
+
+def test_a_model_is_converted_once_for_its_content_and_versions(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(CONVERTER)
+    python.chmod(0o755)
+    models = [tmp_path / "model", tmp_path / "broken"]
+    for model in models:
+        model.mkdir()
+        (model / "config.json").write_text("{}")
+    home = Home(KINDS["openvino"], str(python), {"openvino": "1"})
+    said, environment = list[str](), os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    first, seconds = converted(home, str(models[0]), "bfloat16", environment, said.append)
+    assert first.parent == tmp_path / "cache" / "outpace" / "openvino" and (first / "openvino_model.xml").is_file()
+    assert seconds > 0 and len(said) == 1 and "converting" in said[0]
+    assert converted(home, str(models[0]), "bfloat16", environment, said.append) == (first, 0.0)
+    assert len({key(models[0], "fp16", {"a": version}) for version in "12"}) == 2
+    (models[0] / "config.json").write_text("{ }")
+    assert converted(home, str(models[0]), "bfloat16", environment, said.append)[0] != first
+    with pytest.raises(ValueError, match="could not be converted: oh no"):
+        converted(home, str(models[1]), "bfloat16", environment, said.append)
+    assert not [path for path in first.parent.iterdir() if path.name.startswith(".")]

@@ -1,0 +1,142 @@
+"""A worker in a real process: what it answers, how it dies, and that it never outlives us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from outpace.bench import worker
+from outpace.bench.worker import Cannot, Gone, Worker, close_all, environment_of
+
+STUB = Path(__file__).parent / "stub_engine.py"
+REQUEST = {"prompts": [[8, 9, 10], [3]], "max_tokens": 2, "temperature": 0.0}
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    made: list[Worker] = []
+
+    def begin(**settings: Any) -> Worker:
+        made.append(Worker(sys.executable, STUB, settings, environment_of(os.environ, 1, own=True)))
+        return made[-1]
+
+    yield begin
+    close_all(made)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def ends(pid: int, seconds: float = 5.0) -> bool:
+    until = monotonic() + seconds
+    while alive(pid) and monotonic() < until:
+        sleep(0.02)
+    return not alive(pid)
+
+
+def test_it_answers_requests_with_tokens_and_seconds(start: Start) -> None:
+    one = start(dtype="bfloat16", sleep=0.7)  # longer than the patience between two looks
+    assert one.ready()["precision"] == "bfloat16 in threes"
+    answer = one.ask(REQUEST)
+    assert answer["outputs"] == [[1, 2], [3]] and 0 <= answer["seconds"] < 1
+    assert one.ask(REQUEST | {"sleep": 0.1})["seconds"] >= 0.1
+
+
+def test_an_error_and_a_request_it_cannot_serve_are_told_apart(start: Start) -> None:
+    one = start(mode="prompt-lookup")
+    one.ready()
+    with pytest.raises(Cannot, match="^it only looks up greedily$"):
+        one.ask(REQUEST | {"temperature": 1.0})
+    with pytest.raises(Gone, match="^RuntimeError: no room left$"):
+        one.ask(REQUEST | {"break": True})
+    assert one.ask(REQUEST)["outputs"]
+
+
+def test_one_that_dies_says_how_and_why(start: Start) -> None:
+    one = start()
+    one.ready()
+    for _ in range(2):  # and says so again when it is asked again
+        with pytest.raises(Gone, match="exit code 3: a wheel came off"):
+            one.ask(REQUEST | {"die": True})
+    two = start()
+    pid = two.ready()["pid"]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(Gone, match="ended by signal SIGKILL"):
+        two.ask(REQUEST)
+
+
+def test_one_whose_children_hold_the_pipe_is_gone_all_the_same(start: Start) -> None:
+    one = start()
+    one.ready()
+    with pytest.raises(Gone, match="exit code 4"):
+        one.ask(REQUEST | {"child": True})
+
+
+def test_one_that_cannot_load_says_why(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_FAILS", "plain")
+    with pytest.raises(Gone, match="ValueError: these weights are for another engine"):
+        start(mode="plain").ready()
+
+
+def test_it_ends_when_it_is_closed_even_while_it_works(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "GRACE", 0.3)
+    idle, busy = start(), start()
+    pids = [each.ready()["pid"] for each in (idle, busy)]
+    busy._send(REQUEST | {"sleep": 60})
+    close_all([idle, busy])
+    assert idle.process.returncode == 0 and busy.process.returncode == -signal.SIGTERM
+    assert all(map(ends, pids))
+
+
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+from outpace.bench.worker import Worker
+one = Worker(sys.executable, Path(sys.argv[1]), {}, os.environ)
+try:
+    print(one.ready()["pid"], flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+finally:
+    if sys.argv[2] == "closes":
+        one.close()
+"""
+
+
+@pytest.mark.parametrize(("number", "habit"), [(signal.SIGINT, "closes"), (signal.SIGKILL, "never")])
+def test_it_does_not_outlive_us(number: signal.Signals, habit: str) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(STUB), habit]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as us:
+        assert us.stdout
+        pid = int(us.stdout.readline())
+        os.killpg(us.pid, number)  # as a terminal does it
+        said = us.stdout.read()
+    assert said == ("interrupted\n" if number == signal.SIGINT else "")
+    assert ends(pid)
+
+
+def test_another_interpreter_is_not_led_to_our_modules() -> None:
+    ours = {"PYTHONPATH": "here", "PATH": "/bin", "OMP_NUM_THREADS": "1"}
+    assert environment_of(ours, 4, own=True) == ours | {"OMP_NUM_THREADS": "4"}
+    assert environment_of(ours, 4, own=False) == {"PATH": "/bin", "OMP_NUM_THREADS": "4"}
+
+
+def test_workers_import_nothing_of_ours() -> None:
+    for path in worker.SERVE.parent.glob("*.py"):
+        assert "import outpace" not in path.read_text() and "from outpace" not in path.read_text()
