@@ -22,7 +22,7 @@ SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->$", re.MULTIL
 METHODS = "<!-- methods -->"
 MEASURED = (
     "The package's own models, one stream where no batch is named. All results: [the engine](../results/engine.md), "
-    "[verification](../results/verification.md)."
+    "[verification](../results/verification.md), [compiled models](../results/compiled.md)."
 )
 
 
@@ -66,13 +66,13 @@ def measured_table(name: str) -> list[str]:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data.get("schema") != "outpace-bench/1":
             continue
-        batch = data["settings"]["batch"]
+        batch, how = data["settings"]["batch"], ", compiled" if data["settings"].get("compile") else ""
         where = data["provenance"]["device"] + (f", batch {batch}" if batch > 1 else "")
         for row in data["results"]:
             label, _, options = row["method"].partition(":")
             if label != name or not row["headline"] or row["temperature"] is None or row["workload"] == "all":
                 continue
-            gain, kept, used = row["speedup"], row.get("mean_acceptance_length"), options or "defaults"
+            gain, kept, used = row["speedup"], row.get("mean_acceptance_length"), (options or "defaults") + how
             rows.append(
                 f"| {row['workload']} | {row['temperature']:g} | {gain['median']:.2f} ({gain['low']:.2f} to "
                 f"{gain['high']:.2f}) | {kept:.2f} | {100 * row['repetition']:.0f} % | {used} | {where} |"
