@@ -17,6 +17,7 @@ from outpace.core.contracts import Prompt, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models import hf
 from outpace.models.hf import HFTarget
+from outpace.models.request import part_of
 
 ROUNDING = 3e-5  # of logits of about 1, in float32
 SLOTS = (4, 0, 2)
@@ -107,9 +108,8 @@ def test_scores_are_those_of_the_model_as_it_is_and_nothing_is_compiled_again(na
     assert not again
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "gemma2", "deepseek_v3"])
-def test_sinks_caps_and_keys_of_another_size_than_values(name, pair, monkeypatch):
-    same(pair(name), SLOTS, (13, 3, 21), ROWS[1:3], monkeypatch)
+def test_attention_sinks(pair, monkeypatch):
+    same(pair("gpt_oss"), SLOTS, (13, 3, 21), ROWS[1:3], monkeypatch)
 
 
 def test_bfloat16_is_as_near_to_float32_as_without_compiling(tiny):
@@ -164,17 +164,30 @@ def test_greedy_texts_are_those_of_plain_decoding():
         assert [each.text for each in outpace.generate(target, prompts[0], method, draft=draft, **options)] == plain[:1]
 
 
-def test_a_model_that_cannot_be_compiled_says_why_and_runs(tiny):
-    with pytest.warns(UserWarning, match="BloomForCausalLM cannot be compiled and runs as it is: it counts positions"):
-        target = HFTarget(tiny("bloom").float(), compile=True)
+def chain_of(row, *rest):
+    part = part_of(row, *rest)
+    part.seen = None
+    return part
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("bloom", "it counts positions"),
+        ("gemma2", "its attention caps its scores"),
+        ("deepseek_v3", "it attends to other keys and values than it stores"),
+    ],
+)
+def test_a_model_that_cannot_be_compiled_says_why_and_runs(name, why, tiny):
+    with pytest.warns(UserWarning, match=f"ForCausalLM cannot be compiled and runs as it is: {why}"):
+        target = HFTarget(tiny(name).float(), compile=True)
     cache = target.open(1, 32)
     assert target.compiled is None
     assert prefill(target, [some(9)], (0,), cache).shape == (8, target.vocab)
 
 
 def test_a_graph_that_computes_something_else_is_not_used(tiny, monkeypatch):
-    wrong = "outpace.models.request.HIDDEN"
-    monkeypatch.setattr(wrong, 0.0)  # every place is seen
+    monkeypatch.setattr("outpace.models.compiled.part_of", chain_of)  # trees are read as chains
     with pytest.warns(UserWarning, match="its graph computes something else"):
         assert HFTarget(tiny("llama").float(), compile=True).compiled is None
 
