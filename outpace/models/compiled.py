@@ -25,7 +25,7 @@ from outpace.models.paged_attention import PLACES
 from outpace.models.reading import RowReading
 from outpace.models.request import SIZES, Part, Request, part_of
 from outpace.models.rotations import Rotations
-from outpace.models.runtime import HINTS, build, convert, openvino, torch_type
+from outpace.models.runtime import HINTS, build, convert, in_one_row, openvino, torch_type
 
 MOST = SIZES[-1]  # tokens read in one inference, but for a tree of more nodes
 TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
@@ -67,6 +67,7 @@ class Compiled:
         tell(STAGES[1])
         model = convert(self._graph, forward.model.dtype)
         self._rotations = Rotations(openvino(), model, model.inputs[1].get_node())
+        in_one_row(model)
         tell(STAGES[2])
         self.model = build(model, forward.model.dtype)
         self._planes = self._stored_as(forward.planes)
@@ -100,8 +101,9 @@ class Compiled:
     ) -> Found:
         """Inferences over the rows' tokens; found for the last `nodes` of each row."""
         assert isinstance(cache, PagedCache)
+        # the runtime's windows count places, which for trees are not positions
         window = self._graph.window
-        if want.hidden or want.attention or (window and any(r.depths is not None and r.top >= window for r in rows)):
+        if want.hidden or want.attention or (window and any(r.depths is not None and r.end > window for r in rows)):
             return self._read_aside(rows, nodes, tokens, cache, want, logits=logits)
         request = self._request_of(cache)
         if len(rows) == 1 and len(tokens) <= MOST:
@@ -186,7 +188,5 @@ def _pieces(part: Part, room: int) -> list[Part]:
     pieces = []
     for start, end in zip(bounds, bounds[1:], strict=False):
         num = max(0, min(end, total) - max(start, total - part.num))
-        pieces.append(
-            Part(part.slot, part.start + start, part.tokens[start:end], part.positions[start:end], None, num)
-        )
+        pieces.append(Part(part.slot, part.start + start, part.tokens[start:end], part.positions[start:end], None, num))
     return pieces

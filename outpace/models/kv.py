@@ -70,9 +70,7 @@ class SlotCache:
         with torch.inference_mode(False):
             # zeros: a masked place is multiplied by 0, and 0 times an uninitialised NaN is NaN
             self.storages = [
-                torch.zeros(
-                    count, slots, shape.heads, capacity, shape.size, dtype=shape.dtype, device=shape.device
-                )
+                torch.zeros(count, slots, shape.heads, capacity, shape.size, dtype=shape.dtype, device=shape.device)
                 for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
             ]
         for old, new in zip(before, self.storages, strict=False):

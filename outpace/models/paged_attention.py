@@ -1,8 +1,8 @@
 """Attention over a cache in blocks, as one operation: a name for it in traces, and what it becomes in OpenVINO.
 
-The operation writes new keys and values into the cache it is given, in place, and lets every token see what its sequence
-stored before, the tokens read with it as the bias says (without one: those in front of it), and no further back than
-the window (0: everything).
+The operation writes new keys and values into the cache it is given, in place. It lets every token see what its sequence
+stored before and, of the tokens read with it, those the bias allows (without one: those in front of it), and nothing
+further back than the window (0: everything).
 
 Letters: N tokens of all sequences, R sequences, C blocks, H heads, G heads of keys and values, D head size.
 """
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 BLOCK = 32  # tokens of a block: the only size that the runtime takes on a CPU
-# lengths, begins, blocks, block begins, longest, bias, bias begins: where each sequence stands in the cache, and what its
-# new tokens see of each other
+# where each sequence stands in the cache, and what its new tokens see of each other:
+# lengths, begins, blocks, block begins, longest, bias, bias begins
 PLACES = (*[((1,), torch.int32)] * 4, ((), torch.int32), ((1,), torch.uint8), ((1,), torch.int32))
 NAME = "outpace::paged_attention"
 

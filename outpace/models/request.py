@@ -23,8 +23,7 @@ from outpace.models.rotations import Rotations
 from outpace.models.runtime import Feed, found, shared
 
 SIZES = (1, 8, 16, 32, 64, 128)  # of forwards, in tokens; larger ones are multiples of the last
-STICKY = 16  # a size up to which a forward of fewer tokens keeps it, rather than change
-PATIENCE = 8  # forwards in a row for which a smaller size would have done, before it is taken
+WASTE = 32  # tokens to fill up with, over all forwards since the size was needed, that cost less than a change of size
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +69,7 @@ class Request:
             for index, (lookup, table) in enumerate(zip(rotations.lookups, tables, strict=True))
         ]
         self._rows: tuple[int, ...] = ()  # slots that are read now
-        self._size, self._waited = 0, 0
+        self._size = self._waste = 0
 
     def read(self, parts: Sequence[Part], logits: bool) -> Tensor | None:  # (wanted of all parts, V)
         """One inference."""
@@ -108,11 +107,10 @@ class Request:
 
     def _size_for(self, total: int) -> int:
         fit = next((size for size in SIZES if size >= total), -(-total // SIZES[-1]) * SIZES[-1])
-        if fit < self._size <= STICKY and self._waited < PATIENCE:
-            self._waited += 1
-            return self._size
-        self._size, self._waited = fit, 0
-        return fit
+        self._waste = self._waste + self._size - fit if fit < self._size else 0
+        if fit > self._size or self._waste > WASTE:
+            self._size, self._waste = fit, 0
+        return self._size
 
     def _place(self, parts: Sequence[Part], sizes: list[int]) -> None:
         """Say where each row stands in the cache."""

@@ -56,6 +56,13 @@ def convert(graph: Graph, dtype: torch.dtype) -> Any:
     return model
 
 
+def in_one_row(model: Any) -> None:
+    """Fix that ids and positions stand in one row: operations on a known number of rows are faster."""
+    for port in model.inputs[:2]:
+        port.get_node().set_partial_shape(openvino().PartialShape([1, -1]))
+    model.validate_nodes_and_infer_types()
+
+
 def narrow(model: Any) -> None:
     """Hold weights that were traced in float32 in the bfloat16 they came in: what is compiled keeps a copy of them."""
     ov = openvino()
