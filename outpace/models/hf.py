@@ -102,6 +102,12 @@ class HFTarget:
         """What runs the forwards when they are compiled."""
         return self.reader if isinstance(self.reader, Compiled) else None
 
+    @property
+    def host_threads(self) -> int | None:
+        """How many threads torch should have while a session runs; None: as many as it has."""
+        # idle threads of torch spin for a while, on the cores that the compiled forwards' own threads need
+        return 1 if self.compiled else None
+
     def open(self, slots: int, capacity: int) -> SlotCache:
         """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
         if self.compiled:
