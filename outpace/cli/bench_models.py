@@ -104,8 +104,8 @@ class Loaded:
         self.model = timed("target", target, lambda: load(target, dtype=dtype, device=device, compile=compile))
         self.sides = [Side(self.model, whole, stack)]
         if eager and self.model.target.compiled:
-            twin = cache(lambda name: as_it_is(whole(name), stack))
-            self.sides.append(Side(as_it_is(self.model, stack), twin, stack))
+            other = cache(lambda name: as_it_is(whole(name), stack))
+            self.sides.append(Side(as_it_is(self.model, stack), other, stack))
         self.dtype = next(self.model.target.model.parameters()).dtype
         self.device = str(self.model.target.device)
         self.peer_models: dict[str, Any] | None = None
