@@ -136,7 +136,7 @@ def _race(
         groups: dict[int, list[tuple[int, _Path, float]]] = {}
         for each in coming:
             groups.setdefault(each[1].children, []).append(each)
-        for count, group in groups.items():
+        for group in groups.values():
             laws = [path.next_law() for _, path, _ in group]
             law = laws[0] if len(laws) == 1 else torch.cat(laws)
             nodes = grower.add_drawn([path.node for _, path, _ in group], law, 1, noise)
