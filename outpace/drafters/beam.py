@@ -141,8 +141,8 @@ def _race(
             law = laws[0] if len(laws) == 1 else torch.cat(laws)
             nodes = grower.add_drawn([path.node for _, path, _ in group], law, 1, noise)
             tokens = grower.newest
-            shares = law.gather(1, tokens[:, None])[:, 0].tolist()
-            for (row, path, rate), node, token, share in zip(group, nodes, tokens.tolist(), shares, strict=True):
+            shares = law.gather(1, tokens[:, None]).tolist()
+            for (row, path, rate), node, token, (share,) in zip(group, nodes, tokens.tolist(), shares, strict=True):
                 after[row].append(_Path(node, path.open * share, rate))
                 path.come(token, share)
     return after
