@@ -58,7 +58,11 @@ def extend(
         num = min(slots[slot, ACTIVE] + 1, depth)
         for length in range(num, 0, -1):
             node = active[slot, length - 2] + 0 if length > 1 else ROOT
-            active[slot, length - 1] = _step(nodes, groups, keys, values, known, slots, text, slot, node, token, place)
+            if node != ROOT and nodes[node, COUNT] == 1:
+                nodes[node, LENGTH] += 1  # nobody else came so far
+            else:
+                node = _step(nodes, groups, keys, values, known, slots, text, slot, node, token, place)
+            active[slot, length - 1] = node
         slots[slot, ACTIVE] = num
 
 
@@ -67,10 +71,7 @@ def _step(
     nodes: Ints, groups: Ints, keys: Longs, values: Ints, known: Ints, slots: Longs, text: Ints, slot: int, node: int,
     token: int, place: int,
 ) -> int:  # fmt: skip
-    """Where a walk of the request in `slot` stands after the token at `place`."""
-    if nodes[node, COUNT] == 1 and node != ROOT:
-        nodes[node, LENGTH] += 1  # nobody else came so far
-        return node
+    """Where a walk of the request in `slot` stands after the token at `place`, if not only it came so far."""
     child = find(keys, values, (node << 32) | token)
     if child < 0:
         child = new_node(nodes, known)
@@ -170,13 +171,14 @@ def evict(
 @loop
 def locate(nodes: Ints, keys: Longs, values: Ints, slots: Longs, text: Ints, tokens: Ints, first: int):  # -> (int, int)
     """The node below the edge on which tokens[first:] end, and how much of the edge they take; (-1, 0): nowhere."""
-    node, offset = ROOT, 0
+    node, offset, length, start = ROOT, 0, 0, 0
     for index in range(first, len(tokens)):
-        if node == ROOT or offset == nodes[node, LENGTH]:
+        if offset == length:
             node, offset = find(keys, values, (node << 32) | tokens[index]), 0
             if node < 0:
                 return -1, 0
-        elif token_at(nodes, slots, text, node, offset) != tokens[index]:
+            length, start = nodes[node, LENGTH] + 0, slots[nodes[node, SLOT], BASE] + nodes[node, START]
+        elif text[start + offset] != tokens[index]:
             return -1, 0
         offset += 1
     return node, offset
