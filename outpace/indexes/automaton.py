@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outpace.indexes.hash_map import HashMap, find, put
-from outpace.indexes.loops import as_tokens, grown, loop
+from outpace.indexes.loops import Tokens, as_tokens, grown, loop
 
 Ints = NDArray[np.int32]
 Keys = NDArray[np.int64]
@@ -34,7 +33,7 @@ class SuffixAutomaton:
     Memory grows with the text and ends with the request that owns it; nothing is forgotten before.
     """
 
-    def __init__(self, tokens: Sequence[int] = ()) -> None:
+    def __init__(self, tokens: Tokens = ()) -> None:
         self.text = np.zeros(64, np.int32)
         self.states = np.zeros((128, 4), np.int32)
         self.states[0] = -1, 0, -1, -1
@@ -69,7 +68,7 @@ class SuffixAutomaton:
     def nbytes(self) -> int:
         return sum(each.nbytes for each in self.arrays.values())
 
-    def extend(self, tokens: Sequence[int]) -> None:
+    def extend(self, tokens: Tokens) -> None:
         """Append to the text: for each token the match moves first, so that the text never matches itself."""
         self.append(as_tokens(tokens))
 
@@ -84,12 +83,12 @@ class SuffixAutomaton:
         self.map = self.map.grown(3 * size)
         _extend(self.text, self.states, self.edges, *self.map, self.known, tokens)
 
-    def match(self, assumed: Sequence[int] = ()) -> Match:
+    def match(self, assumed: Tokens = ()) -> Match:
         """The longest end that occurred earlier, if `assumed` came next; the text stays as it is."""
         state, length = self._walk(assumed)
         return Match(length, int(self.states[state, END]) + 1 if length else 0)
 
-    def following(self, most: int, assumed: Sequence[int] = ()) -> list[int]:
+    def following(self, most: int, assumed: Tokens = ()) -> list[int]:
         """What followed the match, up to `most` tokens: of a shorter match where the longer has fewer to offer."""
         state, length = self._walk(assumed)
         if not length:
@@ -97,7 +96,7 @@ class SuffixAutomaton:
         start = int(_place(self.states, state, len(self) - most)) + 1
         return self.text[start : min(start + most, len(self))].tolist()
 
-    def _walk(self, assumed: Sequence[int]) -> tuple[int, int]:
+    def _walk(self, assumed: Tokens) -> tuple[int, int]:
         state, length = int(self.known[STATE]), int(self.known[MATCHED])
         if not len(assumed):
             return state, length

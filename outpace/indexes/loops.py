@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Tokens = Sequence[int] | NDArray[Any]  # one text
 
 
 class Loop(Generic[P, R]):
@@ -49,7 +50,7 @@ def loop(function: Callable[P, R]) -> Loop[P, R]:
     return Loop(function)
 
 
-def as_tokens(tokens: Sequence[int]) -> NDArray[np.int32]:
+def as_tokens(tokens: Tokens) -> NDArray[np.int32]:
     """(n,) int32, contiguous; ValueError for what is no token."""
     found = np.ascontiguousarray(tokens, dtype=np.int32)
     if found.ndim != 1 or (len(found) and found.min() < 0):

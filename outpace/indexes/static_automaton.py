@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, Self
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from outpace.indexes.automaton import SuffixAutomaton
 from outpace.indexes.branches import NOTHING, Branches
-from outpace.indexes.loops import as_tokens, loop
+from outpace.indexes.loops import Tokens, as_tokens, loop
 from outpace.indexes.store import damaged, expect, within
 
 Ints = NDArray[np.int32]
@@ -40,7 +40,7 @@ class StaticAutomaton:
         self.num_documents = documents
 
     @classmethod
-    def build(cls, documents: Iterable[Sequence[int]], tell: Callable[[int], None] | None = None) -> StaticAutomaton:
+    def build(cls, documents: Iterable[Tokens], tell: Callable[[int], None] | None = None) -> StaticAutomaton:
         """`tell` hears how many tokens were added; at most about 200 bytes a token while it is built."""
         grown, num_documents = SuffixAutomaton(), 0
         for document in documents:
@@ -92,7 +92,7 @@ class StaticAutomaton:
     def nbytes(self) -> int:
         return sum(each.nbytes for each in self.arrays.values())
 
-    def move(self, pointer: Pointer, tokens: Sequence[int]) -> Pointer:
+    def move(self, pointer: Pointer, tokens: Tokens) -> Pointer:
         """Where a request stands after these tokens."""
         return Pointer(*_move(self.states, self.edges, *pointer, as_tokens(tokens)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from outpace.indexes.branches import NOTHING, Branches
 from outpace.indexes.hash_map import HashMap
-from outpace.indexes.loops import as_tokens, grown
+from outpace.indexes.loops import Tokens, as_tokens, grown
 from outpace.indexes.siblings import (
     CHILD,
     COUNT,
@@ -103,7 +103,7 @@ class SuffixTree:
     def nbytes(self) -> int:
         return sum(each.nbytes for each in self.arrays.values())
 
-    def extend(self, request: int, tokens: Sequence[int]) -> None:
+    def extend(self, request: int, tokens: Tokens) -> None:
         """Append to a request, a new one if it is not being written; O(depth) a token."""
         taken = as_tokens(tokens)[-self.most_tokens :]
         while self._num_tokens + len(taken) > self.most_tokens:
@@ -133,14 +133,14 @@ class SuffixTree:
         self.slots[slot] = -1
         self._free.append(slot)
 
-    def count(self, tokens: Sequence[int]) -> int:
+    def count(self, tokens: Tokens) -> int:
         """Occurrences of one to `depth` tokens."""
         node, _ = locate(self.nodes, *self.map, self.slots, self.text, as_tokens(tokens), 0)
         return int(self.nodes[node, COUNT]) if node > ROOT else 0
 
     def speculate(
         self,
-        context: Sequence[int],
+        context: Tokens,
         most: int = 64,
         *,
         factor: float = 1.0,
