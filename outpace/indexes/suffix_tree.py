@@ -228,20 +228,23 @@ class SuffixTree:
 
     def _sound(self, live: list[int]) -> bool:
         """Whether the loops stay within the arrays."""
-        used = self.nodes[self.nodes[:, COUNT] > 0]
+        num, used = len(self.nodes), self.nodes[self.nodes[:, COUNT] > 0]
+        links = 1 + used[:, [CHILD, TAIL, NEXT, PREVIOUS]]
+        reached = [links[links > 0] - 1, self.map.values[self.map.keys >= 0], used[used[:, PARENT] != ROOT, PARENT]]
         base, size, room = self.slots[live][:, [BASE, SIZE, ROOM]].T
-        num = len(self.nodes)
         return (
-            within(used[:, SLOT], len(self.slots))
+            all(within(each, num) and (self.nodes[each, COUNT] > 0).all() for each in reached)
+            and within(1 + self.nodes[:, NEXT], num + 1)
+            and within(used[:, SLOT], len(self.slots))
             and bool((self.slots[used[:, SLOT], ORDER] >= 0).all())
-            and bool((used[:, START] + used[:, LENGTH] <= self.slots[used[:, SLOT], SIZE]).all())
-            and within(used[:, START], 1 << 31)
-            and bool((used[:, LENGTH] > 0).all())
-            and within(used[:, PARENT], num)
-            and within(1 + used[:, [CHILD, TAIL, NEXT, PREVIOUS]], num + 1)
+            and bool((used[:, START].astype(np.int64) + used[:, LENGTH] <= self.slots[used[:, SLOT], SIZE]).all())
+            and bool((used[:, START] >= 0).all() and (used[:, LENGTH] > 0).all())
             and within(used[:, GROUP], len(self.groups))
-            and within(self.map.values[self.map.keys >= 0], num)
+            and within(1 + self.groups, num + 1)
+            and within(1 + self.known, num + 2)
             and bool((self.map.keys < 0).any())
-            and within(base, 1 << 62)
-            and bool((size >= 0).all() and (size <= room).all() and (base + room <= len(self.text)).all())
+            and len(self.map.keys) & (len(self.map.keys) - 1) == 0
+            and within(base, 1 << 40)
+            and bool((size >= 0).all() and (size <= room).all() and (room <= len(self.text)).all())
+            and bool((base + room <= len(self.text)).all())
         )
