@@ -52,10 +52,14 @@ class AdjacencyTable:
 
     def update(self, tokens: Tokens, successors: Sequence[Sequence[int]] | NDArray[Any]) -> None:
         """Replace rows: (N,) tokens and (N, width) what may follow, likeliest first. The last of equal tokens wins."""
-        read, rows = as_tokens(tokens), np.ascontiguousarray(successors, np.int32).reshape(len(tokens), -1)
+        read, rows = as_tokens(tokens), np.ascontiguousarray(successors, np.int32)
+        if not len(read) and not len(rows):
+            return
         vocab, width = self.table.shape
-        if len(read) and (rows.shape[1] != width or max(read.max(), rows.max()) >= vocab or rows.min() < 0):
-            raise ValueError(f"an adjacency table of {vocab} tokens takes rows of {width} of them, not {rows.shape[1]}")
+        if rows.shape != (len(read), width) or max(read.max(), rows.max()) >= vocab or rows.min() < 0:
+            raise ValueError(
+                f"{len(read)} tokens with rows {rows.shape}: give {width} successors for each, of {vocab} tokens"
+            )
         _replace(self.table, read, rows)
 
     def learn(self, tokens: Tensor, logits: Tensor) -> None:

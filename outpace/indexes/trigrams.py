@@ -123,10 +123,9 @@ class TrigramTable:
             self.pairs = _longer(self.pairs, size, 0)
             self.tokens = _longer(self.tokens, size, FREE)
             self.weights = _longer(self.weights, size, 0)
-        shift = (
-            np.array([step, cap], np.float32).astype(float).tolist()
-        )  # as exact as weights are: equal ones compare equal
-        _adapt(*self.map, self.pairs, self.tokens, self.weights, self.known, tokens, *shift, self.room)
+        # as exact as weights are, so that equal ones compare equal
+        step, cap = float(np.float32(step)), float(np.float32(cap))
+        _adapt(*self.map, self.pairs, self.tokens, self.weights, self.known, tokens, step, cap, self.room)
 
     def successors(self, first: int, second: int) -> list[tuple[int, float]]:
         """(token, weight) after these two tokens, by falling weight."""

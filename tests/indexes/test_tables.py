@@ -76,8 +76,15 @@ def test_a_draft_follows_the_template_level_by_level(loops: str) -> None:
 
 def test_rows_that_do_not_fit_are_refused() -> None:
     table = AdjacencyTable(9, 3)
-    for tokens, rows in (([1], [[1, 2]]), ([9], [[1, 2, 3]]), ([1], [[1, 2, 9]]), ([1], [[1, 2, -1]])):
-        with pytest.raises(ValueError, match="of 9 tokens takes rows of 3"):
+    table.update([], [])
+    for tokens, rows in (
+        ([1], [[1, 2]]),
+        ([9], [[1, 2, 3]]),
+        ([1], [[1, 2, 9]]),
+        ([1], [[1, 2, -1]]),
+        ([], [[1, 2, 3]]),
+    ):
+        with pytest.raises(ValueError, match="give 3 successors for each, of 9 tokens"):
             table.update(tokens, rows)
     with pytest.raises(ValueError, match="not one of"):
         table.draft(9, Shape((0,)))
