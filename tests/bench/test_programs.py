@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outpace.bench import gpu_check, results
+from outpace.bench import gpu_check, indexes, results
 from outpace.bench.overhead import Case, cases, measure, small_pair, to_table
 from outpace.bench.provenance import provenance
 from outpace.bench.table import plain_text
@@ -112,3 +112,17 @@ def test_a_page_is_written_from_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert printed.startswith("# Results") and "99.0" not in printed
     assert results.main([str(path), "--out", str(tmp_path / "page.md")]) == 0
     assert (tmp_path / "page.md").read_text() == printed
+
+
+def test_the_costs_of_indexes_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "indexes.json"
+    assert indexes.main(["--tokens", "3000", "--alone", "3000", "--json", str(path)]) == 0
+    found = json.loads(path.read_text())
+    assert found["schema"] == "outpace-indexes/1" and found["provenance"]["argv"]
+    assert {row["index"] for row in found["microseconds"]} == {
+        "suffix automaton", "static automaton", "suffix tree", "suffix array", "adjacency", "trigrams",
+        "logit n-grams", "dense",
+    }  # fmt: skip
+    assert all(row["microseconds"] > 0 for row in found["microseconds"])
+    assert found["alone"]["peak_mib"] >= found["alone"]["before_mib"] > 0
+    assert "suffix tree: extend, a token" in capsys.readouterr().out
