@@ -35,6 +35,7 @@ from outpace.indexes.suffix_tree import SuffixTree
 from outpace.indexes.trigrams import TrigramTable
 
 DOCUMENT, ASKED, PART = 500, 2000, 100_000  # tokens; times a question is asked; tokens made at once
+LEAST = 5 * ASKED  # tokens that all questions need
 TREE = Shape((*[0] * 8, *[1] * 8, *[2] * 5, *[9] * 6, *[17] * 4))
 Tokens = NDArray[np.int32]
 
@@ -199,6 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--alone", type=int, default=10_000_000, help="of a suffix array built alone; 0: none")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
+    if given.tokens < LEAST:
+        parser.error(f"--tokens is at least {LEAST}")
     with progress(4) as tell:
         tell("suffix array, alone", 0)
         # first: a process begins with what its parent has used
@@ -206,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell("compiling", 1)
         began = perf_counter()
         for measure in (suffixes, tables):
-            measure(5 * ASKED)
+            measure(LEAST)
         compiled = perf_counter() - began
         tell("suffixes", 1)
         found = suffixes(given.tokens)

@@ -11,7 +11,7 @@ import pytest
 from outpace.bench import gpu_check, indexes, results
 from outpace.bench.overhead import Case, cases, measure, small_pair, to_table
 from outpace.bench.provenance import provenance
-from outpace.bench.table import plain_text
+from outpace.bench.table import markdown, plain_text
 from outpace.models.hf import HFTarget
 from outpace.recipes import get
 
@@ -116,7 +116,7 @@ def test_a_page_is_written_from_files(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_the_costs_of_indexes_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "indexes.json"
-    assert indexes.main(["--tokens", "3000", "--alone", "3000", "--json", str(path)]) == 0
+    assert indexes.main(["--tokens", "10000", "--alone", "3000", "--json", str(path)]) == 0
     found = json.loads(path.read_text())
     assert found["schema"] == "outpace-indexes/1" and found["provenance"]["argv"]
     assert {row["index"] for row in found["microseconds"]} == {
@@ -126,3 +126,17 @@ def test_the_costs_of_indexes_are_measured(tmp_path: Path, capsys: pytest.Captur
     assert all(row["microseconds"] > 0 for row in found["microseconds"])
     assert found["alone"]["peak_mib"] >= found["alone"]["before_mib"] > 0
     assert "suffix tree: extend, a token" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        indexes.main(["--tokens", "9999"])
+
+
+def test_the_page_about_indexes_shows_what_was_measured() -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    data = json.loads((docs / "results/indexes/indexes-cpu.json").read_text(encoding="utf-8"))
+    costs = [indexes.Cost(**row) for row in data["microseconds"]]
+    rows = markdown(indexes.to_table(costs, data["seconds_before"])).split("\n")[2:]
+    page = (docs / "indexes.md").read_text(encoding="utf-8")
+    assert "\n".join(rows) in page
+    alone = data["alone"]
+    assert f"{alone['tokens']:,} tokens is built in {alone['seconds']:.1f} seconds" in page
+    assert f"{alone['before_mib']:.0f} MiB before and {alone['peak_mib']:.0f} MiB at most" in page.replace("\n", " ")
