@@ -190,8 +190,5 @@ def _extend(text: Ints, states: Ints, edges: Ints, keys: Keys, values: Ints, kno
             states[new, LINK] = below
         known[NUM_TOKENS] = size + 1
         known[LAST] = new
-        # a split may have moved the matched string to the new link of its state
-        while states[matched_state, LINK] >= 0 and states[states[matched_state, LINK], LENGTH] >= matched:
-            matched_state = states[matched_state, LINK]
     known[STATE] = matched_state
     known[MATCHED] = matched

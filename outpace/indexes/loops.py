@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
@@ -33,7 +35,12 @@ class Loop(Generic[P, R]):
     def compiled(self) -> Any:
         import numba
 
-        return numba.njit(cache=True)(self._function)
+        # numba keeps what it compiled by name and file, and does not see changes of functions that are called
+        self._function.__qualname__ += f"-{_sources()}"
+        try:
+            return numba.njit(cache=True)(self._function)
+        except RuntimeError:  # there is no folder to keep it in
+            return numba.njit(self._function)
 
     def plain(self, *arguments: Any) -> R:
         # an element of a memoryview is a Python number: faster than numpy's, and it does not overflow
@@ -45,14 +52,21 @@ class Loop(Generic[P, R]):
         return self.compiled._numba_type_
 
 
+@cache
+def _sources() -> str:
+    """What tells this version of all loops from others."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
+
+
 def loop(function: Callable[P, R]) -> Loop[P, R]:
     """Mark a function as one that numba may compile."""
     return Loop(function)
 
 
 def as_tokens(tokens: Tokens) -> NDArray[np.int32]:
-    """(n,) int32, contiguous; ValueError for what is no token."""
-    found = np.ascontiguousarray(tokens, dtype=np.int32)
+    """(n,) int32, contiguous; ValueError if one is negative or there are more dimensions."""
+    found = np.asarray(tokens, np.int32, order="C")
     if found.ndim != 1 or (len(found) and found.min() < 0):
         raise ValueError("tokens are a sequence of numbers, none of them negative")
     return found
