@@ -62,7 +62,7 @@ class TrigramTable:
         first = np.flatnonzero((np.diff(pairs, prepend=-1) != 0) | (np.diff(thirds, prepend=-1) != 0))
         counts = np.diff(first, append=len(pairs))
         pairs, thirds = pairs[first], thirds[first]
-        self.pairs, row, total = np.unique(pairs, return_inverse=True, return_counts=True)
+        self.pairs, row = np.unique(pairs, return_inverse=True)
         total = np.bincount(row, counts, len(self.pairs))
         order = np.lexsort((thirds, -counts, row))
         row, thirds, counts = row[order], thirds[order], counts[order]
