@@ -19,7 +19,7 @@ PYTEST = $(SHARED_CPUS) $(BIN)/python -m pytest -q --durations=15 -n $(WORKERS) 
 CODE := outpace tests scripts $(wildcard examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint spelling types layers budget format law bench-smoke docs wheel gpu-check clean
+.PHONY: help install demo test check lint spelling types layers budget format law bench-smoke bench-compiled docs wheel gpu-check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -70,6 +70,17 @@ law: $(VENV)/.installed-dev  ## every recipe against the law it promises, by enu
 
 bench-smoke: $(VENV)/.installed-dev  ## the smallest benchmark run, to see that the bench itself works
 	$(ALL_CPUS) $(BIN)/outpace bench --target zoo:target --methods prompt-lookup,speculative-sampling --num-prompts 2 --max-tokens 32 --out $(OUT)/bench-smoke
+
+# What else it takes part in and how much is measured, e.g. `make bench-compiled PEERS=transformers,openvino=ov/bin/python`.
+PEERS ?= transformers
+NUM_PROMPTS ?= 5
+ROUNDS ?= 2
+TOKENS ?= 96
+COMPILED := $(OUT)/bench-compiled
+
+bench-compiled: $(VENV)/.installed-dev  ## compiled forwards beside eager ones and PEERS: the table of docs/results/compiled.md
+	$(ALL_CPUS) $(BIN)/outpace bench --compile --target zoo:target --methods autoregressive,speculative-sampling,mcsd,prompt-lookup --prompts code,edit --temperature 0,1 --peer $(PEERS) --num-prompts $(NUM_PROMPTS) --rounds $(ROUNDS) --max-tokens $(TOKENS) --threads $(CPUS) --json $(COMPILED)/compiled-cpu.json
+	$(BIN)/python -m outpace.bench.results $(COMPILED)/compiled-cpu.json docs/results/compiled/wanted.json --out $(COMPILED)/compiled.md
 
 docs: $(VENV)/.installed-dev  ## the documentation into site/
 	HF_HUB_OFFLINE=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

@@ -70,6 +70,8 @@ def measured_table(name: str) -> list[str]:
         where = data["provenance"]["device"] + (f", batch {batch}" if batch > 1 else "")
         for row in data["results"]:
             label, _, options = row["method"].partition(":")
+            if how and row.get("mode") == "eager":
+                continue
             if label != name or not row["headline"] or row["temperature"] is None or row["workload"] == "all":
                 continue
             gain, kept, used = row["speedup"], row.get("mean_acceptance_length"), (options or "defaults") + how

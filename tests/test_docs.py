@@ -37,6 +37,15 @@ RUN_ELSEWHERE = {
     "make law": (".ci/run", "make test"),  # a part of it
     "make format": ("tests/test_kit.py", "test_make_knows_every_target_in_the_documentation"),
     "make bench-smoke": ("tests/test_kit.py", "test_make_knows_every_target_in_the_documentation"),
+    "python -m outpace.bench.forwards --threads 1 --cpu-time": (
+        "tests/bench/test_programs.py",
+        "test_forwards_are_timed_compiled_and_as_they_are",
+    ),
+    "make bench-compiled": ("tests/bench/test_make.py", "test_the_page_of_compiled_models_comes_out"),
+    "make bench-compiled PEERS=transformers,openvino=ov/bin/python,vllm=vllm/bin/python": (
+        "tests/bench/test_make.py",
+        "test_engines_take_part_where_they_are_named",
+    ),
     "make gpu-check OUT=out": ("tests/test_kit.py", "test_the_gpu_check_always_ends_and_reports"),
 }
 

@@ -13,10 +13,12 @@ from torch import Tensor
 from outpace.bench.best import Best, look
 from outpace.bench.metrics import Counts, Record
 from outpace.core.context import Sampling
-from outpace.core.contracts import Guarantee, Parts
+from outpace.core.contracts import Guarantee, Parts, Target
 from outpace.decode import Session
 from outpace.models.loading import has_native_bfloat16
 from outpace.sampling.law import TargetLaw
+
+COMPILED, EAGER = "compiled", "eager"  # how forwards run
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Contender(Protocol):
     @property
     def precision(self) -> str:
         """What it really computes in; empty: it does not say."""
+        ...
+
+    @property
+    def mode(self) -> str:
+        """Whether its forwards run compiled or eager; empty: it does not say."""
         ...
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome: ...
@@ -69,6 +76,10 @@ class Engine:
     def precision(self) -> str:
         return precision_of(getattr(self.parts.target, "model", None))
 
+    @property
+    def mode(self) -> str:
+        return mode_of(self.parts.target)
+
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
         records: list[Record] = []
         began = self.clock()
@@ -93,6 +104,11 @@ class Engine:
     def lossless(self, temperature: float) -> bool:
         guarantee = self.parts.verifier.guarantee
         return guarantee is Guarantee.EXACT or (guarantee is Guarantee.GREEDY and temperature == 0)
+
+
+def mode_of(target: Target) -> str:
+    """How this target's forwards run."""
+    return COMPILED if getattr(target, "compiled", None) else EAGER
 
 
 def shortened(sampling: Sampling, most: int) -> Sampling:

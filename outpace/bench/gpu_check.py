@@ -14,11 +14,14 @@ from time import monotonic
 
 import torch
 
+from outpace.bench.contender import mode_of
+from outpace.bench.ideal import DRAFT, TARGET
 from outpace.bench.json_file import write_json
 from outpace.bench.line_up import contenders, engines
 from outpace.bench.measurement import Enough, Measurement
 from outpace.bench.methods import parse_methods
 from outpace.bench.provenance import provenance
+from outpace.bench.report import to_json, to_markdown
 from outpace.bench.run import Run, unfold
 from outpace.bench.table import plain_text, tables
 from outpace.bench.workload import BUILT_IN, load_items
@@ -47,7 +50,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def prepare(given: argparse.Namespace) -> tuple[Measurement, dict[str, HFTarget]]:
+def prepare(given: argparse.Namespace) -> tuple[Measurement, dict[tuple[str, str], HFTarget]]:
     """Models loaded, prompts read, contenders lined up."""
     names = {"target": resolve(given.target), "draft": resolve(given.draft)}
     target, tokenizer = load(names["target"], dtype=given.dtype, device=given.device)
@@ -72,7 +75,7 @@ def prepare(given: argparse.Namespace) -> tuple[Measurement, dict[str, HFTarget]
         settings={"target": given.target, "draft": given.draft, "methods": given.methods},
         left_out=left_out,
     )
-    return measurement, {"target": target, "draft": draft}
+    return measurement, {(TARGET, mode_of(target)): target, (DRAFT, mode_of(target)): draft}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,8 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     measurement.measure(targets, after=in_time)
     rows = measurement.rows()
-    write_json(given.out / "gpu.json", measurement.to_json(rows))
-    (given.out / "gpu.md").write_text(measurement.to_markdown(rows), encoding="utf-8")
+    write_json(given.out / "gpu.json", to_json(measurement, rows))
+    (given.out / "gpu.md").write_text(to_markdown(measurement, rows), encoding="utf-8")
     print("\n\n".join(map(plain_text, tables(rows))))
     if measurement.error:
         raise measurement.error

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from outpace.bench.contender import COMPILED, EAGER
 from outpace.bench.measurement import Measurement
 from outpace.bench.summary import Row, headline
-from outpace.bench.table import NOTE, Table, heading, number, tables
+from outpace.bench.table import Table, heading, notes, number, tables
 
 WIDTH, LABEL, FIGURES, LINE = 900, 330, 170, 26  # pixels; FIGURES: room for the numbers behind the longest bar
 STYLE = """
@@ -20,11 +21,13 @@ svg text { font: 13px system-ui, sans-serif; fill: #1c2430; }
 .note { color: #556070; font-size: 13px; }
 """
 COLOURS = {"outpace": "#3a7d44", "peer": "#8a94a3"}
+PALE = "#9cc3a3"  # the same methods without compiled forwards
 
 
 def chart(rows: Sequence[Row]) -> str:
     """One bar a method: its speedup over plain decoding, with its interval; the line marks 1."""
     drawn = [row for row in rows if row.speedup.high == row.speedup.high]
+    twice = any(row.mode == COMPILED for row in rows)
     most = max([1.2, *(row.speedup.high for row in drawn)])
     scale = (WIDTH - LABEL - FIGURES) / most
     marks: list[str] = []
@@ -32,7 +35,7 @@ def chart(rows: Sequence[Row]) -> str:
         top, gain = index * LINE + 4, row.speedup
         middle, end = top + 9, LABEL + gain.median * scale
         low, high = LABEL + gain.low * scale, LABEL + gain.high * scale
-        colour = COLOURS.get(row.kind, "#888")
+        colour = PALE if twice and row.mode == EAGER else COLOURS.get(row.kind, "#888")
         marks += [
             f'<text x="{LABEL - 8}" y="{top + 14}" text-anchor="end">{escape(row.contender)}</text>',
             f'<rect x="{LABEL}" y="{top}" width="{end - LABEL:.1f}" height="18" fill="{colour}"/>',
@@ -66,7 +69,7 @@ def page(measurement: Measurement, rows: Sequence[Row]) -> str:
     ]
     if not measurement.complete:
         parts.append(f"<p>Interrupted: {len(measurement.runs)} of {measurement.total} runs were made.</p>")
-    parts.append(f'<p class="advice">Recommendation: {escape(measurement.recommendation(rows).reason)}</p>')
+    parts += [f'<p class="advice">{escape(sentence)}</p>' for sentence in measurement.answers(rows)]
     for temperature in dict.fromkeys(row.temperature for row in rows):
         for workload in dict.fromkeys(row.workload for row in rows):
             shown = headline(rows, workload, temperature)
@@ -74,4 +77,5 @@ def page(measurement: Measurement, rows: Sequence[Row]) -> str:
                 parts.append(f"<h2>{escape(heading(workload, temperature))}</h2>{chart(shown)}")
                 here = [row for row in rows if row.workload == workload and row.temperature == temperature]
                 parts += map(grid, tables(here))
-    return "\n".join([*parts, f'<p class="note">{escape(NOTE)}</p></html>\n'])
+    parts += map(grid, measurement.models())
+    return "\n".join([*parts, f'<p class="note">{escape(notes(rows))}</p></html>\n'])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from outpace.bench.cost import CostCurve
 from outpace.bench.metrics import Cost
 from outpace.bench.run import Run
 
+TARGET, DRAFT = "target", "draft"
+Costs = Mapping[tuple[str, str], CostCurve]  # (TARGET or DRAFT, mode)
 
-def ideal_speedup(pairs: Sequence[tuple[Run, Run]], target: CostCurve | None, draft: CostCurve | None) -> float | None:
-    """tau * t(1) / (t(nodes + 1) + draft forwards * t_d), summed over the steps that were really made."""
+
+def ideal_speedup(pairs: Sequence[tuple[Run, Run]], costs: Costs, mode: str) -> float | None:
+    """tau * t(1) / (t(nodes + 1) + draft forwards * t_d), summed over the steps that were really made in this mode."""
+    target, draft = costs.get((TARGET, mode)), costs.get((DRAFT, mode))
     if target is None:
         return None
     rates: list[float] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outpace.bench import synthetic
-from outpace.bench.contender import Contender, Engine
+from outpace.bench.contender import EAGER, Contender, Engine
 from outpace.bench.methods import PLAIN, Method, with_draft
 from outpace.bench.peers import peers
 from outpace.bench.recommend import Choice
@@ -54,15 +54,22 @@ def engines(
     return list(found.values()), choices
 
 
+def beside(compiled: Sequence[Engine], eager: Sequence[Engine]) -> list[Engine]:
+    """Each engine followed by the same one on models as they are, under a name that says so."""
+    pairs = zip(compiled, eager, strict=True)
+    return [each for one, other in pairs for each in (one, replace(other, name=f"{other.name} ({EAGER})"))]
+
+
 def contenders(
     found: Sequence[Engine],
     peer_models: Mapping[str, Any]
     | None,  # "target" and, where there is one, "draft": transformers models of their own
     batch: int = 1,
+    eager: Sequence[Engine] = (),  # the same engines on models as they are, to be measured beside compiled ones
 ) -> list[Contender]:
     """Engines, plain decoding without batches where there are some, and transformers' own generation where its models
     are given."""
-    line: list[Contender] = list(found)
+    line: list[Contender] = list(beside(found, eager) if eager else found)
     if batch > 1:
         line.append(replace(found[0], name=ALONE, single=True))
     if peer_models:

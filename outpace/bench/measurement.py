@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 from outpace.bench.best import Best, look_at_all
-from outpace.bench.contender import Contender
-from outpace.bench.cost import CostCurve, measure_costs
+from outpace.bench.contender import EAGER, Contender
+from outpace.bench.cost import CostCurve, Timings, measure_forwards
+from outpace.bench.ideal import DRAFT, TARGET
+from outpace.bench.model_tables import forward_costs, preparation
 from outpace.bench.recommend import Choice, Recommendation, recommend
 from outpace.bench.run import Case, Run, batches, interleave, reason, trials, warm_up
-from outpace.bench.summary import SELECTIONS, Row, headline, summarise
-from outpace.bench.table import NOTE, markdown, tables
+from outpace.bench.spread import Interval
+from outpace.bench.summary import Row, headline, summarise
+from outpace.bench.table import Table
 from outpace.bench.worker import Cannot
 from outpace.controllers.shape import Choice as TreeChoice
 from outpace.controllers.shape import best_shape
 from outpace.core.context import Sampling
 from outpace.core.contracts import Target
-
-SCHEMA = "outpace-bench/1"
 
 
 class Enough(Exception):
@@ -31,7 +33,9 @@ class Enough(Exception):
 class Measurement:
     """Settings and what was measured so far; complete or not, it can always be reported."""
 
-    contenders: Sequence[Contender]  # the first is plain decoding
+    contenders: Sequence[
+        Contender
+    ]  # the first of each mode is plain decoding, and all are compared with the very first
     cases: Sequence[Case]
     sampling: Sampling  # temperature and seed are set per run
     temperatures: Sequence[float]
@@ -42,8 +46,10 @@ class Measurement:
     provenance: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
     load_seconds: Mapping[str, float] = field(default_factory=dict)
+    compile_seconds: Mapping[str, float] = field(default_factory=dict)
+    warm_up_seconds: dict[str, float] = field(default_factory=dict)  # by contender
     left_out: Sequence[str] = ()  # prompts too long for the target
-    costs: dict[str, CostCurve] = field(default_factory=dict)
+    timings: dict[tuple[str, str], Timings] = field(default_factory=dict)  # (TARGET or DRAFT, mode)
     bounds: dict[tuple[str, str, float], Best] = field(default_factory=dict)  # (contender, workload, temperature)
     runs: list[Run] = field(default_factory=list)
     interrupted: bool = False
@@ -54,6 +60,10 @@ class Measurement:
     def __post_init__(self) -> None:
         self.groups = batches(self.cases, self.batch)
         self.planned = list(trials(self.groups, self.temperatures, self.rounds))
+        self.plains: dict[str, str] = {}
+        for each in self.contenders:
+            self.plains.setdefault(each.mode, each.name)
+        self.plains.pop("", None)  # peers do not say how they run
 
     @property
     def total(self) -> int:
@@ -68,7 +78,7 @@ class Measurement:
 
     def measure(
         self,
-        targets: Mapping[str, Target] | None = None,  # "target" and "draft": whose forwards are put on a cost curve
+        targets: Mapping[tuple[str, str], Target] | None = None,  # (TARGET or DRAFT, mode): to put on a cost curve
         *,
         after: Callable[[Run], None] = lambda run: None,
         stage: Callable[[str], None] = lambda what: None,
@@ -90,7 +100,8 @@ class Measurement:
             if targets:
                 stage("measuring forwards")
                 length = round(median(len(case.tokens) for case in self.cases)) + self.sampling.max_tokens // 2
-                self.costs = measure_costs(targets, length=max(2, length), rows=min(self.batch, len(self.cases)))
+                rows = min(self.batch, len(self.cases))
+                self.timings = measure_forwards(targets, length=max(2, length), rows=rows)
             stage("warming up")
             self.contenders = [each for each in self.contenders if self._works(each)]
             stage("bounding acceptance")
@@ -105,7 +116,7 @@ class Measurement:
 
     def _works(self, contender: Contender) -> bool:
         """Warm it up; one that fails here is left out, so that the others are still measured."""
-        name, cannot = contender.name, dict[float, str]()
+        name, cannot, began = contender.name, dict[float, str](), perf_counter()
         try:
             for temperature in self.temperatures:
                 try:
@@ -113,9 +124,10 @@ class Measurement:
                 except Cannot as error:
                     cannot[temperature] = str(error)
         except Exception as error:
-            if contender is self.contenders[0]:
+            if name == self.contenders[0].name:
                 raise  # nothing can be compared without plain decoding
             self.failed[name] = reason(error)
+        self.warm_up_seconds[name] = perf_counter() - began
         if len(cannot) == len(self.temperatures):
             self.failed[name] = cannot[self.temperatures[0]]
         elif name not in self.failed:
@@ -123,12 +135,19 @@ class Measurement:
             self.unable |= {(name, heat) for heat in cannot}
         return name not in self.failed
 
+    @property
+    def costs(self) -> dict[tuple[str, str], CostCurve]:
+        """A curve for each model in each mode."""
+        return {name: each.curve for name, each in self.timings.items()}
+
+    def called(self, kind: str, mode: str) -> str:
+        """What tables and files call a model in a mode: the first mode goes without saying."""
+        return kind if mode == self.contenders[0].mode else f"{kind} ({mode})"
+
     def rows(self) -> list[Row]:
         """Everything there is to say."""
-        curves = {"target_cost": self.costs.get("target"), "draft_cost": self.costs.get("draft")}
-        return summarise(
-            self.runs, self.contenders, self.contenders[0].name, bounds=self.bounds, seed=self.seed, **curves
-        )
+        told: Any = {"plains": self.plains, "costs": self.costs, "bounds": self.bounds, "seed": self.seed}
+        return summarise(self.runs, self.contenders, self.contenders[0].name, **told)
 
     def decisive(self, rows: Sequence[Row]) -> list[Row]:
         """Those of all workloads and temperatures together: what a recommendation is made of."""
@@ -142,18 +161,46 @@ class Measurement:
         """One answer."""
         return recommend(self.decisive(rows), self.choices)
 
+    def answers(self, rows: Sequence[Row]) -> list[str]:
+        """What it comes to, in sentences."""
+        gain = self.compiling(rows)
+        compiling = gain and (
+            f"Compiled forwards: plain decoding is {gain.median:.2f} times as fast as with the models as they are "
+            f"(95 % interval {gain.low:.2f} to {gain.high:.2f})."
+        )
+        return [*([compiling] if compiling else []), f"Recommendation: {self.recommendation(rows).reason}"]
+
     def trees(self, rows: Sequence[Row]) -> dict[str, TreeChoice]:
-        """Per method with a draft model, the tree that its acceptance and the measured forwards make the fastest."""
-        target, draft = self.costs.get("target"), self.costs.get("draft")
-        if target is None or draft is None:
-            return {}
-        drafting = [row for row in self.decisive(rows) if row.counts and row.counts.forwards]
-        nodes = target.sizes[-1] - 1  # beyond what was measured a curve is a guess
-        return {
-            row.contender: best_shape(row.counts.rank_rates(), target, draft(1), nodes=nodes)
-            for row in drafting
-            if row.counts
-        }
+        """Per method with a draft model, the tree that its acceptance and forwards in its mode make the fastest."""
+        return self._shapes(rows, None)
+
+    def chains(self, rows: Sequence[Row]) -> dict[str, TreeChoice]:
+        """The same without siblings: how long a draft pays."""
+        return self._shapes(rows, 1)
+
+    def _shapes(self, rows: Sequence[Row], ranks: int | None) -> dict[str, TreeChoice]:
+        found: dict[str, TreeChoice] = {}
+        costs = self.costs
+        for row in self.decisive(rows):
+            target, draft = costs.get((TARGET, row.mode)), costs.get((DRAFT, row.mode))
+            if target and draft and row.counts and row.counts.forwards:
+                nodes = target.sizes[-1] - 1  # beyond what was measured a curve is a guess
+                rates = row.counts.rank_rates()[:ranks]
+                found[row.contender] = best_shape(rates, target, draft(1), nodes=nodes)
+        return found
+
+    def compiling(self, rows: Sequence[Row]) -> Interval | None:
+        """How many times as fast plain decoding is with compiled forwards; None where they were not compared."""
+        eager = next((row for row in self.decisive(rows) if row.contender == self.plains.get(EAGER)), None)
+        if eager is None or eager.contender == self.contenders[0].name:
+            return None
+        return Interval(1 / eager.speedup.median, 1 / eager.speedup.high, 1 / eager.speedup.low)
+
+    def models(self) -> list[Table]:
+        """Loading, compiling and warming up; and what a forward costs."""
+        curves = {self.called(*name): curve for name, curve in self.costs.items()}
+        ready = preparation(self.load_seconds, self.compile_seconds, self.warm_up_seconds)
+        return [*([ready] if ready.rows else []), *([forward_costs(curves)] if curves else [])]
 
     def advice(self, rows: Sequence[Row]) -> dict[str, Any]:
         """The answer as a file for `--method @FILE`."""
@@ -175,62 +222,3 @@ class Measurement:
             "batch": self.batch,
             "rounds": self.rounds,
         }
-
-    def to_json(self, rows: Sequence[Row]) -> dict[str, Any]:
-        shown = {id(r) for row in rows for r in headline(rows, row.workload, row.temperature)}
-        return {
-            "schema": SCHEMA,
-            "provenance": dict(self.provenance),
-            "settings": {**self.settings, **self.workload(), "seed": self.seed},
-            "complete": self.complete,
-            "runs_made": len(self.runs),
-            "runs_planned": self.total,
-            "left_out": list(self.left_out),
-            "failed": dict(self.failed),
-            "load_seconds": dict(self.load_seconds),
-            "milliseconds_by_nodes": {name: curve.to_json() for name, curve in self.costs.items()},
-            "notes": NOTE,
-            "selections": SELECTIONS,
-            "results": [{**row.to_json(), "headline": id(row) in shown} for row in rows],
-            "best_trees": {
-                name: {"parents": tree.shape.parents, "mean_acceptance_length": tree.length, "speedup": tree.speedup}
-                for name, tree in self.trees(rows).items()
-            },
-            "recommendation": self.advice(rows),
-            "runs": [run_to_json(run) for run in self.runs],
-        }
-
-    def to_markdown(self, rows: Sequence[Row]) -> str:
-        known = self.provenance
-        versions = ", ".join(f"{name} {version}" for name, version in known["versions"].items() if version)
-        lines = [
-            "# Side by side",
-            "",
-            f"Device: {known['device']}, {known['threads']} threads. Versions: {versions}.",
-            f"Commit: {known['commit'] or '-'}.",
-            f"Date: {known['date']}. Command: `{' '.join(map(str, known['argv']))}`.",
-            *([] if self.complete else ["", f"Interrupted: {len(self.runs)} of {self.total} runs were made."]),
-        ]
-        lines += [line for name, why in self.failed.items() for line in ("", f"{name} was left out: {why}")]
-        pages = [markdown(table, 2) for table in tables(rows)]
-        return (
-            "\n\n".join(["\n".join(lines), *pages, NOTE, f"Recommendation: {self.recommendation(rows).reason}"]) + "\n"
-        )
-
-
-def run_to_json(run: Run) -> dict[str, Any]:
-    """One run, without its text."""
-    counts = run.counts
-    counted = {name: getattr(counts, name) for name in ("steps", "accepted", "drafted")} if counts else {}
-    return {
-        "method": run.contender,
-        "prompts": [case.id for case in run.trial.cases],
-        "workload": run.trial.workload,
-        "temperature": run.trial.temperature,
-        "round": run.trial.round,
-        "tokens": run.tokens,
-        "seconds": run.seconds,
-        "prompt_seconds": run.prompt_seconds,
-        "repetition": run.repetition,
-        **counted,
-    }

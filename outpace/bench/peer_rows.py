@@ -30,6 +30,7 @@ class Beside:
     options: Mapping[str, Any] = field(default_factory=dict)
     precision: str = ""  # what the engine says it computes in
     kind: str = "peer"
+    mode: str = ""
     single: bool = False
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:

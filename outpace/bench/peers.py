@@ -27,6 +27,7 @@ class Generate:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     kind: str = "peer"
+    mode: str = ""
     single: bool = False
     clock: Callable[[], float] = perf_counter
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from outpace.bench import forwards
 from outpace.bench.table import Table, markdown
 
 VERIFIERS = ("draft", "rule", "acceptance length", "against the first", "bound", "any kept", "bound of any kept")
@@ -104,6 +105,8 @@ def page(files: Mapping[str, Mapping[str, Any]]) -> str:
         for columns, make in ((HEADLINE, headline_rows), (VERIFIERS, verifier_rows), (RULES, rule_rows)):
             if shown := tuple(make(data)):
                 lines += ["", markdown(Table(name, columns, shown), 2)]
+        if data.get("schema") == forwards.SCHEMA:
+            lines += [line for table in forwards.tables(data) for line in ("", markdown(table, 2))]
     reading = [paragraph for data in files.values() for paragraph in data.get("reading", [])]
     if reading:
         lines += ["", "## How to read this", ""]

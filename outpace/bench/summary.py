@@ -11,8 +11,7 @@ from typing import Any
 
 from outpace.bench.best import Best, Bounds
 from outpace.bench.contender import Contender
-from outpace.bench.cost import CostCurve
-from outpace.bench.ideal import ideal_speedup
+from outpace.bench.ideal import Costs, ideal_speedup
 from outpace.bench.metrics import Counts
 from outpace.bench.run import Run
 from outpace.bench.spread import Interval, bootstrap
@@ -43,8 +42,9 @@ class Row:
     speedup_of_totals: float
     repetition: float
     lossless: bool
-    decode_speedup: float | None = None  # reading prompts left out
-    ideal_speedup: float | None = None  # what acceptance and the measured costs of forwards allow
+    mode: str = ""  # how its forwards ran
+    decode_speedup: float | None = None  # over plain decoding in the same mode, reading prompts left out
+    ideal_speedup: float | None = None  # of that, what acceptance and the measured costs of forwards allow
     different: int | None = None  # greedy texts that differ from plain decoding's
     compared: int = 0
     first_difference: float | None = None  # median position among those that differ
@@ -64,6 +64,7 @@ class Row:
         return {
             "method": self.contender,
             "kind": self.kind,
+            "mode": self.mode or None,
             "precision": self.precision,
             "options": {key: value for key, value in self.options.items() if _is_plain(value)},
             "workload": self.workload,
@@ -116,13 +117,15 @@ def summarise(
     contenders: Sequence[Contender],
     plain: str,
     *,
-    target_cost: CostCurve | None = None,
-    draft_cost: CostCurve | None = None,
+    plains: Mapping[str, str] | None = None,  # mode -> its plain decoding, where that is another
+    costs: Costs | None = None,
     bounds: Bounds | None = None,
     seed: int = 0,
 ) -> list[Row]:
     """Every row there is something to say about: per temperature and pooled, per workload and over all."""
-    reference = {key(run): run for run in runs if run.contender == plain}
+    named = {plain, *(plains or {}).values()}
+    references = {name: {key(run): run for run in runs if run.contender == name} for name in named}
+    reference = references[plain]
     kept = varied(list(reference.values()))
     workloads = list(dict.fromkeys(run.trial.workload for run in runs))
     temperatures: list[float | None] = list(dict.fromkeys(run.trial.temperature for run in runs))
@@ -142,7 +145,8 @@ def summarise(
             return here and (s == ALL or (at.index, at.temperature) in kept)
 
         for contender in whole:
-            row = _row(runs, reference, contender, chosen, target_cost, draft_cost, seed)
+            own = references[(plains or {}).get(contender.mode, plain)]
+            row = _row(runs, reference, own, contender, chosen, costs or {}, seed)
             if row:
                 at = {"workload": workload, "temperature": temperature, "selection": selection}
                 rows.append(Row(**at, best=_best(bounds or {}, contender.name, workload, temperature), **row))
@@ -162,10 +166,10 @@ def _best(bounds: Bounds, contender: str, workload: str, temperature: float | No
 def _row(
     runs: Sequence[Run],
     reference: Mapping[Key, Run],
+    own: Mapping[Key, Run],  # plain decoding in the contender's mode
     contender: Contender,
     chosen: Callable[[Run], bool],
-    target_cost: CostCurve | None,
-    draft_cost: CostCurve | None,
+    costs: Costs,
     seed: int,
 ) -> dict[str, Any] | None:
     pairs = [
@@ -175,6 +179,9 @@ def _row(
     ]
     if not pairs:
         return None
+    alike = [(run, own[key(run)]) for run, _ in pairs if key(run) in own]
+    # what plain decoding writes in another mode is compared with the reference, what methods write with plain decoding
+    texts = pairs if any(run is plain for run, plain in alike) else alike
     timed = [pair for pair in pairs if min(run.tokens for run in pair) >= FEWEST_TOKENS] or pairs
     speeds: dict[tuple[int, float], list[float]] = {}
     ratios: dict[tuple[int, float], list[float]] = {}
@@ -182,13 +189,14 @@ def _row(
         at = (run.trial.index, run.trial.temperature)
         speeds.setdefault(at, []).append(run.tokens_per_second)
         ratios.setdefault(at, []).append(run.tokens_per_second / plain.tokens_per_second)
-    greedy = [found for run, plain in pairs if run.trial.temperature == 0 for found in run.differences(plain)]
+    greedy = [found for run, plain in texts if run.trial.temperature == 0 for found in run.differences(plain)]
     places = [place for place in greedy if place is not None]
     counted = [run.counts for run, _ in pairs]
     counts = reduce(Counts.__add__, [c for c in counted if c], Counts()) if all(counted) else None
     return {
         "contender": contender.name,
         "kind": contender.kind,
+        "mode": contender.mode,
         "precision": contender.precision,
         "options": contender.options,
         "prompts": len({case.id for run, _ in pairs for case in run.trial.cases}),
@@ -196,8 +204,8 @@ def _row(
         "tokens_per_second": bootstrap(list(speeds.values()), seed=seed),
         "speedup": bootstrap(list(ratios.values()), seed=seed),
         "speedup_of_totals": _ratio_of_totals(timed, lambda run: run.seconds) or float("nan"),
-        "decode_speedup": _ratio_of_totals(pairs, lambda run: run.decode_seconds),
-        "ideal_speedup": ideal_speedup(pairs, target_cost, draft_cost),
+        "decode_speedup": _ratio_of_totals(alike, lambda run: run.decode_seconds),
+        "ideal_speedup": ideal_speedup(alike, costs, contender.mode),
         "repetition": sum(run.repetition for run, _ in pairs) / len(pairs),
         "lossless": all(contender.lossless(run.trial.temperature) for run, _ in pairs),
         "different": len(places) if greedy else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from outpace.bench.contender import COMPILED, EAGER
 from outpace.bench.metrics import PARTS
 from outpace.bench.spread import Interval
 from outpace.bench.summary import ALL, SELECTIONS, Row, headline
@@ -15,9 +16,14 @@ NOTE = (
     "by position is unconditional, among steps that drafted; any accepted is how often a token of a sampled draft was "
     "kept, of how often an exact rule could keep one at most, both in a few steps before the timed ones; "
     "intervals are 95 % bootstrap over prompts and rounds; "
-    "efficiency is the speedup without prompt reading / what acceptance and the measured cost of forwards allow; "
+    "efficiency is the speedup over plain decoding in the same mode without prompt reading / what acceptance and the "
+    "measured cost of forwards allow; "
     "repeats is the share of 4-grams that occurred before; differs counts greedy texts unlike plain decoding's "
     "(@ the median position of their first difference); precision is what a row really computed in."
+)
+BESIDE = (
+    f" Methods marked ({EAGER}) ran on the same models as they are, the others compiled; speedups of both are over "
+    "compiled plain decoding, and texts are compared within a mode, except those of plain decoding."
 )
 
 
@@ -95,6 +101,11 @@ INSIDE: tuple[Column, ...] = (
 )
 
 
+def notes(rows: Sequence[Row]) -> str:
+    """What the columns mean."""
+    return NOTE + (BESIDE if {COMPILED, EAGER} <= {row.mode for row in rows} else "")
+
+
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Two tables for each workload and temperature: how fast, and why."""
     found: list[Table] = []
@@ -107,8 +118,8 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             about = heading(workload, temperature)
             everything = next((r for r in rows if _same(r, first) and r.selection == ALL), first)
             title = f"{about}: {first.prompts} of {everything.prompts} prompts, {SELECTIONS[first.selection]}"
-            beside = any(row.kind == "peer" for row in shown)
-            found.append(_table(title, (*SPEED, PRECISION) if beside else SPEED, shown))
+            peers = any(row.kind == "peer" for row in shown)
+            found.append(_table(title, (*SPEED, PRECISION) if peers else SPEED, shown))
             inside = [row for row in shown if row.counts]
             if inside:
                 found.append(_table(f"{about}: inside a step, the last {len(PARTS)} in milliseconds", INSIDE, inside))

@@ -42,6 +42,7 @@ def bench(
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")] = None,
     threads: Annotated[int | None, Option(min=1, help="CPU threads.")] = None,
     compile: o.Compile = False,
+    eager: Annotated[bool, Option(help="With --compile, everything also on the models as they are.")] = True,
     seed: Annotated[int, Option(help="Of all samples.")] = 0,
     peer: Annotated[str | None, Option(help="Engines beside ours: transformers,openvino,vllm=/path/to/python.")] = None,
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="Write on after the end-of-text token.")] = False,
@@ -60,6 +61,8 @@ def bench(
     named_settings = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
     settings = {name: value for name, value in named_settings.items() if value is not None}
     _check(settings)
+    if not (eager or compile):
+        raise ValueError("--no-eager leaves nothing to measure: give --compile with it")
 
     from outpace.bench import provenance
     from outpace.bench.methods import parse_methods, split_outside
@@ -73,7 +76,7 @@ def bench(
     items = [item for source in split_outside(prompts, ",") for item in load_items(source, num_prompts)]
     with ExitStack() as stack:
         stack.enter_context(provenance.threads(threads))
-        loaded = Loaded(stack, target, draft, "transformers" in peers, homes, dtype, device, compile)
+        loaded = Loaded(stack, target, draft, "transformers" in peers, homes, dtype, device, compile, eager)
         measurement = loaded.prepare(
             named,
             items,
@@ -107,7 +110,7 @@ def _temperatures(text: str) -> list[float]:
     return heats
 
 
-def _measure(measurement: Measurement, targets: dict[str, Any]) -> None:
+def _measure(measurement: Measurement, targets: dict[tuple[str, str], Any]) -> None:
     from outpace.bench.terminal import progress
 
     with progress(measurement.total) as tell:
@@ -115,7 +118,9 @@ def _measure(measurement: Measurement, targets: dict[str, Any]) -> None:
 
 
 def _markdown(measurement: Measurement, rows: Any) -> str:
-    return measurement.to_markdown(rows)
+    from outpace.bench.report import to_markdown
+
+    return to_markdown(measurement, rows)
 
 
 def _html(measurement: Measurement, rows: Any) -> str:
@@ -126,17 +131,18 @@ def _html(measurement: Measurement, rows: Any) -> str:
 
 def _report(measurement: Measurement, json: Path | None, pages: dict[Path | None, Any], recommend: Path | None) -> None:
     from outpace.bench.json_file import write_json
-    from outpace.bench.table import NOTE, tables
+    from outpace.bench.report import to_json
+    from outpace.bench.table import notes, tables
     from outpace.bench.terminal import show
 
     rows = measurement.rows()
     if json:
-        write_json(json, measurement.to_json(rows))
+        write_json(json, to_json(measurement, rows))
     for path, write in pages.items():
         if path and rows:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(write(measurement, rows), encoding="utf-8")
-    show(tables(rows))
+    show([*tables(rows), *measurement.models()])
     for name, why in measurement.failed.items():
         say(f"{name} was left out: {why}")
     where = f"; what was measured is in {json}" if json else ""
@@ -145,11 +151,16 @@ def _report(measurement: Measurement, json: Path | None, pages: dict[Path | None
     if measurement.error:
         say(f"stopped after {len(measurement.runs)} of {measurement.total} runs{where}")
         raise measurement.error
+    chains = measurement.chains(rows)
     for name, tree in measurement.trees(rows).items():
         shape = f"--parents {','.join(map(str, tree.shape.parents))}" if tree.shape.parents else "no draft"
-        typer.echo(f"\nBest tree at the acceptance of {name}: {shape}, about {tree.speedup:.2f}x in forwards alone")
-    advice = measurement.recommendation(rows)
-    typer.echo(f"\n{NOTE}\n\nRecommendation: {advice.reason}")
+        chain = f"--depth {len(chains[name].shape.parents)}" if chains[name].shape.parents else "none"
+        typer.echo(
+            f"\nBest tree at the acceptance of {name}: {shape}, about {tree.speedup:.2f}x in forwards alone; "
+            f"best chain: {chain}, {chains[name].speedup:.2f}x"
+        )
+    typer.echo("\n".join(["", notes(rows), "", *measurement.answers(rows)]))
     if recommend:
         write_json(recommend, measurement.advice(rows))
-        typer.echo(f"Use it with: outpace generate --method @{recommend}")
+        compiled = " --compile" if measurement.settings.get("compile") else ""
+        typer.echo(f"Use it with: outpace generate{compiled} --method @{recommend}")

@@ -3,17 +3,61 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from outpace.cli.output import say
 
 if TYPE_CHECKING:
+    from outpace.api.model import Model
     from outpace.bench.contender import Contender
     from outpace.bench.measurement import Measurement
     from outpace.bench.peer_kinds import Home
+
+
+class Side:
+    """The models in one mode: compiled where that was asked for, or as they are."""
+
+    def __init__(self, model: Model, whole: Callable[[str], Model], stack: ExitStack) -> None:
+        from outpace.api.model import opener
+
+        self.model = model
+        self._whole, self._check = whole, opener(model, stack)
+        self._opened: dict[str, Any] = {}
+
+    def open(self, value: Any) -> Any:
+        """A recipe's other model, of the target's tokens."""
+        if not isinstance(value, str):
+            return value
+        if value not in self._opened:
+            self._opened[value] = self._check(self._whole(value))
+        return self._opened[value]
+
+    def open_foreign(self, value: Any) -> Any:
+        """A recipe's other model, of tokens of its own."""
+        from outpace.api.model import foreign
+
+        return foreign(self.model, self._whole(value)) if isinstance(value, str) else value
+
+    def targets(self, draft: str | None) -> dict[tuple[str, str], Any]:
+        """Its target and, where a method opened it, the draft of the whole measurement."""
+        from outpace.bench.contender import mode_of
+        from outpace.bench.ideal import DRAFT, TARGET
+
+        mode = mode_of(self.model.target)
+        drafts = {(DRAFT, mode): self._opened[draft]} if draft in self._opened else {}
+        return {(TARGET, mode): self.model.target, **drafts}
+
+
+def as_it_is(model: Model, stack: ExitStack) -> Model:
+    """The same model without compiled forwards; its weights are those that are loaded already."""
+    from outpace.models.hf import HFTarget
+
+    return replace(model, target=stack.enter_context(HFTarget(model.target.model)))
 
 
 class Loaded:
@@ -29,16 +73,17 @@ class Loaded:
         dtype: str,
         device: str | None,
         compile: bool,
+        eager: bool,  # beside what is compiled
     ) -> None:
-        from outpace.api.model import foreign, load, opener
+        from outpace.api.model import load
         from outpace.models.names import usual_draft
 
         self.names = {"target": target, "draft": usual_draft(target) if draft is None else draft}
         self.foreign = usual_draft(target, foreign=True) if draft is None else None
         self.stack, self.homes = stack, homes
         self.seconds: dict[str, float] = {}
+        self.compiling: dict[str, float] = {}
         loaded: dict[str, Any] = {}
-        opened: dict[str, Any] = {}
 
         def timed(kind: str, name: str, make: Any) -> Any:
             say(f"loading {kind} {name}")
@@ -46,8 +91,8 @@ class Loaded:
             made = make()
             self.seconds[kind] = perf_counter() - began
             if compile and getattr(made, "target", None) and made.target.compiled:
-                self.seconds[f"compiling {kind}"] = made.target.compiled.seconds
-                self.seconds[kind] -= made.target.compiled.seconds
+                self.compiling[kind] = made.target.compiled.seconds
+                self.seconds[kind] -= self.compiling[kind]
             return made
 
         def whole(value: str) -> Any:
@@ -56,20 +101,11 @@ class Loaded:
                 loaded[value] = timed(kind, value, lambda: load(value, dtype=dtype, device=device, compile=compile))
             return loaded[value]
 
-        def model(value: Any) -> Any:
-            if not isinstance(value, str):
-                return value
-            if value not in opened:
-                opened[value] = check(whole(value))
-            return opened[value]
-
-        def stranger(value: Any) -> Any:
-            return foreign(self.model, whole(value)) if isinstance(value, str) else value
-
         self.model = timed("target", target, lambda: load(target, dtype=dtype, device=device, compile=compile))
-        check = opener(self.model, stack)
-        self.open, self.open_foreign = model, stranger
-        self._opened = opened
+        self.sides = [Side(self.model, whole, stack)]
+        if eager and self.model.target.compiled:
+            other = cache(lambda name: as_it_is(whole(name), stack))
+            self.sides.append(Side(as_it_is(self.model, stack), other, stack))
         self.dtype = next(self.model.target.model.parameters()).dtype
         self.device = str(self.model.target.device)
         self.peer_models: dict[str, Any] | None = None
@@ -84,10 +120,9 @@ class Loaded:
             self.peer_models = {k: timed(f"peer's {k}", n, lambda n=n: separate(n)) for k, n in wanted.items()}
 
     @property
-    def targets(self) -> dict[str, Any]:
+    def targets(self) -> dict[tuple[str, str], Any]:
         """Whose forwards are put on a cost curve."""
-        drafts = {"draft": self._opened[name]} if (name := self.names["draft"]) in self._opened else {}
-        return {"target": self.model.target, **drafts}
+        return {name: each for side in self.sides for name, each in side.targets(self.names["draft"]).items()}
 
     def prepare(
         self,
@@ -110,9 +145,10 @@ class Loaded:
         from outpace.bench.run import unfold
         from outpace.core.context import Sampling
 
-        found, choices = engines(
-            methods, self.model.target, self.names["draft"], self.open, self.open_foreign, self.foreign
-        )
+        (found, choices), *eager = [
+            engines(methods, side.model.target, self.names["draft"], side.open, side.open_foreign, self.foreign)
+            for side in self.sides
+        ]
         ends = () if ignore_eos else end_tokens(self.model.defaults, self.model.tokenizer)
         sampling = Sampling(max_tokens=max_tokens, stop=ends, **settings)
         cases, left_out = unfold(items, self.model.tokenizer, found[0], sampling, room=self.model.max_length)
@@ -121,7 +157,7 @@ class Loaded:
         others, versions, failed = self._others(found, room=longest(cases) + max_tokens, batch=batch)
         known = provenance(self.device)
         return Measurement(
-            contenders=[*contenders(found, self.peer_models, batch), *others],
+            contenders=[*contenders(found, self.peer_models, batch, eager[0][0] if eager else ()), *others],
             cases=cases,
             sampling=sampling,
             temperatures=heats,
@@ -134,6 +170,7 @@ class Loaded:
             | ({"compile": True} if self.model.target.compiled else {})
             | settings,
             load_seconds=self.seconds,
+            compile_seconds=self.compiling,
             left_out=left_out,
             failed=failed,
         )

@@ -1,9 +1,10 @@
-"""A transformers model as a graph: ids, positions, masks and cached keys and values in, logits and new ones out.
+"""A transformers model as a graph: ids, positions and places in a cache of blocks in, logits out.
 
 The model is traced as it stands, in float32; the runtime decides where it multiplies in less. The trace runs on a copy
-that shares the weights which are float32 already. Nothing in the graph depends on how many rows or tokens there are.
+that shares the weights which are float32 already. Nothing in the graph depends on how many tokens there are: those of
+all sequences stand one after the other in one row.
 
-Letters: B rows, n tokens of each, T cached places of each, P planes of one shape, H heads, D head size, V vocabulary.
+Letters: N tokens of all sequences, H heads, G heads of keys and values, D head size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,59 +17,45 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.masking_utils import causal_mask_function
 
-from outpace.models.attention import weighed
 from outpace.models.kv import Planes
+from outpace.models.paged_attention import PLACES
 
 NAME = "outpace_graph"
-PLACES, TOKENS = 7, 3  # of the example that is traced; no other size in it is equal to one of them by chance alone
-
-
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """What tells the layers of one kind from others: the model's own rule about who sees whom."""
-
-    rule: Callable[..., Tensor]
-    reach: int | None  # how far the rule looks back; None: unknown or everything
+TOKENS = 3  # of the example that is traced
+FIRST = 7  # its first position; no other size in it is equal to one of these by chance alone
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """What was traced, and what its inputs stand for: ids, positions, `keep` if it selects, masks, planes."""
+    """What was traced: it takes ids, positions, `keep` if it selects, places, planes of the cache."""
 
     traced: Any  # torch.jit.ScriptModule
     example: dict[str, Any]
-    kinds: tuple[Kind, ...]  # one mask each, in order
-    selects: bool  # takes `keep`: which tokens of each row logits are wanted for
+    selects: bool  # takes `keep`: which tokens logits are wanted for
+    window: int | None  # of the layer that sees least far; None: all see everything
 
 
 class Past(Cache):
-    """The cache as the traced forward sees it: keys and values are inputs, new ones are collected."""
+    """The cache as the traced forward sees it: it hands keys and values on, and remembers whose they are."""
 
     layers: list[Any] = []
     is_sliding: list[bool] = []
     is_linear: list[bool] = []
     is_dummy: list[bool] = []
 
-    def __init__(self, planes: Planes, past: tuple[Tensor, ...], masks: tuple[Tensor, ...] | None) -> None:
+    def __init__(self, planes: Planes, places: tuple[Tensor, ...], cached: tuple[Tensor, ...]) -> None:
         # the parent's __init__ demands layer objects
-        self.places, self.past, self.masks = planes.places, past, masks
-        self.new: dict[int, Tensor] = {}  # plane -> (B, n, H, D)
-        self.kinds: list[Kind] = []
+        self.planes, self.places, self.cached = planes.places, places, cached
+        self._stored: tuple[int, Any, Any] | None = None  # by the layer that attends next
+        self.windows: list[int] = []
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
-        """Keys and values (B, H, n, D) behind those of the cache, which stand token by token: (B, T, H, D)."""
-        return tuple(
-            self._join(plane, states)
-            for plane, states in zip(self.places[layer_idx], (key_states, value_states), strict=True)
-        )
-
-    def _join(self, plane: int, states: Tensor) -> Tensor:
-        self.new[plane] = states.transpose(1, 2)
-        return torch.cat((self.past[plane].to(states.dtype), self.new[plane]), 1).transpose(1, 2)
+        self._stored = layer_idx, key_states.shape, value_states.shape
+        return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0
@@ -78,80 +65,101 @@ class Past(Cache):
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
         """Keys seen, and in place of their offset this object: it reaches the mask function unchanged."""
-        return PLACES + query_length, self
+        return query_length, self
 
-    def mask(self, kind: Kind) -> Tensor:  # (B, 1, n, T + n)
-        """The mask of the next kind of layer."""
-        self.kinds.append(kind)
-        if self.masks is None:  # while kinds are counted
-            return torch.zeros(1, 1, TOKENS, PLACES + TOKENS)
-        return self.masks[len(self.kinds) - 1]
+    def taken(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The planes of the layer that attends with these keys and values now."""
+        stored, self._stored = self._stored, None
+        if stored is None or stored[1:] != (key.shape, value.shape):
+            raise ValueError("it attends to other keys and values than it stores")
+        places = self.planes[stored[0]]
+        return self.cached[places[0]], self.cached[places[1]]
 
 
-def graph_mask(*, kv_offset: Past, mask_function: Any, **rest: Any) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """In place of a mask: how far the layers of one kind see, and in which cache."""
+
+    past: Past
+    window: int  # 0: everything
+
+
+def graph_mask(*, kv_offset: Past, mask_function: Any, **rest: Any) -> Seen:
     """The mask function; transformers calls it once per kind of layer."""
-    return kv_offset.mask(Kind(mask_function, reach_of(rest)))
+    window = window_of(mask_function, rest)
+    kv_offset.windows.append(window)
+    return Seen(kv_offset, window)
 
 
-def reach_of(rest: dict[str, Any]) -> int | None:
-    """How far a mask's rule looks back, as far as transformers says."""
+def window_of(rule: Callable[..., Tensor], rest: dict[str, Any]) -> int:
+    """How far back a mask's rule sees, 0 for everything; ValueError where there is more to it."""
+    if rule is causal_mask_function:
+        return 0
     # a rule that transformers itself would not skip has more to it than its reach
-    simple = rest.get("allow_is_causal_skip", False) and not rest.get("use_vmap", False)
-    return rest.get("local_size") if simple else None
+    reach = rest.get("local_size") if rest.get("allow_is_causal_skip", False) and not rest.get("use_vmap") else None
+    if reach:
+        queries = torch.tensor((0, reach - 1, reach, 2 * reach + 1))[:, None]
+        keys = torch.arange(2 * reach + 2)
+        zero = torch.zeros((), dtype=torch.int64)
+        if torch.equal(rule(zero, zero, queries, keys), (keys <= queries) & (keys > queries - reach)):
+            return int(reach)
+    raise ValueError("its masks are neither causal nor windows")
 
 
 def graph_attention(
     module: nn.Module,
-    query: Tensor,  # (B, heads, n, D)
-    key: Tensor,  # (B, H, T + n, D)
+    query: Tensor,  # (1, H, N, D)
+    key: Tensor,  # (1, G, N, D)
     value: Tensor,
-    attention_mask: Tensor,
+    attention_mask: Seen,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **_: Any,
-) -> tuple[Tensor, None]:  # (B, n, heads, D)
-    """Attention in operations that the runtime knows; it shares the keys of a group instead of repeating them."""
-    if softcap is not None or s_aux is not None:
-        return weighed(query, key, value, attention_mask, scaling, softcap, s_aux)[0], None
-    groups = int(query.shape[1]) // int(key.shape[1])  # a trace makes tensors of sizes
-    output = scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=groups > 1
+) -> tuple[Tensor, None]:  # (1, N, H, D)
+    """Attention over the cache, as one operation."""
+    if softcap is not None:
+        raise ValueError("its attention caps its scores")
+    heads, groups, size, value_size = (  # a trace makes tensors of sizes
+        int(each) for each in (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
     )
-    return output.transpose(1, 2), None
+    flat = [states.transpose(1, 2).reshape(-1, states.shape[1] * states.shape[3]) for states in (query, key, value)]
+    past = attention_mask.past
+    sinks = torch.zeros(0, 0, 0, 0) if s_aux is None else s_aux.reshape(1, heads, 1, 1)
+    output = torch.ops.outpace.paged_attention(
+        *flat, *past.taken(key, value), *past.places, sinks,
+        size**-0.5 if scaling is None else float(scaling), attention_mask.window, groups, size, value_size,
+    )  # fmt: skip
+    return output.reshape(1, -1, heads, value_size), None
 
 
 class Explicit(nn.Module):
-    """The model with everything that its forward reads as an input and everything it leaves as an output."""
+    """The model with everything that its forward reads as an input."""
 
     def __init__(self, model: PreTrainedModel, planes: Planes, selects: bool) -> None:
         super().__init__()
         self.model, self.planes, self.selects = model, planes, selects
-        self.kinds: list[Kind] = []
+        self.windows: list[int] = []
 
     def forward(
-        self, ids: Tensor, positions: Tensor, keep: Tensor, masks: tuple[Tensor, ...] | None, past: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
-        """Logits (B, n or kept, V), and what is to be stored: for each shape of plane (P, B, n, H, D)."""
-        cache = Past(self.planes, past, masks)
+        self, ids: Tensor, positions: Tensor, keep: Tensor, places: tuple[Tensor, ...], cached: tuple[Tensor, ...]
+    ) -> Tensor:  # (1, N or kept, V)
+        past = Past(self.planes, places, cached)
         options = {"logits_to_keep": keep} if self.selects else {}
         output = self.model(
-            input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, return_dict=True, **options
+            input_ids=ids, position_ids=positions, past_key_values=past, use_cache=True, return_dict=True, **options
         )
-        self.kinds = cache.kinds
-        stored, first = [], 0
-        for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True):
-            part = [cache.new[plane] for plane in range(first, first + count)]
-            stored.append(torch.stack(part).to(shape.dtype))
-            first += count
-        return (output.logits.float(), *stored)
+        self.windows = past.windows
+        return output.logits.float()
 
 
-def refuse_untraceable(model: PreTrainedModel, parameters: Set[str]) -> None:
-    """Raise ValueError for forwards that depend on numbers which a trace would take for constants."""
+def refuse_untraceable(model: PreTrainedModel, parameters: Set[str], *, dense: bool) -> None:
+    """Raise ValueError for forwards that a trace would not follow."""
     if "position_ids" not in parameters:
         raise ValueError("it counts positions itself")
+    if dense:
+        raise ValueError("it computes its attention itself")
     kinds = str(getattr(model.config.get_text_config(), "rope_parameters", None))
     if "'dynamic'" in kinds or "'longrope'" in kinds:
         raise ValueError("its rotations depend on the length of the text")
@@ -161,24 +169,17 @@ def refuse_untraceable(model: PreTrainedModel, parameters: Set[str]) -> None:
 def trace(model: PreTrainedModel, planes: Planes, *, selects: bool) -> Graph:
     """The model's forward as a graph; the model itself stays as it is."""
     explicit = Explicit(widened(model), planes, selects)
-    past = tuple(
-        torch.zeros(1, PLACES, shape.heads, shape.size, dtype=shape.dtype)
-        for shape, count in zip(planes.shapes, planes.counts, strict=True)
-        for _ in range(count)
-    )
     example: dict[str, Any] = {
         "ids": torch.zeros(1, TOKENS, dtype=torch.int64),
-        "positions": torch.arange(PLACES, PLACES + TOKENS)[None],
+        "positions": torch.arange(FIRST, FIRST + TOKENS)[None],
         "keep": torch.arange(TOKENS),
+        "places": tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in PLACES),
+        "cached": tuple(torch.zeros(1, 1, 1, 1) for _ in range(sum(planes.counts))),
     }
-    explicit(**example, masks=None, past=past)
-    kinds = tuple(explicit.kinds)
-    example["masks"] = tuple(torch.zeros(1, 1, TOKENS, PLACES + TOKENS) for _ in kinds)
-    example["past"] = past
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # every Python number in the model's code is warned about
         traced = torch.jit.trace(explicit, example_kwarg_inputs=example, strict=False, check_trace=False)
-    return Graph(traced, example, kinds, selects)
+    return Graph(traced, example, selects, min((window for window in explicit.windows if window), default=None))
 
 
 def widened(model: PreTrainedModel) -> PreTrainedModel:

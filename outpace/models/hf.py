@@ -27,7 +27,6 @@ from outpace.models.layout import RowLayout, layout_of
 from outpace.models.loading import load_checkpoint
 from outpace.models.reading import RowReading
 from outpace.models.refusals import reads_places, refuse
-from outpace.models.request import STEP
 
 CHUNK = 512  # most tokens of a prompt read in one forward
 
@@ -103,12 +102,17 @@ class HFTarget:
         """What runs the forwards when they are compiled."""
         return self.reader if isinstance(self.reader, Compiled) else None
 
+    @property
+    def host_threads(self) -> int | None:
+        """How many threads torch should have while a session runs; None: as many as it has."""
+        # idle threads of torch spin for a while, on the cores that the compiled forwards' own threads need
+        return 1 if self.compiled else None
+
     def open(self, slots: int, capacity: int) -> SlotCache:
         """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
         if self.compiled:
-            capacity = -(-capacity // STEP) * STEP  # so that every cache is read in the same sizes
-        by_token = self.compiled is not None
-        return SlotCache(self.forward.planes, slots, capacity, self.forward.device, by_token=by_token)
+            return self.compiled.open(slots, capacity)
+        return SlotCache(self.forward.planes, slots, capacity, self.forward.device)
 
     @torch.no_grad()
     def prefill(

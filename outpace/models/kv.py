@@ -53,13 +53,10 @@ class Planes:
 class SlotCache:
     """Keys and values of a number of sequences; keeps what was committed and, until then, one tree's nodes."""
 
-    def __init__(
-        self, planes: Planes, slots: int, capacity: int, device: torch.device, *, by_token: bool = False
-    ) -> None:
+    def __init__(self, planes: Planes, slots: int, capacity: int, device: torch.device) -> None:
         self.lengths = [0] * slots
         self.planes = planes
         self.device = device
-        self._by_token = by_token
         self.storages: list[Tensor] = []  # one a shape, (P, S, H, T, D)
         self._allocate(capacity)
         self.tree: TokenTree | None = None  # the tree whose nodes were read last, and are not committed
@@ -73,7 +70,7 @@ class SlotCache:
         with torch.inference_mode(False):
             # zeros: a masked place is multiplied by 0, and 0 times an uninitialised NaN is NaN
             self.storages = [
-                _storage(shape, count, slots, capacity, self._by_token)
+                torch.zeros(count, slots, shape.heads, capacity, shape.size, dtype=shape.dtype, device=shape.device)
                 for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
             ]
         for old, new in zip(before, self.storages, strict=False):
@@ -155,13 +152,6 @@ class SlotCache:
         """Forget these sequences: their lengths become 0."""
         for slot in slots:
             self.lengths[slot] = 0
-
-
-def _storage(shape: PlaneShape, planes: int, slots: int, capacity: int, by_token: bool) -> Tensor:  # (P, S, H, T, D)
-    """Zeroed memory; `by_token`: the heads of a token beside each other, so that a sequence so far is one piece."""
-    sizes = (capacity, shape.heads) if by_token else (shape.heads, capacity)
-    storage = torch.zeros(planes, slots, *sizes, shape.size, dtype=shape.dtype, device=shape.device)
-    return storage.transpose(2, 3) if by_token else storage
 
 
 def _local_path(forest: Forest, node: int) -> list[int]:

@@ -26,7 +26,7 @@ class RowLayout:
     deepest: int  # depth of the deepest of them
     is_chain: bool  # all nodes of the row so far form one chain, so places and positions agree
     depths: Tensor | None  # (first + n,) int64 of all the row's nodes so far; None for chains
-    visible: Tensor | None  # (n, first + n) bool; None for chains
+    visible: Tensor | None  # (first + n, first + n) bool, of all of them; None for chains
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -56,7 +56,7 @@ def layout_of(forest: Forest, first: int) -> Layout:
                 max(depths[read:]),
                 is_chain,
                 None if is_chain else torch.tensor(depths),
-                None if is_chain else forest.visible(row)[read:],
+                None if is_chain else forest.visible(row),
             )
         )
     order = [node - first for row in rows for node in row.nodes]

@@ -30,7 +30,7 @@ class RowReading:
     end: int
     base: int  # places before it are seen by every draft node: committed tokens and the gap
     depths: Tensor | None = None  # (end - base,) of all nodes of the row's tree so far; None: a chain
-    visible: Tensor | None = None  # (n, end - base) which nodes each unread node sees; None: a chain
+    visible: Tensor | None = None  # (end - base, end - base) which nodes each node sees; None: a chain
     top: int = 0  # the highest position read
 
 
@@ -170,7 +170,8 @@ class Reading(Cache):
         return torch.cat((count[: row.base], row.depths.to(count.device) + row.base))
 
     def _sees(self, row: RowReading, visible: Tensor) -> Tensor:  # (n, end)
-        mask = pad(visible.to(self.cache.count.device), (row.base, 0), value=True)
+        unread = visible[max(0, row.start - row.base) :]
+        mask = pad(unread.to(self.cache.count.device), (row.base, 0), value=True)
         if row.start >= row.base:
             return mask
         count = self.cache.count

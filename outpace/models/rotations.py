@@ -48,7 +48,6 @@ class Rotations:
             for reader in cuts[output]:
                 reader.replace_source_output(given.output(0))
             model.add_parameters([given])
-        model.validate_nodes_and_infer_types()
 
     def _at(self, positions: Tensor) -> list[Tensor]:
         found = self._compute(positions.numpy())

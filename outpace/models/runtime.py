@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from outpace.models.export import Graph
-from outpace.models.kv import Planes
+from outpace.models.paged_attention import PLACES, conversion
 
 LARGE = 1 << 16  # numbers from which a constant is a weight; biases and norms stay as they were traced
 HINTS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -30,28 +30,37 @@ def openvino() -> Any:
     return openvino
 
 
-def convert(graph: Graph, planes: Planes, dtype: torch.dtype) -> Any:
-    """The graph as an OpenVINO model in which only heads and head sizes are fixed, its weights in `dtype`."""
+def convert(graph: Graph, dtype: torch.dtype) -> Any:
+    """The graph as an OpenVINO model, its weights in `dtype`."""
     ov = openvino()
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     # the front end itself: `openvino.convert_model` takes four times as long, and reports to its makers what it meets
     front = ov.frontend.FrontEndManager().load_by_framework("pytorch")
+    front.add_extension(conversion(ov))
     decoder = TorchScriptPythonDecoder(graph.traced, example_input=graph.example)  # has to outlive the conversion
     model = front.convert(front.load(decoder))
     shapes: list[list[int]] = [[-1, -1], [-1, -1]]
     shapes += [[-1]] if graph.selects else []
-    shapes += [[-1, 1, -1, -1] for _ in graph.kinds]
-    for shape, count in zip(planes.shapes, planes.counts, strict=True):
-        shapes += [[-1, -1, shape.heads, shape.size]] * count
+    shapes += [[-1] * len(shape) for shape, _ in PLACES]
+    shapes += [[-1] * 4] * len(graph.example["cached"])
     if len(model.inputs) != len(shapes):
         raise ValueError(f"its graph takes {len(model.inputs)} inputs, not {len(shapes)}: it ignores some of them")
     for port, shape in zip(model.inputs, shapes, strict=True):
         port.get_node().set_partial_shape(ov.PartialShape(shape))
+    for port in model.inputs[len(shapes) - len(graph.example["cached"]) :]:
+        port.get_node().set_element_type(ov.Type.dynamic)  # the runtime stores what it computes with
     if dtype == torch.bfloat16:
         narrow(model)
     model.validate_nodes_and_infer_types()
     return model
+
+
+def in_one_row(model: Any) -> None:
+    """Fix that ids and positions stand in one row: operations on a known number of rows are faster."""
+    for port in model.inputs[:2]:
+        port.get_node().set_partial_shape(openvino().PartialShape([1, -1]))
+    model.validate_nodes_and_infer_types()
 
 
 def narrow(model: Any) -> None:
@@ -76,13 +85,20 @@ def build(model: Any, dtype: torch.dtype) -> Any:
     core = openvino().Core()
     able = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     name = {"f16": "FP16", "bf16": "BF16"}.get(HINTS[dtype])
+    hint = HINTS[dtype] if name in able else "f32"
     options = {
-        "INFERENCE_PRECISION_HINT": HINTS[dtype] if name in able else "f32",
+        "INFERENCE_PRECISION_HINT": hint,
+        "KV_CACHE_PRECISION": hint,  # else eight bits a number
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": False,  # target and draft take turns on the same cores, which others may use as well
     }
     return core.compile_model(model, "CPU", options)
+
+
+def torch_type(kind: Any) -> torch.dtype:
+    """The dtype of a runtime's numbers."""
+    return {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[kind.get_type_name()]
 
 
 def shared(tensor: Tensor) -> Any:
@@ -110,11 +126,21 @@ class Feed:
         self._tensor: Any = None
         self._shape: Sequence[int] = ()
 
+    @property
+    def values(self) -> Any:
+        """The memory as an array, for numbers one by one."""
+        return self._tensor.data
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds now."""
+        return math.prod(self._shape)
+
     def take(self, *shape: int) -> Tensor:
         """The memory in this shape, to be filled."""
         size = math.prod(shape)
-        if size > len(self._memory):
-            self._memory = torch.zeros(2 * size, dtype=self._memory.dtype)
+        if size > len(self._memory) or self._tensor is None:
+            self._memory = torch.zeros(max(1, 2 * size), dtype=self._memory.dtype)
             self._tensor = shared(self._memory)
             self._tensor.shape = self._shape = shape
             self._request.set_input_tensor(self._index, self._tensor)

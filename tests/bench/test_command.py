@@ -14,12 +14,14 @@ from typer.testing import CliRunner, Result
 from outpace.bench.contender import Engine, Outcome
 from outpace.bench.json_file import finite, write_json
 from outpace.cli.bench import bench
+from outpace.models.hf import load
+from outpace.models.loading import load_checkpoint
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 APP.command()(bench)
 PROMPTS = "def push(self, item):\nclass Queue:\nfor index in range(3):\n"
 RESULT_KEYS = {
-    "method", "kind", "options", "workload", "temperature", "selection", "prompts", "runs", "tokens_per_second",
+    "method", "kind", "mode", "options", "workload", "temperature", "selection", "prompts", "runs", "tokens_per_second",
     "speedup", "speedup_of_totals", "decode_speedup", "ideal_speedup", "efficiency", "repetition", "lossless",
     "divergence", "mean_acceptance_length", "acceptance_rate", "acceptance_by_position",
     "acceptance_by_position_conditional", "milliseconds_per_step", "first_token", "headline",
@@ -61,6 +63,65 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     page = (tmp_path / "out" / "bench.html").read_text()
     assert page.count("<svg") == 3 and "http" not in page  # one chart a temperature and one for both; self-contained
     assert "Recommendation: " in done.output and "counts the bonus token" in done.output
+
+
+def test_what_is_compiled_is_measured_beside_the_same_models_as_they_are(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[str] = []
+
+    def counted(name: str, **options: Any) -> Any:
+        loads.append(name)
+        return load_checkpoint(name, **options)
+
+    monkeypatch.setattr("outpace.models.hf.load_checkpoint", counted)
+    wanted = ["--methods", "speculative-sampling:depth=2,tli:depth=2", "--dtype", "float32", "--temperature", "0,1"]
+    done = call(tiny, tmp_path, *wanted, "--compile", "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    assert sorted(loads) == sorted([tiny.target, tiny.draft])  # the weights are there once
+    data = json.loads((tmp_path / "out" / "bench.json").read_text())
+    names = ["plain", "speculative-sampling:depth=2", "tli:depth=2"]
+    modes = {row["method"]: row["mode"] for row in data["results"]}
+    assert modes == {name: "compiled" for name in names} | {f"{name} (eager)": "eager" for name in names}
+    assert list(modes) == [each for name in names for each in (name, f"{name} (eager)")]  # each beside its other
+    assert data["complete"] and data["settings"]["compile"] is True and data["settings"]["methods"] == names
+    assert set(data["milliseconds_by_nodes"]) == {"target", "draft", "target (eager)", "draft (eager)"}
+    assert set(data["compile_seconds"]) == {"target", "draft"} == set(data["load_seconds"])
+    assert min(data["compile_seconds"].values()) > 0 and set(data["warm_up_seconds"]) == set(modes)
+    assert set(data["best_trees"]) == {name for name in modes if "plain" not in name} == set(data["best_chains"])
+    assert all(row["efficiency"] > 0 for row in data["results"])
+    greedy = [row for row in data["results"] if row["temperature"] == 0]
+    assert all(row["divergence"]["different"] == 0 for row in greedy)  # float32: the same text in both modes
+    assert "Getting ready, in seconds" in done.output and "target (eager)" in done.output
+    assert "Compiled forwards: plain decoding is" in done.output
+    assert "outpace generate --compile --method @" in done.output
+    page = (tmp_path / "out" / "bench.html").read_text()
+    assert "speculative-sampling:depth=2 (eager)" in page and "Compiled forwards" in page
+
+
+def test_eager_rows_can_be_left_out(tiny: Any, tmp_path: Path) -> None:
+    ask = ("--methods", "prompt-lookup", "--dtype", "float32", "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    done = call(tiny, tmp_path, *ask, "--compile", "--no-eager")
+    assert done.exit_code == 0, done.output
+    data = json.loads((tmp_path / "x.json").read_text())
+    assert {row["method"] for row in data["results"]} == {"plain", "prompt-lookup"}
+    assert set(data["milliseconds_by_nodes"]) == {"target"} and data["compiled_over_eager"] is None
+    assert "(eager)" not in done.output and "Compiled forwards" not in done.output
+
+
+def test_a_target_that_could_not_be_compiled_is_measured_once(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_it_is(name: str, **options: Any) -> Any:
+        return load(name, **{**options, "compile": False})
+
+    monkeypatch.setattr("outpace.api.model.load_target", as_it_is)
+    ask = ("--methods", "prompt-lookup", "--dtype", "float32", "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    done = call(tiny, tmp_path, *ask, "--compile")
+    assert done.exit_code == 0, done.output
+    data = json.loads((tmp_path / "x.json").read_text())
+    assert {row["method"]: row["mode"] for row in data["results"]} == {"plain": "eager", "prompt-lookup": "eager"}
+    assert "compile" not in data["settings"] and not data["compile_seconds"]
 
 
 def test_peers_run_beside_us_on_the_same_prompts(tiny: Any, tmp_path: Path) -> None:
@@ -163,6 +224,7 @@ def test_an_interruption_before_the_first_run_is_one_sentence(
         (["--methods", "nothing-like-it"], "there is no method nothing-like-it"),
         (["--methods", "prompt-lookup:deep=3"], "no option of prompt-lookup called deep"),
         (["--max-tokens", "1000"], "no prompt leaves room"),
+        (["--no-eager"], "--no-eager leaves nothing to measure: give --compile with it"),
     ],
 )
 def test_bad_input_is_one_sentence(tiny: Any, tmp_path: Path, arguments: list[str], sentence: str) -> None:

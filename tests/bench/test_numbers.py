@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import groupby
+from typing import Any
 
 import pytest
 
-from outpace.bench.cost import CostCurve, increasing, measure_costs
+from outpace.bench.cost import IN_A_ROW, CostCurve, increasing, measure_forwards
 from outpace.bench.spread import bootstrap
+from outpace.core.contracts import Scores, TokenTree
 from outpace.models.toy import Table
 
 
@@ -52,8 +55,37 @@ def test_a_curve_of_one_point_is_flat() -> None:
 
 
 def test_costs_are_measured_for_every_target_and_leave_it_usable() -> None:
-    curves = measure_costs({"a": Table(4), "b": Table(4, seed=1)}, length=6, rows=2, sizes=(1, 2, 4), repeats=3)
-    assert set(curves) == {"a", "b"}
-    for curve in curves.values():
-        assert curve.sizes == [1, 2, 4]
-        assert curve.seconds == sorted(curve.seconds) and curve.seconds[0] > 0
+    targets = {"a": Table(4), "b": Table(4, seed=1)}
+    found = measure_forwards(targets, length=6, rows=2, sizes=(1, 2, 4), repeats=3)
+    assert set(found) == {"a", "b"}
+    for timings in found.values():
+        assert timings.curve.sizes == [1, 2, 4]
+        assert timings.curve.seconds == sorted(timings.curve.seconds) and timings.curve.seconds[0] > 0
+
+
+class Preparing(Table):
+    """Takes a second a node, and a hundred more where the last forward was over another number of nodes."""
+
+    now, read, met = 0.0, 0, ()
+
+    def score(self, tree: TokenTree, *arguments: Any, **options: Any) -> Scores:
+        self.now += len(tree) + 100 * (len(tree) != self.read)
+        self.read, self.met = len(tree), (*self.met, len(tree))
+        return super().score(tree, *arguments, **options)
+
+
+def test_sizes_come_a_few_in_a_row_and_what_a_change_costs_stands_apart() -> None:
+    target, other = Preparing(4), Table(4)
+    both = {"slow": target, "other": other}
+    timings = measure_forwards(both, length=6, sizes=(1, 4, 8), repeats=4, clock=lambda: target.now)["slow"]
+    assert timings.curve.seconds == [1, 4, 8]
+    assert timings.changed == {1: [101] * 4, 4: [104] * 4, 8: [108] * 4}
+    runs = [(size, len(list(same))) for size, same in groupby(target.met)]
+    assert {length for _, length in runs[3:]} == {IN_A_ROW}  # after each of them once
+    assert sorted(size for size, _ in runs[3:]) == [1] * 4 + [4] * 4 + [8] * 4
+
+
+def test_a_measurement_that_takes_long_ends_after_all_sizes() -> None:
+    target = Preparing(4)
+    measure_forwards({"slow": target}, length=6, sizes=(1, 4), repeats=4, most_seconds=0)
+    assert len(target.met) == 2 + 2 * IN_A_ROW

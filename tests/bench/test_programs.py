@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outpace.bench import gpu_check, indexes, results
+from outpace.bench import forwards, gpu_check, indexes, results
 from outpace.bench.overhead import Case, cases, measure, small_pair, to_table
 from outpace.bench.provenance import provenance
 from outpace.bench.table import markdown, plain_text
@@ -49,6 +49,49 @@ def test_a_short_check_writes_what_it_has(tiny: Any, tmp_path: Path, capsys: pyt
 def test_a_short_check_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu_check.main(["--target", str(tmp_path / "nowhere"), "--draft", "x", "--out", str(tmp_path)]) == 2
     assert "there is no checkpoint folder" in capsys.readouterr().err
+
+
+def test_forwards_are_timed_compiled_and_as_they_are(
+    tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "some.txt"
+    prompts.write_text("def push(self, item):\nclass Queue:\n", encoding="utf-8")
+    arguments = ["--target", tiny.target, "--draft", tiny.draft, "--dtype", "float32", "--threads", "1", "--cpu-time"]
+    arguments += ["--methods", "speculative-sampling:depth=2", "--prompts", str(prompts), "--max-tokens", "4"]
+    arguments += ["--rounds", "1", "--sizes", "1,3", "--repeats", "2", "--length", "9"]
+    arguments += ["--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md")]
+    assert forwards.main(arguments) == 0
+    data = json.loads((tmp_path / "x.json").read_text())
+    rows = {(row["model"], row["mode"], row["tokens"]) for row in data["milliseconds"]}
+    assert rows == {(m, mode, n) for m in ("target", "draft") for mode in ("compiled", "eager") for n in (1, 3)}
+    assert all(min(row["milliseconds"], row["after_another_size"]) > 0 for row in data["milliseconds"])
+    speeds = [(row["method"], row["mode"]) for row in data["tokens_per_second"] if row["low"] > 0]
+    assert speeds == [(m, mode) for m in ("plain", "speculative-sampling:depth=2") for mode in ("compiled", "eager")]
+    assert set(data["compile_seconds"]) == {"target", "draft"} and data["provenance"]["dtype"] == "float32"
+    printed = capsys.readouterr().out
+    assert "9 being read: milliseconds of CPU time" in printed
+    assert "| draft, compiled, after another size |" in (tmp_path / "x.md").read_text()
+    wish = {"what": "flat", "file": "x.json", "value": "milliseconds", "over": {"tokens": 1}}
+    wish["select"] = {"model": "target", "mode": "compiled", "tokens": 3}
+    page = results.page({"x.json": data, "wanted.json": {"wanted": [wish]}})
+    assert "not measured" not in page and "| target, as it is |" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--draft", ""], "speculative-sampling needs draft: a smaller model"),
+        (["--methods", "mcsd:draft=other"], "all methods have one draft here: name other with --draft"),
+        (["--max-tokens", "1000"], "no prompt leaves room for 1000 new tokens: ask for fewer"),
+        (["--dtype", "float64"], "compile knows no float64"),
+    ],
+)
+def test_forwards_that_cannot_be_timed_are_one_sentence(
+    tiny: Any, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--target", tiny.target, "--draft", tiny.draft, "--dtype", "float32", "--threads", "1", *arguments]
+    assert forwards.main(given) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def row(method: str, speed: float, **fields: Any) -> dict[str, Any]:

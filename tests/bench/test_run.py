@@ -31,6 +31,7 @@ class Fake:
     options: dict[str, int] = field(default_factory=dict)
     single: bool = False
     precision: str = ""
+    mode: str = "eager"
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
         temperature = sampling[0].temperature

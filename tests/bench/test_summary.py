@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ class Named:
     options: dict[str, int] = field(default_factory=dict)
     single: bool = False
     precision: str = ""
+    mode: str = "eager"
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
         raise AssertionError("nothing is run here")
@@ -54,8 +56,8 @@ def run(name: str, prompt: int, seconds: float, text: tuple[int, ...] = VARIETY,
     return Run(name, trial, seconds, 0.0, Counts.of(records), (text,))
 
 
-def rows_of(*runs: Run, contenders: Sequence[Named] = (Named("plain"), Named("fast")), **costs: CostCurve) -> list[Row]:
-    return summarise(runs, contenders, "plain", **costs)
+def rows_of(*runs: Run, contenders: Sequence[Named] = (Named("plain"), Named("fast")), **more: Any) -> list[Row]:
+    return summarise(runs, contenders, "plain", **more)
 
 
 def test_the_bound_of_acceptance_is_pooled_as_its_row_is() -> None:
@@ -87,7 +89,8 @@ def test_speed_is_compared_prompt_by_prompt() -> None:
 
 def test_efficiency_is_the_speedup_over_what_acceptance_and_costs_allow() -> None:
     curve = CostCurve({1: 1.0, 4: 1.6})
-    fast = only(rows_of(*paired(0.5), target_cost=curve, draft_cost=CostCurve({1: 0.1})), "fast")
+    costs = {("target", "eager"): curve, ("draft", "eager"): CostCurve({1: 0.1})}
+    fast = only(rows_of(*paired(0.5), costs=costs), "fast")
     # tau = 4, one step costs t(4) + 3 draft forwards: 4 * 1 / (1.6 + 0.3)
     assert fast.ideal_speedup == pytest.approx(4 / 1.9)
     assert fast.efficiency == pytest.approx(2 * 1.9 / 4)

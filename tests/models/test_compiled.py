@@ -16,7 +16,9 @@ import outpace
 from outpace.core.contracts import Prompt, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models import hf
+from outpace.models.compiled import grouped
 from outpace.models.hf import HFTarget
+from outpace.models.request import SIZES, Part, Request, part_of
 
 ROUNDING = 3e-5  # of logits of about 1, in float32
 SLOTS = (4, 0, 2)
@@ -107,9 +109,57 @@ def test_scores_are_those_of_the_model_as_it_is_and_nothing_is_compiled_again(na
     assert not again
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "gemma2", "deepseek_v3"])
-def test_sinks_caps_and_keys_of_another_size_than_values(name, pair, monkeypatch):
-    same(pair(name), SLOTS, (13, 3, 21), ROWS[1:3], monkeypatch)
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_every_size_of_forward_is_met_before_decoding_and_gives_the_same(name, pair, monkeypatch):
+    """Long prompts in pieces, several rows in one forward, trees that no usual forward holds."""
+    monkeypatch.setattr(hf, "CHUNK", 512)
+    sizes = set()
+    read = Request.read
+    monkeypatch.setattr(
+        Request, "read", lambda self, parts, logits: (read(self, parts, logits), sizes.add(self._size))[0]
+    )
+    targets = pair(name)
+    for lengths in ((2,), (7,), (14,), (30,), (300,), (140, 3, 60), (130, 129)):
+        slots, texts = tuple(range(len(lengths))), [some(length, length) for length in lengths]
+        caches = [target.open(len(slots), 512) for target in targets]
+        found = [prefill(target, texts, slots, cache) for target, cache in zip(targets, caches, strict=True)]
+        assert found[0].shape == found[1].shape and (found[0] - found[1]).abs().max() < ROUNDING
+        for below in (3, 12, 150):
+            parents = [random.Random(node).randrange(node + len(slots)) for node in range(below)]
+            forest = Forest.of([-1] * len(slots) + parents, len(slots))
+            tree = TokenTree(some(len(forest.parents), below), forest)
+            scored = [target.score(tree, slots, cache).logits for target, cache in zip(targets, caches, strict=True)]
+            assert (scored[0] - scored[1]).abs().max() < ROUNDING
+            for cache in caches:
+                cache.commit(tree, [-1] * len(slots), slots)
+    assert sizes >= set(SIZES) and (name == "mistral" or max(sizes) > SIZES[-1])  # trees in windows are read aside
+
+
+def test_a_size_is_kept_while_filling_it_up_costs_less_than_a_change(pair):
+    target = pair("llama")[1]
+    request = target.compiled._request_of(target.open(1, 64))
+    sizes = [request._size_for(total) for total in (3, 1, 1, 8, 1, 1, 1, 1, 1, 1, 2, 11, 1, 1, 1, 40, 1)]
+    assert sizes == [8, 8, 8, 8, 8, 8, 8, 8, 1, 1, 8, 16, 16, 16, 1, 64, 1]
+
+
+def test_rows_share_forwards_and_chains_alone_are_cut():
+    def part(slot, size, num, tree=False):
+        seen = torch.ones(size, size, dtype=torch.bool) if tree else None
+        return Part(slot, 10, torch.arange(size), torch.arange(10, 10 + size), seen, num)
+
+    groups = grouped([part(0, 300, 2), part(1, 50, 50), part(2, 100, 3, tree=True), part(3, 140, 1, tree=True)])
+    assert [[(p.slot, p.start, len(p.tokens), p.num) for p in group] for group in groups] == [
+        [(0, 10, 128, 0)],
+        [(0, 138, 128, 0)],
+        [(0, 266, 44, 2), (1, 10, 50, 50)],
+        [(2, 10, 100, 3)],
+        [(3, 10, 140, 1)],
+    ]
+    assert torch.equal(torch.cat([p.tokens for group in groups[:3] for p in group if p.slot == 0]), torch.arange(300))
+
+
+def test_attention_sinks(pair, monkeypatch):
+    same(pair("gpt_oss"), SLOTS, (13, 3, 21), ROWS[1:3], monkeypatch)
 
 
 def test_bfloat16_is_as_near_to_float32_as_without_compiling(tiny):
@@ -164,17 +214,30 @@ def test_greedy_texts_are_those_of_plain_decoding():
         assert [each.text for each in outpace.generate(target, prompts[0], method, draft=draft, **options)] == plain[:1]
 
 
-def test_a_model_that_cannot_be_compiled_says_why_and_runs(tiny):
-    with pytest.warns(UserWarning, match="BloomForCausalLM cannot be compiled and runs as it is: it counts positions"):
-        target = HFTarget(tiny("bloom").float(), compile=True)
+def chain_of(row, *rest):
+    part = part_of(row, *rest)
+    part.seen = None
+    return part
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("bloom", "it counts positions"),
+        ("gemma2", "its attention caps its scores"),
+        ("deepseek_v3", "it attends to other keys and values than it stores"),
+    ],
+)
+def test_a_model_that_cannot_be_compiled_says_why_and_runs(name, why, tiny):
+    with pytest.warns(UserWarning, match=f"ForCausalLM cannot be compiled and runs as it is: {why}"):
+        target = HFTarget(tiny(name).float(), compile=True)
     cache = target.open(1, 32)
     assert target.compiled is None
     assert prefill(target, [some(9)], (0,), cache).shape == (8, target.vocab)
 
 
 def test_a_graph_that_computes_something_else_is_not_used(tiny, monkeypatch):
-    wrong = "outpace.models.request.HIDDEN"
-    monkeypatch.setattr(wrong, 0.0)  # every place is seen
+    monkeypatch.setattr("outpace.models.compiled.part_of", chain_of)  # trees are read as chains
     with pytest.warns(UserWarning, match="its graph computes something else"):
         assert HFTarget(tiny("llama").float(), compile=True).compiled is None
 

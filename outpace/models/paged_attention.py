@@ -1,0 +1,77 @@
+"""Attention over a cache in blocks, as one operation: a name for it in traces, and what it becomes in OpenVINO.
+
+The operation writes new keys and values into the cache it is given, in place. It lets every token see what its sequence
+stored before and, of the tokens read with it, those the bias allows (without one: those in front of it), and nothing
+further back than the window (0: everything).
+
+Letters: N tokens of all sequences, R sequences, C blocks, H heads, G heads of keys and values, D head size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+BLOCK = 32  # tokens of a block: the only size that the runtime takes on a CPU
+# where each sequence stands in the cache, and what its new tokens see of each other:
+# lengths, begins, blocks, block begins, longest, bias, bias begins
+PLACES = (*[((1,), torch.int32)] * 4, ((), torch.int32), ((1,), torch.uint8), ((1,), torch.int32))
+NAME = "outpace::paged_attention"
+
+_library = torch.library.Library("outpace", "DEF")
+_library.define(
+    "paged_attention(Tensor query, Tensor key, Tensor value, Tensor keys, Tensor values, Tensor lengths, "
+    "Tensor begins, Tensor blocks, Tensor block_begins, Tensor longest, Tensor bias, Tensor bias_begins, Tensor sinks, "
+    "float scale, int window, int heads, int key_size, int value_size) -> Tensor"
+)
+
+
+def _shapes_alone(query: Tensor, key: Tensor, *rest: Any) -> Tensor:  # (N, H*D)
+    """What a trace needs: an output of the right shape."""
+    *_, heads, key_size, value_size = rest
+    return query.new_zeros(len(query), query.shape[1] // key_size * value_size)
+
+
+_library.impl("paged_attention", _shapes_alone, "CPU")
+
+
+def conversion(ov: Any) -> Any:
+    """What makes OpenVINO's front end understand the operation."""
+    from openvino.frontend.pytorch import ConversionExtension
+
+    ops, node = ov.opset13, ov.op._PagedAttentionExtension  # the one name by which Python has it
+
+    def constant(value: Any, kind: Any = numpy.int32) -> Any:
+        return ops.constant(numpy.array(value, kind)).output(0)
+
+    def convert(context: Any) -> list[Any]:
+        given = [context.get_input(index) for index in range(5 + len(PLACES) + 1)]
+        scale, window, heads, key_size, value_size = (
+            context.get_values_from_const_input(len(given) + index) for index in range(5)
+        )
+        attention, places, sinks = given[:5], given[5:-1], given[-1]
+        none, nothing = constant([], numpy.float32), constant([])
+        made = node(
+            [
+                *attention,
+                *places[:4],
+                constant(scale, numpy.float32),
+                constant(window),
+                none,  # slopes
+                places[4],
+                *(nothing, nothing, nothing, none),  # no scores are collected, no keys rotated
+                *(none, constant(0), constant(0)),  # nothing is skipped as unimportant
+                sinks,
+                *(constant(0), nothing, nothing, nothing, nothing),  # nothing is evicted; all tokens are text
+                *places[5:],
+            ]
+        )
+        facts = made.get_rt_info()
+        facts["num_k_heads"] = facts["num_v_heads"] = heads
+        facts["k_head_size"], facts["v_head_size"] = key_size, value_size
+        return [made.output(0)]
+
+    return ConversionExtension(NAME, convert)
