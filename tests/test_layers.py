@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "outpace"
 # From the bottom up. Each may import itself and everything on the lines before it.
 LEVELS = (
     ("core",),
-    ("decode", "sampling", "models"),
+    ("decode", "sampling", "models", "indexes"),
     ("drafters", "controllers", "verifiers", "schedules", "train"),
     ("recipes",),
     ("law", "loops", "bench"),

@@ -48,6 +48,14 @@ def load_checkpoint(
     return model, tokenizer
 
 
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a checkpoint, without the model."""
+    try:
+        return AutoTokenizer.from_pretrained(name, local_files_only=hub_is_away(name))
+    except (OSError, ValueError, ImportError) as error:
+        raise ValueError(explain(name, error)) from error
+
+
 def looks_like_folder(name: str) -> bool:
     """Whether a name can only be a path: hub names are owner/model."""
     return name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from outpace.bench import forwards, gpu_check, results
+from outpace.bench import forwards, gpu_check, indexes, results
 from outpace.bench.overhead import Case, cases, measure, small_pair, to_table
 from outpace.bench.provenance import provenance
-from outpace.bench.table import plain_text
+from outpace.bench.table import markdown, plain_text
 from outpace.models.hf import HFTarget
 from outpace.recipes import get
 
@@ -155,3 +155,31 @@ def test_a_page_is_written_from_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert printed.startswith("# Results") and "99.0" not in printed
     assert results.main([str(path), "--out", str(tmp_path / "page.md")]) == 0
     assert (tmp_path / "page.md").read_text() == printed
+
+
+def test_the_costs_of_indexes_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "indexes.json"
+    assert indexes.main(["--tokens", "10000", "--alone", "3000", "--json", str(path)]) == 0
+    found = json.loads(path.read_text())
+    assert found["schema"] == "outpace-indexes/1" and found["provenance"]["argv"]
+    assert {row["index"] for row in found["microseconds"]} == {
+        "suffix automaton", "static automaton", "suffix tree", "suffix array", "adjacency", "trigrams",
+        "logit n-grams", "dense",
+    }  # fmt: skip
+    assert all(row["microseconds"] > 0 for row in found["microseconds"])
+    assert found["alone"]["peak_mib"] >= found["alone"]["before_mib"] > 0
+    assert "suffix tree: extend, a token" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        indexes.main(["--tokens", "9999"])
+
+
+def test_the_page_about_indexes_shows_what_was_measured() -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    data = json.loads((docs / "results/indexes/indexes-cpu.json").read_text(encoding="utf-8"))
+    costs = [indexes.Cost(**row) for row in data["microseconds"]]
+    rows = markdown(indexes.to_table(costs, data["seconds_before"])).split("\n")[2:]
+    page = (docs / "indexes.md").read_text(encoding="utf-8")
+    assert "\n".join(rows) in page
+    alone = data["alone"]
+    assert f"{alone['tokens']:,} tokens is built in {alone['seconds']:.1f} seconds" in page
+    assert f"{alone['before_mib']:.0f} MiB before and {alone['peak_mib']:.0f} MiB at most" in page.replace("\n", " ")

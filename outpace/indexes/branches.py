@@ -1,0 +1,22 @@
+"""What an index drafts: a tree of tokens below the last token of a context."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Branches(NamedTuple):
+    """A tree whose nodes come after their parents; siblings stand by falling weight."""
+
+    tokens: list[int]
+    parents: list[int]  # index of the parent's token in `tokens`; -1: the last token of the context
+    weights: list[float]  # of the path down to the node, by count or estimated probability; never rises along a path
+    matched: int  # how many tokens at the end of the context were found
+
+    @property
+    def score(self) -> float:
+        """How many of the tokens will be kept, where the weights estimate probabilities."""
+        return sum(self.weights)
+
+
+NOTHING = Branches([], [], [], 0)

@@ -1,0 +1,120 @@
+"""Indexes built and shown on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from outpace.cli.index import size
+from outpace.indexes import store
+from outpace.indexes.static_automaton import Pointer, StaticAutomaton
+from outpace.indexes.suffix_array import SuffixArray
+from outpace.indexes.suffix_tree import SuffixTree
+from outpace.indexes.trigrams import TrigramTable
+from outpace.models.loading import load_tokenizer
+
+
+@pytest.fixture
+def words(tiny):
+    return load_tokenizer(str(tiny.target))
+
+
+@pytest.fixture
+def texts(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text("def add(a, b):\n    return a + b\n")
+    (tmp_path / "texts" / "other.json").write_text('{"a": 1}')
+    (tmp_path / "texts" / ".hidden").write_bytes(b"\xff")
+    lines = [
+        {"text": "def add(a, b):\n    return b\n"},
+        {"tokens": [5, 6, 7, 8]},
+        {"token_ids": [5, 6, 7], "text": "no"},
+    ]
+    (tmp_path / "past.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    (tmp_path / "results.json").write_text(json.dumps({"results": [{"text": "x", "tokens": [5, 6, 9]}]}))
+    return ("--from", "texts", "--from", "past.jsonl", "--from", "results.json")
+
+
+def test_every_kind_is_built_from_every_source(outpace_, tiny, texts, words):
+    mine = store.fingerprint(words.get_vocab())
+    for kind, cls in (
+        ("suffix-array", SuffixArray), ("suffix-automaton", StaticAutomaton), ("suffix-tree", SuffixTree),
+        ("trigrams", TrigramTable),
+    ):  # fmt: skip
+        result = outpace_("index", "build", *texts, "--kind", kind, "--tokenizer", tiny.target, "-o", "my.index")
+        assert result.exit_code == 0, result.output
+        assert result.stdout.startswith(f"my.index: {kind}, ")
+        index = store.load(cls, "my.index", mine)
+        written = words("def add(a, b):\n    return", add_special_tokens=False)["input_ids"]
+        if kind == "suffix-array":
+            assert index.facts["documents"] == 6
+            assert index.continuations([5, 6, 7], 1)[1].tolist() == [[-1], [8]]
+            assert len(index.continuations(written, 1)[1]) == 2
+        elif kind == "suffix-automaton":
+            assert index.count(index.move(Pointer(), [5, 6])) == 3
+            assert index.move(Pointer(), written).length == len(written)
+        elif kind == "suffix-tree":
+            assert index.count([5, 6]) == 3 and index.count(written[:20]) == 2
+        else:
+            assert index.successors(5, 6) == [(7, pytest.approx(2 / 3)), (9, pytest.approx(1 / 3))]
+
+
+def test_show_says_what_a_file_holds(outpace_, tiny, texts, words):
+    built = outpace_("index", "build", *texts, "--tokenizer", tiny.target, "-o", "my.index", "--json")
+    found = json.loads(outpace_("index", "show", "my.index", "--json").stdout)
+    seconds = json.loads(built.stdout).pop("seconds")
+    assert seconds > 0 and json.loads(built.stdout) == found | {"seconds": seconds}
+    assert found["kind"] == "suffix-array" and found["tokenizer"] == store.fingerprint(words.get_vocab())
+    table = outpace_("index", "show", "my.index").stdout
+    for words_ in ("suffix-array", "documents  6", "tokenizer", "made with  outpace", " bytes"):
+        assert words_ in table
+    assert str(found["facts"]["tokens"]) in table
+
+
+def test_a_suffix_tree_keeps_the_newest(outpace_, tiny, texts):
+    ask = ("index", "build", *texts, "--kind", "suffix-tree", "--tokenizer", tiny.target, "-o", "my.index")
+    assert outpace_(*ask, "--most-tokens", 7).exit_code == 0
+    assert store.load(SuffixTree, "my.index").facts["documents"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words_"),
+    [
+        (("--from", "nowhere"), "there is no nowhere"),
+        (("--from", "empty"), "no files"),
+        (("--from", "bad.bin"), "no UTF-8 text"),
+        (("--from", "bad.jsonl"), "bad.jsonl:2 is no JSON"),
+        (("--from", "none.jsonl"), 'none.jsonl:1 has neither "text" nor'),
+        (("--from", "large.jsonl"), "tokens beyond"),
+        (("--from", "good.txt", "--kind", "adjacency"), "learns from a model"),
+        (("--from", "good.txt", "--kind", "horse"), "there is no kind horse"),
+        (("--from", "good.txt", "-o", "no/where.index"), "make it first"),
+        (("--from", "good.txt", "--tokenizer", "./none"), "none"),
+    ],
+)
+def test_what_cannot_be_built_is_told_in_one_sentence(outpace_, tiny, tmp_path, arguments, words_):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "good.txt").write_text("good")
+    (tmp_path / "bad.bin").write_bytes(b"\xff\xfe\xff")
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\nno\n')
+    (tmp_path / "none.jsonl").write_text('{"tokens": [1.5]}\n')
+    (tmp_path / "large.jsonl").write_text('{"tokens": [1000000]}\n')
+    rest = () if "-o" in arguments else ("-o", "my.index")
+    rest += () if "--tokenizer" in arguments else ("--tokenizer", tiny.target)
+    result = outpace_("index", "build", *arguments, *rest)
+    assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1 and words_ in result.stderr
+    assert not (tmp_path / "my.index").exists()
+
+
+def test_sizes_are_told_in_their_unit():
+    assert [size(each) for each in (0, 1023, 1024, 3 << 19, 5 << 40)] == [
+        "0 bytes", "1023 bytes", "1.0 KiB", "1.5 MiB", "5.0 TiB"
+    ]  # fmt: skip
+
+
+def test_what_is_no_index_is_not_shown(outpace_, tmp_path):
+    (tmp_path / "x.index").write_text("hello")
+    result = outpace_("index", "show", "x.index")
+    assert result.exit_code == 2 and "is no index" in result.stderr
+    assert outpace_("index", "show", "none.index").exit_code == 1

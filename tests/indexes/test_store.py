@@ -1,0 +1,261 @@
+"""Indexes on disk: what is loaded is what was saved, and files that do not fit are refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from outpace.core.tree import Shape
+from outpace.indexes import store
+from outpace.indexes.adjacency import AdjacencyTable
+from outpace.indexes.dense import DenseIndex
+from outpace.indexes.logit_ngrams import LogitNGrams
+from outpace.indexes.static_automaton import Pointer, StaticAutomaton
+from outpace.indexes.suffix_array import SuffixArray
+from outpace.indexes.suffix_tree import SuffixTree
+from outpace.indexes.trigrams import TrigramTable
+
+MINE, OTHER = store.fingerprint({"a": 0, "b": 1}), store.fingerprint({"a": 1, "b": 0})
+rng = np.random.default_rng(0)
+DOCUMENTS = [rng.integers(0, 6, 40).tolist() for _ in range(5)]
+CONTEXTS = [rng.integers(0, 6, 6).tolist() for _ in range(50)]
+
+
+def suffix_tree() -> SuffixTree:
+    tree = SuffixTree(depth=8, most_tokens=150)
+    for request, text in enumerate(DOCUMENTS):
+        tree.extend(request, text)
+    return tree
+
+
+def adjacency() -> AdjacencyTable:
+    table = AdjacencyTable(6, 3)
+    table.update(range(5), [[token, (token + 1) % 6, 5 - token] for token in range(5)])
+    return table
+
+
+def trigrams() -> TrigramTable:
+    table = TrigramTable.build(DOCUMENTS, 4, 10)
+    table.adapt([7, 8, 9, 7, 8])
+    return table
+
+
+def logit_ngrams() -> LogitNGrams:
+    table = LogitNGrams()
+    table.update(DOCUMENTS[0], [[1, 2]] * 30, [[0.5, 0.25]] * 30)
+    return table
+
+
+def dense() -> DenseIndex:
+    return DenseIndex.build(rng.normal(size=(60, 6)), rng.integers(0, 6, (60, 4)), dims=4)
+
+
+# how each is made, and everything that can be asked of it
+KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, list[int]], Any]]] = {
+    "suffix-array": (lambda: SuffixArray.build(DOCUMENTS, 100), lambda index, text: index.branches(text)),
+    "suffix-automaton": (
+        lambda: StaticAutomaton.build(DOCUMENTS),
+        lambda index, text: (index.branches(index.move(Pointer(), text)), index.move(Pointer(), text)),
+    ),
+    "suffix-tree": (suffix_tree, lambda index, text: (index.speculate(text, tree=True), index.count(text[:2]))),
+    "adjacency": (adjacency, lambda index, text: index.draft(text[0], Shape((0, 0, 1, 1, 2)))),
+    "trigrams": (trigrams, lambda index, text: index.successors(*text[:2])),
+    "logit-ngrams": (logit_ngrams, lambda index, text: index.lookup(text)),
+    "dense": (dense, lambda index, text: [each.tolist() for each in index.search(np.array(text), 5)]),
+}
+
+
+@pytest.fixture(params=KINDS)
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Callable[[Any, list[int]], Any], Path]:
+    make, ask = KINDS[request.param]
+    index = make()
+    assert index.kind == request.param
+    store.save(index, tmp_path / "some.index", MINE)
+    return index, ask, tmp_path / "some.index"
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_what_is_loaded_answers_as_what_was_saved(made: Any, loops: str, mapped: bool) -> None:
+    index, ask, path = made
+    loaded = store.load(type(index), path, MINE, mapped=mapped)
+    for context in CONTEXTS:
+        assert ask(loaded, context) == ask(index, context)
+    assert loaded.facts == index.facts and loaded.nbytes == index.nbytes
+    assert path.stat().st_size - store.header(path)["start"] == index.nbytes  # every byte is accounted for
+
+
+def test_a_file_can_be_read_as_safetensors(made: Any) -> None:
+    index, _, path = made
+    with safe_open(path, framework="numpy") as file:
+        assert file.metadata()["kind"] == index.kind and file.metadata()["tokenizer"] == MINE
+        for name, array in index.arrays.items():
+            assert np.array_equal(file.get_tensor(name), array)
+
+
+def test_a_file_says_what_it_is(made: Any) -> None:
+    index, _, path = made
+    about = store.header(path)
+    assert about["kind"] == index.kind and about["facts"] == dict(index.facts)
+    assert re.match(r"outpace \d.*numpy", about["made_with"]) and re.match(r"\d{4}-\d\d-\d\dT", about["made_at"])
+
+
+def test_a_file_cut_off_anywhere_is_refused(made: Any) -> None:
+    index, _, path = made
+    whole = path.read_bytes()
+    for size in (0, 5, 8, 200, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="cut off.*(build|copy) it"):
+            store.load(type(index), path)
+    path.write_bytes(whole + b"x")
+    with pytest.raises(ValueError, match="copy it again"):
+        store.load(type(index), path)
+
+
+def test_a_file_for_another_tokenizer_or_of_another_kind_is_refused(made: Any) -> None:
+    index, _, path = made
+    with pytest.raises(ValueError, match="another tokenizer: build it again with the --tokenizer of your model"):
+        store.load(type(index), path, OTHER)
+    other = AdjacencyTable if index.kind != "adjacency" else SuffixTree
+    with pytest.raises(ValueError, match=f"holds a {index.kind} index: build one with --kind {other.kind}"):
+        store.load(other, path, MINE)
+    store.load(type(index), path)  # who does not say which tokenizer there is, is not asked
+
+
+def test_something_else_is_no_index(tmp_path: Path) -> None:
+    path = tmp_path / "x.index"
+    for data in (b"PK\x03\x04" + b"x" * 100, b"", (2).to_bytes(8, "little") + b"{}", b"\xff" * 64):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match="is no index"):
+            store.header(path)
+    with pytest.raises(FileNotFoundError):
+        store.header(tmp_path / "none.index")
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    listed = json.loads(data[8 : 8 + length])
+    change(listed)
+    text = json.dumps(listed).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+
+def test_another_version_of_the_format_is_refused(made: Any) -> None:
+    index, _, path = made
+    rewritten(path, lambda listed: listed["__metadata__"].update(format="outpace-index/99"))
+    with pytest.raises(ValueError, match="format outpace-index/99 and this version reads outpace-index/1"):
+        store.load(type(index), path)
+
+
+def test_a_header_that_lies_is_refused(made: Any) -> None:
+    index, _, path = made
+    whole, name = path.read_bytes(), next(iter(index.arrays))
+    lies: list[Callable[[dict[str, Any]], None]] = [
+        lambda listed: listed.pop(name),
+        lambda listed: listed[name].update(dtype="object"),
+        lambda listed: listed[name].update(shape=[1 << 40]),
+        lambda listed: listed[name].update(shape=[-1, -1]),
+        lambda listed: listed[name].update(data_offsets=[-8, 0]),
+        lambda listed: listed["__metadata__"].update(facts="{}") if index.kind in NEEDS_FACTS else listed.pop(name),
+    ]
+    for lie in lies:
+        path.write_bytes(whole)
+        rewritten(path, lie)
+        with pytest.raises(ValueError, match="build it|copy it"):
+            store.load(type(index), path)
+
+
+NEEDS_FACTS = ("suffix-array", "suffix-automaton", "suffix-tree", "trigrams", "logit-ngrams")
+
+
+def test_numbers_that_would_lead_out_of_the_arrays_are_refused_or_harmless(made: Any) -> None:
+    index, ask, path = made
+    sound, dice = {name: array.copy() for name, array in index.arrays.items()}, np.random.default_rng(1)
+    refused = 0
+    for name, array in sound.items():
+        if array.dtype.kind == "f" or not array.size:
+            continue
+        for value in (np.iinfo(array.dtype).max, np.iinfo(array.dtype).min, 1 << 20):
+            for _ in range(6):
+                wrong = array.copy()
+                wrong.flat[dice.integers(array.size)] = value
+                store.save(Altered(index, {**sound, name: wrong}), path)
+                try:
+                    loaded = store.load(type(index), path)
+                except ValueError as error:
+                    refused += "build it again" in str(error)
+                    continue
+                for context in CONTEXTS[:5]:
+                    try:
+                        ask(loaded, context)  # a wrong answer, not a crash
+                    except (IndexError, ValueError, OverflowError):
+                        pass
+    assert refused or index.kind in ("suffix-array", "dense")
+
+
+class Altered:
+    """An index with other arrays."""
+
+    def __init__(self, index: Any, arrays: Mapping[str, np.ndarray]) -> None:
+        self.kind, self.facts, self.nbytes, self.arrays = index.kind, index.facts, index.nbytes, arrays
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, int]) -> Altered:
+        raise NotImplementedError
+
+
+def test_a_run_that_is_stopped_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "some.index"
+    store.save(adjacency(), path, MINE)
+    before = path.read_bytes()
+    broken = Altered(adjacency(), {"table": np.zeros(3, np.float16)})
+    with pytest.raises(KeyError):
+        store.save(broken, path)
+    assert path.read_bytes() == before
+
+
+def test_writing_to_a_mapped_index_leaves_its_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "some.index"
+    store.save(trigrams(), path, MINE)
+    before = path.read_bytes()
+    loaded = store.load(TrigramTable, path, mapped=True)
+    for context in CONTEXTS:
+        loaded.adapt(context)
+    assert loaded.successors(0, 1) != trigrams().successors(0, 1)
+    assert path.read_bytes() == before
+
+
+def test_a_suffix_tree_that_was_saved_goes_on(tmp_path: Path) -> None:
+    tree = suffix_tree()
+    store.save(tree, tmp_path / "tree.index")
+    loaded = store.load(SuffixTree, tmp_path / "tree.index")
+    for each in (tree, loaded):
+        for request in range(10, 14):
+            each.extend(request, DOCUMENTS[request - 10][::-1])
+    for context in CONTEXTS:
+        assert [loaded.count(context[:n]) for n in (1, 2, 3)] == [tree.count(context[:n]) for n in (1, 2, 3)]
+    while loaded.num_requests:
+        loaded.evict()
+    assert loaded.num_nodes == 0
+
+
+def test_threads_read_one_index_at_once(made: Any) -> None:
+    index, ask, path = made
+    loaded = store.load(type(index), path, MINE, mapped=True)
+    expected = [ask(index, context) for context in CONTEXTS]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: [ask(loaded, context) for context in CONTEXTS], range(24)))
+    assert all(answer == expected for answer in answers)
+
+
+def test_tokenizers_are_told_apart() -> None:
+    assert MINE == store.fingerprint({"b": 1, "a": 0}) != OTHER
+    assert len(MINE) == 64
