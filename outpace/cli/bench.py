@@ -23,8 +23,9 @@ METHODS = "prompt-lookup,speculative-sampling"
 def bench(
     target: Annotated[str, Option(help="The model: zoo:NAME, a folder, or a name on the hub.")] = "zoo:target",
     methods: Annotated[
-        str, Option(help="Names separated by commas, with options: prompt-lookup:depth=8,longest=2.")
-    ] = METHODS,
+        str | None, Option(help="Names separated by commas, with options: prompt-lookup:depth=8,longest=2.")
+    ] = None,
+    family: Annotated[str | None, Option(help="Methods of a family of `outpace list`: training-free, ...")] = None,
     draft: Annotated[str | None, Option(help="The small model for methods that want one.")] = None,
     prompts: Annotated[
         str, Option(help="Of code, arithmetic, edit, and files: jsonl, also of public benchmarks, or text.")
@@ -69,10 +70,12 @@ def bench(
     from outpace.bench.peer_kinds import find_homes, parse_peers
     from outpace.bench.workload import load_items
     from outpace.cli.bench_models import Loaded
+    from outpace.recipes import of_family
 
     peers = parse_peers(peer) if peer else {}
     homes = find_homes(peers, device)
-    named = parse_methods(methods)
+    wanted = [methods or "" if methods or family else METHODS, *(of_family(family) if family else [])]
+    named = parse_methods(",".join(filter(None, wanted)))
     items = [item for source in split_outside(prompts, ",") for item in load_items(source, num_prompts)]
     with ExitStack() as stack:
         stack.enter_context(provenance.threads(threads))

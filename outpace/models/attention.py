@@ -17,6 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
+from outpace.models.fixed import Fixed
 from outpace.models.probe import Probe
 from outpace.models.reading import Masks, Reading, RowMask
 
@@ -30,11 +31,14 @@ def tree_mask(usual: Callable[..., Any]) -> Callable[..., Any]:
     def mask(*, kv_offset: Any, mask_function: Any, dtype: torch.dtype, device: Any, **rest: Any) -> Any:
         if isinstance(kv_offset, Probe):
             return kv_offset.mask(dtype, device)
-        if not isinstance(kv_offset, Reading):
+        if not isinstance(kv_offset, Reading | Fixed):
             return usual(kv_offset=kv_offset, mask_function=mask_function, dtype=dtype, device=device, **rest)
         # a rule that transformers itself would not skip has more to it than its reach
         simple = rest.get("allow_is_causal_skip", False) and not rest.get("use_vmap", False)
-        rows = kv_offset.masks(mask_function, rest.get("local_size") if simple else None, device)
+        reach = rest.get("local_size") if simple else None
+        if isinstance(kv_offset, Fixed):
+            return kv_offset.mask(mask_function, reach, dtype)
+        rows = kv_offset.masks(mask_function, reach, device)
         if not kv_offset.dense:
             return Masks(kv_offset, rows)
         return additive(rows[0], kv_offset.rows[0].start, kv_offset.rows[0].end, dtype, device)

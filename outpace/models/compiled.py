@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,6 +22,7 @@ from outpace.models.kv import Planes, SlotCache
 from outpace.models.paged import PagedCache
 from outpace.models.paged_attention import PLACES
 from outpace.models.reading import RowReading
+from outpace.models.replayed import Replayed, recorded
 from outpace.models.request import SIZES, Part, Request, part_of
 from outpace.models.rotations import Rotations
 from outpace.models.runtime import HINTS, build, convert, in_one_row, openvino, torch_type
@@ -33,24 +33,45 @@ STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
 Tell = Callable[[str], None]
 
 
-def compiled(forward: Forward, tell: Tell = lambda stage: None, *, trees: bool = True) -> Compiled | Forward:
+def compiled(forward: Forward, tell: Tell = lambda stage: None, *, trees: bool = True) -> Compiled | Replayed | Forward:
     """This model's forwards compiled; as they are, with a warning that says why, where that cannot be done."""
     name, dtype = type(forward.model).__name__, forward.model.dtype
-    if forward.device.type != "cpu":
-        raise ValueError(f"compile is for models on a CPU, and {name} is on {forward.device}: leave it out there")
-    if dtype not in HINTS:
-        raise ValueError(f"compile knows no {str(dtype).removeprefix('torch.')}: load {name} in float32 or bfloat16")
-    openvino()
+    on_cpu = forward.device.type == "cpu"
+    if on_cpu:
+        if dtype not in HINTS:
+            known = f"compile knows no {str(dtype).removeprefix('torch.')}"
+            raise ValueError(f"{known}: load {name} in float32 or bfloat16")
+        openvino()
     try:
-        made = Compiled(forward, tell)
+        made = Compiled(forward, tell) if on_cpu else Replayed(forward, recorded)
         tell(STAGES[4])
-        made.check(trees=trees)
+        check(made, forward, trees=trees)
         return made
     except Exception as error:  # tracing runs the model's own code, which may stumble over anything
         told = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         why = told[-1][:200]  # the runtime tells first where it stumbled, and last over what
         warnings.warn(f"{name} cannot be compiled and runs as it is: {why}", stacklevel=3)
         return forward
+
+
+@torch.no_grad()
+def check(made: Compiled | Replayed, forward: Forward, *, trees: bool) -> None:
+    """Raise ValueError unless a text, and a tree behind it beside another text, give the model's own logits."""
+    vocab = forward.model.config.get_text_config().vocab_size
+    tree = RowReading(0, 9, 13, 9, torch.tensor((0, 1, 1, 2)), TREE, 11)
+    text, other = RowReading(0, 0, 9, 0, top=8), RowReading(1, 0, 6, 0, top=5)
+    caches = made.open(2, 13), SlotCache(forward.planes, 2, 13, forward.device)
+    for rows in ([text], [tree if trees else RowReading(0, 9, 13, 9, top=12), other]):
+        sizes = [row.end - row.start for row in rows]
+        tokens = torch.cat([torch.arange(row.start, row.end) * (7 + row.slot) % vocab for row in rows])
+        ours, theirs = (
+            reader.read(rows, sizes, tokens, cache, NOTHING, logits=True).logits
+            for reader, cache in zip((made, forward), caches, strict=True)
+        )
+        assert ours is not None and theirs is not None
+        error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
+        if not error <= (1e-3 if theirs.dtype == torch.float32 else 0.1):
+            raise ValueError(f"its graph computes something else (logits differ by {error:.0%})")
 
 
 class Compiled:
@@ -135,25 +156,6 @@ class Compiled:
             cache.tokens[row.slot, row.start : row.end] = tokens[at : at + row.end - row.start]
             at += row.end - row.start
         return found
-
-    @torch.no_grad()
-    def check(self, *, trees: bool) -> None:
-        """Raise ValueError unless a text, and a tree behind it beside another text, give the model's own logits."""
-        device, vocab = self.forward.device, self.forward.model.config.get_text_config().vocab_size
-        tree = RowReading(0, 9, 13, 9, torch.tensor((0, 1, 1, 2)), TREE, 11)
-        text, other = RowReading(0, 0, 9, 0, top=8), RowReading(1, 0, 6, 0, top=5)
-        caches = self.open(2, 13), SlotCache(self.forward.planes, 2, 13, device)
-        for rows in ([text], [tree if trees else RowReading(0, 9, 13, 9, top=12), other]):
-            sizes = [row.end - row.start for row in rows]
-            tokens = torch.cat([torch.arange(row.start, row.end) * (7 + row.slot) % vocab for row in rows])
-            readers: tuple[Any, ...] = (self, self.forward)
-            ours, theirs = (
-                reader.read(rows, sizes, tokens, cache, NOTHING, logits=True).logits
-                for reader, cache in zip(readers, caches, strict=True)
-            )
-            error = float((ours - theirs.float()).norm() / theirs.float().norm())
-            if not error <= (1e-3 if theirs.dtype == torch.float32 else 0.1):
-                raise ValueError(f"its graph computes something else (logits differ by {error:.0%})")
 
 
 def _chain(cache: PagedCache, size: int) -> Part:

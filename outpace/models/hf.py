@@ -27,6 +27,7 @@ from outpace.models.layout import RowLayout, layout_of
 from outpace.models.loading import load_checkpoint
 from outpace.models.reading import RowReading
 from outpace.models.refusals import reads_places, refuse
+from outpace.models.replayed import Replayed
 
 CHUNK = 512  # most tokens of a prompt read in one forward
 
@@ -58,7 +59,7 @@ class HFTarget:
         self,
         model: PreTrainedModel,
         *,
-        compile: bool = False,  # run forwards through OpenVINO: the weights are those of this moment
+        compile: bool = False,  # on a CPU by OpenVINO, with the weights of this moment; on a GPU recorded and replayed
         tell: Tell = lambda stage: None,  # told what compiling is at
     ) -> None:
         self.model = model
@@ -98,15 +99,15 @@ class HFTarget:
         self.forward.restore()
 
     @property
-    def compiled(self) -> Compiled | None:
+    def compiled(self) -> Compiled | Replayed | None:
         """What runs the forwards when they are compiled."""
-        return self.reader if isinstance(self.reader, Compiled) else None
+        return None if isinstance(self.reader, Forward) else self.reader
 
     @property
     def host_threads(self) -> int | None:
         """How many threads torch should have while a session runs; None: as many as it has."""
         # idle threads of torch spin for a while, on the cores that the compiled forwards' own threads need
-        return 1 if self.compiled else None
+        return 1 if isinstance(self.reader, Compiled) else None
 
     def open(self, slots: int, capacity: int) -> SlotCache:
         """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""

@@ -68,11 +68,7 @@ class SlotCache:
         before = self.storages
         self.capacity, slots = capacity, len(self.lengths)
         with torch.inference_mode(False):
-            # zeros: a masked place is multiplied by 0, and 0 times an uninitialised NaN is NaN
-            self.storages = [
-                torch.zeros(count, slots, shape.heads, capacity, shape.size, dtype=shape.dtype, device=shape.device)
-                for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
-            ]
+            self.storages = self._memory(capacity)
         for old, new in zip(before, self.storages, strict=False):
             new[:, :, :, : old.shape[3]] = old
         self.flat = [plane for storage in self.storages for plane in storage.unbind()]  # planes × (S, H, T, D)
@@ -81,6 +77,14 @@ class SlotCache:
         ]
         self.count = torch.arange(capacity + 1, device=self.device)  # positions are slices of it
         self._triangle: Tensor | None = None
+
+    def _memory(self, capacity: int) -> list[Tensor]:  # (P, S, H, T, D), one a shape
+        slots = len(self.lengths)
+        # zeros: a masked place is multiplied by 0, and 0 times an uninitialised NaN is NaN
+        return [
+            torch.zeros(count, slots, shape.heads, capacity, shape.size, dtype=shape.dtype, device=shape.device)
+            for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
+        ]
 
     def extend(self, tree: TokenTree, slots: tuple[int, ...]) -> int:
         """The number of this tree's nodes that were read before: the tree must extend the one read last."""

@@ -5,8 +5,10 @@ Letters: P planes, S slots, C blocks of a slot, H heads, D head size, T tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -30,9 +32,8 @@ class PagedCache(SlotCache):
         with torch.inference_mode(False):
             self.tokens = torch.zeros(slots, self.blocks * BLOCK, dtype=torch.int64)
             self.count = torch.arange(self.blocks * BLOCK + 1)
-            # zeros: what is masked is multiplied by 0, and 0 times an uninitialised NaN is NaN
             self.storages = [
-                torch.zeros(count, slots, self.blocks, shape.heads, BLOCK, shape.size, dtype=shape.dtype)
+                _zeros((count, slots, self.blocks, shape.heads, BLOCK, shape.size), shape.dtype)
                 for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
             ]
         for old, new in zip(before, self.storages, strict=False):
@@ -60,3 +61,10 @@ class PagedCache(SlotCache):
                 row = storage.select(1, slot)
                 (to, into), (of, out) = divmod(place, BLOCK), divmod(source, BLOCK)
                 row.select(1, to).select(2, into).copy_(row.select(1, of).select(2, out))
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros that take memory where they are written only: most of a cache's room is never used."""
+    # zeros: what is masked is multiplied by 0, and 0 times an uninitialised NaN is NaN
+    numbers = numpy.zeros(math.prod(shape) * dtype.itemsize, numpy.uint8)
+    return torch.from_numpy(numbers).view(dtype).view(shape)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -22,7 +23,9 @@ from outpace.models.reading import RowReading
 from outpace.models.rotations import Rotations
 from outpace.models.runtime import Feed, found, shared
 
-SIZES = (1, 8, 16, 32, 64, 128)  # of forwards, in tokens; larger ones are multiples of the last
+# of forwards, in tokens: a token, a root with the usual drafts of five and of ten, trees, pieces of prompts; larger
+# ones are multiples of the last
+SIZES = (1, 6, 11, 16, 32, 128)
 WASTE = 32  # tokens to fill up with, over all forwards since the size was needed, that cost less than a change of size
 
 
@@ -46,16 +49,13 @@ class Request:
         self._infer = request = model.create_infer_request()
         self.storages = cache.storages  # for which this is
         self._blocks = cache.blocks
-        self._ids, self._positions = (Feed(request, index, torch.int64) for index in (0, 1))
-        self._keep = Feed(request, 2, torch.int64) if graph.selects else None
+        self._ids, self._positions = (Feed(request, index, numpy.int64) for index in (0, 1))
+        self._keep = Feed(request, 2, numpy.int64) if graph.selects else None
         first = 2 + graph.selects
-        lengths, begins, blocks, block_begins, _, bias, bias_begins = (first + index for index in range(len(PLACES)))
-        self._lengths, self._begins, self._of_rows, self._row_begins, self._bias_begins = (
-            Feed(request, index, torch.int32) for index in (lengths, begins, blocks, block_begins, bias_begins)
+        self._lengths, self._begins, self._of_rows, self._row_begins, self._longest, self._bias, self._bias_begins = (
+            Feed(request, first + index, numpy.uint8 if dtype == torch.uint8 else numpy.int32)
+            for index, (_, dtype) in enumerate(PLACES)
         )
-        self._longest = torch.zeros((), dtype=torch.int32)
-        request.set_input_tensor(first + 4, shared(self._longest))
-        self._bias = Feed(request, bias, torch.uint8)
         self._bias.take(0)
         self._bias_begins.take(0)
         first += len(PLACES)
@@ -63,12 +63,14 @@ class Request:
         for index, plane in enumerate(planes):
             request.set_input_tensor(first + index, shared(plane))
         first += len(planes)
-        tables = rotations.tables(len(cache.count))
+        self._count = cache.count.numpy()
+        tables = rotations.tables(len(self._count))
         self._lookups = [
-            (lookup, table, Feed(request, first + index, torch.float32))
+            (lookup, table.numpy(), Feed(request, first + index, numpy.float32))
             for index, (lookup, table) in enumerate(zip(rotations.lookups, tables, strict=True))
         ]
         self._rows: tuple[int, ...] = ()  # slots that are read now
+        self._kept: tuple[int, int] | None = None  # the logits asked for last: the first so many, in so many places
         self._size = self._waste = 0
 
     def read(self, parts: Sequence[Part], logits: bool) -> Tensor | None:  # (wanted of all parts, V)
@@ -76,23 +78,12 @@ class Request:
         sizes = [len(part.tokens) for part in parts]
         total = sum(sizes)
         size = self._size_for(total)
-        ids, positions = self._ids.take(1, size)[0], self._positions.take(1, size)[0]
-        at = 0
-        for part, num in zip(parts, sizes, strict=True):
-            ids[at : at + num] = part.tokens
-            positions[at : at + num] = part.positions
-            at += num
-        if at < size:  # more tokens of the last row, behind all others
-            ids[at:] = 0
-            positions[at:] = parts[-1].start + sizes[-1] - 1
-        for lookup, table, feed in self._lookups:
-            values = table[positions[None]].movedim((0, 1), lookup.axes)
-            feed.take(*values.shape).copy_(values)
-        sizes[-1] += size - total
+        self._write(parts, total, size)
+        sizes[-1] += size - total  # what fills up are more tokens of the last row, behind all others
         self._place(parts, sizes)
         if any(part.seen is not None for part in parts):
             self._show(parts, sizes)
-        elif self._bias.size:
+        elif self._bias.array.size:
             self._bias.take(0)
             self._bias_begins.take(0)
         wanted = self._want(parts, total, size)
@@ -111,39 +102,60 @@ class Request:
             self._size, self._waste = fit, 0
         return self._size
 
+    def _write(self, parts: Sequence[Part], total: int, size: int) -> None:
+        """Put tokens in, and what depends on their positions."""
+        ids, positions = self._ids.take(1, size)[0], self._positions.take(1, size)[0]
+        ids[total:] = 0
+        if len(parts) == 1 and parts[0].seen is None:  # places are positions
+            start = parts[0].start
+            ids[:total] = parts[0].tokens.numpy()
+            positions[:] = self._count[start : start + size]
+            for lookup, table, feed in self._lookups:
+                shape = list(table.shape[1:])
+                for axis, length in sorted(zip(lookup.axes, (1, size), strict=True)):
+                    shape.insert(axis, length)
+                numpy.moveaxis(feed.take(*shape), lookup.axes, (0, 1))[0] = table[start : start + size]
+            return
+        at = 0
+        for part in parts:
+            end = at + len(part.tokens)
+            ids[at:end], positions[at:end] = part.tokens.numpy(), part.positions.numpy()
+            at = end
+        positions[at:] = positions[at - 1]
+        for lookup, table, feed in self._lookups:
+            values = numpy.moveaxis(table[positions[None]], (0, 1), lookup.axes)
+            feed.take(*values.shape)[...] = values
+
     def _place(self, parts: Sequence[Part], sizes: list[int]) -> None:
         """Say where each row stands in the cache."""
         rows = tuple(part.slot for part in parts)
         if rows != self._rows:
             self._rows = rows
-            self._lengths.take(len(rows))
-            self._begins.take(len(rows) + 1)[0] = 0
-            own = torch.arange(self._blocks)
-            self._of_rows.take(len(rows) * self._blocks).copy_(torch.cat([own + row * self._blocks for row in rows]))
-            self._row_begins.take(len(rows) + 1).copy_(torch.arange(len(rows) + 1) * self._blocks)
-        lengths, begins = self._lengths.values, self._begins.values
-        end = longest = 0
+            own = numpy.arange(self._blocks)
+            self._of_rows.take(len(rows) * self._blocks)[:] = numpy.concatenate([own + r * self._blocks for r in rows])
+            self._row_begins.take(len(rows) + 1)[:] = numpy.arange(len(rows) + 1) * self._blocks
+        lengths, begins = self._lengths.take(len(rows)), self._begins.take(len(rows) + 1)
+        begins[0] = end = longest = 0
         for index, (part, num) in enumerate(zip(parts, sizes, strict=True)):
             end += num
             lengths[index], begins[index + 1] = part.start, end
             longest = max(longest, part.start + num)
-        self._longest.fill_(longest)
+        self._longest.take()[...] = longest
 
     def _show(self, parts: Sequence[Part], sizes: list[int]) -> None:
         """Say which of the tokens read together see each other."""
         areas = [num * num for num in sizes]
-        bias = self._bias.take(sum(areas))
-        begins = self._bias_begins.take(len(parts) + 1)
+        bias, begins = self._bias.take(sum(areas)), self._bias_begins.take(len(parts) + 1)
         begins[0] = end = 0
         for index, (part, num, area) in enumerate(zip(parts, sizes, areas, strict=True)):
-            square = bias[end : end + area].view(num, num)
+            square = bias[end : end + area].reshape(num, num)
             if part.seen is None:
-                square.fill_(1).tril_()
+                square[:] = numpy.tri(num, dtype=numpy.uint8)
             else:
                 read = len(part.seen)
-                square.fill_(1)  # what fills up sees everything, and is seen by nothing
+                square[:] = 1  # what fills up sees everything, and is seen by nothing
                 square[:read, read:] = 0
-                square[:read, :read] = part.seen
+                square[:read, :read] = part.seen.numpy()
             end += area
             begins[index + 1] = end
 
@@ -159,13 +171,14 @@ class Request:
             kept = torch.cat(runs)
         if self._keep is None:
             return kept
-        room = next((each for each in SIZES if each >= num), size)
-        keep = self._keep.take(max(1, min(room, size)))
+        room = max(1, min(size, next((each for each in SIZES if each >= num), size)))
         if kept is None:
-            torch.arange(len(keep), out=keep)
+            if self._kept != (num, room):
+                self._keep.take(room)[:] = self._count[:room]
         else:
-            keep[num:] = 0
-            keep[:num] = kept
+            keep = self._keep.take(room)
+            keep[num:], keep[:num] = 0, kept.numpy()
+        self._kept = (num, room) if kept is None else None
         return kept
 
 

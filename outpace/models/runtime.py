@@ -6,9 +6,9 @@ Letters: those of `export`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -120,30 +120,24 @@ def found(request: Any, index: int, dtype: torch.dtype) -> Tensor:
 class Feed:
     """One input of a request: memory that is handed to the runtime once, and filled anew for every forward."""
 
-    def __init__(self, request: Any, index: int, dtype: torch.dtype) -> None:
+    def __init__(self, request: Any, index: int, dtype: Any) -> None:
         self._request, self._index = request, index
-        self._memory = torch.empty(0, dtype=dtype)
+        self._memory = numpy.zeros(0, dtype)
         self._tensor: Any = None
-        self._shape: Sequence[int] = ()
+        self._shape: tuple[int, ...] | None = None
+        self.array = self._memory  # what was taken last
 
-    @property
-    def values(self) -> Any:
-        """The memory as an array, for numbers one by one."""
-        return self._tensor.data
-
-    @property
-    def size(self) -> int:
-        """How many numbers it holds now."""
-        return math.prod(self._shape)
-
-    def take(self, *shape: int) -> Tensor:
-        """The memory in this shape, to be filled."""
+    def take(self, *shape: int) -> numpy.ndarray[Any, Any]:
+        """The memory in this shape, to be filled; what was in it is not kept."""
+        if shape == self._shape:
+            return self.array
         size = math.prod(shape)
-        if size > len(self._memory) or self._tensor is None:
-            self._memory = torch.zeros(max(1, 2 * size), dtype=self._memory.dtype)
-            self._tensor = shared(self._memory)
-            self._tensor.shape = self._shape = shape
+        if self._tensor is None or size > len(self._memory):
+            self._memory = numpy.zeros(max(1, 2 * size), self._memory.dtype)
+            self._tensor = openvino().Tensor(self._memory, shared_memory=True)
+            self._tensor.shape = shape
             self._request.set_input_tensor(self._index, self._tensor)
-        elif shape != self._shape:
-            self._tensor.shape = self._shape = shape
-        return self._memory[:size].view(shape)
+        else:
+            self._tensor.shape = shape
+        self._shape, self.array = shape, self._memory[:size].reshape(shape)
+        return self.array

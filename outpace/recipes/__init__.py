@@ -52,6 +52,16 @@ def entries(extra: str | Path | None = None) -> list[Entry]:
     return catalogue(dict(sorted(found.items())) | ({identifier(Path(extra).stem): Path(extra)} if extra else {}))
 
 
+def of_family(family: str) -> list[str]:
+    """Names of the methods of this family."""
+    found = entries()
+    names = [entry.name for entry in found if entry.family == family]
+    if not names:
+        families = ", ".join(sorted({entry.family for entry in found if entry.family}))
+        raise ValueError(f"no method is of the family {family!r}: choose one of {families}")
+    return names
+
+
 def get(name: str) -> Recipe:
     """The recipe of this name, with dashes or underscores; only its own file is imported."""
     wanted = identifier(name)

@@ -36,6 +36,15 @@ def call(tiny: Any, tmp_path: Path, *arguments: str) -> Result:
     return CliRunner().invoke(APP, [*options, *arguments])
 
 
+def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
+    path = tmp_path / "base.json"
+    done = call(tiny, tmp_path, "--family", "base", "--temperature", "0", "--json", str(path))
+    assert done.exit_code == 0, done.output
+    assert {row["method"] for row in json.loads(path.read_text())["results"]} == {"plain", "speculative-sampling"}
+    done = call(tiny, tmp_path, "--family", "magic")
+    assert done.exit_code != 0 and "no method is of the family 'magic': choose one of base, " in done.output
+
+
 def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> None:
     threads, methods = torch.get_num_threads(), "prompt-lookup:depth=3,clip=true,speculative-sampling:depth=2"
     done = call(tiny, tmp_path, "--methods", methods, "--temperature", "0,1", "--out", str(tmp_path / "out"))

@@ -119,7 +119,7 @@ def test_every_size_of_forward_is_met_before_decoding_and_gives_the_same(name, p
         Request, "read", lambda self, parts, logits: (read(self, parts, logits), sizes.add(self._size))[0]
     )
     targets = pair(name)
-    for lengths in ((2,), (7,), (14,), (30,), (300,), (140, 3, 60), (130, 129)):
+    for lengths in ((2,), (6,), (10,), (14,), (30,), (300,), (140, 3, 60), (130, 129)):
         slots, texts = tuple(range(len(lengths))), [some(length, length) for length in lengths]
         caches = [target.open(len(slots), 512) for target in targets]
         found = [prefill(target, texts, slots, cache) for target, cache in zip(targets, caches, strict=True)]
@@ -138,8 +138,8 @@ def test_every_size_of_forward_is_met_before_decoding_and_gives_the_same(name, p
 def test_a_size_is_kept_while_filling_it_up_costs_less_than_a_change(pair):
     target = pair("llama")[1]
     request = target.compiled._request_of(target.open(1, 64))
-    sizes = [request._size_for(total) for total in (3, 1, 1, 8, 1, 1, 1, 1, 1, 1, 2, 11, 1, 1, 1, 40, 1)]
-    assert sizes == [8, 8, 8, 8, 8, 8, 8, 8, 1, 1, 8, 16, 16, 16, 1, 64, 1]
+    sizes = [request._size_for(total) for total in (3, 1, 1, 6, *[1] * 8, 2, 11, 1, 1, 1, 1, 40, 1)]
+    assert sizes == [6, 6, 6, 6, *[6] * 6, 1, 1, 6, 11, 11, 11, 11, 1, 128, 1]
 
 
 def test_rows_share_forwards_and_chains_alone_are_cut():

@@ -1,0 +1,137 @@
+"""Forwards of fixed sizes score as the model does as it is; what records them on a GPU is left out here."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+
+import pytest
+import torch
+
+from outpace.core.contracts import Prompt, Want
+from outpace.core.tree import Forest, TokenTree
+from outpace.models.compiled import check
+from outpace.models.hf import HFTarget
+from outpace.models.replayed import SIZES, Replayed
+
+ROUNDING = 1e-11  # of logits of about 1, in float64
+
+
+def some(length, seed=0):
+    """Random tokens."""
+    return torch.randint(3, 61, (length,), generator=torch.Generator().manual_seed(seed))
+
+
+def as_it_is(forward):
+    """In place of a recording: the same forward, run again; its output stays where it is, as a recording's does."""
+    kept = forward()
+    return lambda: kept.copy_(forward())
+
+
+@pytest.fixture
+def pair(tiny):
+    """A model as it is, and with forwards of fixed sizes."""
+
+    def get(name):
+        model = tiny(name)
+        targets = HFTarget(copy.deepcopy(model)), HFTarget(model)
+        targets[1].reader = Replayed(targets[1].forward, as_it_is)
+        return targets
+
+    return get
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "gpt2"])
+def test_texts_trees_and_batches_score_as_the_model_does(name, pair):
+    targets, choice = pair(name), random.Random(1)
+    check(targets[1].reader, targets[0].forward, trees=True)
+    for slots, lengths in (((2,), (13,)), ((3, 0, 2), (13, 3, 90)), ((1,), (2,))):
+        caches = [target.open(4, 160) for target in targets]
+        texts = [some(length, length) for length in lengths]
+        for target, cache in zip(targets, caches, strict=True):
+            target.prefill([Prompt(text) for text in texts], slots, cache, Want())
+        count = len(slots)
+        for below in (0, 3, 11, 40, 3):
+            parents = [choice.randrange(node + count) for node in range(below)]
+            forest = Forest.of([-1] * count + parents, count)
+            tokens = some(below + count, below)
+            if below == 11:  # read in two calls
+                start = TokenTree(tokens[: count + 4], Forest.of(forest.parents[: count + 4], count))
+                for target, cache in zip(targets, caches, strict=True):
+                    target.score(start, slots, cache)
+            tree = TokenTree(tokens, forest)
+            ours, theirs = (
+                target.score(tree, slots, cache).logits for target, cache in zip(targets, caches, strict=True)
+            )
+            assert (ours - theirs).abs().max() < ROUNDING
+            leaves = [choice.choice(nodes) for nodes in forest.nodes]
+            for cache in caches:
+                cache.commit(tree, leaves, slots)
+
+
+def test_a_size_is_made_once_for_all_caches_of_a_size(pair):
+    target = pair("llama")[1]
+    for _ in range(3):
+        cache = target.open(2, 100)
+        target.prefill([Prompt(some(9))], (0,), cache, Want())
+        for nodes in (1, 3, 20):
+            chain = TokenTree(some(nodes), Forest.chain((nodes - 1,)))
+            target.score(chain, (0,), cache)
+            cache.commit(chain, [-1], (0,))
+        del cache
+        gc.collect()
+    assert len(target.reader._made) == 3 < len(SIZES)
+
+
+def test_two_caches_at_once_have_memory_of_their_own(pair):
+    target = pair("llama")[1]
+    caches = [target.open(1, 50) for _ in range(2)]
+    scored = []
+    for seed, cache in enumerate(caches):
+        target.prefill([Prompt(some(9, seed))], (0,), cache, Want())
+    for cache in caches:
+        scored.append(target.score(TokenTree(some(1), Forest.chain((0,))), (0,), cache).logits.clone())
+    assert not torch.equal(*scored)
+
+
+def test_a_cache_grows(pair):
+    targets = pair("llama")
+    caches = [target.open(1, 20) for target in targets]
+    for target, cache in zip(targets, caches, strict=True):
+        target.prefill([Prompt(some(19))], (0,), cache, Want())
+    tree = TokenTree(some(301), Forest.of([-1] + [0] * 300, 1))
+    leaf = TokenTree(some(2), Forest.chain((1,)))
+    for each in (tree, leaf):
+        ours, theirs = (target.score(each, (0,), cache).logits for target, cache in zip(targets, caches, strict=True))
+        assert (ours - theirs).abs().max() < ROUNDING
+        for cache in caches:
+            cache.commit(each, [1], (0,))
+
+
+@pytest.mark.parametrize(("name", "why"), [("falcon", "computes its attention"), ("llama4_text", "count positions")])
+def test_a_model_that_cannot_be_recorded_says_why(name, why, tiny):
+    target = HFTarget(tiny(name))
+    with pytest.raises(ValueError, match=why):
+        check(Replayed(target.forward, as_it_is), target.forward, trees=True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="records on a GPU")
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt_oss"])
+def test_a_recording_gives_the_same_as_the_forward(name, tiny):
+    model = tiny(name).float().cuda()
+    targets = HFTarget(copy.deepcopy(model)), HFTarget(model, compile=True)
+    assert isinstance(targets[1].reader, Replayed)
+    for turn in range(3):
+        caches = [target.open(3, 100) for target in targets]
+        for target, cache in zip(targets, caches, strict=True):
+            target.prefill([Prompt(some(9, turn)), Prompt(some(30, turn))], (2, 0), cache, Want())
+        for below in (0, 3, 20):
+            parents = [random.Random(node).randrange(node + 2) for node in range(below)]
+            tree = TokenTree(some(below + 2, turn).cuda(), Forest.of([-1, -1, *parents], 2))
+            ours, theirs = (
+                target.score(tree, (2, 0), cache).logits for target, cache in zip(targets, caches, strict=True)
+            )
+            assert (ours - theirs).abs().max() < 1e-4
+            for cache in caches:
+                cache.commit(tree, [0, 1], (2, 0))
