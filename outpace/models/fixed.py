@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from weakref import finalize
 
 import torch
@@ -75,10 +75,10 @@ class Fixed(Cache):
     met: int = 0  # kinds met in the forward that runs
 
     # what transformers looks at to tell layer kinds apart: none of ours is special
-    layers = ()
-    is_sliding = ()
-    is_linear = ()
-    is_dummy = ()
+    layers: ClassVar[list[Any]] = []
+    is_sliding: ClassVar[list[bool]] = []
+    is_linear: ClassVar[list[bool]] = []
+    is_dummy: ClassVar[list[bool]] = []
 
     @staticmethod
     def of(cache: FixedCache, size: int) -> Fixed:
