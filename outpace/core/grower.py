@@ -80,14 +80,15 @@ class Grower:
             tokens = columns if ids is None else ids.gather(1, columns[:, None])[:, 0]
             belief = None if self._confidence is None else q.gather(1, columns[:, None])[:, 0]
             return self._append(at, tokens, range(first, first + len(at)), belief)
-        counts = [k] * len(at) if isinstance(k, int) else k
         columns = noise.draw(q, most, key, replace=replace)
-        tokens = columns if ids is None else ids.gather(1, columns.clamp(min=0))
-        drawn = columns.tolist()
+        tokens = (columns if ids is None else ids.gather(1, columns.clamp(min=0))).flatten()
+        belief = None if self._confidence is None else q.gather(1, columns.clamp(min=0)).flatten()
+        counts, drawn = [k] * len(at) if isinstance(k, int) else k, columns.tolist()
         pairs = [(m, j) for m, count in enumerate(counts) for j in range(count) if drawn[m][j] >= 0]
-        picked = torch.tensor([m * most + j for m, j in pairs], dtype=torch.int64, device=q.device)
-        belief = q.gather(1, columns.clamp(min=0)).flatten()[picked] if self._confidence is not None else None
-        return self._append([at[m] for m, _ in pairs], tokens.flatten()[picked], [first + m for m, _ in pairs], belief)
+        if len(pairs) < len(tokens):
+            picked = torch.tensor([m * most + j for m, j in pairs], dtype=torch.int64, device=q.device)
+            tokens, belief = tokens[picked], None if belief is None else belief[picked]
+        return self._append([at[m] for m, _ in pairs], tokens, [first + m for m, _ in pairs], belief)
 
     def add_chosen(self, at: Sequence[int], tokens: Tensor, belief: Tensor | None = None) -> list[int]:
         """Append one child to every node in `at` (repeat a node for several): chosen, so without a claim."""

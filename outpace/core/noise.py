@@ -10,8 +10,9 @@ Letters: M choices at once, K options each.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -134,13 +135,18 @@ class KeyedNoise(Chooser):
     def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:
         if k == 1:
             return self.choose(probs, key)[:, None]
+        if not replace and probs.device.type != "cpu":
+            return super().draw(probs, k, key, replace=False)
         cumulative = probs.cumsum(-1, dtype=torch.float64)
         uniform = [self.uniforms(key, index) for index in range(k)]
         if replace:
             at = torch.tensor(uniform, dtype=torch.float64, device=probs.device).mT.contiguous()
             return torch.searchsorted(cumulative, cumulative[:, -1:] * at, right=True)
-        columns = _without_replacement(cumulative, uniform)
-        return super().draw(probs, k, key, replace=False) if columns is None else columns
+        columns = [
+            _without_replacement(sums, each)
+            for sums, each in zip(cumulative.numpy(), zip(*uniform, strict=True), strict=True)
+        ]
+        return super().draw(probs, k, key, replace=False) if None in columns else torch.tensor(columns)
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
         return [uniform < chance for uniform, chance in zip(self.uniforms(key), accept, strict=True)]
@@ -168,33 +174,26 @@ def _place(cumulative: Tensor, point: float) -> int:
     return at if at < len(cumulative) else int(torch.searchsorted(cumulative, cumulative[-1].item()))
 
 
-def _without_replacement(cumulative: Tensor, uniform: list[list[float]]) -> Tensor | None:  # (M, K), k × (M,) -> (M, k)
-    """What removing each drawn option and drawing again from the rest gives, on one cumulative sum: a point in what
-    is left becomes a point of the whole by stepping over the options taken. None where too little is left for that."""
-    total = cumulative[:, -1].tolist()
-    left = list(total)
-    taken: list[list[tuple[float, float]]] = [[] for _ in total]  # (start, mass) of each, in order
-    columns: list[Tensor] = []
-    for numbers in uniform:
-        if any(rest < 1e-9 * mass for rest, mass in zip(left, total, strict=True)):
+def _without_replacement(sums: Any, uniform: Sequence[float]) -> list[int] | None:  # (K,) array, (k,) -> (k,)
+    """What removing each drawn option and drawing again from the rest gives, on one law's cumulative sums: a point in
+    what is left becomes a point of the whole by stepping over the options taken. None where too little is left for
+    that. On the host, where calling a tensor's search takes longer than searching."""
+    total = left = sums.item(-1)
+    taken: list[tuple[float, float]] = []  # (start, mass) of each, in order
+    found: list[int] = []
+    for number in uniform:
+        if left < 1e-9 * total:
             return None
-        points = []
-        for each, mass, intervals in zip(numbers, left, taken, strict=True):
-            point = each * mass
-            for start, width in intervals:
-                if point >= start:
-                    point += width
-            points.append(point)
-        at = torch.tensor(points, dtype=torch.float64, device=cumulative.device)[:, None]
-        column = torch.searchsorted(cumulative, at, right=True)
-        edges = torch.cat((column - 1, column), 1).clamp_(0, cumulative.shape[1] - 1)
-        found = zip(cumulative.gather(1, edges).tolist(), column[:, 0].tolist(), strict=True)
-        for m, ((start, end), index) in enumerate(found):
-            start = start if index else 0.0
-            # an option met twice, or of no mass, is the work of rounding
-            if end <= start or any(start == other for other, _ in taken[m]):
-                return None
-            left[m] -= end - start
-            taken[m] = sorted([*taken[m], (start, end - start)])
-        columns.append(column)
-    return torch.cat(columns, 1)
+        point = number * left
+        for start, mass in taken:
+            if point >= start:
+                point += mass
+        index = int(sums.searchsorted(point, "right"))
+        start = sums.item(index - 1) if index else 0.0
+        mass = sums.item(index) - start if index < len(sums) else 0.0
+        if mass <= 0 or index in found:  # the work of rounding
+            return None
+        left -= mass
+        insort(taken, (start, mass))
+        found.append(index)
+    return found

@@ -42,11 +42,37 @@ class _Path:
     rate: float  # of everything that could have come when it did
     children: int = 0
     left: float = 1.0  # probability, given the path, of the tokens that have not come below it
+    law: Tensor | None = None  # (1, V) of its next child, but for the one that came last
+    last: int | None = None  # the token of that one, if the law still has it
 
     @property
     def open(self) -> float:
         """Probability of its continuations that have not come."""
         return self.mass * self.left
+
+    def next_law(self) -> Tensor:  # (1, V)
+        """The law of the next child."""
+        assert self.law is not None
+        if self.last is not None:
+            self._drop(self.last)
+        return self.law
+
+    def come(self, token: int, share: float) -> None:
+        """This token has come, of which the law said so much."""
+        self.children += 1
+        if share < 0.9:
+            self.left, self.last = self.left * (1 - share), token  # most paths get no other child that would need a law
+        else:
+            self.left *= self._drop(token)  # little is left: a difference from 1 would be mostly rounding
+
+    def _drop(self, token: int) -> float:
+        """Take the token out of the law; what the others had of it."""
+        assert self.law is not None
+        law = self.law.clone()
+        law.select(1, token).zero_()
+        left = float(law.sum())
+        self.law, self.last = law.div_(left) if left > 0 else law, None
+        return left
 
 
 def beam(ctx: Context, plan: Plan, read: Read, *, widths: Sequence[int]) -> TokenTree:
@@ -85,13 +111,14 @@ def beam(ctx: Context, plan: Plan, read: Read, *, widths: Sequence[int]) -> Toke
 def _race(
     grower: Grower,
     beams: dict[int, list[_Path]],
-    q: Tensor,  # (F, V) below the beams' paths, in order; used up
+    q: Tensor,  # (F, V) below the beams' paths, in order
     width: int,
     level: int,
     noise: Noise,
 ) -> dict[int, list[_Path]]:
     """The next level of every row: `width` times, what comes next and its token."""
-    place = {path.node: index for index, path in enumerate(path for paths in beams.values() for path in paths)}
+    for path, law in zip((path for paths in beams.values() for path in paths), q.split(1), strict=True):
+        path.law = law
     after: dict[int, list[_Path]] = {row: [] for row in beams}
     come = dict.fromkeys(beams, 0)  # paths that have come on this level
     for step in range(width):
@@ -109,19 +136,15 @@ def _race(
         groups: dict[int, list[tuple[int, _Path, float]]] = {}
         for each in coming:
             groups.setdefault(each[1].children, []).append(each)
-        for count, group in groups.items():
-            at = [place[path.node] for _, path, _ in group]
-            rows = slice(at[0], at[0] + 1) if len(at) == 1 else at  # a view of one row saves copying a vocabulary
-            law = q[rows] / q.new_tensor([[path.left] for _, path, _ in group]) if count else q[at]
+        for group in groups.values():
+            laws = [path.next_law() for _, path, _ in group]
+            law = laws[0] if len(laws) == 1 else torch.cat(laws)
             nodes = grower.add_drawn([path.node for _, path, _ in group], law, 1, noise)
-            tokens = grower.newest[:, None]
-            shares = law.gather(1, tokens)[:, 0].tolist()
-            q[at, tokens[:, 0]] = 0
-            left = q[rows].sum(-1).tolist()
-            for (row, path, rate), node, share, rest in zip(group, nodes, shares, left, strict=True):
+            tokens = grower.newest
+            shares = law.gather(1, tokens[:, None]).tolist()
+            for (row, path, rate), node, token, (share,) in zip(group, nodes, tokens.tolist(), shares, strict=True):
                 after[row].append(_Path(node, path.open * share, rate))
-                path.children += 1
-                path.left = rest
+                path.come(token, share)
     return after
 
 

@@ -58,7 +58,8 @@ class TargetLaw:
             asked = [node for node in nodes or () if node not in self._probs]
             if asked:
                 self._probs.update(zip(asked, self._warp(asked, asked).unbind(), strict=True))
-            probs = torch.stack([self._probs[node] for node in nodes or ()])
+            found = [self._probs[node] for node in nodes or ()]
+            probs = found[0][None] if len(found) == 1 else torch.stack(found)
         self.seconds += perf_counter() - began
         return probs
 
@@ -90,7 +91,12 @@ class TargetLaw:
         return probs
 
     def _rows(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
-        logits = self._logits if nodes is None else self._logits[list(nodes)]
+        if nodes is None:
+            logits = self._logits
+        elif len(nodes) == 1:  # a view
+            logits = self._logits[nodes[0]][None]
+        else:
+            logits = self._logits.index_select(0, torch.tensor(nodes, device=self._logits.device))
         if logits.dtype not in (torch.float32, torch.float64):
             logits = logits.float()
         if self._processor is not None:

@@ -167,9 +167,10 @@ def _laws(claim: Drawn, rows: Sequence[int], like: Tensor) -> Tensor:  # (R,) ->
 
 def _ratios(p: Tensor, q: Tensor, siblings: Sequence[list[int]], tokens: list[int]) -> list[list[float]]:
     """p / q of each sibling's token."""
-    rows = [index for index, each in enumerate(siblings) for _ in each]
-    columns = [tokens[child] for each in siblings for child in each]
-    flat: list[float] = (p[rows, columns] / q[rows, columns]).tolist()
+    vocabulary = p.shape[1]
+    places = [index * vocabulary + tokens[child] for index, each in enumerate(siblings) for child in each]
+    at = torch.tensor(places, device=p.device)
+    flat: list[float] = (p.take(at) / q.take(at)).tolist()
     assert all(ratio < float("inf") for ratio in flat), "a token is claimed to be drawn from a law that cannot give it"
     ratios = iter(flat)
     return [[next(ratios) for _ in each] for each in siblings]

@@ -5,7 +5,7 @@ part of r - q after each refusal (Leviathan et al. 2023 for one sibling; Yang et
 Miao et al. 2024 for several drafters). Chosen siblings come last, by matching what is left. Exact at any temperature,
 provided every claim is true and siblings are tested in an order that does not depend on which tokens they are.
 
-Letters: N nodes, V vocabulary, K columns of q.
+Letters: M of N nodes, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import Match
-from outpace.verifiers.rows import drawn_rows, keys, smallest_mass, with_matched
+from outpace.verifiers.rows import Drafted, drawn_rows, keys, smallest_mass, with_matched
 
 ACCEPT, RESIDUAL, ORDER = "accept", "residual", "order"
 INFINITE = float("inf")
@@ -46,42 +46,41 @@ class Rejection:
             return _chains(tree, claim, law, noise)
         # rows in which truncation left nothing to draw are matched, as they would be without the others
         rows = drawn_rows(tree, claim)
-        return with_matched({row: self._walk(row, tree, claim, law, noise) for row in rows}, tree, law, noise)
+        draft = Drafted(tree, claim)
+        return with_matched({row: self._walk(row, draft, law, noise) for row in rows}, tree, law, noise)
 
-    def _walk(self, root: int, tree: TokenTree, claim: Drawn, law: Law, noise: Noise) -> tuple[int, int]:
-        forest, tokens = tree.forest, tree.tokens.tolist()
+    def _walk(self, root: int, draft: Drafted, law: Law, noise: Noise) -> tuple[int, int]:
+        children, tokens = draft.forest.children, draft.tokens
         level = [root]  # the nodes spelt by the accepted tokens: several where two draws gave the same token
         while True:
             node = level[0]
-            below = [child for each in level for child in forest.children[each]]
-            if not below:
-                return node, law.choose([node], noise)[0]
-            drawn = [child for child in below if claim.row[child] >= 0]
-            if not drawn:
-                token = law.choose([node], noise)[0]
-            else:
-                token = self._test(node, drawn, tokens, forest, claim, law, noise)
+            below = [child for each in level for child in children[each]]
+            drawn = [child for child in below if draft.claim.row[child] >= 0]
+            token = self._test(node, drawn, draft, law, noise) if drawn else law.choose([node], noise)[0]
             level = [child for child in below if tokens[child] == token]
             if not level:
                 return node, token
 
-    def _test(
-        self, node: int, drawn: list[int], tokens: list[int], forest: Forest, claim: Drawn, law: Law, noise: Noise
-    ) -> int:
+    def _test(self, node: int, drawn: list[int], draft: Drafted, law: Law, noise: Noise) -> int:
         """The token after this node: the first sibling accepted, else one drawn from what they left of p."""
         p = left = law.probs([node])[0]
+        total = 1.0  # sum of what is left, which is not normalised on the way
         if self._random_order and len(drawn) > 1:
-            drawn = _shuffled(drawn, node, forest, claim, noise)
-        refused: dict[int, list[int]] = {}  # row of q -> tokens drawn from it and refused
+            drawn = _shuffled(drawn, node, draft.forest, draft.claim, noise)
+        refused: dict[int, list[int]] = {}  # row of q -> siblings drawn from it and refused
         for child in drawn:
-            token, q = tokens[child], _law_of(child, claim, refused, len(p))
-            belief = float(q[token])
-            assert belief > 0, f"token {token} is claimed to be drawn from a law that cannot give it"
-            if noise.flip([float(left[token]) / belief], keys([child], forest, ACCEPT))[0]:
+            token, earlier = draft.tokens[child], refused.setdefault(draft.claim.row[child], [])
+            scale = total / draft.remaining(child, earlier)  # of q, so that it compares with what is left
+            ratio = float(left[token]) / (draft.belief(child) * scale)
+            if noise.flip([ratio], keys([child], draft.forest, ACCEPT))[0]:
                 return token
-            refused.setdefault(claim.row[child], []).append(token)
-            left = residual(left[None], q[None], p[None])[0]
-        return int(noise.choose(left[None], keys([node], forest, RESIDUAL)))
+            earlier.append(child)
+            # refused tokens need not be taken out of q: a refusal leaves nothing of its token
+            left = torch.sub(left, draft.law(child, len(p)), alpha=scale).clamp_(min=0)
+            before, total = total, float(left.sum())
+            if total <= smallest_mass(p.dtype) * before:  # a refusal proves that mass was left: this is rounding
+                left, total = p, 1.0
+        return int(noise.choose((left / total)[None], keys([node], draft.forest, RESIDUAL)))
 
 
 def residual(p: Tensor, q: Tensor, otherwise: Tensor) -> Tensor:  # (M, V) each -> (M, V)
@@ -93,19 +92,6 @@ def residual(p: Tensor, q: Tensor, otherwise: Tensor) -> Tensor:  # (M, V) each 
     if left.device.type == "cpu" and bool(enough.all()):  # elsewhere asking would wait for the device
         return left.div_(mass)
     return torch.where(enough, left / mass, otherwise)
-
-
-def _law_of(child: int, claim: Drawn, refused: dict[int, list[int]], vocabulary: int) -> Tensor:  # (V,)
-    """The law this sibling was drawn from, given the earlier ones."""
-    row = claim.row[child]
-    q = claim.q[row]
-    if claim.ids is not None:
-        q = q.new_zeros(vocabulary).index_add_(0, claim.ids[row], q)
-    if claim.replace[row] or row not in refused:
-        return q
-    q = q.clone()
-    q[refused[row]] = 0
-    return q / q.sum()
 
 
 def _shuffled(drawn: list[int], node: int, forest: Forest, claim: Drawn, noise: Noise) -> list[int]:

@@ -1,10 +1,14 @@
-"""What rules for drawn tokens share: the rows they leave to matching, and the keys of their choices."""
+"""What rules for drawn tokens share: the draft on the host, the rows left to matching, the keys of their choices.
+
+Letters: V vocabulary.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.contracts import Law, Verdict
@@ -43,3 +47,50 @@ def keys(nodes: Sequence[int], forest: Forest, use: str) -> Key:
 def smallest_mass(dtype: torch.dtype) -> float:
     """Less than this is rounding of a sum over the vocabulary, not something a law has left."""
     return 1e-14 if dtype == torch.float64 else 1e-7
+
+
+class Drafted:
+    """What was drafted, and how, on the host."""
+
+    def __init__(self, tree: TokenTree, claim: Drawn) -> None:
+        self.forest, self.claim, self.tokens = tree.forest, claim, tree.tokens.tolist()
+        self.beliefs: dict[int, float] = {}  # of nodes that were asked about
+
+    def belief(self, child: int) -> float:
+        """What its law said of this drawn node's token."""
+        if child not in self.beliefs:
+            row, token = self.claim.row[child], self.tokens[child]
+            q = self.claim.q[row]
+            self.beliefs[child] = float(q[token] if self.claim.ids is None else q[self.claim.ids[row] == token].sum())
+            self.check(child)
+        return self.beliefs[child]
+
+    def check(self, child: int) -> None:
+        """Refuse a claim that cannot be true."""
+        assert self.beliefs[child] > 0, (
+            f"token {self.tokens[child]} is claimed to be drawn from a law that cannot give it"
+        )
+
+    def law(self, child: int, vocabulary: int) -> Tensor:  # (V,)
+        """The law that this node was drawn from, its earlier siblings included."""
+        row = self.claim.row[child]
+        q = self.claim.q[row]
+        if self.claim.ids is None:
+            return q
+        return q.new_zeros(vocabulary).index_add_(0, self.claim.ids[row], q)
+
+    def remaining(self, child: int, refused: Sequence[int]) -> float:
+        """The mass that its law had left for this node, drawn without these from the same row."""
+        row = self.claim.row[child]
+        if self.claim.replace[row] or not refused:
+            return 1.0
+        mass = 1 - sum(self.belief(other) for other in refused)
+        if mass > 0.1:
+            return mass
+        # little is left: a difference from 1 would be mostly rounding
+        q, tokens = self.claim.q[row].clone(), [self.tokens[other] for other in refused]
+        if self.claim.ids is None:
+            q[tokens] = 0
+        else:
+            q[torch.isin(self.claim.ids[row], torch.tensor(tokens, device=q.device))] = 0
+        return max(float(q.sum()), torch.finfo(q.dtype).tiny)

@@ -27,7 +27,7 @@ from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
 from outpace.verifiers.block import NEVER, chance_left
 from outpace.verifiers.rejection import ACCEPT, RESIDUAL
-from outpace.verifiers.rows import Ends, drawn_rows, keys, smallest_mass, with_matched
+from outpace.verifiers.rows import Drafted, Ends, drawn_rows, keys, smallest_mass, with_matched
 
 
 class Traversal:
@@ -42,7 +42,8 @@ class Traversal:
         return with_matched(self._ends(rows, tree, law, noise) if rows else {}, tree, law, noise)
 
     def _ends(self, rows: Sequence[int], tree: TokenTree, law: Law, noise: Noise) -> Ends:
-        draft, forest = _Drafted(tree), tree.forest
+        assert isinstance(tree.claim, Drawn)
+        draft, forest = _Drafted(tree, tree.claim), tree.forest
         open_paths = [[Place(row, 1.0, draft.below([row]))] for row in rows]
         ended: list[Place] = []
         while open_paths:
@@ -152,23 +153,20 @@ class Place:
         return self.below[len(self.refused) + 1] if len(self.refused) + 1 < len(self.below) else 0
 
 
-class _Drafted:
-    """What was drafted, and how, on the host."""
+class _Drafted(Drafted):
+    """What was drafted, in the order in which children are tried."""
 
-    def __init__(self, tree: TokenTree) -> None:
-        assert isinstance(tree.claim, Drawn)
-        self.claim, self.tokens, self._children = tree.claim, tree.tokens.tolist(), tree.forest.children
-        drawn = [node for node, row in enumerate(self.claim.row) if row >= 0]
-        rows, q = [self.claim.row[node] for node in drawn], self.claim.q
-        tokens = tree.tokens[drawn].to(q.device)
-        if self.claim.ids is None:
-            beliefs = q[rows, tokens]
+    def __init__(self, tree: TokenTree, claim: Drawn) -> None:
+        super().__init__(tree, claim)
+        drawn = [node for node, row in enumerate(claim.row) if row >= 0]  # most are asked about: look up all at once
+        rows, tokens = [claim.row[node] for node in drawn], tree.tokens[drawn].to(claim.q.device)
+        if claim.ids is None:
+            beliefs = claim.q[rows, tokens]
         else:
-            beliefs = (q[rows] * (self.claim.ids[rows] == tokens[:, None])).sum(-1)
-        self._beliefs = dict(zip(drawn, beliefs.tolist(), strict=True))
-        assert all(belief > 0 for belief in self._beliefs.values()), (
-            "a token is claimed to be drawn from a law that cannot give it"
-        )
+            beliefs = (claim.q[rows] * (claim.ids[rows] == tokens[:, None])).sum(-1)
+        self.beliefs.update(zip(drawn, beliefs.tolist(), strict=True))
+        for node in drawn:
+            self.check(node)
 
     def on(self, device: torch.device, nodes: Sequence[int]) -> Tensor:  # (A,)
         """Tokens of these nodes."""
@@ -176,7 +174,7 @@ class _Drafted:
 
     def below(self, nodes: Sequence[int]) -> list[int]:
         """The children of nodes spelt by the same tokens, in drawing order; chosen ones last."""
-        below = [child for node in nodes for child in self._children[node]]
+        below = [child for node in nodes for child in self.forest.children[node]]
         return sorted(below, key=lambda child: self.claim.row[child] < 0)
 
     def weight(self, place: Place) -> float:
@@ -186,26 +184,13 @@ class _Drafted:
             return 0.0
         weight = place.weight * place.value / place.total
         if self.claim.row[child] >= 0:
-            weight *= self.remaining(place) / self._beliefs[child]
+            weight *= self.share(place) / self.belief(child)
         return min(1.0, weight) if weight > NEVER else 0.0
 
-    def remaining(self, place: Place) -> float:
+    def share(self, place: Place) -> float:
         """The mass that q had left for the child in turn, which was drawn without the earlier ones."""
-        child = place.child
-        row = self.claim.row[child]
-        if self.claim.replace[row]:
-            return 1.0
-        earlier = [other for other in place.refused if self.claim.row[other] == row]
-        mass = 1 - sum(self._beliefs[other] for other in earlier)
-        if mass > 0.1 or not earlier:
-            return mass
-        # little is left: a difference from 1 would be mostly rounding
-        q = self.claim.q[row].clone()
-        if self.claim.ids is None:
-            q[[self.tokens[other] for other in earlier]] = 0
-        else:
-            q[torch.isin(self.claim.ids[row], torch.tensor([self.tokens[o] for o in earlier], device=q.device))] = 0
-        return max(float(q.sum()), torch.finfo(q.dtype).tiny)
+        row = self.claim.row[place.child]
+        return self.remaining(place.child, [other for other in place.refused if self.claim.row[other] == row])
 
 
 def _without(places: Sequence[Place], draft: _Drafted) -> Tensor:  # (A, V), not normalised
@@ -213,7 +198,7 @@ def _without(places: Sequence[Place], draft: _Drafted) -> Tensor:  # (A, V), not
     claim, children = draft.claim, [place.child for place in places]
     rows = [claim.row[child] for child in children]
     shares = [
-        place.total / (place.weight * draft.remaining(place)) if row >= 0 else 0.0
+        place.total / (place.weight * draft.share(place)) if row >= 0 else 0.0
         for place, row in zip(places, rows, strict=True)
     ]
     r = _stacked([place.left for place in places if place.left is not None])
