@@ -129,21 +129,9 @@ def test_raw_logits_are_learnt_whatever_the_sampling() -> None:
             assert found in [logits[state].topk(4).indices.tolist() for state in (token, VOCAB + token)]
 
 
-class WithPromptLogits(Table):
-    """A table model that says what it thinks of prompts."""
-
-    def prefill(self, prompts, slots, cache, want):
-        tree, scores = super().prefill(prompts, slots, cache, want)
-        if want.prompt_logits:
-            tokens, forest = tree.tokens.tolist(), tree.forest
-            paths = [[tokens[each] for each in forest.path(node)] for node in range(len(tree))]
-            scores = replace(scores, logits=torch.stack([self.logits[self.state(path)] for path in paths]))
-        return tree, scores
-
-
 @pytest.mark.parametrize("prompt", [False, True])
 def test_prompts_are_learnt_from_only_if_asked(prompt: bool) -> None:
-    parts = token_recycling.build(WithPromptLogits(VOCAB, order=1), prompt=prompt)
+    parts = token_recycling.build(model(), prompt=prompt)
     assert isinstance(parts.drafter, Recycling)
     session = Session(parts, [torch.tensor([1, 2, 3]), torch.tensor([4, 5])], [Sampling()] * 2, TargetLaw)
     next(session.steps())
