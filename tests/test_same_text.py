@@ -20,6 +20,7 @@ from outpace.drafters.ngram import NGram
 from outpace.drafters.nothing import Nothing
 from outpace.drafters.synthetic import Synthetic
 from outpace.drafters.together import Together
+from outpace.law.row_by_row import row_by_row
 from outpace.law.texts import texts
 from outpace.models.hf import HFTarget, load
 from outpace.models.names import resolve
@@ -128,7 +129,9 @@ def built(name: str) -> Callable[[], Parts]:
     models: dict[str, Any] = {"draft": zoo("draft"), "drafts": (zoo("draft"),)}
     if is_foreign(recipe):
         models["draft"] = Foreign(zoo("draft"), words("draft"), words("target"))
-    return lambda: recipe.build(zoo("target"), **{key: models[key] for key in recipe.options if key in models})
+    return row_by_row(
+        lambda: recipe.build(zoo("target"), **{key: models[key] for key in recipe.options if key in models})
+    )
 
 
 @pytest.mark.parametrize("name", sorted(find()))

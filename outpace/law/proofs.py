@@ -16,6 +16,7 @@ from outpace.core.context import Sampling
 from outpace.core.contracts import Recipe, Target
 from outpace.law.prove import BOUND, Case, TooMany, enumerate_laws, largest_error
 from outpace.law.reference import Logits, table_logits
+from outpace.law.row_by_row import row_by_row
 from outpace.law.settings import crossed, paired
 from outpace.law.wrong import variants
 from outpace.models.toy import Table
@@ -194,7 +195,8 @@ def _prove(
     for tokens in (3, 2) if batch > 1 else (2,):
         cases = cases_of(tokens)
         try:
-            found = enumerate_laws(lambda: recipe.build(models.target, **options), cases, batch=batch, most=most)
+            build = row_by_row(lambda: recipe.build(models.target, **options))
+            found = enumerate_laws(build, cases, batch=batch, most=most)
         except TooMany:
             if tokens > 2:
                 continue

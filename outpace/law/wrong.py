@@ -17,6 +17,7 @@ from outpace.core.contracts import Law, Parts, Scores, Verdict
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.lm import LM
+from outpace.drafters.logit_ngrams import LogitNGram
 from outpace.law.enumerate import Branch, EnumeratedNoise
 from outpace.law.wrong_bottom_up import FirstRefusal, FirstWeight, LaterWeight, Unweighted, WeightAsChance, WholeAgain
 from outpace.law.wrong_drafters import (
@@ -44,6 +45,7 @@ from outpace.law.wrong_siblings import (
     Underscaled,
     likeliest_kept,
 )
+from outpace.law.wrong_tables import BeforeTemperature, NotLessItsElders, informed
 from outpace.law.wrong_translated import (
     Leftover,
     NotRenormalised,
@@ -172,6 +174,9 @@ def variants(target: Table, draft: Table, foreign: Foreign) -> list[Wrong]:
     def spelling(kind: type[Strings], controller: Fixed) -> Parts:
         return Parts(target, translated(kind(foreign, target.vocab, 0.01), foreign), Rejection(), controller)
 
+    def recalling(kind: type[LogitNGram]) -> Parts:
+        return Parts(target, informed(kind(target.vocab), draft), Rejection(), twice)
+
     def beside() -> Parts:
         both = Merged([LM(model, replace=True) for model in (draft, other)])
         return Parts(target, both, Rejection(random_order=True), once)
@@ -208,6 +213,8 @@ def variants(target: Table, draft: Table, foreign: Foreign) -> list[Wrong]:
             "k-sequential of the likeliest",
             lambda: Parts(target, wide(TopClaimed, replace=True), KSequential(), twice),
         ),
+        Wrong("n-grams: not less its elders", lambda: recalling(NotLessItsElders)),
+        Wrong("n-grams: law before temperature", lambda: recalling(BeforeTemperature)),
         Wrong("noise keyed by position", lambda: Parts(target, ReadsRefused(draft), Rejection(), chain), PositionNoise),
         Wrong("block: first refusal", lambda: Parts(target, Honest(draft), FirstRefusal(), chain)),
         Wrong("block: weight as chance", lambda: Parts(target, Honest(draft), WeightAsChance(), chain)),

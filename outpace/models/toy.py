@@ -54,7 +54,13 @@ class Table:
             cache.keep(slot, prompt.tokens[:-1].tolist(), self)
         forest = Forest.chain(tuple(len(prompt.tokens) - 2 for prompt in prompts))
         tokens = [prompt.tokens[:1] for prompt in prompts] + [prompt.tokens[1:-1] for prompt in prompts]
-        return TokenTree(torch.cat(tokens), forest), Scores(0, None)
+        tree = TokenTree(torch.cat(tokens), forest)
+        if not want.prompt_logits:
+            return tree, Scores(0, None)
+        states: list[int] = []
+        for token, parent in zip(tree.tokens.tolist(), forest.parents, strict=True):
+            states.append(self._after(states[parent] if parent >= 0 else 0, token))
+        return tree, Scores(0, self.logits[states])
 
     def score(
         self,

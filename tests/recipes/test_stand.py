@@ -1,0 +1,158 @@
+"""STAND: drafts drawn from mean probabilities stay exact, and gain with every text on the same problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from outpace.core.claim import Drawn
+from outpace.core.context import Context, Sampling
+from outpace.core.contracts import Parts, Step
+from outpace.core.grower import Grower
+from outpace.core.tree import Shape
+from outpace.decode import Session
+from outpace.drafters.logit_ngrams import LogitNGram
+from outpace.drafters.template import accepted_ranks, fitted, rank_template
+from outpace.indexes.logit_ngrams import LogitNGrams
+from outpace.law.acceptance import expected_accepted
+from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
+from outpace.law.reference import table_logits
+from outpace.law.row_by_row import row_by_row
+from outpace.law.texts import texts
+from outpace.law.wrong_tables import informed
+from outpace.models.toy import Table
+from outpace.recipes.autoregressive import autoregressive
+from outpace.recipes.stand import stand
+from outpace.sampling.law import TargetLaw
+
+
+def knowing(target: Table, model: Table, **options: Any) -> Parts:
+    """Parts whose table holds what a model thinks after each pair of tokens."""
+    parts = stand.build(target, **options)
+    assert isinstance(parts.drafter, LogitNGram)
+    informed(parts.drafter, model)
+    return parts
+
+
+def steps(parts: Parts, prompts: Sequence[Sequence[int]], *, seed: int = 0, tokens: int = 40) -> list[Step]:
+    sampling = [Sampling(1.0, max_tokens=tokens, seed=seed + row) for row in range(len(prompts))]
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw)
+    return [step for step in session.steps() if step.scores.logits is not None]
+
+
+def accepted(found: Sequence[Step]) -> float:
+    emitted = [len(row) for step in found for row in step.emitted]
+    return sum(emitted) / len(emitted)
+
+
+@pytest.mark.parametrize("wish", [{}, {"top_p": 0.8}, {"top_k": 2}])
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize(("levels", "width"), [((2, 2), 2), ((2, 1), 3), ((2,), 4)])
+def test_the_law_is_the_targets_with_a_law_cut_short(
+    levels: tuple[int, ...], width: int, temperature: float, wish: dict[str, Any]
+) -> None:
+    target, model = Table(4, seed=1), Table(4, seed=2, order=2)
+    cases = [Case((0, 1), Sampling(temperature, max_tokens=3, **wish)), Case((2, 3, 3), Sampling(max_tokens=4))]
+    build = row_by_row(lambda: knowing(target, model, levels=levels, width=width))
+    found = enumerate_laws(build, cases, replays=5)
+    assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
+    assert found.runs > sum(map(len, found.laws))  # drafts are drawn, and lead to the same texts in several ways
+
+
+class Chosen(LogitNGram):
+    """The likeliest tokens without a claim, at any temperature."""
+
+    def draw(self, grower: Grower, parents: Any, ctx: Context) -> None:
+        pairs = [(each.node, token) for each in parents for token in each.ids[: each.count]]
+        grower.add_chosen([node for node, _ in pairs], torch.tensor([token for _, token in pairs]))
+
+
+@pytest.mark.parametrize("levels", [(1, 1), (2,)])
+def test_drawn_drafts_are_accepted_more_than_the_likeliest(levels: tuple[int, ...]) -> None:
+    def kept(kind: type[LogitNGram], seed: int) -> float:
+        target = Table(4, seed=seed, order=2, spread=1.0)
+
+        def build() -> Parts:
+            return replace(knowing(target, target, levels=levels), drafter=informed(kind(4), target))
+
+        return expected_accepted(build, 2, (0, 1))
+
+    assert sum(kept(LogitNGram, seed) for seed in range(6)) > sum(kept(Chosen, seed) for seed in range(6))
+
+
+def test_later_texts_on_a_problem_gain_more() -> None:
+    target = Table(30, order=2, seed=3, spread=2.5)
+    parts = stand.build(target)
+    gains = [accepted(steps(parts, [[1, 2, 3]], seed=seed)) for seed in range(30)]
+    assert sum(gains[20:]) > sum(gains[10:20]) > sum(gains[:10])
+
+
+def test_a_fitted_template_is_better_than_the_usual_one() -> None:
+    target = Table(30, order=2, seed=3, spread=6.0)  # surer than most: worth a deeper tree
+    wide = stand.build(target, parents=rank_template(0, (4, 8, 8, 8, 8, 8), width=4).parents)
+    practice = [step for seed in range(30) for step in steps(wide, [[1, 2, 3]], seed=seed)]
+    found = fitted(accepted_ranks(practice[len(practice) // 2 :]), 8)
+
+    def tested(shape: Shape) -> float:
+        parts = stand.build(target, parents=shape.parents)
+        parts = replace(parts, drafter=deepcopy(wide.drafter))  # both start from the same table
+        return accepted([step for seed in range(100, 130) for step in steps(parts, [[1, 2, 3]], seed=seed)])
+
+    usual = rank_template(8, width=10)
+    assert len(found.parents) == len(usual.parents) == 8
+    assert tested(found) > tested(usual) + 0.3
+
+
+def test_the_table_holds_the_means_at_accepted_tokens() -> None:
+    target = Table(5, order=2, seed=1)
+    parts = stand.build(target, width=3)
+    found = steps(parts, [[1, 2, 3]], tokens=60)
+    text = [1, 2, 3, *(token for step in found for token in step.emitted[0])]
+    plain = LogitNGrams(4, 3)
+    for end in range(3, len(text)):  # after the last token of the prompt first; the last token of all is not read
+        best = target.logits[target.state(text[:end])].softmax(-1).topk(3)
+        plain.update(text[max(0, end - 4) : end], [best.indices.tolist()], [best.values.tolist()])
+    assert isinstance(parts.drafter, LogitNGram)
+    assert len(parts.drafter.table) == len(plain) > 30
+    for end in range(4, len(text)):
+        length, ids, means = parts.drafter.table.lookup(text[:end])
+        assert (length, ids) == plain.lookup(text[:end])[:2]
+        assert means == pytest.approx(plain.lookup(text[:end])[2], abs=1e-6)
+
+
+def test_a_full_table_starts_anew() -> None:
+    target = Table(30, seed=1)
+    parts = replace(stand.build(target), drafter=LogitNGram(30, room=50))
+    steps(parts, [[1, 2], [3]], tokens=200)
+    assert isinstance(parts.drafter, LogitNGram)
+    assert 0 < len(parts.drafter.table) <= 50
+    assert parts.drafter.table.lookup([1, 2])[0] == 0  # forgotten since
+
+
+def test_greedy_rows_are_not_drawn_for() -> None:
+    target = Table(4, seed=1)
+    sampling = [Sampling(max_tokens=30), Sampling(1.0, max_tokens=30, seed=1), Sampling(0.7, max_tokens=30, top_p=0.5)]
+    prompts = [[0, 1], [2, 2, 2], [3]]
+    parts = knowing(target, Table(4, seed=2, order=2))
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw)
+    seen: set[tuple[int, bool]] = set()
+    for step in session.steps():
+        tree = step.draft.tree
+        rows = tree.claim.row if isinstance(tree.claim, Drawn) else (-1,) * len(tree)
+        for node in range(tree.forest.num_rows, len(tree)):
+            if step.scores.logits is not None:
+                seen.add((step.ctx.slots[tree.forest.rows[node]], rows[node] >= 0))
+    assert seen == {(0, False), (1, True), (2, True)}
+    assert session.output(0) == texts(autoregressive.build(target), prompts, sampling)[0]
+
+
+def test_defaults_are_the_papers_but_for_the_size_of_the_tree() -> None:
+    parts = stand.build(Table(30))
+    assert isinstance(parts.drafter, LogitNGram)
+    assert (parts.drafter.table.longest, parts.drafter.table.width) == (4, 10)
+    assert max(len(step.draft.tree) for seed in range(9) for step in steps(parts, [[1, 2]], seed=seed)) <= 1 + 24
