@@ -72,8 +72,9 @@ def generate_each(
         raise ValueError(f"batch is {batch}; decode at least one prompt at a time")
     with ExitStack() as stack:
         job = prepare(stack, target, prompts, method, **options)
+        parts = job.parts()  # once: what they learn in a batch serves the next
         for start in range(0, len(job.prompts), batch):
-            run = job.run(start, start + batch, job.parts())
+            run = job.run(start, start + batch, parts)
             for piece in run:
                 after(piece)
             yield from run.results()

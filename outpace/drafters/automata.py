@@ -1,0 +1,69 @@
+"""Lookup in suffix automata (Hu et al. 2025): one of the request's own text and, where there is one, of a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outpace.core.context import Context
+from outpace.core.contracts import Plan, Step
+from outpace.drafters.lookup import Requests, chain, within
+from outpace.indexes.automaton import SuffixAutomaton
+from outpace.indexes.branches import NOTHING, Branches
+from outpace.indexes.static_automaton import Pointer, StaticAutomaton
+
+BASE, GROWTH = 1, 4  # nodes drafted alone: so many, and so many more for each token matched
+PER_DEPTH = 8  # of a tree from the corpus
+
+
+class Request:
+    """One text: its own automaton, and where it stands in the corpus."""
+
+    def __init__(self) -> None:
+        self.own = SuffixAutomaton()
+        self.pointer = Pointer()
+
+
+class Automata:
+    """drafters.lookup.Lookup: what followed the longest end of the text that occurred before.
+
+    The corpus is asked where its match is longer by more than `bias`, or the only one. With `shortest`, for a fallback
+    to take the rest, matches of fewer tokens, in the corpus less `bias`, count for nothing and the others give chains
+    as long as the plan. Without, the number of nodes grows with the match, and the corpus gives trees.
+    """
+
+    def __init__(self, corpus: StaticAutomaton | None = None, *, shortest: int = 0, bias: int = 5) -> None:
+        if shortest < 0 or bias < 0:
+            raise ValueError(f"shortest is {shortest} and bias {bias}; neither number of tokens is negative")
+        self._corpus, self._shortest, self._bias = corpus, shortest, bias
+        self._requests = Requests(Request)
+
+    def look_up(self, ctx: Context, plan: Plan) -> list[Branches]:
+        self._requests.texts(ctx)
+        found: list[Branches] = []
+        for row, (request, new) in enumerate(self._requests.follow(ctx)):
+            if len(new):
+                tokens = new.numpy()
+                request.own.extend(tokens)
+                if self._corpus is not None:
+                    request.pointer = self._corpus.move(request.pointer, tokens)
+            found.append(self._following(request, plan.depth[row], ctx.sampling[row].stop))
+        return found
+
+    def observe(self, step: Step) -> None:
+        """Nothing to learn: `look_up` reads what was committed."""
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._requests.release(slots)
+
+    def _following(self, request: Request, most: int, stop: Sequence[int]) -> Branches:
+        own, there = request.own.match().length, request.pointer.length
+        lead = there - self._bias
+        if most < 1 or max(own, lead) < self._shortest:
+            return NOTHING
+        asks = self._corpus if lead > own or not own else None
+        size = most if self._shortest else min(most, BASE + GROWTH * (there if asks else own))
+        if asks is None:
+            return chain(request.own.following(size), own, stop)
+        if self._shortest:
+            return chain(asks.following(request.pointer, size), there, stop)
+        return within(asks.branches(request.pointer, size, PER_DEPTH), most)

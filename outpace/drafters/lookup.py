@@ -1,0 +1,157 @@
+"""Drafting what an index found: trees of chosen tokens, and a model for the rows in which nothing was found.
+
+Letters: B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Generic, Protocol, TypeVar
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from outpace.core.claim import Claim
+from outpace.core.context import Context
+from outpace.core.contracts import Cache, Draft, Drafter, Plan, Shape, Step, Want
+from outpace.core.tree import Forest, TokenTree
+from outpace.drafters.together import merged
+from outpace.indexes.branches import NOTHING, Branches
+
+State = TypeVar("State")
+
+
+class Lookup(Protocol):
+    """Where drafts are looked up."""
+
+    def look_up(self, ctx: Context, plan: Plan) -> list[Branches]:
+        """What may follow each row, within the plan; NOTHING in rows to which it has nothing to say."""
+        ...
+
+    def observe(self, step: Step) -> None: ...
+    def release(self, slots: Sequence[int]) -> None: ...
+
+
+class LookingUp:
+    """core.contracts.Drafter: what `lookup` finds; rows without a find go to `fallback`, as far as `otherwise` says.
+
+    Which of the two a row gets depends on committed tokens alone, so that the fallback may claim what it draws.
+    """
+
+    def __init__(
+        self, lookup: Lookup, fallback: Drafter | None = None, otherwise: int | Shape = 0
+    ) -> None:  # a depth, or a tree's shape
+        self._lookup, self._fallback = lookup, fallback
+        self._shape = otherwise if isinstance(otherwise, Shape) else None
+        self._depth = otherwise.depth if isinstance(otherwise, Shape) else otherwise
+        self.want = fallback.want if fallback else Want()
+        self.claims: tuple[type[Claim], ...] = fallback.claims if fallback else ()
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        found = self._lookup.look_up(ctx, plan)
+        tree = hung(ctx.roots, found)
+        if self._fallback is None:
+            return Draft(tree)
+        pairs = zip(found, plan.depth, strict=True)
+        depth = tuple(0 if each.tokens else min(self._depth, most) for each, most in pairs)
+        draft = self._fallback.propose(ctx, replace(plan, depth=depth, shape=self._shape))
+        if len(draft.tree) == len(depth):
+            return replace(draft, tree=tree)
+        return draft if len(tree) == len(depth) else replace(draft, tree=merged(draft.tree, tree))
+
+    def observe(self, step: Step) -> None:
+        self._lookup.observe(step)
+        if self._fallback is not None:
+            self._fallback.observe(step)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._lookup.release(slots)
+        if self._fallback is not None:
+            self._fallback.release(slots)
+
+
+class Requests(Generic[State]):
+    """What a lookup keeps of each request of a batch, and what each said.
+
+    A request begins when it is first met and ends when it is released, or when the next batch begins without that:
+    the same slot then holds another one.
+    """
+
+    def __init__(self, begin: Callable[[], State]) -> None:
+        self._begin = begin
+        self._batch: ref[Cache] | None = None  # the target's cache belongs to one batch
+        self._states: dict[int, State] = {}
+        self._read: dict[int, int] = {}
+        self._said: dict[int, list[int]] = {}
+        self._ended: list[list[int]] = []
+
+    def follow(self, ctx: Context) -> Iterator[tuple[State, Tensor]]:
+        """Each row's state, and the committed tokens since it was last asked for, the prompt included."""
+        for slot, tokens in zip(ctx.slots, ctx.tokens, strict=True):
+            if slot not in self._states:
+                self._states[slot], self._read[slot] = self._begin(), 0
+            new = tokens[self._read[slot] :]
+            self._read[slot] = len(tokens)
+            yield self._states[slot], new
+
+    def texts(self, ctx: Context) -> list[list[int]]:
+        """Where a batch begins what was said in earlier ones, each text once; else nothing.
+
+        Not before: a row's draft would depend on the rows decoded beside it.
+        """
+        if self._batch is not None and self._batch() is ctx.cache:
+            return []
+        self._batch = ref(ctx.cache)
+        self.release(list(self._states))
+        ended, self._ended = self._ended, []
+        return ended
+
+    def observe(self, step: Step) -> None:
+        ctx = step.ctx
+        for slot, emitted, before, prompt in zip(
+            ctx.slots, step.emitted, ctx.committed, ctx.prompt_lengths, strict=True
+        ):
+            if slot in self._states:
+                self._said.setdefault(slot, []).extend(emitted[max(0, prompt - before) :])
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._states.pop(slot, None)
+            if said := self._said.pop(slot, None):
+                self._ended.append(said)
+
+
+def hung(roots: Tensor, found: Sequence[Branches]) -> TokenTree:  # (B,) int64 on the host, B
+    """Each row's branches below its root, without a claim: nothing was drawn."""
+    parents, tokens = [-1] * len(found), list[int]()
+    for row, branches in enumerate(found):
+        first = len(parents)
+        parents += [first + parent if parent >= 0 else row for parent in branches.parents]
+        tokens += branches.tokens
+    if not tokens:
+        return TokenTree.roots(roots)
+    return TokenTree(torch.cat([roots, torch.tensor(tokens)]), Forest.of(parents, len(found)))
+
+
+def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> Branches:
+    """These tokens one after the other, to the first that ends the text."""
+    size = next((place for place, token in enumerate(tokens, 1) if token in stop), len(tokens))
+    return Branches(list(tokens[:size]), list(range(-1, size - 1)), [1.0] * size, matched) if size else NOTHING
+
+
+def within(branches: Branches, depth: int) -> Branches:
+    """The branches without what is deeper."""
+    if len(branches.tokens) <= depth:
+        return branches
+    depths, place = list[int](), dict[int, int]({-1: -1})
+    for node, parent in enumerate(branches.parents):
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+        if depths[-1] <= depth:
+            place[node] = len(place) - 1
+    kept = [node for node in place if node >= 0]
+    return Branches(
+        [branches.tokens[node] for node in kept], [place[branches.parents[node]] for node in kept],
+        [branches.weights[node] for node in kept], branches.matched,
+    )  # fmt: skip

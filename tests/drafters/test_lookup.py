@@ -1,0 +1,162 @@
+"""What an index found, as a draft; and what is kept of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import Context, Sampling
+from outpace.core.contracts import Parts, Plan, Shape, Step
+from outpace.decode import Session
+from outpace.drafters.lm import LM
+from outpace.drafters.lookup import LookingUp, Requests, chain, hung, within
+from outpace.indexes.branches import NOTHING, Branches
+from outpace.law.proofs import Models, ragged, tables, transformers_models
+from outpace.law.prove import BOUND, enumerate_laws, largest_error
+from outpace.models.toy import Table
+from outpace.sampling.law import TargetLaw
+from outpace.verifiers.match import Match
+from outpace.verifiers.rejection import Rejection
+
+TREE = Branches([5, 6, 7, 8], [-1, 0, -1, 1], [0.5, 0.3, 0.2, 0.1], 3)
+
+
+def test_branches_hang_below_the_roots_of_their_rows() -> None:
+    tree = hung(torch.tensor([1, 2, 3]), [TREE, NOTHING, chain([9, 9], 1)])
+    assert tree.tokens.tolist() == [1, 2, 3, 5, 6, 7, 8, 9, 9]
+    assert tree.forest.parents == (-1, -1, -1, 0, 3, 0, 4, 2, 7)
+    assert tree.claim is None
+    assert len(hung(torch.tensor([1, 2]), [NOTHING, NOTHING])) == 2
+
+
+def test_what_is_too_deep_is_cut_with_what_hangs_below_it() -> None:
+    assert within(TREE, 4) is TREE
+    assert within(TREE, 2) == Branches([5, 6, 7], [-1, 0, -1], [0.5, 0.3, 0.2], 3)
+    assert within(TREE, 1) == Branches([5, 7], [-1, -1], [0.5, 0.2], 3)
+
+
+def test_a_chain_ends_with_the_text() -> None:
+    assert chain([4, 5, 6], 2, stop=(5,)).tokens == [4, 5]
+    assert chain([4, 5, 6], 2).parents == [-1, 0, 1]
+    assert chain([], 2) is NOTHING
+
+
+class Alternating:
+    """Says the same in every other position of a text, and nothing in the rest."""
+
+    def __init__(self, said: Branches) -> None:
+        self._said = said
+
+    def look_up(self, ctx: Context, plan: Plan) -> list[Branches]:
+        pairs = zip(ctx.committed, plan.depth, strict=True)
+        return [within(self._said, depth) if depth and size % 2 else NOTHING for size, depth in pairs]
+
+    def observe(self, step: Step) -> None: ...
+    def release(self, slots: Sequence[int]) -> None: ...
+
+
+@pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
+@pytest.mark.parametrize("sampled", [True, False])
+def test_law_is_the_targets_with_a_model_for_the_rest(models: Models, sampled: bool) -> None:
+    def build() -> Parts:
+        said = Branches([1, 0, 2], [-1, 0, -1], [0.5, 0.4, 0.3], 1)
+        drafter = LookingUp(Alternating(said), LM(models.drafts[0], sampled=sampled), 1 if sampled else Shape((0, 0)))
+        return Parts(models.target, drafter, Rejection() if sampled else Match(), Fixed(2))
+
+    cases = ragged(3)
+    assert largest_error(enumerate_laws(build, cases), models.logits, cases) < BOUND
+
+
+def test_a_row_is_drafted_by_the_lookup_or_by_the_model() -> None:
+    target = Table(8, seed=1)
+    drafter = LookingUp(Alternating(chain([1, 2, 3], 1)), LM(Table(8, seed=2)), 1)
+    prompts = [torch.tensor(prompt) for prompt in ([0, 1], [0, 1, 2], [3])]
+    sampling = [Sampling(1.0, max_tokens=12, seed=row) for row in range(3)]
+    steps = list(Session(Parts(target, drafter, Rejection(), Fixed(3)), prompts, sampling, TargetLaw).steps())
+    for step in steps[1:]:
+        for row, (size, room) in enumerate(zip(step.ctx.committed, step.ctx.room, strict=True)):
+            drafted = [int(step.draft.tree.tokens[node]) for node in step.draft.tree.forest.nodes[row][1:]]
+            assert drafted == [1, 2, 3][:room] if size % 2 else len(drafted) == min(1, room)
+
+
+def test_nothing_to_draft_takes_no_forward_of_the_model() -> None:
+    drafter = LookingUp(Alternating(chain([1], 1)), LM(Table(8, seed=2)), 0)
+    steps = Session(
+        Parts(Table(8, seed=1), drafter, Rejection(), Fixed(3)),
+        [torch.tensor([0])],
+        [Sampling(max_tokens=9)],
+        TargetLaw,
+    ).steps()
+    assert all(step.draft.forwards == 0 for step in steps)
+
+
+class Recording:
+    """Keeps what it is shown of each request."""
+
+    def __init__(self) -> None:
+        self.requests = Requests[list[int]](list)
+        self.said: list[list[int]] = []
+        self.seen: dict[tuple[int, ...], list[int]] = {}
+
+    def look_up(self, ctx: Context, plan: Plan) -> list[Branches]:
+        self.said += self.requests.texts(ctx)
+        for row, (state, new) in enumerate(self.requests.follow(ctx)):
+            state += new.tolist()
+            assert state == ctx.tokens[row].tolist()
+        return [NOTHING] * len(plan.depth)
+
+    def observe(self, step: Step) -> None:
+        self.requests.observe(step)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self.requests.release(slots)
+
+
+def session(recording: Recording, seed: int = 0, most: int = 6) -> tuple[Session, Iterator[Step]]:
+    prompts = [torch.tensor(prompt) for prompt in ([0, 1, 2], [3], [4, 4])]
+    sampling = [Sampling(1.0, max_tokens=most - row, seed=seed + row) for row in range(3)]
+    parts = Parts(Table(8, seed=1), LookingUp(recording), Match(), Fixed(3))
+    made = Session(parts, prompts, sampling, TargetLaw)
+    return made, made.steps()
+
+
+def test_texts_are_handed_out_once_where_the_next_batch_begins() -> None:
+    recording = Recording()
+    first, steps = session(recording)
+    list(steps)
+    assert recording.said == []  # no row knew of another
+    _, steps = session(recording, seed=3)
+    list(steps)
+    assert sorted(recording.said) == sorted(first.output(slot) for slot in range(3))
+
+
+@pytest.mark.parametrize("left", range(1, 5))
+def test_a_batch_that_was_left_in_the_middle_leaves_no_state(left: int) -> None:
+    recording = Recording()
+    first, steps = session(recording)
+    for _ in range(left):
+        next(steps)
+    said: Any = [first.output(slot) for slot in range(3)]
+    second, steps = session(recording, seed=3)
+    list(steps)  # what is shown is compared with the text
+    assert sorted(recording.said) == sorted(text for text in said if text)
+    assert all(len(second.output(slot)) == 6 - slot for slot in range(3))
+
+
+def test_every_shape_of_up_to_four_nodes_is_cut_at_every_depth() -> None:
+    for size in range(1, 5):
+        for parents in product(range(-1, size), repeat=size):
+            if any(parent >= node for node, parent in enumerate(parents)):
+                continue
+            branches = Branches(list(range(size)), list(parents), [1.0] * size, 1)
+            whole = hung(torch.tensor([9]), [branches])
+            paths = [whole.forest.path(node) for node in range(len(whole))]
+            for depth in range(1, 5):
+                tree = hung(torch.tensor([9]), [within(branches, depth)])
+                kept = [tree.tokens[tree.forest.path(node)].tolist() for node in range(len(tree))]
+                assert kept == [whole.tokens[path].tolist() for path in paths if len(path) <= depth + 1]

@@ -1,0 +1,140 @@
+"""SuffixDecoding: longer matches give longer drafts, what was said once is said again in few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from outpace.core.context import Sampling
+from outpace.core.contracts import Parts, Step
+from outpace.decode import Session
+from outpace.drafters.lookup import LookingUp
+from outpace.drafters.suffix import Suffix
+from outpace.law.proofs import tables
+from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
+from outpace.law.texts import texts
+from outpace.models.toy import Table
+from outpace.recipes.suffix_decoding import suffix_decoding
+from outpace.sampling.law import TargetLaw
+
+VOCAB = 120
+
+
+def counting(step: int = 1) -> Table:
+    """A model that counts without end: nothing comes twice in fewer than `VOCAB` tokens."""
+    model = Table(VOCAB, order=1)
+    model.logits = torch.zeros_like(model.logits)
+    for state in range(2 * VOCAB):
+        model.logits[state, (state % VOCAB + step) % VOCAB] = 30.0
+    return model
+
+
+def run(parts: Parts, prompts: Sequence[Sequence[int]], tokens: int = 60, **options: Any) -> list[Step]:
+    sampling = [Sampling(max_tokens=tokens, seed=row, **options) for row in range(len(prompts))]
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw)
+    return [step for step in session.steps() if step.scores.logits is not None]
+
+
+def length(steps: Sequence[Step]) -> float:
+    return sum(len(emitted) for step in steps for emitted in step.emitted) / sum(len(step.emitted) for step in steps)
+
+
+def test_what_was_said_before_is_said_again_in_long_steps() -> None:
+    parts = suffix_decoding.build(counting())
+    assert length(run(parts, [[7, 3]])) == 1  # nothing to go by
+    assert length(run(parts, [[9, 3]])) > 5
+    assert length(run(suffix_decoding.build(counting()), [[9, 3]])) == 1  # other parts, other memory
+
+
+def test_rows_learn_from_earlier_batches_not_from_each_other() -> None:
+    steps = run(suffix_decoding.build(counting()), [[3], [3], [3]])
+    assert all(len(step.draft.tree) == 3 for step in steps)
+
+
+def test_the_prompt_is_drafted_from() -> None:
+    steps = run(suffix_decoding.build(counting()), [[*range(5, 60), 5, 6]], 50)
+    assert length(steps) > 5
+    assert int(steps[0].draft.tree.tokens[1]) == 7  # what followed the last token, which is matched too
+
+
+def test_a_draft_has_one_token_for_each_that_matched() -> None:
+    for matched in range(1, 11):
+        prompt = [*range(20, 60), 100, *range(30 - matched, 30)]
+        for factor, size in ((1.0, matched), (2.0, 2 * matched), (0.5, matched // 2)):
+            parts = suffix_decoding.build(counting(), factor=factor)
+            drafted = len(run(parts, [prompt], 40)[0].draft.tree) - 1
+            assert drafted == size
+
+
+def test_unlikely_tokens_are_not_drafted() -> None:
+    # of four times 1 stands there it was followed twice by 2, once by 3, and once, at the end, by nothing yet
+    prompt = [1, 2, 9, 1, 2, 8, 1, 3, 7, 1]
+    for threshold, size in ((0.6, 0), (0.4, 1), (0.26, 1)):
+        parts = suffix_decoding.build(counting(), offset=5.0, threshold=threshold)
+        assert len(run(parts, [prompt], 20)[0].draft.tree) - 1 == size
+
+
+def test_a_tree_holds_what_the_path_leaves_out() -> None:
+    prompt = [1, 2, 5, 1, 3, 6, 99, 1]
+    shapes = []
+    for tree in (False, True):
+        parts = suffix_decoding.build(counting(), offset=3.0, tree=tree)
+        shapes.append(run(parts, [prompt], 20)[0].draft.tree)
+    path, branching = shapes
+    assert path.forest.is_chain and not branching.forest.is_chain
+    below = [int(branching.tokens[node]) for node in branching.forest.children[0]]
+    assert sorted(below) == [2, 3]
+
+
+def test_memory_is_bounded_and_the_oldest_is_forgotten() -> None:
+    drafter = Suffix(most_tokens=100)
+    parts = suffix_decoding.build(counting())
+    parts = Parts(parts.target, LookingUp(drafter), parts.verifier, parts.controller)
+    for start in (0, 40, 80, 5):
+        run(parts, [[start]], 40)
+        assert drafter.common.num_tokens <= 100
+    run(parts, [[1]], 5)
+    assert drafter.common.count([10, 11]) == 1 and drafter.common.count([50, 51]) == 0  # of 5 to 45, not of 40 to 80
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_law_is_the_targets_with_texts_of_earlier_requests(tree: bool) -> None:
+    models = tables()
+
+    def build() -> Parts:
+        parts = suffix_decoding.build(models.target, tree=tree, offset=2.0)
+        texts(parts, [(0, 1), (2,), (1, 1)], [Sampling(1.0, max_tokens=12, seed=seed) for seed in range(3)])
+        return parts
+
+    cases = [Case(prompt, Sampling(t, max_tokens=3)) for prompt in ((0, 1, 2), (2,)) for t in (0.0, 0.7, 1.0)]
+    found = enumerate_laws(build, cases)
+    assert largest_error(found, models.logits, cases) < BOUND
+    first = run(build(), [(0, 1, 2)], 6, temperature=1.0)[0]
+    assert len(first.draft.tree) > 1  # the proof is of drafts
+
+
+@pytest.mark.parametrize("score", [0.0, 0.5, 1.0])
+def test_law_is_the_targets_with_a_fallback(score: float) -> None:
+    models = tables()
+
+    def build() -> Parts:
+        return suffix_decoding.build(models.target, fallback=models.drafts[0], score=score, fallback_depth=2)
+
+    cases = [Case(prompt, Sampling(t, max_tokens=3)) for prompt in ((0, 1, 2, 0, 1), (2,)) for t in (0.0, 0.7, 1.0)]
+    assert largest_error(enumerate_laws(build, cases), models.logits, cases) < BOUND
+
+
+def test_a_fallback_takes_the_steps_of_which_little_is_known() -> None:
+    """Both together need no more steps than either alone, on a text half of which was in the prompt."""
+    target, draft = counting(), counting()
+    for state in range(2 * VOCAB):
+        if state % VOCAB < 60:
+            draft.logits[state] = counting(2).logits[state]  # it knows only the second half
+    prompt = [*range(60), 110, 0, 1, 2]
+    both = suffix_decoding.build(target, fallback=draft)
+    alone = suffix_decoding.build(target, fallback=draft, score=1000.0)
+    steps = [len(run(parts, [prompt], 105)) for parts in (both, alone, suffix_decoding.build(target))]
+    assert steps[0] < min(steps[1:])
