@@ -51,6 +51,11 @@ class Past:
         """Tokens of earlier requests that can be found."""
         return sum(run.facts["tokens"] for run in self._runs)
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to search."""
+        return not self._indexes
+
     def attend(self, ctx: Context) -> None:
         """Call before each draft: a new session finds what earlier ones wrote."""
         if self._served is not ctx.cache:
