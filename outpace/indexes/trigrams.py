@@ -116,16 +116,29 @@ class TrigramTable:
     def adapt(self, context: Tokens, last: int = 16, step: float = 0.04, cap: float = 3.0) -> None:
         """For each trigram in the last tokens: weight += step, at most cap; nothing is renormalised."""
         tokens = as_tokens(context[max(len(context) - last, 0) :])
+        self._make_room(len(tokens))
+        # as exact as weights are, so that equal ones compare equal
+        step, cap = float(np.float32(step)), float(np.float32(cap))
+        _adapt(*self.map, self.pairs, self.tokens, self.weights, self.known, tokens, step, cap, self.room)
+
+    def add(self, other: TrigramTable, cap: float = 3.0) -> None:
+        """Add the weights of another table, the pairs it met first first; each sum is at most `cap`."""
+        stay, added = other.known.tolist()
+        size = stay + min(added, other.room)
+        self._make_room(size)
+        _add(
+            *self.map, self.pairs, self.tokens, self.weights, self.known, other.pairs, other.tokens, other.weights,
+            stay + added - size, size, stay, float(np.float32(cap)), self.room,
+        )  # fmt: skip
+
+    def _make_room(self, more: int) -> None:
         stay, added = self.known.tolist()
-        rows = stay + min(added + len(tokens), self.room)
+        rows = stay + min(added + more, self.room)
         if rows > len(self.pairs):
             size = min(max(rows, 2 * len(self.pairs)), stay + self.room)
             self.pairs = _longer(self.pairs, size, 0)
             self.tokens = _longer(self.tokens, size, FREE)
             self.weights = _longer(self.weights, size, 0)
-        # as exact as weights are, so that equal ones compare equal
-        step, cap = float(np.float32(step)), float(np.float32(cap))
-        _adapt(*self.map, self.pairs, self.tokens, self.weights, self.known, tokens, step, cap, self.room)
 
     def successors(self, first: int, second: int) -> list[tuple[int, float]]:
         """(token, weight) after these two tokens, by falling weight."""
@@ -153,17 +166,40 @@ def _adapt(
 ) -> None:  # fmt: skip
     for index in range(2, len(context)):
         pair = (int(context[index - 2]) << 32) | context[index - 1]
-        row = find(keys, values, pair)
-        if row < 0:
-            row = known[0] + known[1] % room
-            if known[1] >= room:
-                remove(keys, values, int(pairs[row]))  # the pair that was added longest ago
-            known[1] += 1
-            pairs[row] = pair
-            put(keys, values, pair, row)
-            for place in range(tokens.shape[1]):
-                tokens[row, place], weights[row, place] = FREE, 0.0
+        row = _row(keys, values, pairs, tokens, weights, known, pair, room)
         _raise(tokens, weights, row, context[index], step, cap)
+
+
+@loop
+def _add(
+    keys: Longs, values: Ints, pairs: Longs, tokens: Ints, weights: Floats, known: Longs, other_pairs: Longs,
+    other_tokens: Ints, other_weights: Floats, first: int, size: int, stay: int, cap: float, room: int,
+) -> None:  # fmt: skip
+    for index in range(size):
+        # in a table that is full the newest pairs stand before the oldest
+        other = index if index < stay else stay + (first + index - stay) % (size - stay)
+        row = _row(keys, values, pairs, tokens, weights, known, int(other_pairs[other]), room)
+        for place in range(other_tokens.shape[1]):
+            if other_tokens[other, place] != FREE:
+                _raise(tokens, weights, row, other_tokens[other, place], float(other_weights[other, place]), cap)
+
+
+@loop
+def _row(
+    keys: Longs, values: Ints, pairs: Longs, tokens: Ints, weights: Floats, known: Longs, pair: int, room: int
+) -> int:
+    """The row of a pair, an empty one if it is new."""
+    row = find(keys, values, pair)
+    if row < 0:
+        row = known[0] + known[1] % room
+        if known[1] >= room:
+            remove(keys, values, int(pairs[row]))  # the pair that was added longest ago
+        known[1] += 1
+        pairs[row] = pair
+        put(keys, values, pair, row)
+        for place in range(tokens.shape[1]):
+            tokens[row, place], weights[row, place] = FREE, 0.0
+    return row
 
 
 @loop

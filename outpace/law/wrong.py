@@ -35,6 +35,7 @@ from outpace.law.wrong_drafters import (
     as_target,
 )
 from outpace.law.wrong_greedy import ChosenFirst, GreedyLast, WholeLaw
+from outpace.law.wrong_retrieved import retrieved
 from outpace.law.wrong_settings import histories
 from outpace.law.wrong_siblings import (
     CountedOnce,
@@ -162,6 +163,8 @@ def variants(target: Table, draft: Table, foreign: Foreign) -> list[Wrong]:
     other = Table(target.vocab, seed=3, order=1)
     twofold = Foreign(foreign.model, Vocabulary.longest_match((b"b", b"a", b"b", b"a")), foreign.ours)
 
+    found = retrieved(target.vocab)
+
     def wide(kind: type[Honest], **options: bool) -> Honest:
         return kind(draft, width=2, **options)
 
@@ -233,5 +236,6 @@ def variants(target: Table, draft: Table, foreign: Foreign) -> list[Wrong]:
         Wrong("strings written one way only", lambda: spelling(OneWay, once)),
         Wrong("what is left of a string used again", lambda: spelling(Leftover, chain)),
         Wrong("traversal: noise by position", lambda: Parts(target, wide(Honest), Traversal(), chain), PositionNoise),
+        *(Wrong(f"draws per path: {name}", lambda d=d: Parts(target, d(), PerPath(), chain)) for name, d in found),
         *(Wrong(name, build, law=law, sampling=asked) for name, build, law, asked in histories(target, draft)),
     ]

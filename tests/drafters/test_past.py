@@ -1,0 +1,109 @@
+"""What earlier requests wrote is found as if it had been one corpus, in bounded memory, and never within a session."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import Sampling
+from outpace.core.contracts import Parts
+from outpace.decode import Session
+from outpace.drafters.past import Past
+from outpace.drafters.retrieval import Retrieval
+from outpace.indexes.suffix_array import SuffixArray
+from outpace.models.toy import Table
+from outpace.sampling.law import TargetLaw
+from outpace.verifiers.match import Match
+
+
+def followers(documents: Sequence[Sequence[int]], context: Sequence[int], length: int) -> tuple[int, Counter]:
+    """By looking everywhere: how many last tokens occur, and what followed them."""
+    for size in range(min(16, len(context)), 1, -1):
+        end = tuple(context[-size:])
+        found = Counter(
+            tuple(text[place + size : place + size + length])
+            for text in documents
+            for place in range(len(text) - size + 1)
+            if tuple(text[place : place + size]) == end
+        )
+        if found:
+            return size, found
+    return 0, Counter()
+
+
+def written(past: Past, prompts: Sequence[Sequence[int]], seed: int, tokens: int = 12) -> list[list[int]]:
+    """One batch of requests; their whole texts."""
+    model = Table(4, order=1, seed=3)
+    parts = Parts(model, Retrieval(past, 8), Match(), Fixed(4))
+    wishes = [Sampling(1.0, max_tokens=tokens - 3 * row, seed=seed + row) for row in range(len(prompts))]
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], wishes, TargetLaw)
+    for _ in session.steps():
+        pass
+    return [[*prompt, *session.output(row)] for row, prompt in enumerate(prompts)]
+
+
+@pytest.mark.parametrize("with_corpus", [False, True])
+def test_lookups_equal_a_search_of_all_texts(with_corpus: bool) -> None:
+    random = Random(0)
+    texts = [[random.randrange(4) for _ in range(40)] for _ in range(3)] if with_corpus else []
+    past = Past(SuffixArray.build(texts) if with_corpus else None)
+    for turn in range(12):
+        texts += written(past, [[0, 1, turn % 4], [2], [3, 1]], seed=10 * turn)
+        written(past, [[1, 1]], seed=0, tokens=1)  # a session after it, which then finds them
+        texts.append([1, 1, *written(Past(), [[1, 1]], seed=0, tokens=1)[0][2:]])
+        context = [random.randrange(4) for _ in range(8)]
+        known = texts[:-1]
+        size, expected = followers(known, context, 3)
+        matched, rows = past.rows(context, 3, 16, 2)
+        assert matched == size
+        assert Counter(tuple(token for token in row if token >= 0) for row in rows.tolist()) == expected
+
+
+def test_the_newest_texts_are_kept() -> None:
+    past = Past(most=400)
+    for turn in range(60):
+        text = written(past, [[0, 1]], seed=turn)[0]
+    assert 200 < len(past) <= 400
+    written(past, [[2]], seed=0, tokens=1)
+    assert past.rows(text[:9], 2, 16, 2)[0] == 9
+    assert len(past) <= 400
+
+
+def test_requests_of_one_batch_do_not_see_each_other() -> None:
+    past = Past()
+    written(past, [[0, 1, 2]] * 4, seed=0)
+    assert len(past) == 0
+    written(past, [[0]], seed=0)
+    assert len(past) == 4 * 3 + 12 + 9 + 6 + 3
+
+
+def test_sorting_is_shared_by_parts_of_like_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_tokens = 0
+    build = SuffixArray.build.__func__
+
+    def counted(cls, documents, *arguments, **options):
+        nonlocal sorted_tokens
+        texts = [np.asarray(text) for text in documents]
+        sorted_tokens += sum(map(len, texts))
+        return build(cls, texts, *arguments, **options)
+
+    monkeypatch.setattr(SuffixArray, "build", classmethod(counted))
+    past, tokens = Past(), 0
+    for turn in range(64):
+        tokens += len(written(past, [[0, 1]], seed=turn)[0])
+    assert sorted_tokens < 7 * tokens  # log2(64) + 1
+
+
+def test_no_room_keeps_nothing() -> None:
+    past = Past(most=0)
+    for turn in range(3):
+        written(past, [[0, 1]], seed=turn)
+    assert len(past) == 0
+    with pytest.raises(ValueError, match="use 0 for none"):
+        Past(most=-1)

@@ -1,0 +1,118 @@
+"""RASD and READER: a model's tree and found text together, exact with drawn and chosen siblings side by side."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from outpace.core.context import Sampling
+from outpace.core.contracts import Parts, Recipe, Step
+from outpace.decode import Session
+from outpace.indexes import store
+from outpace.indexes.suffix_array import SuffixArray
+from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
+from outpace.law.reference import table_logits
+from outpace.models.hf import load
+from outpace.models.names import resolve
+from outpace.models.toy import Table
+from outpace.recipes.mcsd import mcsd
+from outpace.recipes.rasd import rasd
+from outpace.recipes.reader import reader
+from outpace.sampling.law import TargetLaw
+
+BOTH = pytest.mark.parametrize("recipe", [rasd, reader], ids=lambda recipe: recipe.name)
+CODE = "for name, value in sorted(table.items()):\n    print(name, value)\n" * 3
+
+
+def steps(parts: Parts, prompts: list[list[int]], sampling: Sampling) -> list[Step]:
+    session = Session(parts, [torch.tensor(each) for each in prompts], [sampling] * len(prompts), TargetLaw)
+    return [step for step in session.steps() if step.scores.logits is not None]
+
+
+@BOTH
+@pytest.mark.parametrize("sampled", [False, True])
+def test_the_law_is_the_targets_with_a_corpus(recipe: Recipe, sampled: bool, tmp_path: Path) -> None:
+    target, draft = Table(3, seed=1), Table(3, seed=2, order=2)
+    store.save(SuffixArray.build([[0, 1, 2, 0, 1, 1], [2, 1, 0, 1, 2, 2, 0, 1, 0]]), tmp_path / "corpus")
+    cases = [
+        Case((0, 1, 2, 0, 1), Sampling(temperature=1.0, max_tokens=3)),
+        Case((1, 0), Sampling(temperature=0.7, max_tokens=3, stop=(2,))),
+        Case((2, 0, 1), Sampling(temperature=0.0, max_tokens=4)),
+    ]
+    mixed = 0
+
+    def build() -> Parts:
+        parts = recipe.build(
+            target, draft=draft, widths=(2,), sampled=sampled, index=str(tmp_path / "corpus"), shortest=1, nodes=6
+        )
+        observe = parts.drafter.observe
+
+        def counted(step: Step) -> None:
+            nonlocal mixed
+            claim = step.draft.tree.claim
+            if claim is not None:
+                rows = step.draft.tree.forest.num_rows
+                mixed += -1 in claim.row[rows:] and max(claim.row) >= 0
+            observe(step)
+
+        parts.drafter.observe = counted
+        return parts
+
+    found = enumerate_laws(build, cases)
+    assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
+    assert (mixed > 0) == sampled
+
+
+@cache
+def zoo(name: str):
+    return load(resolve(f"zoo:{name}"))
+
+
+def length(parts: Parts, text: str, tokens: int = 64) -> float:
+    prompt = zoo("target")[1](text)["input_ids"]
+    return tokens / len(steps(parts, [prompt], Sampling(max_tokens=tokens)))
+
+
+@BOTH
+def test_text_that_repeats_is_accepted_further_than_by_the_model_alone(recipe: Recipe) -> None:
+    target, draft = zoo("target")[0], zoo("draft")[0]
+    alone = length(mcsd.build(target, draft=draft, widths=(4, 2, 1, 1)), CODE)
+    assert length(recipe.build(target, draft=draft), CODE) > 1.1 * alone
+
+
+@BOTH
+def test_rows_draft_the_same_alone_and_together(recipe: Recipe) -> None:
+    target, draft = zoo("target")[0], zoo("draft")[0]
+    prompt = zoo("target")[1](CODE)["input_ids"]
+    one = steps(recipe.build(target, draft=draft), [prompt], Sampling(max_tokens=24))
+    two = steps(recipe.build(target, draft=draft), [prompt, prompt], Sampling(max_tokens=24))
+    assert [2 * len(step.draft.tree) for step in one] == [len(step.draft.tree) for step in two]
+
+
+def test_pruning_saves_nodes_and_loses_little() -> None:
+    target, draft = zoo("target")[0], zoo("draft")[0]
+    prompt = zoo("target")[1](CODE)["input_ids"]
+    sizes, lengths = [], []
+    for top_k in (10, 4096):
+        found = steps(rasd.build(target, draft=draft, top_k=top_k), [prompt], Sampling(0.8, max_tokens=64, seed=3))
+        sizes.append(sum(len(step.draft.tree) for step in found) / len(found))
+        lengths.append(64 / len(found))
+    assert sizes[0] <= sizes[1] and lengths[0] > 0.9 * lengths[1]
+
+
+def test_the_number_of_nodes_is_kept() -> None:
+    target, draft = zoo("target")[0], zoo("draft")[0]
+    prompt = zoo("target")[1](CODE)["input_ids"]
+    found = steps(reader.build(target, draft=draft, nodes=20), [prompt, prompt[:9]], Sampling(max_tokens=32))
+    assert max(len(nodes) for step in found for nodes in step.draft.tree.forest.nodes) == 21
+
+
+@BOTH
+def test_options_that_mean_nothing_are_refused(recipe: Recipe) -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        recipe.build(Table(3), draft=Table(3), nodes=0)
+    with pytest.raises(ValueError, match="give shortest"):
+        recipe.build(Table(3), draft=Table(3), shortest=0)
