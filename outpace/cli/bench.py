@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Option = typer.Option
 METHODS = "prompt-lookup,speculative-sampling"
+PROMPTS = {False: "code", True: "code,arithmetic,edit"}  # with a family: where each of its methods helps
 
 
 @plainly
@@ -25,11 +26,13 @@ def bench(
     methods: Annotated[
         str | None, Option(help="Names separated by commas, with options: prompt-lookup:depth=8,longest=2.")
     ] = None,
-    family: Annotated[str | None, Option(help="Methods of a family of `outpace list`: training-free, ...")] = None,
+    family: Annotated[
+        str | None, Option(help="Methods of a family, such as training-free; prompts of all three kinds.")
+    ] = None,
     draft: Annotated[str | None, Option(help="The small model for methods that want one.")] = None,
     prompts: Annotated[
-        str, Option(help="Of code, arithmetic, edit, and files: jsonl, also of public benchmarks, or text.")
-    ] = "code",
+        str | None, Option(help="Of code, arithmetic, edit, and files: jsonl, public benchmarks, text. Default: code.")
+    ] = None,
     num_prompts: Annotated[int, Option(min=1, help="Most prompts of each set, spread evenly over it.")] = 10,
     temperature: Annotated[str, Option(help="One or several, separated by commas.")] = "0,1",
     max_tokens: Annotated[int, Option(min=1, help="Most new tokens of an answer.")] = 128,
@@ -76,7 +79,11 @@ def bench(
     homes = find_homes(peers, device)
     wanted = [methods or "" if methods or family else METHODS, *(of_family(family) if family else [])]
     named = parse_methods(",".join(filter(None, wanted)))
-    items = [item for source in split_outside(prompts, ",") for item in load_items(source, num_prompts)]
+    items = [
+        item
+        for source in split_outside(prompts or PROMPTS[family is not None], ",")
+        for item in load_items(source, num_prompts)
+    ]
     with ExitStack() as stack:
         stack.enter_context(provenance.threads(threads))
         loaded = Loaded(stack, target, draft, "transformers" in peers, homes, dtype, device, compile, eager)
