@@ -35,7 +35,7 @@ class Job:
     logprobs: int | None = None
 
     def parts(self) -> Parts:
-        """Parts of their own for each batch: what they remember of a slot ends with it."""
+        """New parts, which have learnt nothing yet."""
         return self.recipe(self.model.target, **self.options)
 
     def run(self, start: int, end: int, parts: Parts) -> Run:

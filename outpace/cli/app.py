@@ -22,6 +22,7 @@ FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_optio
 OTHERS = {  # verbs whose own files are imported only when they are called: they read their own arguments
     "bench": "Time methods side by side on your model, prompts and machine.",
     "verifiers": "Compare what the exact verification rules keep of the same drafts.",
+    "replay": "What methods that draft from text would have kept of recorded texts, with no model.",
     "index": "Build indexes of text for methods that draft from it, and show what is in one.",
     "audit": "Check that a method keeps its promise, by exact enumeration.",
 }

@@ -38,7 +38,6 @@ class Automata:
         self._requests = Requests(Request)
 
     def look_up(self, ctx: Context, plan: Plan) -> list[Branches]:
-        self._requests.texts(ctx)
         found: list[Branches] = []
         for row, (request, new) in enumerate(self._requests.follow(ctx)):
             if len(new):

@@ -73,14 +73,15 @@ class LookingUp:
 
 
 class Requests(Generic[State]):
-    """What a lookup keeps of each request of a batch, and what each said.
+    """What a lookup keeps of each request of a batch.
 
     A request begins when it is first met and ends when it is released, or when the next batch begins without that:
-    the same slot then holds another one.
+    the same slot then holds another one. What was said is told to `learn` where the next batch begins, each text once:
+    before, a row's draft would depend on the rows decoded beside it.
     """
 
-    def __init__(self, begin: Callable[[], State]) -> None:
-        self._begin = begin
+    def __init__(self, begin: Callable[[], State], learn: Callable[[list[int]], object] | None = None) -> None:
+        self._begin, self._learn = begin, learn
         self._batch: ref[Cache] | None = None  # the target's cache belongs to one batch
         self._states: dict[int, State] = {}
         self._read: dict[int, int] = {}
@@ -89,6 +90,13 @@ class Requests(Generic[State]):
 
     def follow(self, ctx: Context) -> Iterator[tuple[State, Tensor]]:
         """Each row's state, and the committed tokens since it was last asked for, the prompt included."""
+        if self._batch is None or self._batch() is not ctx.cache:
+            self._batch = ref(ctx.cache)
+            self.release(list(self._states))
+            for text in self._ended:
+                if self._learn:
+                    self._learn(text)
+            self._ended.clear()
         for slot, tokens in zip(ctx.slots, ctx.tokens, strict=True):
             if slot not in self._states:
                 self._states[slot], self._read[slot] = self._begin(), 0
@@ -96,19 +104,8 @@ class Requests(Generic[State]):
             self._read[slot] = len(tokens)
             yield self._states[slot], new
 
-    def texts(self, ctx: Context) -> list[list[int]]:
-        """Where a batch begins what was said in earlier ones, each text once; else nothing.
-
-        Not before: a row's draft would depend on the rows decoded beside it.
-        """
-        if self._batch is not None and self._batch() is ctx.cache:
-            return []
-        self._batch = ref(ctx.cache)
-        self.release(list(self._states))
-        ended, self._ended = self._ended, []
-        return ended
-
     def observe(self, step: Step) -> None:
+        """Needed where something is learnt."""
         ctx = step.ctx
         for slot, emitted, before, prompt in zip(
             ctx.slots, step.emitted, ctx.committed, ctx.prompt_lengths, strict=True

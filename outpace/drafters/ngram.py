@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
-from outpace.core.tree import Forest, TokenTree
+from outpace.drafters.lookup import Requests, chain, hung
+from outpace.indexes.branches import Branches
 
 
 class NGram:
@@ -22,28 +21,21 @@ class NGram:
         if longest < 1:
             raise ValueError(f"longest is {longest}; an n-gram has at least one token")
         self._longest, self._clip = longest, clip
-        self._texts: dict[int, _Text] = {}
+        self._requests = Requests(lambda: _Text(longest))
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        found: list[list[int]] = []
-        for row, slot in enumerate(ctx.slots):
-            text = self._texts.get(slot)
-            if text is None:
-                text = self._texts[slot] = _Text(self._longest)
-            text.extend(ctx.tokens[row][len(text.tokens) :].tolist())
-            found.append(text.following(plan.depth[row], self._clip))
-        forest = Forest.chain(tuple(len(each) for each in found))
-        drafted = [token for each in found for token in each]
-        if not drafted:
-            return Draft(TokenTree.roots(ctx.roots))
-        return Draft(TokenTree(torch.cat([ctx.roots, torch.tensor(drafted)]), forest))
+        found: list[Branches] = []
+        for row, (text, new) in enumerate(self._requests.follow(ctx)):
+            text.extend(new.tolist())
+            size, tokens = text.following(plan.depth[row], self._clip)
+            found.append(chain(tokens, size, ctx.sampling[row].stop))
+        return Draft(hung(ctx.roots, found))
 
     def observe(self, step: Step) -> None:
         """Nothing to learn: `propose` reads what was committed."""
 
     def release(self, slots: Sequence[int]) -> None:
-        for slot in slots:
-            self._texts.pop(slot, None)
+        self._requests.release(slots)
 
 
 class _Text:
@@ -63,13 +55,13 @@ class _Text:
                 first.setdefault(tuple(tokens[end - size :]), end)
             tokens.append(token)
 
-    def following(self, most: int, clip: bool) -> list[int]:
-        """Up to `most` tokens that followed the longest known n-gram; all `most` of them unless `clip`."""
+    def following(self, most: int, clip: bool) -> tuple[int, list[int]]:
+        """Size of the longest known n-gram and up to `most` tokens that followed it; all of them unless `clip`."""
         tokens = self.tokens
         if most > 0:
             for size in range(min(self._longest, len(tokens)), 0, -1):
                 start = self._first.get(tuple(tokens[-size:]))
                 # the first occurrence has the longest continuation: if it falls short, every other does
                 if start is not None and (clip or start + most <= len(tokens)):
-                    return tokens[start : start + most]
-        return []
+                    return size, tokens[start : start + most]
+        return 0, []

@@ -35,14 +35,10 @@ class Suffix:
         self.common = SuffixTree(depth, most_tokens)
         self._depth, self._factor, self._offset, self._threshold = depth, factor, offset, threshold
         self._tree, self._at_least = tree, at_least
-        self._requests = Requests(lambda: SuffixTree(depth, most_tokens))
+        self._requests = Requests(lambda: SuffixTree(depth, most_tokens), self._learn)
         self._learnt = 0  # texts so far
 
     def look_up(self, ctx: Context, plan: Plan) -> list[Branches]:
-        for text in self._requests.texts(ctx):
-            self.common.extend(self._learnt, text)
-            self.common.finish(self._learnt)
-            self._learnt += 1
         found: list[Branches] = []
         for row, (own, new) in enumerate(self._requests.follow(ctx)):
             if len(new):
@@ -59,6 +55,11 @@ class Suffix:
 
     def release(self, slots: Sequence[int]) -> None:
         self._requests.release(slots)
+
+    def _learn(self, text: list[int]) -> None:
+        self.common.extend(self._learnt, text)
+        self.common.finish(self._learnt)
+        self._learnt += 1
 
     def _speculate(self, index: SuffixTree, context: Tokens, most: int) -> Branches:
         if most < 1:

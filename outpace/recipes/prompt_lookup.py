@@ -1,7 +1,13 @@
 """Prompt lookup (Saxena 2023): draft what followed the last n-gram the first time it occurred in the text so far.
 
-New here: nothing. Reuses: NGram, Match, Fixed. Exact at any temperature: its tokens carry no claim. As in the author's
-code only a continuation of the full `depth` counts; `clip` also takes shorter ones, as transformers does.
+New here: nothing. Reuses: NGram, Match, Fixed. Exact at any temperature: its tokens carry no claim.
+
+N-grams of `longest` tokens are tried first, then shorter ones; a map from n-grams to where they first ended makes that
+a few steps a token. As in the author's code only a continuation of the full `depth` counts; `clip` also takes shorter
+ones, as transformers does. Where nothing is found a step is plain decoding's. Unlike in the author's code a draft ends
+with a token that ends the text.
+
+Use it where answers copy from their prompts: summaries, questions about a text, edits, later turns of a chat.
 """
 
 from outpace.controllers.fixed import Fixed

@@ -10,7 +10,8 @@ corpus less `bias`, are left to the likeliest tokens of that model in a tree of 
 a tree of the likeliest continuations, by count, 8 nodes a depth.
 
 Use it where the text repeats its prompt or itself, and with a corpus where it repeats that. It costs no model and a few
-microseconds a token; memory grows with the request, by about 120 bytes a token, and a corpus has 50.
+microseconds a token with numba, which the extra `retrieval` brings; memory grows with the request, by about 120 bytes a
+token, and a corpus has 50.
 
 Unlike in the paper the fallback is a model's tree instead of Token Recycling or EAGLE-2.
 """
@@ -45,4 +46,4 @@ def sam_decoding(
         return Parts(target, LookingUp(Automata(index, bias=bias)), Match(), Fixed(alone))
     shape = Shape.branching(widths)
     drafter = LookingUp(Automata(index, shortest=shortest, bias=bias), LM(fallback, sampled=False), shape)
-    return Parts(target, drafter, Match(), Fixed(max(depth, shape.depth)))
+    return Parts(target, drafter, Match(), Fixed(depth))

@@ -12,7 +12,8 @@ tokens at most. With a `fallback` model it is used only where that sum exceeds `
 
 Use it where the same words come again: agents, code that is edited, SQL, many samples of one task. It costs no model,
 and the more alike the requests are, the more it gains from the earlier ones. `max_tree_depth` bounds match and draft
-together, and `most_tokens` the texts that are kept, about 200 bytes a token; the oldest are forgotten first.
+together, and `most_tokens` the texts that are kept, about 200 bytes a token; the oldest are forgotten first. The extra
+`retrieval` brings numba, without which the trees are slow.
 
 Unlike in the paper a text is learnt when its batch has ended, so that no row depends on the rows beside it, and counts
 are divided by the parent's as in the authors' code, not by the sum over the siblings.
@@ -53,5 +54,4 @@ def suffix_decoding(
     )
     if fallback is None:
         return Parts(target, LookingUp(lookup), Match(), Fixed(depth))
-    drafter = LookingUp(lookup, LM(fallback), fallback_depth)
-    return Parts(target, drafter, Rejection(), Fixed(max(depth, fallback_depth)))
+    return Parts(target, LookingUp(lookup, LM(fallback), fallback_depth), Rejection(), Fixed(depth))

@@ -16,6 +16,15 @@ def test_ngram():
     assert translate(json.dumps(config)) == translate(config)
 
 
+def test_suffix():
+    config = {
+        "method": "suffix", "num_speculative_tokens": 16, "suffix_decoding_max_tree_depth": 32,
+        "suffix_decoding_max_spec_factor": 2.0, "suffix_decoding_min_token_prob": 0.2,
+    }  # fmt: skip
+    expected = {"depth": 16, "max_tree_depth": 32, "factor": 2.0, "threshold": 0.2}
+    assert translate(config) == ("suffix-decoding", expected)
+
+
 @pytest.mark.parametrize(
     ("extra", "sampled"),
     [({}, False), ({"draft_sample_method": "greedy"}, False), ({"draft_sample_method": "probabilistic"}, True)],

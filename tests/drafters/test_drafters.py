@@ -11,7 +11,7 @@ import torch
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.context import Context, Sampling
-from outpace.core.contracts import Controller, Drafter, Parts, Plan, Scores, Step, Verifier
+from outpace.core.contracts import Cache, Controller, Drafter, Parts, Plan, Scores, Step, Verifier
 from outpace.core.noise import KeyedNoise
 from outpace.core.tree import Forest
 from outpace.decode import Session
@@ -50,11 +50,10 @@ def plain(**options: Any) -> list[list[int]]:
     return run(Nothing(), Fixed(0), **options)[0]
 
 
-def context(text: Sequence[int]) -> Context:
-    cache = TARGET.open(1, 100)
-    return Context(
-        (torch.tensor(text),), (len(text),), (99,), (0,), cache, (Sampling(),), KeyedNoise([0], [1], [len(text)])
-    )
+def context(text: Sequence[int], cache: Cache | None = None, stop: tuple[int, ...] = ()) -> Context:
+    noise = KeyedNoise([0], [1], [len(text)])
+    cache = cache or TARGET.open(1, 100)
+    return Context((torch.tensor(text),), (len(text),), (99,), (0,), cache, (Sampling(stop=stop),), noise)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
@@ -124,18 +123,33 @@ def naive(text: list[int], longest: int, most: int, clip: bool) -> list[int]:
 @pytest.mark.parametrize("clip", [False, True])
 def test_lookup_equals_a_naive_scan(clip: bool) -> None:
     random = Random(0)
-    for _ in range(5_000):
+    cache = TARGET.open(1, 100)
+    for _ in range(10_000):
         text = [random.randrange(random.choice((2, 3, 8))) for _ in range(random.randrange(1, 30))]
         longest, most = random.randrange(1, 5), random.randrange(1, 6)
         drafter = NGram(longest, clip=clip)
         middle = random.randrange(1, len(text) + 1)
-        drafter.propose(context(text[:middle]), Plan((most,)))  # reads the text in two parts
-        tree = drafter.propose(context(text), Plan((most,))).tree
+        drafter.propose(context(text[:middle], cache), Plan((most,)))  # reads the text in two parts
+        tree = drafter.propose(context(text, cache), Plan((most,))).tree
         assert tree.tokens[1:].tolist() == naive(text, longest, most, clip)
 
 
 def test_lookup_never_matches_the_suffix_to_itself() -> None:
     assert len(NGram(3, clip=True).propose(context([1, 2, 3]), Plan((5,))).tree) == 1
+
+
+def test_lookup_drafts_nothing_behind_the_end_of_a_text() -> None:
+    text = [1, 2, 3, 0, 4, 4, 1, 2]
+    for clip in (False, True):
+        assert NGram(clip=clip).propose(context(text, stop=(0,)), Plan((4,))).tree.tokens.tolist() == [2, 3, 0]
+    # the whole continuation has to be there, also where it is not drafted
+    assert len(NGram().propose(context(text, stop=(0,)), Plan((7,))).tree) == 1
+
+
+def test_lookup_forgets_a_batch_that_was_left_in_the_middle() -> None:
+    lookup = NGram(clip=True)
+    lookup.propose(context([1, 2, 3]), Plan((5,)))
+    assert lookup.propose(context([4, 4]), Plan((5,))).tree.tokens.tolist() == [4, 4]
 
 
 def test_synthetic_acceptance_is_the_wished_rate() -> None:

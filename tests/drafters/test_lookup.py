@@ -99,12 +99,10 @@ class Recording:
     """Keeps what it is shown of each request."""
 
     def __init__(self) -> None:
-        self.requests = Requests[list[int]](list)
         self.said: list[list[int]] = []
-        self.seen: dict[tuple[int, ...], list[int]] = {}
+        self.requests = Requests[list[int]](list, self.said.append)
 
     def look_up(self, ctx: Context, plan: Plan) -> list[Branches]:
-        self.said += self.requests.texts(ctx)
         for row, (state, new) in enumerate(self.requests.follow(ctx)):
             state += new.tolist()
             assert state == ctx.tokens[row].tolist()

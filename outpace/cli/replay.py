@@ -1,0 +1,106 @@
+"""`outpace replay`: what methods that draft from text would have kept of recorded texts, with no model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outpace.cli.failures import Debug, plainly
+from outpace.cli.options import Json
+from outpace.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from outpace.bench.replay import Replayed
+
+METHODS = "prompt-lookup,suffix-decoding,sam-decoding"
+COLUMNS = (
+    "method", "tokens a step", "drafted a step", "of them kept", "steps with a draft", "steps", "ms drafting a step",
+)  # fmt: skip
+
+
+@plainly
+def replay(
+    source: Annotated[
+        list[Path],
+        typer.Option(
+            "--from", help='.jsonl with "prompt" and "text" or their tokens, or what generate --json printed.'
+        ),
+    ],
+    methods: Annotated[str, typer.Option(help="Separated by commas; options as in prompt-lookup:depth=8.")] = METHODS,
+    tokenizer: Annotated[str, typer.Option(help="The model that wrote the texts.")] = "zoo:target",
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="What was asked for, where texts ended before; drafts had that room.")
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """What methods that draft from text would have kept of recorded texts, in seconds and with no model."""
+    for path in source:
+        if not path.is_file():
+            raise ValueError(f"there is no file {path}: give --from .jsonl files or what generate --json printed")
+
+    from outpace.api.settings import end_tokens
+    from outpace.bench import replay as bench
+    from outpace.bench.line_up import find
+    from outpace.bench.methods import parse_methods
+    from outpace.bench.provenance import provenance
+    from outpace.bench.terminal import progress
+    from outpace.models.loading import load_tokenizer
+    from outpace.models.names import resolve
+
+    named = [(method, find(method.name)) for method in parse_methods(methods)]
+    words = load_tokenizer(resolve(tokenizer))
+    vocab = 1 + max(words.get_vocab().values())
+
+    def encode_prompt(text: str) -> list[int]:
+        return words(text, verbose=False)["input_ids"]
+
+    def encode(text: str) -> list[int]:
+        return words(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+    texts = [text for path in source for text in bench.read(path, encode_prompt, encode, vocab)]
+    if not texts:
+        raise ValueError("there are no texts in the files of --from: give others")
+    parts = [bench.build(recipe, dict(method.options), vocab) for method, recipe in named]
+    stop = end_tokens(defaults(resolve(tokenizer)), words)
+    found: list[Replayed] = []
+    with progress(len(named) * len(texts)) as tell:
+        for (method, _), each in zip(named, parts, strict=True):
+
+            def after(label: str = method.label) -> None:
+                tell(label, 1)
+
+            found.append(bench.replay(method.label, each, texts, stop=stop, max_tokens=max_tokens, tell=after))
+    results = [each.figures() for each in found]
+    if json:
+        settings = {"from": [str(path) for path in source], "tokenizer": tokenizer, "texts": len(texts)}
+        print_json({"schema": "outpace-replay/1", "provenance": provenance("cpu"), "settings": settings,
+                    "results": results})  # fmt: skip
+    else:
+        size = sum(len(text.tokens) for text in texts)
+        print_table(COLUMNS, [cells(row) for row in results], f"{len(texts)} texts, {size} tokens")
+
+
+def defaults(name: str) -> Any:
+    """What the checkpoint says about generation; None if nothing."""
+    from transformers import GenerationConfig
+
+    try:
+        return GenerationConfig.from_pretrained(name, local_files_only=True)
+    except OSError:
+        return None
+
+
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    rate = row["acceptance_rate"]
+    return (
+        row["method"],
+        f"{row['mean_acceptance_length']:.2f}",
+        f"{row['drafted_per_step']:.1f}",
+        "-" if rate is None else f"{100 * rate:.0f} %",
+        f"{100 * row['drafting_steps']:.0f} %",
+        str(row["steps"]),
+        f"{row['milliseconds_drafting_per_step']:.3f}",
+    )

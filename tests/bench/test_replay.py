@@ -1,0 +1,130 @@
+"""A text replayed without its model gives the engine's counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outpace.api import generate, load
+from outpace.bench.replay import Text, build, read, replay
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Parts, Target, recipe
+from outpace.drafters.nothing import Nothing
+from outpace.recipes import RecipeError, get
+from outpace.verifiers.match import Match
+
+PROMPTS = (
+    "def read(path):\n    with open(path) as file:\n        return file.read()\n\n\ndef write(path, text):\n",
+    "for name, value in sorted(table.items()):\n    print(name, value)\n" * 3,
+    "class Stack:\n    def push(self, item):\n        self.items.append(item)\n\n    def pop(self):\n",
+    "def read(path):\n    with open(path) as file:\n        return file.read()\n\n\ndef write(path, line):\n",
+)
+METHODS: list[tuple[str, dict[str, Any], float]] = [
+    ("prompt-lookup", {}, 0.0),
+    ("prompt-lookup", {"clip": True, "depth": 4}, 1.0),
+    ("suffix-decoding", {}, 1.0),
+    ("suffix-decoding", {"tree": True, "offset": 3.0}, 0.0),
+    ("sam-decoding", {}, 0.0),
+    ("sam-decoding", {}, 1.0),
+    ("autoregressive", {}, 0.0),
+]
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return load("zoo:target", dtype="float32")
+
+
+@pytest.mark.parametrize(("name", "options", "temperature"), METHODS)
+def test_counts_are_those_of_the_engine(target: Any, name: str, options: dict[str, Any], temperature: float) -> None:
+    ask = {"max_tokens": 40, "temperature": temperature, "seed": 3, "batch": 1}
+    live = generate(target, list(PROMPTS), name, **ask, **options)
+    texts = [
+        Text(target.tokenizer(prompt)["input_ids"], result.tokens) for prompt, result in zip(PROMPTS, live, strict=True)
+    ]
+    stop = (target.tokenizer.eos_token_id,)
+    found = replay(name, build(get(name), options, target.target.vocab), texts, stop=stop, max_tokens=40)
+    for counts, result in zip(found.each, live, strict=True):
+        told = result.statistics
+        assert (counts.row_steps, counts.drafted, counts.accepted, counts.emitted) == (
+            told.num_steps, told.num_draft_tokens, told.num_accepted_draft_tokens, told.num_tokens,
+        )  # fmt: skip
+    figures = found.figures()
+    assert figures["mean_acceptance_length"] == sum(len(t.tokens) for t in texts) / figures["steps"]
+    if name == "autoregressive":
+        assert figures["mean_acceptance_length"] == 1 and figures["acceptance_rate"] is None
+    elif temperature == 0:
+        assert figures["accepted"] > 0
+
+
+def test_what_was_said_serves_the_texts_that_follow() -> None:
+    text = Text([1], list(range(10, 60)))
+    found = replay("suffix-decoding", build(get("suffix-decoding"), {}, 100), [text, text])
+    first, second = (counts.mean_acceptance_length for counts in found.each)
+    assert first == 1 and second > 5
+
+
+def test_methods_with_a_model_are_refused() -> None:
+    for name in ("speculative-sampling", "mcsd", "tli", "specinfer"):
+        with pytest.raises(RecipeError, match=f"{name} drafts or learns with a model"):
+            build(get(name), {}, 100)
+    with pytest.raises(RecipeError, match="sam-decoding drafts or learns with a model"):
+        build(get("sam-decoding"), {"fallback": "zoo:draft"}, 100)
+
+
+def test_a_drafter_that_looks_at_scores_is_refused_when_it_does() -> None:
+    class Looking(Nothing):
+        def observe(self, step: Any) -> None:
+            if step.scores.logits is not None:
+                step.scores.logits.topk(8)
+
+    @recipe(paper="", family="training-free")
+    def looking(target: Target) -> Parts:
+        return Parts(target, Looking(), Match(), Fixed(1))
+
+    with pytest.raises(RecipeError, match="learns with a model"):
+        replay("looking", build(looking, {}, 9), [Text([1, 2], [3, 4])])
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def texts(folder: Path, rows: Sequence[Any], name: str = "past.jsonl") -> Path:
+    path = folder / name
+    whole = json.dumps({"results": rows}) if path.suffix == ".json" else "\n".join(map(json.dumps, rows)) + "\n\n"
+    path.write_text(whole)
+    return path
+
+
+def test_texts_come_in_words_or_numbers(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "ab", "text": "cd"},
+        {"prompt": [1, 2], "tokens": [3], "text": "not this"},
+        {"prompt_token_ids": [1], "prompt": "nor this", "token_ids": [2, 3]},
+        {"prompt": "a", "text": ""},
+    ]
+    expected = [Text([97, 98], [99, 100]), Text([1, 2], [3]), Text([1], [2, 3])]
+    for name in ("past.jsonl", "past.json"):
+        assert read(texts(tmp_path, rows, name), encode, encode, 200) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"text": "a"}, 'has no "prompt"'),
+        ({"prompt": "a"}, 'has no "text"'),
+        ({"prompt": "a", "tokens": [5, 300]}, "beyond the tokenizer's 200"),
+        ("a", 'has no "prompt"'),
+    ],
+)
+def test_what_cannot_be_read_is_told(tmp_path: Path, row: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read(texts(tmp_path, [row]), encode, encode, 200)
+    (tmp_path / "bad.jsonl").write_text("no")
+    with pytest.raises(ValueError, match="neither lines of JSON"):
+        read(tmp_path / "bad.jsonl", encode, encode, 200)
