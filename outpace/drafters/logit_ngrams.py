@@ -6,6 +6,7 @@ Letters: F nodes that get children, K tokens known after each.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -49,6 +50,7 @@ class LogitNGram:
         self, vocab: int, *, longest: int = 4, width: int = 10, room: int = 1 << 18, prompt: bool = False
     ) -> None:
         self.want = Want(prompt_logits=prompt)
+        self._device = torch.device("cpu")  # where the target's laws are, so where q is compared with them
         self.table = LogitNGrams(longest, min(width, vocab), room)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -76,7 +78,12 @@ class LogitNGram:
                 over, rank = above[parent], ranks[parent]
                 ranks[parent] = rank + 1
                 frontier.append(_Node(node, below[over.children[rank]], [*over.text[1:], token]))
-        return Draft(grower.tree())
+        tree = grower.tree()
+        claim = tree.claim
+        if isinstance(claim, Drawn) and claim.ids is not None and claim.q.device != self._device:
+            claim = replace(claim, q=claim.q.to(self._device), ids=claim.ids.to(self._device))
+            tree = replace(tree, claim=claim)
+        return Draft(tree)
 
     def _last(self, tokens: Tensor) -> list[int]:
         found = tokens[-self.table.longest :].tolist()
@@ -114,6 +121,7 @@ class LogitNGram:
         if step.scores.logits is None:
             return
         table, tree = self.table, step.draft.tree
+        self._device = step.scores.logits.device
         if len(table) == table.room:
             table.clear()
         paths = [tree.forest.path(leaf) for leaf in step.kept]
