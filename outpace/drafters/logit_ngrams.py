@@ -6,9 +6,11 @@ Letters: F nodes that get children, K tokens known after each.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
@@ -27,12 +29,11 @@ class _Node(NamedTuple):
 
 
 class _Parent(NamedTuple):
-    """A node that gets children, and what is known after it."""
+    """A node that gets children, and where the table has what follows it."""
 
     node: int
     count: int
-    ids: list[int]  # (K,) likeliest first
-    means: list[float]  # (K,)
+    place: int
 
 
 class LogitNGram:
@@ -49,21 +50,23 @@ class LogitNGram:
         self, vocab: int, *, longest: int = 4, width: int = 10, room: int = 1 << 18, prompt: bool = False
     ) -> None:
         self.want = Want(prompt_logits=prompt)
+        self._device = torch.device("cpu")  # where the target's laws are, so where q is compared with them
         self.table = LogitNGrams(longest, min(width, vocab), room)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         assert plan.shape is not None, "this drafter fills a template"
-        grower, below, longest = Grower(ctx.roots), plan.shape.children, self.table.longest
-        frontier = [_Node(row, below[0], tokens[-longest:].tolist()) for row, tokens in enumerate(ctx.tokens)]
+        grower, below, table = Grower(ctx.roots), plan.shape.children, self.table
+        frontier = [_Node(row, below[0], self._last(tokens)) for row, tokens in enumerate(ctx.tokens)]
         for level in range(max(plan.depth)):
-            parents: list[_Parent] = []
-            above: dict[int, _Node] = {}
-            for each in frontier:
-                if each.children and plan.depth[grower.rows[each.node]] > level:
-                    length, ids, means = self.table.lookup(each.text)
-                    if length:
-                        above[each.node] = each
-                        parents.append(_Parent(each.node, min(len(each.children), len(ids)), ids, means))
+            live = [each for each in frontier if each.children and plan.depth[grower.rows[each.node]] > level]
+            places = table.rows([each.text for each in live])
+            sizes = (table.tokens[places] >= 0).sum(1).tolist()
+            above = {each.node: each for each, place in zip(live, places, strict=True) if place >= 0}
+            parents = [
+                _Parent(each.node, min(len(each.children), size), place)
+                for each, size, place in zip(live, sizes, places.tolist(), strict=True)
+                if place >= 0
+            ]
             if not parents:
                 break
             first = len(grower)
@@ -74,8 +77,17 @@ class LogitNGram:
                 parent = grower.parents[node]
                 over, rank = above[parent], ranks[parent]
                 ranks[parent] = rank + 1
-                frontier.append(_Node(node, below[over.children[rank]], [*over.text, token][-longest:]))
-        return Draft(grower.tree())
+                frontier.append(_Node(node, below[over.children[rank]], [*over.text[1:], token]))
+        tree = grower.tree()
+        claim = tree.claim
+        if isinstance(claim, Drawn) and claim.ids is not None and claim.q.device != self._device:
+            claim = replace(claim, q=claim.q.to(self._device), ids=claim.ids.to(self._device))
+            tree = replace(tree, claim=claim)
+        return Draft(tree)
+
+    def _last(self, tokens: Tensor) -> list[int]:
+        found = tokens[-self.table.longest :].tolist()
+        return [-1] * (self.table.longest - len(found)) + found
 
     def _extend(self, grower: Grower, parents: list[_Parent], ctx: Context) -> list[int]:
         """Add the children of these nodes: drawn in the rows that sample, the likeliest in the others; their tokens."""
@@ -86,25 +98,30 @@ class LogitNGram:
             self.draw(grower, drawn, ctx)
             tokens += grower.newest.tolist()
         if chosen:
-            nodes = [each.node for each in chosen for _ in range(each.count)]
-            likeliest = [token for each in chosen for token in each.ids[: each.count]]
-            grower.add_chosen(nodes, torch.tensor(likeliest))
-            tokens += likeliest
+            self.choose(grower, chosen)
+            tokens += grower.newest.tolist()
         return tokens
 
     def draw(self, grower: Grower, parents: list[_Parent], ctx: Context) -> None:
         """Draw children of these nodes from what is known after them."""
-        most = self.table.width
-        ids = torch.tensor([each.ids + [0] * (most - len(each.ids)) for each in parents])
+        places = [each.place for each in parents]
+        ids = torch.from_numpy(self.table.tokens[places]).long().clamp_(min=0)
         # float64: these laws are narrow, so it costs nothing, and they sum to 1 the more nearly
-        means = torch.tensor([each.means + [0.0] * (most - len(each.ids)) for each in parents], dtype=torch.float64)
-        q = warp(means.log(), [ctx.sampling[grower.rows[each.node]] for each in parents])
+        means = torch.from_numpy(self.table.means[places]).double()
+        q = warp(means.log_(), [ctx.sampling[grower.rows[each.node]] for each in parents])
         grower.add_drawn([each.node for each in parents], q, [each.count for each in parents], ctx.noise, ids)
+
+    def choose(self, grower: Grower, parents: list[_Parent]) -> None:
+        """Give these nodes the likeliest children."""
+        likeliest = self.table.tokens[[each.place for each in parents]].tolist()
+        tokens = [token for each, known in zip(parents, likeliest, strict=True) for token in known[: each.count]]
+        grower.add_chosen([each.node for each in parents for _ in range(each.count)], torch.tensor(tokens))
 
     def observe(self, step: Step) -> None:
         if step.scores.logits is None:
             return
         table, tree = self.table, step.draft.tree
+        self._device = step.scores.logits.device
         if len(table) == table.room:
             table.clear()
         paths = [tree.forest.path(leaf) for leaf in step.kept]

@@ -117,6 +117,14 @@ class LogitNGrams:
         size = ids.index(FREE) if FREE in ids else len(ids)
         return length, ids[:size], self.means[row, :size].tolist()
 
+    def rows(self, texts: Sequence[Sequence[int]]) -> Ints:
+        """Where `tokens` and `means` hold what follows each of these texts, all (M,) of `longest` tokens, those that
+        are missing in front being -1; -1 where nothing is known."""
+        found = np.full(len(texts), FREE, np.int32)
+        if len(texts):
+            _rows(*self.map, np.array(texts, np.int32), self.room, found)
+        return found
+
 
 @loop
 def _longest(keys: Longs, values: Ints, tokens: Ints, room: int):  # -> (int, int)
@@ -130,6 +138,19 @@ def _longest(keys: Longs, values: Ints, tokens: Ints, room: int):  # -> (int, in
             break
         length, row, above = back, below, below
     return length, row
+
+
+@loop
+def _rows(keys: Longs, values: Ints, texts: Ints, room: int, found: Ints) -> None:
+    last = texts.shape[1] - 1
+    for index in range(len(found)):
+        above = room + texts[index, last]
+        for back in range(1, last + 1):
+            token = texts[index, last - back]
+            below = find(keys, values, (above << 32) | token) if token >= 0 else -1
+            if below < 0:
+                break
+            found[index], above = below, below
 
 
 @loop

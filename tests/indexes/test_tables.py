@@ -203,12 +203,14 @@ def test_ngrams_have_the_mean_of_what_was_observed(loops: str) -> None:
                 n, found, means = table.lookup(query)
                 expected = plain.lookup(query)
                 assert (n, found) == expected[:2] and means == pytest.approx(expected[2], rel=1e-6)
+                (place,) = table.rows([([-1] * longest + query)[-longest:]])
+                assert table.tokens[place, : len(found)].tolist() == found if n else place == -1
         assert len(table) == len(plain.rows) <= room
         assert table.nbytes == sum(
             array.nbytes for array in [table.tokens, table.means, table.visits, *table.map, table.known]
         )
         table.clear()
-        assert len(table) == 0 and table.lookup([1, 2, 3]) == (0, [], [])
+        assert len(table) == 0 and table.lookup([1, 2, 3]) == (0, [], []) and not len(table.rows([]))
 
 
 def test_observations_that_do_not_fit_are_refused() -> None:

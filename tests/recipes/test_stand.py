@@ -68,8 +68,7 @@ class Chosen(LogitNGram):
     """The likeliest tokens without a claim, at any temperature."""
 
     def draw(self, grower: Grower, parents: Any, ctx: Context) -> None:
-        pairs = [(each.node, token) for each in parents for token in each.ids[: each.count]]
-        grower.add_chosen([node for node, _ in pairs], torch.tensor([token for _, token in pairs]))
+        self.choose(grower, parents)
 
 
 @pytest.mark.parametrize("levels", [(1, 1), (2,)])
