@@ -54,7 +54,13 @@ class Table:
             cache.keep(slot, prompt.tokens[:-1].tolist(), self)
         forest = Forest.chain(tuple(len(prompt.tokens) - 2 for prompt in prompts))
         tokens = [prompt.tokens[:1] for prompt in prompts] + [prompt.tokens[1:-1] for prompt in prompts]
-        return TokenTree(torch.cat(tokens), forest), Scores(0, None)
+        hidden: dict[int, Tensor] = {}
+        if -1 in want.hidden:
+            texts = [
+                prompts[row].tokens[: depth + 1].tolist() for row, depth in zip(forest.rows, forest.depths, strict=True)
+            ]
+            hidden[-1] = self.logits[[self.state(text) for text in texts]]
+        return TokenTree(torch.cat(tokens), forest), Scores(0, None, hidden)
 
     def score(
         self,
@@ -67,7 +73,8 @@ class Table:
     ) -> Scores:
         assert isinstance(cache, TableCache)
         first = cache.extend(tree, slots, gap, self)
-        return Scores(first, self.logits[cache.states[first:]])
+        logits = self.logits[cache.states[first:]]
+        return Scores(first, logits, {-1: logits} if -1 in want.hidden else {})  # a table's head changes nothing
 
 
 class TableCache:
