@@ -5,7 +5,7 @@ Letters: D hidden size, L tokens after a state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -31,10 +31,8 @@ DIMS = 64
 Ints = NDArray[np.int32]
 
 
-def indexed(
-    target: Target, texts: Iterable[Tokens], *, dims: int = DIMS, tell: Callable[[int], None] | None = None
-) -> DenseIndex:
-    """Read texts with the target: each state, and the tokens that followed it. `tell` hears how many were read."""
+def indexed(target: Target, texts: Iterable[Tokens], *, dims: int = DIMS) -> DenseIndex:
+    """Read texts with the target: each state, and the tokens that followed it."""
     states, values = list[NDArray[np.float32]](), list[Ints]()
     for text in texts:
         for start in range(0, len(text), PIECE):
@@ -42,8 +40,6 @@ def indexed(
             if len(piece) > 1:
                 states.append(_states(target, piece))
                 values.append(_following(piece.numpy()))
-            if tell:
-                tell(len(piece))
     if sum(map(len, states)) < 2:
         raise ValueError("there are fewer than two states to index: give longer texts")
     keys = np.concatenate(states)
