@@ -63,8 +63,9 @@ class Session:
 
     def steps(self) -> Iterator[Step]:
         """Read the prompts, then run the recipe's schedule to the end."""
-        threads = getattr(self.parts.target, "host_threads", None)  # of torch, where forwards have threads of their own
-        return self._steps() if threads is None else on_threads(threads, self._steps())
+        steps = self._steps()
+        around = getattr(self.parts.target, "around", None)  # a target may say what steps are made in
+        return around(steps) if around else steps
 
     @torch.inference_mode()  # on while a step is made, off between two of them: a `with` would stay on there
     def _steps(self) -> Iterator[Step]:
@@ -152,17 +153,3 @@ class Session:
         verdict = Verdict(leaf, [int(prompt[-1]) for prompt in prompts])
         emitted = tuple(prompt[1:].tolist() for prompt in prompts)
         yield self._tell(Step(ctx, Draft(tree), scores, verdict, leaf, emitted, self._seconds), ())
-
-
-def on_threads(count: int, steps: Iterator[Step]) -> Iterator[Step]:
-    """The same steps, each made with so many threads of torch."""
-    while True:
-        before = torch.get_num_threads()
-        torch.set_num_threads(count)
-        try:
-            step = next(steps, None)
-        finally:
-            torch.set_num_threads(before)
-        if step is None:
-            return
-        yield step

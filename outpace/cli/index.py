@@ -24,7 +24,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 FROM_TEXT = ("suffix-array", "suffix-automaton", "suffix-tree", "trigrams")
-FROM_A_MODEL = ("adjacency", "logit-ngrams", "dense")  # logits or hidden states, which no text has
+FROM_STATES = "dense"  # hidden states of texts that a model reads
+FROM_A_MODEL = ("adjacency", "logit-ngrams")  # logits, which no text has
 Texts = Iterator[list[int]]
 
 
@@ -35,7 +36,7 @@ def build(
         list[Path], typer.Option("--from", help="A text, a folder of texts, or .jsonl; may be repeated.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
-    kind: Annotated[str, typer.Option(help=f"{', '.join(FROM_TEXT[:-1])} or {FROM_TEXT[-1]}.")] = "suffix-array",
+    kind: Annotated[str, typer.Option(help=f"{', '.join(FROM_TEXT)} or {FROM_STATES}.")] = "suffix-array",
     tokenizer: Annotated[str, typer.Option(help="The model that will use it.")] = "zoo:target",
     most_tokens: Annotated[
         int, typer.Option(min=1, help="Of a suffix-tree: it keeps the newest documents with so many tokens.")
@@ -46,8 +47,8 @@ def build(
     """Index texts, or what was generated before: JSON lines with "text", or with token ids as "tokens"."""
     if kind in FROM_A_MODEL:
         raise ValueError(f"{kind} learns from a model while it decodes, not from text: use {', '.join(FROM_TEXT)}")
-    if kind not in FROM_TEXT:
-        raise ValueError(f"there is no kind {kind}: use {', '.join(FROM_TEXT)}")
+    if kind not in (*FROM_TEXT, FROM_STATES):
+        raise ValueError(f"there is no kind {kind}: use {', '.join(FROM_TEXT)} or {FROM_STATES}")
     if not out.absolute().parent.is_dir():
         raise ValueError(f"there is no folder {out.absolute().parent}: make it first")
 
@@ -73,7 +74,10 @@ def build(
         def sorting(_: int) -> None:
             tell("sorting", 0)
 
-        index = make(kind, texts, out.absolute().parent, most_tokens, sorting)
+        if kind == FROM_STATES:
+            index = read(tokenizer, texts)
+        else:
+            index = make(kind, texts, out.absolute().parent, most_tokens, sorting)
         tell("writing", 0)
         store.save(index, out, store.fingerprint(vocabulary))
     if json:
@@ -103,6 +107,15 @@ def make(kind: str, texts: Texts, scratch: Path, most_tokens: int, sorting: Call
         tree.extend(number, text)
         tree.finish(number)
     return tree
+
+
+def read(model: str, texts: Texts) -> Index:
+    """An index of this model's states while it reads these documents."""
+    from outpace.drafters.dense import indexed
+    from outpace.models.hf import load
+    from outpace.models.names import resolve
+
+    return indexed(load(resolve(model))[0], texts)
 
 
 def sentence(index: Index) -> str:

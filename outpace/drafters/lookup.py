@@ -10,13 +10,12 @@ from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 from weakref import ref
 
-import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Cache, Draft, Drafter, Plan, Shape, Step, Want
-from outpace.core.tree import Forest, TokenTree
+from outpace.drafters.branches import hung
 from outpace.drafters.together import merged
 from outpace.indexes.branches import NOTHING, Branches
 
@@ -118,18 +117,6 @@ class Requests(Generic[State]):
             self._states.pop(slot, None)
             if said := self._said.pop(slot, None):
                 self._ended.append(said)
-
-
-def hung(roots: Tensor, found: Sequence[Branches]) -> TokenTree:  # (B,) int64 on the host, B
-    """Each row's branches below its root, without a claim: nothing was drawn."""
-    parents, tokens = [-1] * len(found), list[int]()
-    for row, branches in enumerate(found):
-        first = len(parents)
-        parents += [first + parent if parent >= 0 else row for parent in branches.parents]
-        tokens += branches.tokens
-    if not tokens:
-        return TokenTree.roots(roots)
-    return TokenTree(torch.cat([roots, torch.tensor(tokens)]), Forest.of(parents, len(found)))
 
 
 def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> Branches:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
-from outpace.drafters.lookup import Requests, chain, hung
+from outpace.drafters.branches import hung
+from outpace.drafters.lookup import Requests, chain
 from outpace.indexes.branches import Branches
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
-from outpace.drafters.branches import planted
+from outpace.drafters.branches import hung
 from outpace.drafters.past import Past
 from outpace.indexes.branches import NOTHING
 
@@ -33,7 +33,7 @@ class Retrieval:
             else NOTHING
             for tokens, depth in zip(ctx.tokens, plan.depth, strict=True)
         ]
-        return planted(ctx, found)
+        return Draft(hung(ctx.roots, found))
 
     def observe(self, step: Step) -> None:
         self._past.observe(step)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from outpace.core.claim import Claim
 from outpace.core.contracts import Cache, Context, Draft, Plan, Step, Want
-from outpace.drafters.branches import planted
+from outpace.drafters.branches import hung
 from outpace.indexes import store
 from outpace.indexes.branches import NOTHING, Branches
 from outpace.indexes.trigram_search import search
@@ -66,7 +66,7 @@ class Trigrams:
             for own in self._waiting:
                 self._table.add(own, CAP)
             self._waiting = []
-        return planted(ctx, [self._found(ctx, row, depth) for row, depth in enumerate(plan.depth)])
+        return Draft(hung(ctx.roots, [self._found(ctx, row, depth) for row, depth in enumerate(plan.depth)]))
 
     def _found(self, ctx: Context, row: int, depth: int) -> Branches:
         if depth == 0:

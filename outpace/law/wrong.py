@@ -163,7 +163,7 @@ def variants(target: Table, draft: Table, foreign: Foreign) -> list[Wrong]:
     other = Table(target.vocab, seed=3, order=1)
     twofold = Foreign(foreign.model, Vocabulary.longest_match((b"b", b"a", b"b", b"a")), foreign.ours)
 
-    found = retrieved(target.vocab)
+    found = retrieved(target)
 
     def wide(kind: type[Honest], **options: bool) -> Honest:
         return kind(draft, width=2, **options)

@@ -9,7 +9,7 @@ Letters: B rows, N nodes of all trees, V vocabulary, D hidden size, T tokens.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Want
+from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Step, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.compiled import Compiled, Tell, compiled
 from outpace.models.forward import Forward
@@ -28,6 +28,7 @@ from outpace.models.loading import load_checkpoint
 from outpace.models.reading import RowReading
 from outpace.models.refusals import reads_places, refuse
 from outpace.models.replayed import Replayed
+from outpace.models.threads import on_threads
 
 CHUNK = 512  # most tokens of a prompt read in one forward
 
@@ -103,11 +104,10 @@ class HFTarget:
         """What runs the forwards when they are compiled."""
         return None if isinstance(self.reader, Forward) else self.reader
 
-    @property
-    def host_threads(self) -> int | None:
-        """How many threads torch should have while a session runs; None: as many as it has."""
-        # idle threads of torch spin for a while, on the cores that the compiled forwards' own threads need
-        return 1 if isinstance(self.reader, Compiled) else None
+    def around(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """A session's steps as they should be made: beside compiled forwards with one thread of torch."""
+        # idle threads of torch spin for a while, on the cores that the forwards' own threads need
+        return on_threads(1, steps) if isinstance(self.reader, Compiled) else steps
 
     def open(self, slots: int, capacity: int) -> SlotCache:
         """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""

@@ -55,12 +55,12 @@ class Table:
         forest = Forest.chain(tuple(len(prompt.tokens) - 2 for prompt in prompts))
         tokens = [prompt.tokens[:1] for prompt in prompts] + [prompt.tokens[1:-1] for prompt in prompts]
         tree = TokenTree(torch.cat(tokens), forest)
-        if not want.prompt_logits:
-            return tree, Scores(0, None)
         states: list[int] = []
-        for token, parent in zip(tree.tokens.tolist(), forest.parents, strict=True):
-            states.append(self._after(states[parent] if parent >= 0 else 0, token))
-        return tree, Scores(0, self.logits[states])
+        if want.prompt_logits or -1 in want.hidden:
+            for token, parent in zip(tree.tokens.tolist(), forest.parents, strict=True):
+                states.append(self._after(states[parent] if parent >= 0 else 0, token))
+        logits = self.logits[states] if want.prompt_logits else None
+        return tree, Scores(0, logits, {-1: self.logits[states]} if -1 in want.hidden else {})
 
     def score(
         self,
@@ -73,7 +73,8 @@ class Table:
     ) -> Scores:
         assert isinstance(cache, TableCache)
         first = cache.extend(tree, slots, gap, self)
-        return Scores(first, self.logits[cache.states[first:]])
+        logits = self.logits[cache.states[first:]]
+        return Scores(first, logits, {-1: logits} if -1 in want.hidden else {})  # a table's head changes nothing
 
 
 class TableCache:

@@ -8,6 +8,7 @@ import pytest
 
 from outpace.cli.index import size
 from outpace.indexes import store
+from outpace.indexes.dense import DenseIndex
 from outpace.indexes.static_automaton import Pointer, StaticAutomaton
 from outpace.indexes.suffix_array import SuffixArray
 from outpace.indexes.suffix_tree import SuffixTree
@@ -34,6 +35,14 @@ def texts(tmp_path):
     (tmp_path / "past.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
     (tmp_path / "results.json").write_text(json.dumps({"results": [{"text": "x", "tokens": [5, 6, 9]}]}))
     return ("--from", "texts", "--from", "past.jsonl", "--from", "results.json")
+
+
+def test_states_are_read_by_the_model(outpace_, tiny, texts, words):
+    result = outpace_("index", "build", *texts, "--kind", "dense", "--tokenizer", tiny.target, "-o", "my.index")
+    assert result.exit_code == 0, result.output
+    index = store.load(DenseIndex, "my.index", store.fingerprint(words.get_vocab()))
+    assert result.stdout.startswith("my.index: dense, ") and len(index.mean) == 32
+    assert [5, 6, 7, 8][1:] in index.values[:, :3].tolist()
 
 
 def test_every_kind_is_built_from_every_source(outpace_, tiny, texts, words):

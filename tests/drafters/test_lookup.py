@@ -13,8 +13,9 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.context import Context, Sampling
 from outpace.core.contracts import Parts, Plan, Shape, Step
 from outpace.decode import Session
+from outpace.drafters.branches import hung
 from outpace.drafters.lm import LM
-from outpace.drafters.lookup import LookingUp, Requests, chain, hung, within
+from outpace.drafters.lookup import LookingUp, Requests, chain, within
 from outpace.indexes.branches import NOTHING, Branches
 from outpace.law.proofs import Models, ragged, tables, transformers_models
 from outpace.law.prove import BOUND, enumerate_laws, largest_error
