@@ -11,7 +11,7 @@ import torch
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.context import Sampling
-from outpace.core.contracts import Parts
+from outpace.core.contracts import NOTHING, Parts
 from outpace.drafters.grow import grow
 from outpace.drafters.translate import Recut, Text, Translated
 from outpace.law.texts import texts
@@ -112,7 +112,7 @@ def test_a_text_of_which_nothing_can_be_read_still_has_a_token() -> None:
 class Short(Table):
     """Reads so many tokens and no more."""
 
-    def score(self, tree: Any, slots: Any, cache: Any, want: Any = None, *, gap: Any = None) -> Any:
+    def score(self, tree: Any, slots: Any, cache: Any, want: Any = NOTHING, *, gap: Any = None) -> Any:
         gaps = gap or [()] * len(slots)
         for slot, nodes, missing in zip(slots, tree.forest.nodes, gaps, strict=True):
             deepest = max(tree.forest.depths[node] for node in nodes)
