@@ -104,9 +104,10 @@ def test_it_ends_when_it_is_closed_even_while_it_works(start: Start, monkeypatch
 
 
 PROGRAM = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from outpace.bench.worker import Worker
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests in the background ignores it
 one = Worker(sys.executable, Path(sys.argv[1]), {}, os.environ)
 try:
     print(one.ready()["pid"], flush=True)
