@@ -158,6 +158,16 @@ def test_rows_share_forwards_and_chains_alone_are_cut():
     assert torch.equal(torch.cat([p.tokens for group in groups[:3] for p in group if p.slot == 0]), torch.arange(300))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["qwen2", "qwen3", "qwen3_moe", "mixtral", "phi3", "olmo2", "smollm3", "granite", "cohere2", "gpt_neox", "opt"]
+    + ["gemma4_text", "stablelm"],
+)
+def test_architectures_that_the_documentation_names_compile(name, tiny):
+    """Each is compared with the model as it is before it is used."""
+    assert HFTarget(tiny(name).float(), compile=True).compiled
+
+
 def test_attention_sinks(pair, monkeypatch):
     same(pair("gpt_oss"), SLOTS, (13, 3, 21), ROWS[1:3], monkeypatch)
 
