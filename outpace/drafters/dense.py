@@ -63,8 +63,7 @@ def opened(path: str | None, vocab: int) -> DenseIndex | None:
     if path is None:
         return None
     found = store.load(DenseIndex, path, mapped=True)
-    if found.values.max(initial=-1) >= vocab:
-        raise ValueError(f"{path} was made for another tokenizer: build it again with the --tokenizer of your model")
+    store.fits(path, vocab, found.values)
     return found
 
 

@@ -23,8 +23,7 @@ def corpus(path: str | None, vocab: int) -> SuffixArray | None:
     if path is None:
         return None
     found = store.load(SuffixArray, path, mapped=True)
-    if found.text.max(initial=-1) >= vocab:
-        raise ValueError(f"{path} was made for another tokenizer: build it again with the --tokenizer of your model")
+    store.fits(path, vocab, found.text)
     return found
 
 

@@ -22,9 +22,7 @@ def table(path: str | None, vocab: int) -> TrigramTable:
     if path is None:
         return TrigramTable(room=SHARED)
     found = store.load(TrigramTable, path)
-    second = found.pairs & 0xFFFFFFFF
-    if max(found.tokens.max(initial=-1), second.max(initial=-1)) >= vocab:
-        raise ValueError(f"{path} was made for another tokenizer: build it again with the --tokenizer of your model")
+    store.fits(path, vocab, found.tokens, found.pairs & 0xFFFFFFFF)
     return found
 
 

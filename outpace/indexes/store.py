@@ -100,6 +100,17 @@ def header(path: str | Path) -> dict[str, Any]:
     return found
 
 
+def fits(path: str | Path, vocab: int, *tokens: NDArray[Any]) -> None:
+    """Raise ValueError if an index holds tokens that a model of `vocab` tokens does not know."""
+    if max((int(each.max(initial=-1)) for each in tokens), default=-1) >= vocab:
+        raise foreign(path)
+
+
+def foreign(path: str | Path) -> ValueError:
+    """An index was made for another tokenizer."""
+    return ValueError(f"{path} was made for another tokenizer: build it again with the --tokenizer of your model")
+
+
 def load(kind: type[Kind], path: str | Path, tokenizer: str = "", *, mapped: bool = False) -> Kind:
     """Read an index of this class; ValueError if the file is cut off, of another kind, or for another tokenizer.
 
@@ -109,7 +120,7 @@ def load(kind: type[Kind], path: str | Path, tokenizer: str = "", *, mapped: boo
     if found["kind"] != kind.kind:
         raise ValueError(f"{path} holds a {found['kind']} index: build one with --kind {kind.kind}")
     if tokenizer and found["tokenizer"] not in ("", tokenizer):
-        raise ValueError(f"{path} was made for another tokenizer: build it again with the --tokenizer of your model")
+        raise foreign(path)
     arrays: dict[str, NDArray[Any]] = {}
     try:
         for name, each in found["arrays"].items():

@@ -40,8 +40,8 @@ def sam_decoding(
     widths: tuple[int, ...] = (4, 2, 2),
 ) -> Parts:
     index = None if corpus is None else store.load(StaticAutomaton, corpus, mapped=True)
-    if index is not None and len(index.text) and int(index.text.max()) >= target.vocab:
-        raise ValueError(f"{corpus} was made for another tokenizer: build it again with the --tokenizer of your model")
+    if corpus is not None and index is not None:
+        store.fits(corpus, target.vocab, index.text)
     if fallback is None:
         return Parts(target, LookingUp(Automata(index, bias=bias)), Match(), Fixed(alone))
     shape = Shape.branching(widths)
