@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
-from weakref import WeakKeyDictionary
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -92,7 +92,6 @@ class Compiled:
         tell(STAGES[2])
         self.model = build(model, forward.model.dtype)
         self._planes = self._stored_as(forward.planes)
-        self._requests: WeakKeyDictionary[PagedCache, Request] = WeakKeyDictionary()
         tell(STAGES[3])
         self._warm_up()
         self.seconds = perf_counter() - began  # until it runs; the comparison with the model as it is left out
@@ -135,9 +134,9 @@ class Compiled:
         return Found(torch.cat([scores for scores in found if scores is not None]) if logits else None)
 
     def _request_of(self, cache: PagedCache) -> Request:
-        request = self._requests.get(cache)
+        request = cache.request
         if request is None or request.storages is not cache.storages:  # a large draft makes a cache move
-            request = self._requests[cache] = Request(self.model, cache, self._graph, self._rotations)
+            request = cache.request = Request(self.model, cache, self._graph, self._rotations)
         return request
 
     def _read_aside(
@@ -153,13 +152,13 @@ class Compiled:
         at = 0
         for index, row in enumerate(rows):
             cache.write(row.slot, row.start, aside.views(index, row.start, row.end))
-            cache.tokens[row.slot, row.start : row.end] = tokens[at : at + row.end - row.start]
+            cache.tokens[row.slot, row.start : row.end] = tokens[at : at + row.end - row.start].numpy()
             at += row.end - row.start
         return found
 
 
 def _chain(cache: PagedCache, size: int) -> Part:
-    return Part(0, 0, torch.zeros(size, dtype=torch.int64), cache.count[:size], None, size)
+    return Part(0, 0, numpy.zeros(size, numpy.int64), cache.places[:size], None, size)
 
 
 def grouped(parts: list[Part]) -> list[list[Part]]:

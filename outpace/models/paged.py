@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy
 import torch
@@ -22,7 +23,8 @@ class PagedCache(SlotCache):
     """A `SlotCache` whose storages are (P, S, C, H, BLOCK, D); it knows the tokens read as well."""
 
     def __init__(self, planes: Planes, slots: int, capacity: int) -> None:
-        self.tokens = torch.zeros(slots, 0, dtype=torch.int64)  # (S, T) last read into each place
+        self.tokens = numpy.zeros((slots, 0), numpy.int64)  # (S, T) last read into each place
+        self.request: Any = None  # what compiled forwards read it by
         super().__init__(planes, slots, capacity, torch.device("cpu"))
 
     def _allocate(self, capacity: int) -> None:
@@ -30,8 +32,8 @@ class PagedCache(SlotCache):
         self.capacity, slots = self.blocks * BLOCK - SPARE, len(self.lengths)
         before, tokens = self.storages, self.tokens
         with torch.inference_mode(False):
-            self.tokens = torch.zeros(slots, self.blocks * BLOCK, dtype=torch.int64)
-            self.count = torch.arange(self.blocks * BLOCK + 1)
+            self.tokens = numpy.zeros((slots, self.blocks * BLOCK), numpy.int64)
+            self.places = numpy.arange(self.blocks * BLOCK + 1)
             self.storages = [
                 _zeros((count, slots, self.blocks, shape.heads, BLOCK, shape.size), shape.dtype)
                 for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)

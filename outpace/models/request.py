@@ -21,12 +21,15 @@ from outpace.models.paged import PagedCache
 from outpace.models.paged_attention import PLACES
 from outpace.models.reading import RowReading
 from outpace.models.rotations import Rotations
-from outpace.models.runtime import Feed, found, shared
+from outpace.models.runtime import Feed, shared
 
 # of forwards, in tokens: a token, a root with the usual drafts of five and of ten, trees, pieces of prompts; larger
 # ones are multiples of the last
 SIZES = (1, 6, 11, 16, 32, 128)
 WASTE = 32  # tokens to fill up with, over all forwards since the size was needed, that cost less than a change of size
+
+
+Numbers = numpy.ndarray[Any, Any]  # on the way to the runtime: between two forwards every call into torch shows
 
 
 @dataclass(eq=False, slots=True)
@@ -35,10 +38,20 @@ class Part:
 
     slot: int
     start: int  # the place of the first
-    tokens: Tensor  # (n,)
-    positions: Tensor  # (n,)
-    seen: Tensor | None  # (n, n) bool, which of them each sees; None: those in front of it
+    tokens: Numbers  # (n,)
+    positions: Numbers  # (n,)
+    seen: Numbers | None  # (n, n) bool, which of them each sees; None: those in front of it
     num: int  # how many of them, from the last, results are wanted for
+
+
+@dataclass(eq=False, slots=True)
+class Frame:
+    """Where a forward of some size takes what depends on its tokens and their positions."""
+
+    size: int
+    ids: Numbers  # (N,)
+    positions: Numbers  # (N,)
+    lookups: list[tuple[Numbers, Numbers]]  # values of every position (T, ...), those of the forward (N, ...)
 
 
 class Request:
@@ -63,14 +76,15 @@ class Request:
         for index, plane in enumerate(planes):
             request.set_input_tensor(first + index, shared(plane))
         first += len(planes)
-        self._count = cache.count.numpy()
+        self._count = cache.places
         tables = rotations.tables(len(self._count))
         self._lookups = [
             (lookup, table.numpy(), Feed(request, first + index, numpy.float32))
             for index, (lookup, table) in enumerate(zip(rotations.lookups, tables, strict=True))
         ]
+        self._frame = Frame(0, self._count[:0], self._count[:0], [])
         self._rows: tuple[int, ...] = ()  # slots that are read now
-        self._kept: tuple[int, int] | None = None  # the logits asked for last: the first so many, in so many places
+        self._kept: tuple[int, int] | None = None  # the logits asked for last: the first so many, of so many tokens
         self._size = self._waste = 0
 
     def read(self, parts: Sequence[Part], logits: bool) -> Tensor | None:  # (wanted of all parts, V)
@@ -87,13 +101,13 @@ class Request:
             self._bias.take(0)
             self._bias_begins.take(0)
         wanted = self._want(parts, total, size)
-        self._infer.infer({}, share_outputs=True)  # in this thread: to wake another takes as long as a small draft
+        self._infer.infer(share_outputs=True)  # in this thread: to wake another takes as long as a small draft
         if not logits:
             return None
-        scores = found(self._infer, 0, torch.float32)[0]
+        scores = torch.from_numpy(self._infer.get_output_tensor(0).data)[0]  # the next inference writes over it
         if wanted is None:
             return scores[:total].clone()
-        return scores[: len(wanted)].clone() if self._keep is not None else scores[wanted]
+        return scores[: len(wanted)].clone() if self._keep is not None else scores[torch.from_numpy(wanted)]
 
     def _size_for(self, total: int) -> int:
         fit = next((size for size in SIZES if size >= total), -(-total // SIZES[-1]) * SIZES[-1])
@@ -104,27 +118,36 @@ class Request:
 
     def _write(self, parts: Sequence[Part], total: int, size: int) -> None:
         """Put tokens in, and what depends on their positions."""
-        ids, positions = self._ids.take(1, size)[0], self._positions.take(1, size)[0]
+        frame = self._frame
+        if size != frame.size:
+            frame = self._frame = self._framed(size)
+        ids, positions = frame.ids, frame.positions
         ids[total:] = 0
         if len(parts) == 1 and parts[0].seen is None:  # places are positions
             start = parts[0].start
-            ids[:total] = parts[0].tokens.numpy()
+            ids[:total] = parts[0].tokens
             positions[:] = self._count[start : start + size]
-            for lookup, table, feed in self._lookups:
-                shape = list(table.shape[1:])
-                for axis, length in sorted(zip(lookup.axes, (1, size), strict=True)):
-                    shape.insert(axis, length)
-                numpy.moveaxis(feed.take(*shape), lookup.axes, (0, 1))[0] = table[start : start + size]
+            for table, values in frame.lookups:
+                values[:] = table[start : start + size]
             return
         at = 0
         for part in parts:
             end = at + len(part.tokens)
-            ids[at:end], positions[at:end] = part.tokens.numpy(), part.positions.numpy()
+            ids[at:end], positions[at:end] = part.tokens, part.positions
             at = end
         positions[at:] = positions[at - 1]
+        for table, values in frame.lookups:
+            values[:] = table[positions]
+
+    def _framed(self, size: int) -> Frame:
+        """Inputs of this size."""
+        lookups = []
         for lookup, table, feed in self._lookups:
-            values = numpy.moveaxis(table[positions[None]], (0, 1), lookup.axes)
-            feed.take(*values.shape)[...] = values
+            shape = list(table.shape[1:])
+            for axis, length in sorted(zip(lookup.axes, (1, size), strict=True)):
+                shape.insert(axis, length)
+            lookups.append((table, numpy.moveaxis(feed.take(*shape), lookup.axes, (0, 1))[0]))
+        return Frame(size, self._ids.take(1, size)[0], self._positions.take(1, size)[0], lookups)
 
     def _place(self, parts: Sequence[Part], sizes: list[int]) -> None:
         """Say where each row stands in the cache."""
@@ -155,43 +178,40 @@ class Request:
                 read = len(part.seen)
                 square[:] = 1  # what fills up sees everything, and is seen by nothing
                 square[:read, read:] = 0
-                square[:read, :read] = part.seen.numpy()
+                square[:read, :read] = part.seen
             end += area
             begins[index + 1] = end
 
-    def _want(self, parts: Sequence[Part], total: int, size: int) -> Tensor | None:  # which tokens; None: the first
+    def _want(self, parts: Sequence[Part], total: int, size: int) -> Numbers | None:  # which tokens; None: the first
         """Ask for the logits that are wanted, and for as many more as fill up one of the sizes."""
-        num = sum(part.num for part in parts)
-        kept: Tensor | None = None
+        num = sum([part.num for part in parts])
+        kept: Numbers | None = None
         if num < total:
-            runs, at = [], 0
-            for part in parts:
-                at += len(part.tokens)
-                runs.append(torch.arange(at - part.num, at))
-            kept = torch.cat(runs)
+            ends = numpy.cumsum([len(part.tokens) for part in parts])
+            kept = numpy.concatenate([self._count[end - p.num : end] for p, end in zip(parts, ends, strict=True)])
+        elif self._kept == (num, size):
+            return None
         if self._keep is None:
             return kept
-        room = max(1, min(size, next((each for each in SIZES if each >= num), size)))
+        keep = self._keep.take(max(1, min(size, next((each for each in SIZES if each >= num), size))))
+        self._kept = None if num < total else (num, size)
         if kept is None:
-            if self._kept != (num, room):
-                self._keep.take(room)[:] = self._count[:room]
+            keep[:] = self._count[: len(keep)]
         else:
-            keep = self._keep.take(room)
-            keep[num:], keep[:num] = 0, kept.numpy()
-        self._kept = (num, room) if kept is None else None
+            keep[num:], keep[:num] = 0, kept
         return kept
 
 
 def part_of(row: RowReading, tokens: Tensor, num: int, cache: PagedCache) -> Part:
     """What is read of a row: nodes of a tree that were read before are read again with those that see them."""
-    cache.tokens[row.slot, row.start : row.end] = tokens
+    own, places = cache.tokens[row.slot], cache.places
+    own[row.start : row.end] = numbers = tokens.numpy()
     if row.depths is None or row.visible is None:
-        return Part(row.slot, row.start, tokens, cache.count[row.start : row.end], None, num)
+        return Part(row.slot, row.start, numbers, places[row.start : row.end], None, num)
     start, gap = min(row.start, row.base), max(0, row.base - row.start)
-    positions = row.depths + row.base
-    seen = row.visible
+    positions, seen = row.depths.numpy() + row.base, row.visible.numpy()
     if gap:
-        positions = torch.cat((cache.count[row.start : row.base], positions))
-        seen = torch.ones(len(positions), len(positions), dtype=torch.bool).tril_()
-        seen[gap:, gap:] = row.visible
-    return Part(row.slot, start, cache.tokens[row.slot, start : row.end], positions, seen, num)
+        positions = numpy.concatenate((places[row.start : row.base], positions))
+        seen = numpy.tri(len(positions), dtype=numpy.bool_)
+        seen[gap:, gap:] = row.visible.numpy()
+    return Part(row.slot, start, own[start : row.end], positions, seen, num)

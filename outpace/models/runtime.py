@@ -109,14 +109,6 @@ def shared(tensor: Tensor) -> Any:
     return ov.Tensor(tensor.numpy(), shared_memory=True)
 
 
-def found(request: Any, index: int, dtype: torch.dtype) -> Tensor:
-    """An output of a request, in the runtime's own memory: the next inference writes over it."""
-    data = request.get_output_tensor(index).data
-    if dtype == torch.bfloat16:
-        return torch.from_numpy(data.view("uint16")).view(torch.bfloat16)
-    return torch.from_numpy(data)
-
-
 class Feed:
     """One input of a request: memory that is handed to the runtime once, and filled anew for every forward."""
 

@@ -186,6 +186,16 @@ def test_a_draft_that_speaks_another_language_is_refused(loaded, tiny):
         outpace.generate(loaded[0], "def", draft=tiny.lookalike)
 
 
+def test_two_vocabularies_are_compared_once(loaded, monkeypatch):
+    target, draft = loaded
+    asked = []
+    known = type(target.tokenizer).get_vocab
+    monkeypatch.setattr(type(target.tokenizer), "get_vocab", lambda self: asked.append(self) or known(self))
+    for _ in range(2):
+        outpace.generate(target, "def", draft=draft, max_tokens=1)
+    assert len(asked) <= 2
+
+
 def test_a_draft_that_reads_less_far_is_refused_only_where_it_matters(loaded, monkeypatch):
     target, draft = loaded
     monkeypatch.setattr(draft.target, "max_length", 20)
