@@ -75,9 +75,7 @@ class Consensus:
         logits, forest = step.scores.logits, step.draft.tree.forest
         if logits is None:
             return
-        told = [
-            (row, *self._rows[slot]) for row, slot in enumerate(step.ctx.slots) if slot in self._rows
-        ]
+        told = [(row, *self._rows[slot]) for row, slot in enumerate(step.ctx.slots) if slot in self._rows]
         told = [each for each in told if len(self._groups[each[1]].texts) > 1]
         if not told:
             return

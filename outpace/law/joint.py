@@ -6,21 +6,26 @@ has to be the product of what plain decoding gives each row alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
+from time import perf_counter
+from typing import Any
 
 from outpace.core.context import Sampling
-from outpace.core.contracts import Parts
+from outpace.core.contracts import Parts, Recipe
 from outpace.core.noise import Key
 from outpace.law.enumerate import Branch, EnumeratedNoise, Name
+from outpace.law.proof import Models, Proof, told
 from outpace.law.prove import Enumeration, explore
 from outpace.law.reference import Logits, difference, plain_law
 from outpace.law.row_by_row import group_by_group
+from outpace.law.settings import crossed
 from outpace.law.texts import texts
 
+BATCH = 128  # runs in one session
 Texts = tuple[tuple[int, ...], ...]  # one continuation a row
 
 
@@ -51,7 +56,7 @@ def enumerate_joint(
     groups: Sequence[Group],
     *,
     noise: type[JointNoise] = JointNoise,
-    batch: int = 128,
+    batch: int = BATCH,
     replays: int = 20,
     most: int = 200_000,
 ) -> Enumeration[Texts]:
@@ -97,6 +102,31 @@ def largest_joint_error(enumeration: Enumeration[Texts], logits: Logits, groups:
     return max(difference(law, independent(logits, group)) for law, group in pairs)
 
 
+def prove_together(
+    recipe: Recipe, options: dict[str, Any], models: Models, *, exhaustive: bool = False
+) -> Iterator[Proof]:
+    """Enumerate what rows of one prompt say together, with limits and temperatures of their own, and with settings."""
+    vocab, tokens, sampled = models.target.vocab, 5 if exhaustive else 4, 2 if exhaustive else 1
+    tried = ((tokens, "", siblings(vocab, tokens)), (3, "crossed", settled(vocab, 3, sampled)))
+    for longest, settings, groups in tried:
+        began = perf_counter()
+        found = enumerate_joint(lambda: recipe.build(models.target, **options), groups)
+        yield Proof(
+            recipe=recipe.name,
+            models=models.name,
+            options=told(options),
+            temperatures=tuple(sorted({wish.temperature for group in groups for wish in group.sampling})),
+            tokens=longest,
+            batch=BATCH,
+            outcomes=sum(map(len, found.laws)),
+            runs=found.runs,
+            error=largest_joint_error(found, models.logits, groups),
+            seconds=perf_counter() - began,
+            settings=settings,
+            rows=max(len(group.sampling) for group in groups),
+        )
+
+
 def siblings(vocab: int, tokens: int) -> list[Group]:
     """Groups of two and three rows, alike and with settings of their own, of texts of up to so many tokens."""
     # two tokens leave room for texts that are long enough to meet the same few tokens again, and draft
@@ -111,3 +141,9 @@ def siblings(vocab: int, tokens: int) -> list[Group]:
         Group((0,), (Sampling(max_tokens=tokens + 1), row(tokens))),
         Group((2, 2), (Sampling(1.0, max_tokens=tokens - 2), Sampling(0.7, max_tokens=tokens - 2))),
     ]
+
+
+def settled(vocab: int, tokens: int, sampled: int) -> list[Group]:
+    """Groups with sampling settings: so many rows sampled and one greedy."""
+    wishes = enumerate(crossed(vocab, tokens))
+    return [Group((index % 3,) * 2, (wish,) * sampled + (replace(wish, temperature=0.0),)) for index, wish in wishes]

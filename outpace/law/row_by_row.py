@@ -144,9 +144,7 @@ def _step(step: Step, rows: Sequence[int]) -> Step:
             {layer: hidden[at] for layer, hidden in scores.hidden.items()},
             {layer: [weights[node] for node in at] for layer, weights in scores.attention.items()},
         ),
-        verdict=Verdict(
-            [place[step.verdict.leaf[row]] for row in rows], [step.verdict.bonus[row] for row in rows]
-        ),
+        verdict=Verdict([place[step.verdict.leaf[row]] for row in rows], [step.verdict.bonus[row] for row in rows]),
         kept=tuple(place[step.kept[row]] for row in rows),
         emitted=tuple(step.emitted[row] for row in rows),
         seconds=step.seconds,
