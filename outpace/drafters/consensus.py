@@ -62,7 +62,7 @@ class Consensus:
             prompt, member = self._rows[slot]
             group, depth, stop = self._groups[prompt], plan.depth[row], ctx.sampling[row].stop
             merged = Merged(())
-            if depth > 0 and len(group.texts) > 1:
+            if depth > 0:
                 last = ctx.tokens[row][-self._longest :].tolist()
                 merged = Merged(group.matches(member, last, self._matches))
             if self._tree:
