@@ -6,7 +6,7 @@ import copy
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -14,11 +14,14 @@ import torch
 
 from outpace.core.context import Sampling
 from outpace.core.contracts import Recipe, Target
-from outpace.law.prove import BOUND, Case, TooMany, enumerate_laws, largest_error
-from outpace.law.reference import Logits, table_logits
+from outpace.law.joint import Group, enumerate_joint, largest_joint_error, prove_together
+from outpace.law.proof import Models, Proof, told
+from outpace.law.prove import Case, TooMany, enumerate_laws, largest_error
+from outpace.law.reference import table_logits
 from outpace.law.row_by_row import row_by_row
 from outpace.law.settings import crossed, paired
 from outpace.law.wrong import variants
+from outpace.law.wrong_joint import joint_variants
 from outpace.models.toy import Table
 from outpace.models.vocabulary import END, Foreign, Vocabulary
 
@@ -28,38 +31,6 @@ PART = 13  # requests with settings that are proven together
 # What tokens spell where a draft has a vocabulary of its own: two are shared, one is spelt by two of the draft's, one
 # of the draft's by none of the target's, and the end of a text has another number (or is the draft's alone).
 OURS, THEIRS = (b"a", b"b", b"ab", None), (b"b", b"a", None, b"bb")
-
-
-@dataclass(frozen=True)
-class Models:
-    """A target whose law is known, and models to draft for it."""
-
-    name: str
-    target: Target
-    drafts: tuple[Target, ...]
-    logits: Logits  # of the target, computed without the engine
-    foreign: Foreign  # a model to draft for it that has other tokens
-
-
-@dataclass(frozen=True)
-class Proof:
-    """One enumeration of one recipe, compared with plain decoding."""
-
-    recipe: str
-    models: str
-    options: dict[str, Any]
-    temperatures: tuple[float, ...]
-    tokens: int  # length of the longest sampled text
-    batch: int  # rows decoded together at the most
-    outcomes: int  # different continuations met
-    runs: int  # ways to get there
-    error: float  # largest difference of a continuation's probability
-    seconds: float
-    settings: str = ""  # how sampling settings were combined, where they were
-
-    @property
-    def holds(self) -> bool:
-        return self.error <= BOUND
 
 
 def foreign(model: Target, vocab: int) -> Foreign:
@@ -158,6 +129,9 @@ def prove(recipe: Recipe, models: Models, *, exhaustive: bool = False) -> Iterat
     for index, options in enumerate(found):
         # pairs for two shapes only: one level of siblings, and ancestors with siblings
         yield from _prove_settings(recipe, options, models, most, pairs=exhaustive and index < 2)
+    for options in found:
+        if getattr(recipe.build(models.target, **options).drafter, "grouped", False):
+            yield from prove_together(recipe, options, models, exhaustive=exhaustive)
 
 
 def _prove_settings(
@@ -204,7 +178,7 @@ def _prove(
         return Proof(
             recipe=recipe.name,
             models=models.name,
-            options={key: value for key, value in options.items() if not _is_model(value)},
+            options=told(options),
             temperatures=tuple(sorted({case.sampling.temperature for case in cases})),
             tokens=tokens,
             batch=batch,
@@ -215,12 +189,6 @@ def _prove(
             settings=settings,
         )
     raise AssertionError("unreachable: two tokens either fit or raise")
-
-
-def _is_model(value: Any) -> bool:
-    if isinstance(value, Foreign):
-        return True
-    return hasattr(value, "score") or (isinstance(value, tuple) and any(hasattr(each, "score") for each in value))
 
 
 def prove_wrong() -> dict[str, float]:
@@ -236,4 +204,9 @@ def prove_wrong() -> dict[str, float]:
         asked = [replace(case, sampling=replace(case.sampling, **wrong.sampling)) for case in cases]
         found = enumerate_laws(wrong.build, asked, noise=wrong.noise, law=wrong.law, replays=0)
         errors[wrong.name] = largest_error(found, models.logits, asked)
+    together = [Group((1, 1), (Sampling(1.0, top_k=2, max_tokens=3),) * 2)]
+    for wrong in joint_variants(models.target):
+        # one run in a session: these look at the rows beside them
+        found = enumerate_joint(wrong.build, together, noise=wrong.noise, batch=1, replays=0)
+        errors[wrong.name] = largest_joint_error(found, models.logits, together)
     return errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Generic, TypeVar
 
 from outpace.core.context import Context, Sampling
 from outpace.core.contracts import Law, Parts, Scores
@@ -14,7 +15,7 @@ from outpace.law.reference import Logits, difference, plain_law
 from outpace.law.texts import texts
 from outpace.sampling.law import TargetLaw
 
-Outcomes = dict[tuple[int, ...], float]  # continuation -> probability
+Outcome = TypeVar("Outcome")  # what a run ends in: a continuation, or those of several rows
 BOUND = 1e-10  # largest difference of a probability that is put down to rounding, in float64
 
 
@@ -27,10 +28,10 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Enumeration:
+class Enumeration(Generic[Outcome]):
     """The law of every case, and how much was run for it."""
 
-    laws: list[Outcomes]
+    laws: list[dict[Outcome, float]]  # outcome -> probability
     runs: int
     replayed: int  # of these, repeated alone in a batch of one, with the same outcome
 
@@ -40,7 +41,7 @@ class TooMany(RuntimeError):
 
 
 class Leak(AssertionError):
-    """A row's outcome depends on what else is in its batch."""
+    """An outcome depends on what else is in its batch."""
 
 
 def enumerate_laws(
@@ -52,30 +53,46 @@ def enumerate_laws(
     replays: int = 20,
     most: int = 200_000,
     law: Callable[[Scores, TokenTree, Context], Law] = TargetLaw,
-) -> Enumeration:
+) -> Enumeration[tuple[int, ...]]:
     """The exact law of each case under these parts; all cases share ragged batches of up to `batch` rows."""
-    laws: list[Outcomes] = [{} for _ in cases]
+
+    def run(branches: Sequence[Branch]) -> list[tuple[int, ...]]:
+        return _run(build, cases, branches, noise, law)
+
+    return explore(run, cases, batch=batch, replays=replays, most=most)
+
+
+def explore(
+    run: Callable[[Sequence[Branch]], Sequence[Outcome]],  # branches -> what each of them ends in
+    cases: Sequence[object],
+    *,
+    batch: int,
+    replays: int,
+    most: int,
+) -> Enumeration[Outcome]:
+    """The law of what runs of these cases end in, up to `batch` of them at a time, and some of them again alone."""
+    laws: list[dict[Outcome, float]] = [{} for _ in cases]
     pending = [Branch((), case) for case in range(len(cases))]
     runs = 0
-    ends: list[tuple[Branch, list[int]]] = []
+    ends: list[tuple[Branch, Outcome]] = []
     picker = Random(0)
     while pending:
         branches, pending = pending[:batch], pending[batch:]
-        for branch, text in zip(branches, _run(build, cases, branches, noise, law), strict=True):
+        for branch, end in zip(branches, run(branches), strict=True):
             found = laws[branch.case]
-            found[tuple(text)] = found.get(tuple(text), 0.0) + branch.chance
+            found[end] = found.get(end, 0.0) + branch.chance
             pending += [Branch(script, branch.case) for script in branch.left_open]
             runs += 1
             if len(ends) < replays:
-                ends.append((branch, text))
+                ends.append((branch, end))
             elif picker.random() < replays / runs:
-                ends[picker.randrange(replays)] = (branch, text)
+                ends[picker.randrange(replays)] = (branch, end)
         if runs + len(pending) > most:
             raise TooMany(f"more than {most} runs are needed: use fewer tokens or a smaller tree")
-    for branch, text in ends:
+    for branch, end in ends:
         alone = Branch(tuple(branch.made), branch.case)
-        if _run(build, cases, [alone], noise, law) != [text] or abs(alone.chance - branch.chance) > BOUND:
-            raise Leak(f"alone in its batch, a run of {cases[branch.case]} ends otherwise than among {batch} rows")
+        if list(run([alone])) != [end] or abs(alone.chance - branch.chance) > BOUND:
+            raise Leak(f"alone in its batch, a run of {cases[branch.case]} ends otherwise than among {batch} others")
     return Enumeration(laws, runs, len(ends))
 
 
@@ -85,17 +102,17 @@ def _run(
     branches: Sequence[Branch],
     kind: type[EnumeratedNoise],
     law: Callable[[Scores, TokenTree, Context], Law],
-) -> list[list[int]]:
+) -> list[tuple[int, ...]]:
     """Decode one row per branch, its seed being its index, and return the continuations."""
 
     def noise(seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> EnumeratedNoise:
         return kind([branches[seed] for seed in seeds], turns, lengths)
 
     sampling = [replace(cases[branch.case].sampling, seed=index) for index, branch in enumerate(branches)]
-    return texts(build(), [cases[branch.case].prompt for branch in branches], sampling, noise, law)
+    return list(map(tuple, texts(build(), [cases[branch.case].prompt for branch in branches], sampling, noise, law)))
 
 
-def largest_error(enumeration: Enumeration, logits: Logits, cases: Sequence[Case]) -> float:
+def largest_error(enumeration: Enumeration[tuple[int, ...]], logits: Logits, cases: Sequence[Case]) -> float:
     """Largest difference of any outcome's probability from plain decoding, over all cases."""
     pairs = zip(enumeration.laws, cases, strict=True)
     return max(difference(law, plain_law(logits, case.prompt, case.sampling)) for law, case in pairs)

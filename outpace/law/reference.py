@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from outpace.core.context import Sampling
 from outpace.law.settings import stated
 
+Outcome = TypeVar("Outcome")
 Logits = Callable[[list[tuple[int, ...]]], Tensor]  # M texts of one length -> (M, V) logits of the next token
 
 
@@ -33,7 +35,7 @@ def plain_law(logits: Logits, prompt: Sequence[int], sampling: Sampling) -> dict
     return finished | open_texts
 
 
-def difference(one: dict[tuple[int, ...], float], other: dict[tuple[int, ...], float]) -> float:
+def difference(one: Mapping[Outcome, float], other: Mapping[Outcome, float]) -> float:
     """Largest difference of any outcome's probability."""
     return max((abs(one.get(text, 0.0) - other.get(text, 0.0)) for text in one.keys() | other.keys()), default=0.0)
 

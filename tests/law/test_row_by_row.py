@@ -11,7 +11,7 @@ from outpace.core.contracts import Parts
 from outpace.decode import Session
 from outpace.drafters.lm import LM
 from outpace.law.prove import Case, Leak, enumerate_laws
-from outpace.law.row_by_row import RowByRow, row_by_row
+from outpace.law.row_by_row import Apart, row_by_row
 from outpace.models.toy import Table
 from outpace.recipes.mcsd import mcsd
 from outpace.recipes.token_recycling import token_recycling
@@ -47,13 +47,13 @@ def drafts(parts: Parts) -> list[tuple[tuple[int, ...], list[list[tuple[int, int
 def test_drafters_apart_draft_what_one_drafts_for_all(replace: bool) -> None:
     together = mcsd.build(TARGET, draft=DRAFT, widths=(2, 2), replace=replace)
     parts = mcsd.build(TARGET, draft=DRAFT, widths=(2, 2), replace=replace)
-    apart = Parts(TARGET, RowByRow(parts.drafter, lambda: LM(DRAFT, replace=replace)), parts.verifier, parts.controller)
+    apart = Parts(TARGET, Apart(parts.drafter, lambda: LM(DRAFT, replace=replace)), parts.verifier, parts.controller)
     assert drafts(apart) == drafts(together)
 
 
 def test_only_shared_drafters_are_set_apart() -> None:
     assert isinstance(row_by_row(lambda: mcsd.build(TARGET, draft=DRAFT))().drafter, LM)
-    assert isinstance(row_by_row(lambda: token_recycling.build(TARGET))().drafter, RowByRow)
+    assert isinstance(row_by_row(lambda: token_recycling.build(TARGET))().drafter, Apart)
 
 
 def test_rows_that_teach_one_another_cannot_be_replayed() -> None:

@@ -1,0 +1,55 @@
+"""What a proof is about and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from outpace.core.contracts import Target
+from outpace.law.prove import BOUND
+from outpace.law.reference import Logits
+from outpace.models.vocabulary import Foreign
+
+
+@dataclass(frozen=True)
+class Models:
+    """A target whose law is known, and models to draft for it."""
+
+    name: str
+    target: Target
+    drafts: tuple[Target, ...]
+    logits: Logits  # of the target, computed without the engine
+    foreign: Foreign  # a model to draft for it that has other tokens
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One enumeration of one recipe, compared with plain decoding."""
+
+    recipe: str
+    models: str
+    options: dict[str, Any]
+    temperatures: tuple[float, ...]
+    tokens: int  # length of the longest sampled text
+    batch: int  # rows decoded together at the most
+    outcomes: int  # different continuations met
+    runs: int  # ways to get there
+    error: float  # largest difference of a continuation's probability
+    seconds: float
+    settings: str = ""  # how sampling settings were combined, where they were
+    rows: int = 1  # of one prompt whose joint law was enumerated
+
+    @property
+    def holds(self) -> bool:
+        return self.error <= BOUND
+
+
+def told(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that are no models."""
+    return {name: value for name, value in options.items() if not _is_model(value)}
+
+
+def _is_model(value: Any) -> bool:
+    if isinstance(value, Foreign):
+        return True
+    return hasattr(value, "score") or (isinstance(value, tuple) and any(hasattr(each, "score") for each in value))
