@@ -50,15 +50,10 @@ class LookingUp:
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         found = self._lookup.look_up(ctx, plan)
-        tree = hung(ctx.roots, found)
         if self._fallback is None:
-            return Draft(tree)
-        pairs = zip(found, plan.depth, strict=True)
-        depth = tuple(0 if each.tokens else min(self._depth, most) for each, most in pairs)
-        draft = self._fallback.propose(ctx, replace(plan, depth=depth, shape=self._shape))
-        if len(draft.tree) == len(depth):
-            return replace(draft, tree=tree)
-        return draft if len(tree) == len(depth) else replace(draft, tree=merged(draft.tree, tree))
+            return Draft(hung(ctx.roots, found))
+        depth = tuple(min(self._depth, most) for most in plan.depth)
+        return first_found(ctx, found, self._fallback, replace(plan, depth=depth, shape=self._shape))
 
     def observe(self, step: Step) -> None:
         self._lookup.observe(step)
@@ -69,6 +64,17 @@ class LookingUp:
         self._lookup.release(slots)
         if self._fallback is not None:
             self._fallback.release(slots)
+
+
+def first_found(ctx: Context, found: Sequence[Branches], fallback: Drafter, plan: Plan) -> Draft:
+    """What was found for each row, and below the roots of the other rows what `fallback` drafts."""
+    tree = hung(ctx.roots, found)
+    depth = tuple(0 if each.tokens else most for each, most in zip(found, plan.depth, strict=True))
+    draft = fallback.propose(ctx, replace(plan, depth=depth))
+    if len(draft.tree) == len(depth):
+        return replace(draft, tree=tree)
+    # the fallback's nodes come first, in case it learns from them by their index
+    return draft if len(tree) == len(depth) else replace(draft, tree=merged(draft.tree, tree))
 
 
 class Requests(Generic[State]):

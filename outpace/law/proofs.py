@@ -14,6 +14,7 @@ import torch
 
 from outpace.core.context import Sampling
 from outpace.core.contracts import Recipe, Target
+from outpace.law.predicted import predicting
 from outpace.law.prove import BOUND, Case, TooMany, enumerate_laws, largest_error
 from outpace.law.reference import Logits, table_logits
 from outpace.law.row_by_row import row_by_row
@@ -56,6 +57,7 @@ class Proof:
     error: float  # largest difference of a continuation's probability
     seconds: float
     settings: str = ""  # how sampling settings were combined, where they were
+    predicted: bool = False  # with a prediction of the answers, drafted before the recipe's own drafts
 
     @property
     def holds(self) -> bool:
@@ -145,7 +147,8 @@ def settings(recipe: Recipe, models: Models, shapes: Sequence[tuple[int, ...]]) 
 
 
 def prove(recipe: Recipe, models: Models, *, exhaustive: bool = False) -> Iterator[Proof]:
-    """Enumerate the recipe on these models in every setting, in a ragged batch and, for the first setting, alone.
+    """Enumerate the recipe on these models in every setting, in a ragged batch and, for the first setting, alone; the
+    first setting also behind a prediction.
 
     Texts are as long as `QUICK` runs allow (3 tokens, else 2); an exhaustive proof takes larger trees and more runs.
     """
@@ -155,6 +158,8 @@ def prove(recipe: Recipe, models: Models, *, exhaustive: bool = False) -> Iterat
     for index, options in enumerate(found):
         for batch in (256, 1) if index == 0 or exhaustive else (256,):
             yield _prove(recipe, options, models, ragged, batch, most)
+    for options in found if exhaustive else found[:1]:
+        yield _prove(recipe, options, models, ragged, 256, most, predicted=True)
     for index, options in enumerate(found):
         # pairs for two shapes only: one level of siblings, and ancestors with siblings
         yield from _prove_settings(recipe, options, models, most, pairs=exhaustive and index < 2)
@@ -190,12 +195,16 @@ def _prove(
     batch: int,
     most: int,
     settings: str = "",
+    *,
+    predicted: bool = False,
 ) -> Proof:
     began = perf_counter()
-    for tokens in (3, 2) if batch > 1 else (2,):
+    build = row_by_row(lambda: recipe.build(models.target, **options))
+    if predicted:
+        build = predicting(build, batch)
+    for tokens in (4, 3, 2) if predicted else (3, 2) if batch > 1 else (2,):
         cases = cases_of(tokens)
         try:
-            build = row_by_row(lambda: recipe.build(models.target, **options))
             found = enumerate_laws(build, cases, batch=batch, most=most)
         except TooMany:
             if tokens > 2:
@@ -213,6 +222,7 @@ def _prove(
             error=largest_error(found, models.logits, cases),
             seconds=perf_counter() - began,
             settings=settings,
+            predicted=predicted,
         )
     raise AssertionError("unreachable: two tokens either fit or raise")
 

@@ -63,6 +63,20 @@ def test_generate_streams_one_prompt(outpace_, tiny):
     assert "speculative-sampling: 8 tokens" in result.stderr and "seed" in result.stderr
 
 
+def test_generate_drafts_what_a_file_predicts(outpace_, tiny, tmp_path):
+    asked = ("generate", "def add", "--target", tiny.target, "--method", "prompt-lookup", *FEW)
+    text = json.loads(outpace_(*asked, "--json").stdout)["results"][0]["text"]
+    (tmp_path / "file.txt").write_text(text)
+    result = outpace_(*asked, "--prediction", "file.txt")
+    assert result.stdout == f"def add{text}\n"
+    assert "drafted prediction tokens accepted" in result.stderr
+    assert "prediction" not in outpace_(*asked).stderr
+    told = json.loads(outpace_(*asked, "--prediction", "file.txt", "--json").stdout)["results"][0]["statistics"]
+    assert told["num_accepted_prediction_tokens"] > 0
+    result = outpace_(*asked, "--prediction", "nothing.txt")
+    assert result.exit_code == 2 and "nothing.txt cannot be read" in result.stderr
+
+
 def test_generate_takes_several_prompts_and_prints_json(outpace_, tiny):
     result = outpace_("generate", "def", "for", "--target", tiny.target, *FEW, "--json")
     found = json.loads(result.stdout)["results"]
