@@ -47,6 +47,7 @@ class LookingUp:
         self._depth = otherwise.depth if isinstance(otherwise, Shape) else otherwise
         self.want = fallback.want if fallback else Want()
         self.claims: tuple[type[Claim], ...] = fallback.claims if fallback else ()
+        self.shared: bool = getattr(fallback, "shared", False)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         found = self._lookup.look_up(ctx, plan)

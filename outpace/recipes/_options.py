@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe, Target
@@ -70,7 +70,8 @@ def configure(
     for name, value in values.items():
         if models_in(hints.get(name)):
             for other in value if isinstance(value, tuple) else (value,):
-                same_size(target, other, name)
+                if not isinstance(other, str | None):  # an option may take a word, or nothing, in place of a model
+                    same_size(target, other, name)
     return values
 
 
@@ -126,6 +127,10 @@ def convert(value: Any, hint: Any, name: str, opened: Opening) -> Any:
         return _first_that_fits(value, get_args(hint), name, opened)
     if hint is Target or foreign_in(hint):
         return opened(value, hint)
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise RecipeError(f"{name} is {' or '.join(map(str, get_args(hint)))}, not {value!r}")
+        return value
     if get_origin(hint) is tuple:
         parts = [part for part in value.split(",") if part] if isinstance(value, str) else value
         each = get_args(hint)[0]
@@ -159,5 +164,5 @@ def _first_that_fits(value: Any, hints: tuple[Any, ...], name: str, opened: Open
         try:
             return convert(value, hint, name, opened)
         except RecipeError as error:
-            problem = problem or error
+            problem = error
     raise problem or RecipeError(f"{name} cannot be {value!r}")
