@@ -146,7 +146,8 @@ def same_texts(name: str, here: Models, wishes: Sequence[Sampling], elsewhere: E
     drafts = tuple(moved(draft) for draft in here.drafts)
     there = replace(here, target=moved(here.target), drafts=drafts, foreign=foreign)
     shapes = [(2,), (1, 2)]
-    for host, other in zip(*(choices(recipe, each.drafts, each.foreign, shapes) for each in (here, there)), strict=True):
+    both = [choices(recipe, each.drafts, each.foreign, shapes) for each in (here, there)]
+    for host, other in zip(*both, strict=True):
         for rows in (slice(0, 1), slice(2, 3), slice(0, None)):
             prompts = [PROMPTS[row % len(PROMPTS)] for row in range(len(wishes))][rows]
 
