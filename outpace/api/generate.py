@@ -169,7 +169,8 @@ def prepare(
     expected = predictions(model.tokenizer, prediction, len(tokens), model.target.vocab)
     tokens, expected = ([each for each in given for _ in range(n)] for given in (tokens, expected))
     left = room(model, tokens)
-    values = configure(recipe, model.target, options, opener(model, stack), foreign_opener(model, stack))
+    opening = opener(model, stack), foreign_opener(model, stack)
+    values = configure(recipe, model.target, options, *opening, model.tokenizer)
     drafts_reach(
         values, max(len(prompt) + min(wish.max_tokens, most) for prompt, most in zip(tokens, left, strict=True))
     )

@@ -31,6 +31,7 @@ from outpace.drafters.recycling import Recycling
 from outpace.drafters.template import rank_template
 from outpace.indexes import store
 from outpace.indexes.static_automaton import StaticAutomaton
+from outpace.indexes.store import IndexFile
 from outpace.verifiers.match import Match
 
 
@@ -38,7 +39,7 @@ from outpace.verifiers.match import Match
 def sam_decoding(
     target: Target,
     *,
-    corpus: str | None = None,
+    corpus: IndexFile | None = None,
     bias: int = 5,
     alone: int = 60,
     auxiliary: Literal["token-recycling"] | Target | None = None,
