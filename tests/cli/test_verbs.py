@@ -47,6 +47,24 @@ def test_show(outpace_):
     assert outpace_("show", "nothing").exit_code == 2
 
 
+def test_show_tells_nothing_from_needed(outpace_):
+    lines = outpace_("show", "mcsd").stdout.splitlines()
+    assert [line.split()[-1] for line in lines if line.startswith(("--draft", "--parents"))] == ["needed", "none"]
+    options = json.loads(outpace_("show", "mcsd", "--json").stdout)["options"]
+    assert {each["name"]: each["default"] for each in options if each["name"] in ("draft", "parents")} == {
+        "draft": None,
+        "parents": "none",
+    }
+    assert "--parents (default none)" in outpace_("generate", "--method", "mcsd", "--help").stdout
+    table = outpace_("show", "sam-decoding").stdout
+    assert "'token-recycling' | Target | None" in table and "IndexFile | None" in table
+
+
+def test_what_is_shown_can_be_typed(outpace_, tiny):
+    given = ("--method", "mcsd", "--draft", tiny.draft, "--parents", "none", "--widths", "2,1")
+    assert outpace_("generate", "def", "--target", tiny.target, *FEW, *given).exit_code == 0
+
+
 def test_env(outpace_):
     found = json.loads(outpace_("env", "--json").stdout)
     assert found["versions"]["torch"] and found["cores"] and found["devices"]
