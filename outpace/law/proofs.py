@@ -174,7 +174,7 @@ def _prove(
     build = row_by_row(lambda: recipe.build(models.target, **options))
     if predicted:
         build = predicting(build, batch)
-    for tokens in (4, 3, 2) if predicted else (3, 2) if batch > 1 else (2,):
+    for tokens in (3, 2) if batch > 1 else (2,):
         cases = cases_of(tokens)
         try:
             found = enumerate_laws(build, cases, batch=batch, most=most)

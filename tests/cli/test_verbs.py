@@ -199,6 +199,14 @@ def test_generate_takes_sampling_settings(outpace_, tiny):
     assert both.stdout == "".join(f"def add{each.text}\n\n" for each in expected)
 
 
+def test_chat_drafts_what_a_file_predicts(outpace_, tiny, tmp_path):
+    (tmp_path / "file.txt").write_text("def add(a, b):\n    return a + b\n")
+    ask = ("chat", "--target", tiny.target, *FEW[:4])
+    told = outpace_(*ask, "--prediction", "file.txt", given="hello\n")
+    assert told.exit_code == 0 and told.stdout == outpace_(*ask, given="hello\n").stdout
+    assert "drafted prediction tokens accepted" in told.stderr
+
+
 def test_chat_takes_sampling_settings(outpace_, tiny):
     ask = ("chat", "--target", tiny.target, *FEW[:4], "--repetition-penalty", 1.5, "--logit-bias", "40=3")
     result = outpace_(*ask, given="hello\n")
