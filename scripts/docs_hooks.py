@@ -14,6 +14,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 from outpace import recipes
+from outpace.cli.show import type_of
 from outpace.core.contracts import Recipe
 from outpace.recipes import Entry
 
@@ -95,7 +96,7 @@ def method_page(recipe: Recipe, guarantee: str) -> str:
     if recipe.options:
         lines += ["| Option | Type | Default |", "|---|---|---|"]
         for name, parameter in recipe.options.items():
-            kind = re.sub(r"\b\w+\.(?=\w)", "", inspect.formatannotation(parameter.annotation))
+            kind = type_of(parameter.annotation)
             default = "required" if parameter.default is inspect.Parameter.empty else f"`{parameter.default!r}`"
             lines.append(f"| `{name.replace('_', '-')}` | `{kind}` | {default} |")
     path = Path(inspect.getsourcefile(module) or "")

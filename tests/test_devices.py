@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from outpace.core.context import Sampling
 from outpace.core.contracts import Parts
-from outpace.law.proofs import Models, settings, tables, transformers_models
+from outpace.law.choices import choices
+from outpace.law.proofs import Models, tables, transformers_models
 from outpace.law.settings import crossed
 from outpace.law.texts import texts
 from outpace.models.hf import HFTarget
@@ -145,7 +146,8 @@ def same_texts(name: str, here: Models, wishes: Sequence[Sampling], elsewhere: E
     drafts = tuple(moved(draft) for draft in here.drafts)
     there = replace(here, target=moved(here.target), drafts=drafts, foreign=foreign)
     shapes = [(2,), (1, 2)]
-    for host, other in zip(settings(recipe, here, shapes), settings(recipe, there, shapes), strict=True):
+    both = [choices(recipe, each.drafts, each.foreign, shapes) for each in (here, there)]
+    for host, other in zip(*both, strict=True):
         for rows in (slice(0, 1), slice(2, 3), slice(0, None)):
             prompts = [PROMPTS[row % len(PROMPTS)] for row in range(len(wishes))][rows]
 

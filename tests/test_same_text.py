@@ -18,6 +18,7 @@ from outpace.core.tree import Shape
 from outpace.drafters.lm import LM
 from outpace.drafters.ngram import NGram
 from outpace.drafters.nothing import Nothing
+from outpace.drafters.prediction import Predicted
 from outpace.drafters.synthetic import Synthetic
 from outpace.drafters.together import Together
 from outpace.law.row_by_row import row_by_row
@@ -76,6 +77,7 @@ DRAFTERS: dict[str, Callable[[], tuple[Drafter, Fixed | Confidence]]] = {
     "likeliest tree": lambda: (LM(zoo("draft"), sampled=False), TREE),
     "the target itself": lambda: (LM(zoo("target")), CHAIN),
     "n-grams": lambda: (NGram(3, clip=True), Fixed(8)),
+    "a prediction, else n-grams": lambda: (Predicted(NGram(3, clip=True), prompts()), Fixed(8)),
     "model and n-grams": lambda: (Together([LM(zoo("draft"), sampled=False), NGram(2, clip=True)]), CHAIN),
 }
 

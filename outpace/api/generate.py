@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outpace.api.model import Model, drafts_reach, foreign_opener, opener, room, wrap
-from outpace.api.prompts import Prompt, encode, listed
+from outpace.api.prompts import Prediction, Prompt, encode, listed, predictions
 from outpace.api.run import Piece, Result, Run
 from outpace.api.settings import Settings, Words, settle
 from outpace.api.speculative_config import translate
@@ -32,6 +32,7 @@ class Job:
     settings: Settings
     recipe: Recipe
     options: Mapping[str, Any]  # the recipe's keyword arguments, other models loaded
+    predictions: list[list[int]]  # what each row's answer probably is, if anything is known
     logprobs: int | None = None
 
     def parts(self) -> Parts:
@@ -49,6 +50,7 @@ class Job:
             self.settings,
             self.model.tokenizer,
             num_top=self.logprobs,
+            predictions=self.predictions[part],
         )
 
 
@@ -114,6 +116,7 @@ def prepare(
     seed: int | Sequence[int] | None = None,  # one for all rows, one each, or None: drawn, and reported
     n: int = 1,  # samples of each prompt, each with a seed of its own
     logprobs: int | None = None,  # report those of the tokens emitted, and of so many likeliest ones beside each
+    prediction: Prediction | Sequence[Prediction | None] | None = None,  # what answers probably are: drafted first
     ignore_eos: bool = False,
     defaults: bool = True,  # apply the checkpoint's generation_config
     tokenizer: Any = None,  # for a transformers model, which brings none
@@ -163,13 +166,15 @@ def prepare(
     if logprobs is not None and not 0 <= logprobs <= model.target.vocab:
         raise ValueError(f"logprobs is {logprobs}; ask for those of 0 to {model.target.vocab} likeliest tokens")
     rows = [derived(each, sample) for each in seeds(seed, len(tokens)) for sample in range(n)]
-    tokens = [prompt for prompt in tokens for _ in range(n)]
+    expected = predictions(model.tokenizer, prediction, len(tokens), model.target.vocab)
+    tokens, expected = ([each for each in given for _ in range(n)] for given in (tokens, expected))
     left = room(model, tokens)
-    values = configure(recipe, model.target, options, opener(model, stack), foreign_opener(model, stack))
+    opening = opener(model, stack), foreign_opener(model, stack)
+    values = configure(recipe, model.target, options, *opening, model.tokenizer)
     drafts_reach(
         values, max(len(prompt) + min(wish.max_tokens, most) for prompt, most in zip(tokens, left, strict=True))
     )
-    return Job(model, tokens, rows, left, settings, recipe, values, logprobs)
+    return Job(model, tokens, rows, left, settings, recipe, values, expected, logprobs)
 
 
 def seeds(seed: int | Sequence[int] | None, count: int) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]  # text, token ids, or the messages of a chat
+Prediction = str | Sequence[int]  # what the answer probably is
 
 
 def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -38,6 +39,34 @@ def encode(tokenizer: Any, prompt: Prompt, vocab: int, where: str = "the prompt"
             raise ValueError(f"{where} holds token {strange[0]}, but the model's tokens are 0 to {vocab - 1}")
     if not tokens:
         raise ValueError(f"{where} is empty: give it at least one token")
+    return list(tokens)
+
+
+def predictions(
+    tokenizer: Any, given: Prediction | Sequence[Prediction | None] | None, count: int, vocab: int
+) -> list[list[int]]:
+    """The token ids expected after each of `count` prompts: one prediction for all of them, or one each."""
+    if given is None:
+        return [[]] * count
+    each = given if isinstance(given, str) else _plain(given)
+    if isinstance(each, str) or not each or isinstance(each[0], int):
+        each = [each] * count
+    if len(each) != count:
+        raise ValueError(f"there are {count} prompts and {len(each)} predictions: give one prediction, or one each")
+    return [_expected(tokenizer, prediction, vocab) for prediction in each]
+
+
+def _expected(tokenizer: Any, prediction: Prediction | None, vocab: int) -> list[int]:
+    if prediction is None:
+        return []
+    tokens = prediction if isinstance(prediction, str) else _plain(prediction)
+    if isinstance(tokens, str):
+        words = needs(tokenizer, "a prediction in text")
+        tokens = words(tokens, add_special_tokens=False, verbose=False)["input_ids"]
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+        raise ValueError("a prediction is text or a list of token ids")
+    if strange := [token for token in tokens if not 0 <= token < vocab]:
+        raise ValueError(f"a prediction holds token {strange[0]}, but the model's tokens are 0 to {vocab - 1}")
     return list(tokens)
 
 

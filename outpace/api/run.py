@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -17,6 +17,7 @@ from outpace.api.statistics import Statistics, Tally
 from outpace.api.text import Writer
 from outpace.core.contracts import Parts, Step
 from outpace.decode import Session
+from outpace.drafters.prediction import Predicted
 from outpace.sampling.law import TargetLaw
 
 
@@ -66,7 +67,12 @@ class Run:
         tokenizer: Any,
         *,
         num_top: int | None = None,  # None: no log probabilities
+        predictions: Sequence[Sequence[int]] = (),  # tokens that each answer probably has; none, or one a prompt
     ) -> None:
+        self._predicted: Predicted | None = None
+        if any(predictions):
+            self._predicted = Predicted(parts.drafter, predictions)
+            parts = replace(parts, drafter=self._predicted)
         self._settings, self._seeds, self._prompts, self._num_top = settings, seeds, prompts, num_top
         least = settings.wish.min_tokens
         self._writers = [Writer(tokenizer, prompt, settings.stop, least) if tokenizer else None for prompt in prompts]
@@ -101,6 +107,8 @@ class Run:
             self._take(slot, self._session.history[slot, : self._session.lengths[slot]])
             tokens = self._tokens[slot][before:]
             drafted = self._tallies[slot].count(step, row, len(tokens))
+            if self._predicted is not None:
+                self._tallies[slot].compare(self._predicted.drafted[slot], tokens[:drafted])
             told = self._tell(step, row, slot, len(tokens))
             writer = self._writers[slot]
             text = writer.piece() if writer else ""

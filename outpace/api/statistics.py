@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ class Statistics:
     num_spec_steps: int
     num_draft_tokens: int  # nodes of the drafted trees
     num_accepted_draft_tokens: int
+    num_accepted_prediction_tokens: int  # of the draft tokens, those that the caller's prediction gave
+    num_rejected_prediction_tokens: int
     acceptance_histogram: list[int]  # [n]: speculative steps that accepted n draft tokens
     num_steps: int  # forwards of the target that gave tokens, speculative or not
     num_prompt_tokens: int
@@ -50,6 +53,8 @@ class Tally:
     num_steps: int = 0
     num_draft_tokens: int = 0
     accepted: list[int] = field(default_factory=list[int])  # per speculative step
+    num_accepted_prediction_tokens: int = 0
+    num_rejected_prediction_tokens: int = 0
 
     def count(self, step: Step, row: int, num_tokens: int) -> int:
         """Book a step; how many of the tokens that it added to the row's text were drafted."""
@@ -63,6 +68,13 @@ class Tally:
             self.accepted.append(accepted)
         return accepted
 
+    def compare(self, predicted: Sequence[int], accepted: Sequence[int]) -> None:
+        """Book what a step drafted from the row's prediction, and the draft tokens that it added to the text."""
+        pairs = enumerate(zip(predicted, accepted, strict=False))
+        kept = next((place for place, (one, other) in pairs if one != other), min(len(predicted), len(accepted)))
+        self.num_accepted_prediction_tokens += kept
+        self.num_rejected_prediction_tokens += len(predicted) - kept
+
     def done(self, num_prompt_tokens: int, num_tokens: int, seconds: float, seed: int) -> Statistics:
         """The row's statistics."""
         histogram = [0] * (max(self.accepted, default=0) + 1)
@@ -72,6 +84,8 @@ class Tally:
             num_spec_steps=len(self.accepted),
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_draft_tokens=sum(self.accepted),
+            num_accepted_prediction_tokens=self.num_accepted_prediction_tokens,
+            num_rejected_prediction_tokens=self.num_rejected_prediction_tokens,
             acceptance_histogram=histogram,
             num_steps=self.num_steps,
             num_prompt_tokens=num_prompt_tokens,

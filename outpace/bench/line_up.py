@@ -31,6 +31,7 @@ def engines(
     open_model: Callable[[Any], Target],
     open_foreign: Callable[[Any], Foreign] | None = None,
     foreign: str | None = None,  # the draft of methods that translate, where that is another
+    tokenizer: Any = None,  # the target's
 ) -> tuple[list[Engine], dict[str, Choice]]:
     """An engine a method, plain decoding first, and what a recommendation calls each of them."""
     found: dict[str, Engine] = {"plain": Engine("plain", PLAIN, get(PLAIN)(target))}
@@ -43,7 +44,7 @@ def engines(
             continue
         recipe = find(method.name)
         given = with_draft(method, recipe, draft, foreign)
-        parts = recipe(target, **configure(recipe, target, given, open_model, open_foreign))
+        parts = recipe(target, **configure(recipe, target, given, open_model, open_foreign, tokenizer))
         defaults = {
             name: option.default for name, option in recipe.options.items() if option.default is not option.empty
         }

@@ -98,12 +98,13 @@ def _tokens(row: Any, names: Sequence[str], encode: Encode, vocab: int, where: s
     raise ValueError(f'{where} has no "{names[-1]}", nor numbers as {" or ".join(names[:-1])}: add one')
 
 
-def build(recipe: Recipe, options: dict[str, Any], vocab: int) -> Parts:
+def build(recipe: Recipe, options: dict[str, Any], vocab: int, tokenizer: Any = None) -> Parts:
     """The method's parts around a target that is replayed; ValueError if it needs a model."""
     if any(option.default is option.empty for option in recipe.options.values()):
         needs_model(recipe.name)
     target = Speaker(vocab)
-    parts = recipe(target, **configure(recipe, target, options, lambda value: needs_model(recipe.name)))
+    values = configure(recipe, target, options, lambda value: needs_model(recipe.name), tokenizer=tokenizer)
+    parts = recipe(target, **values)
     if parts.want != NOTHING or parts.drafter.claims or parts.schedule:
         needs_model(recipe.name)
     return parts

@@ -100,6 +100,7 @@ def _print(report: dict[str, Any]) -> None:
         options = " ".join(f"{name}={value}" for name, value in proof["options"].items()) or "defaults"
         options += f", settings {proof['settings']}" if proof["settings"] else ""
         options += f", {proof['rows']} rows of a prompt" if proof["rows"] > 1 else ""
+        options += ", behind a prediction" if proof["predicted"] else ""
         counts = (str(proof["batch"]), str(proof["tokens"]), str(proof["outcomes"]), str(proof["runs"]))
         verdict = "exact" if proof["holds"] else "WRONG"
         rows.append((proof["recipe"], proof["models"], options, *counts, f"{proof['error']:.0e}", verdict))

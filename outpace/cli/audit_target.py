@@ -74,7 +74,8 @@ def _one(
     from outpace.recipes import configure, get
 
     def built(over: Any) -> tuple[Callable[[], Parts], Callable[[], Parts]]:
-        options = configure(recipe, over.target, needed, opener(over, stack), foreign_opener(over, stack))
+        opening = opener(over, stack), foreign_opener(over, stack)
+        options = configure(recipe, over.target, needed, *opening, over.tokenizer)
         return (lambda: get("autoregressive").build(over.target)), (lambda: recipe.build(over.target, **options))
 
     def exactly() -> tuple[Callable[[], Parts], Callable[[], Parts]]:

@@ -146,7 +146,15 @@ class Loaded:
         from outpace.core.context import Sampling
 
         (found, choices), *eager = [
-            engines(methods, side.model.target, self.names["draft"], side.open, side.open_foreign, self.foreign)
+            engines(
+                methods,
+                side.model.target,
+                self.names["draft"],
+                side.open,
+                side.open_foreign,
+                self.foreign,
+                self.model.tokenizer,
+            )
             for side in self.sides
         ]
         ends = () if ignore_eos else end_tokens(self.model.defaults, self.model.tokenizer)

@@ -45,6 +45,9 @@ BadWords = Annotated[list[str] | None, typer.Option("--bad-word", help="A word n
 Grammar = Annotated[Path | None, typer.Option(help="A file with the EBNF grammar of the text.")]
 JsonSchema = Annotated[Path | None, typer.Option(help="A file with a JSON schema: the text is JSON of this kind.")]
 MinTokens = Annotated[int | None, typer.Option(help="No end of text before so many tokens.")]
+Prediction = Annotated[
+    Path | None, typer.Option(help="A file with what the answer probably is, such as the text to be edited.")
+]
 Stop = Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")]
 Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable; default: drawn, and printed.")]
 Defaults = Annotated[bool, typer.Option(help="Apply the model's own generation_config.json.")]
@@ -73,6 +76,7 @@ class Writing:
     min_tokens: MinTokens = None
     grammar: Grammar = None
     json_schema: JsonSchema = None
+    prediction: Prediction = None
     stop: Stop = None
     seed: Seed = None
     defaults: Defaults = True
@@ -83,7 +87,7 @@ class Writing:
 
         found = dict(vars(self), logit_bias=biases(self.logit_bias), bad_words=self.bad_word)
         del found["bad_word"]
-        found |= {"grammar": contents(self.grammar), "json_schema": contents(self.json_schema)}
+        found |= {name: contents(found[name]) for name in ("grammar", "json_schema", "prediction")}
         settle(None, None, **{name: found[name] for name in WITHOUT_A_MODEL})
         return found
 

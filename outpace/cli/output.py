@@ -45,6 +45,8 @@ def summary(name: str, statistics: Any) -> str:
     steps = (
         f"mean acceptance length {statistics.mean_acceptance_length:.2f}" if statistics.num_spec_steps else "no drafts"
     )
+    if predicted := statistics.num_accepted_prediction_tokens + statistics.num_rejected_prediction_tokens:
+        steps += f", {statistics.num_accepted_prediction_tokens} of {predicted} drafted prediction tokens accepted"
     return (
         f"{name}: {statistics.num_tokens} tokens in {statistics.seconds:.2f} s, "
         f"{statistics.tokens_per_second:.1f} tokens/s, {steps}, seed {statistics.seed}"

@@ -157,6 +157,8 @@ def described(recipe: Recipe) -> str:
 
 def shown(value: Any) -> str:
     """A default as one would type it."""
+    if value is None or value == ():
+        return "none"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

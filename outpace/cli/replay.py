@@ -63,7 +63,7 @@ def replay(
     texts = [text for path in source for text in bench.read(path, encode_prompt, encode, vocab)]
     if not texts:
         raise ValueError("there are no texts in the files of --from: give others")
-    parts = [bench.build(recipe, dict(method.options), vocab) for method, recipe in named]
+    parts = [bench.build(recipe, dict(method.options), vocab, words) for method, recipe in named]
     stop = end_tokens(defaults(resolve(tokenizer)), words)
     found: list[Replayed] = []
     with progress(len(named) * len(texts)) as tell:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
@@ -48,13 +50,21 @@ def show(
 
 def option(parameter: inspect.Parameter) -> dict[str, Any]:
     """An option as a user reads it."""
-    kind = parameter.annotation
     return {
         "name": parameter.name,
-        "type": kind
-        if isinstance(kind, str)
-        else getattr(kind, "__name__", str(kind))
-        if not hasattr(kind, "__args__")
-        else str(kind),
+        "type": type_of(parameter.annotation),
         "default": None if parameter.default is parameter.empty else shown(parameter.default),
     }
+
+
+def type_of(annotation: Any) -> str:
+    """An annotation without the names of modules."""
+    if isinstance(annotation, str):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join(map(type_of, get_args(annotation)))
+    if get_origin(annotation) is Literal:
+        return " | ".join(map(repr, get_args(annotation)))
+    if annotation is type(None):
+        return "None"
+    return re.sub(r"\b\w+\.(?=\w)", "", inspect.formatannotation(annotation))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Step
-from outpace.drafters.lookup import Requests, chain, within
+from outpace.drafters.lookup import chain, within
+from outpace.drafters.requests import Requests
 from outpace.indexes.automaton import SuffixAutomaton
 from outpace.indexes.branches import NOTHING, Branches
 from outpace.indexes.static_automaton import Pointer, StaticAutomaton

@@ -5,21 +5,16 @@ Letters: B rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
-from weakref import ref
-
-from torch import Tensor
+from typing import Protocol
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
-from outpace.core.contracts import Cache, Draft, Drafter, Plan, Shape, Step, Want
+from outpace.core.contracts import Draft, Drafter, Plan, Shape, Step, Want
 from outpace.drafters.branches import hung
 from outpace.drafters.together import merged
 from outpace.indexes.branches import NOTHING, Branches
-
-State = TypeVar("State")
 
 
 class Lookup(Protocol):
@@ -47,18 +42,14 @@ class LookingUp:
         self._depth = otherwise.depth if isinstance(otherwise, Shape) else otherwise
         self.want = fallback.want if fallback else Want()
         self.claims: tuple[type[Claim], ...] = fallback.claims if fallback else ()
+        self.shared: bool = getattr(fallback, "shared", False)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         found = self._lookup.look_up(ctx, plan)
-        tree = hung(ctx.roots, found)
         if self._fallback is None:
-            return Draft(tree)
-        pairs = zip(found, plan.depth, strict=True)
-        depth = tuple(0 if each.tokens else min(self._depth, most) for each, most in pairs)
-        draft = self._fallback.propose(ctx, replace(plan, depth=depth, shape=self._shape))
-        if len(draft.tree) == len(depth):
-            return replace(draft, tree=tree)
-        return draft if len(tree) == len(depth) else replace(draft, tree=merged(draft.tree, tree))
+            return Draft(hung(ctx.roots, found))
+        depth = tuple(min(self._depth, most) for most in plan.depth)
+        return first_found(ctx, found, self._fallback, replace(plan, depth=depth, shape=self._shape))
 
     def observe(self, step: Step) -> None:
         self._lookup.observe(step)
@@ -71,52 +62,15 @@ class LookingUp:
             self._fallback.release(slots)
 
 
-class Requests(Generic[State]):
-    """What a lookup keeps of each request of a batch.
-
-    A request begins when it is first met and ends when it is released, or when the next batch begins without that:
-    the same slot then holds another one. What was said is told to `learn` where the next batch begins, each text once:
-    before, a row's draft would depend on the rows decoded beside it.
-    """
-
-    def __init__(self, begin: Callable[[], State], learn: Callable[[list[int]], object] | None = None) -> None:
-        self._begin, self._learn = begin, learn
-        self._batch: ref[Cache] | None = None  # the target's cache belongs to one batch
-        self._states: dict[int, State] = {}
-        self._read: dict[int, int] = {}
-        self._said: dict[int, list[int]] = {}
-        self._ended: list[list[int]] = []
-
-    def follow(self, ctx: Context) -> Iterator[tuple[State, Tensor]]:
-        """Each row's state, and the committed tokens since it was last asked for, the prompt included."""
-        if self._batch is None or self._batch() is not ctx.cache:
-            self._batch = ref(ctx.cache)
-            self.release(list(self._states))
-            for text in self._ended:
-                if self._learn:
-                    self._learn(text)
-            self._ended.clear()
-        for slot, tokens in zip(ctx.slots, ctx.tokens, strict=True):
-            if slot not in self._states:
-                self._states[slot], self._read[slot] = self._begin(), 0
-            new = tokens[self._read[slot] :]
-            self._read[slot] = len(tokens)
-            yield self._states[slot], new
-
-    def observe(self, step: Step) -> None:
-        """Needed where something is learnt."""
-        ctx = step.ctx
-        for slot, emitted, before, prompt in zip(
-            ctx.slots, step.emitted, ctx.committed, ctx.prompt_lengths, strict=True
-        ):
-            if slot in self._states:
-                self._said.setdefault(slot, []).extend(emitted[max(0, prompt - before) :])
-
-    def release(self, slots: Sequence[int]) -> None:
-        for slot in slots:
-            self._states.pop(slot, None)
-            if said := self._said.pop(slot, None):
-                self._ended.append(said)
+def first_found(ctx: Context, found: Sequence[Branches], fallback: Drafter, plan: Plan) -> Draft:
+    """What was found for each row, and below the roots of the other rows what `fallback` drafts."""
+    tree = hung(ctx.roots, found)
+    depth = tuple(0 if each.tokens else most for each, most in zip(found, plan.depth, strict=True))
+    draft = fallback.propose(ctx, replace(plan, depth=depth))
+    if len(draft.tree) == len(depth):
+        return replace(draft, tree=tree)
+    # the fallback's nodes come first, in case it learns from them by their index
+    return draft if len(tree) == len(depth) else replace(draft, tree=merged(draft.tree, tree))
 
 
 def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> Branches:

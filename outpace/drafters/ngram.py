@@ -8,7 +8,8 @@ from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.drafters.branches import hung
-from outpace.drafters.lookup import Requests, chain
+from outpace.drafters.lookup import chain
+from outpace.drafters.requests import Requests
 from outpace.indexes.branches import Branches
 
 

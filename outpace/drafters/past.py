@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from outpace.core.contracts import Cache, Context, Step
+from outpace.core.contracts import Context, Step
+from outpace.drafters.requests import Requests
 from outpace.indexes import store
 from outpace.indexes.branches import NOTHING, Branches
 from outpace.indexes.count_trie import count_trie
@@ -43,8 +43,7 @@ class Past:
         self._corpora = len(self._indexes)
         self._runs: list[SuffixArray] = []
         self._waiting: list[Ints] = []
-        self._texts: dict[int, tuple[Tensor, list[int]]] = {}  # slot -> its tokens before a step, and those after it
-        self._served: Cache | None = None
+        self._requests = Requests[None](lambda: None, self._wait if most else None, prompts=True)
 
     def __len__(self) -> int:
         """Tokens of earlier requests that can be found."""
@@ -57,23 +56,16 @@ class Past:
 
     def attend(self, ctx: Context) -> None:
         """Call before each draft: a new session finds what earlier ones wrote."""
-        if self._served is not ctx.cache:
-            self._served = ctx.cache
-            self._texts = {}  # of a session that was given up
-            if self._waiting:
-                self._index()
+        for _ in self._requests.follow(ctx):
+            pass
+        if self._waiting:
+            self._index()
 
     def observe(self, step: Step) -> None:
-        """Remember where every row stands."""
-        if self._most:
-            for slot, tokens, emitted in zip(step.ctx.slots, step.ctx.tokens, step.emitted, strict=True):
-                self._texts[slot] = tokens, emitted
+        self._requests.observe(step)
 
     def release(self, slots: Sequence[int]) -> None:
-        """These requests have ended."""
-        for slot in slots:
-            if (text := self._texts.pop(slot, None)) is not None:
-                self._waiting.append(np.array([*text[0].tolist(), *text[1]], np.int32)[-self._most // PARTS :])
+        self._requests.release(slots)
 
     def rows(self, context: Sequence[int], length: int, longest: int, shortest: int) -> tuple[int, Ints]:
         """How many last tokens were found, and (num, length) what followed them wherever they occurred."""
@@ -88,6 +80,9 @@ class Past:
         """The `num_nodes` most frequent beginnings of what followed; weights are counts."""
         matched, rows = self.rows(context, length, longest, shortest)
         return count_trie(rows, num_nodes, matched) if matched else NOTHING
+
+    def _wait(self, text: list[int]) -> None:
+        self._waiting.append(np.array(text, np.int32)[-self._most // PARTS :])
 
     def _index(self) -> None:
         new, self._waiting = self._waiting, []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outpace.core.contracts import Cache, Context, Step
+from outpace.core.contracts import Context, Step
 from outpace.drafters.past import Past
+from outpace.drafters.requests import Requests
 from outpace.indexes.automaton import SuffixAutomaton
 from outpace.indexes.branches import Branches
 from outpace.indexes.count_trie import count_trie
@@ -18,26 +19,23 @@ class Sources:
         if not 1 <= shortest <= longest:
             raise ValueError(f"matches of {shortest} to {longest} tokens: give shortest >= 1 and longest >= shortest")
         self._past, self._longest, self._shortest = past, longest, shortest
-        self._own: dict[int, SuffixAutomaton] = {}
-        self._served: Cache | None = None
+        self._requests = Requests(SuffixAutomaton)
+        self._own: list[SuffixAutomaton] = []  # of each row of this draft
 
     def attend(self, ctx: Context) -> None:
         """Call before each draft: catch up with what was committed."""
         self._past.attend(ctx)
-        if self._served is not ctx.cache:
-            self._served, self._own = ctx.cache, {}
-        for slot, tokens in zip(ctx.slots, ctx.tokens, strict=True):
-            own = self._own.get(slot)
-            if own is None:
-                own = self._own[slot] = SuffixAutomaton()
-            own.extend(tokens[len(own) :].tolist())
+        self._own = []
+        for own, new in self._requests.follow(ctx):
+            own.extend(new.tolist())
+            self._own.append(own)
 
     def found(self, ctx: Context, row: int, length: int, num_nodes: int, assumed: Sequence[int] = ()) -> list[Branches]:
         """What follows the row's text and these tokens; weights are shares of the places that were found."""
         if length < 1:
             return []
         found: list[Branches] = []
-        own = self._own[ctx.slots[row]]
+        own = self._own[row]
         matched = own.match(assumed).length
         if matched >= self._shortest and (chain := own.following(length, assumed)):
             found.append(Branches(chain, list(range(-1, len(chain) - 1)), [1.0] * len(chain), matched))
@@ -54,5 +52,4 @@ class Sources:
 
     def release(self, slots: Sequence[int]) -> None:
         self._past.release(slots)
-        for slot in slots:
-            self._own.pop(slot, None)
+        self._requests.release(slots)

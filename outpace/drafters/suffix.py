@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Step
-from outpace.drafters.lookup import Requests, within
+from outpace.drafters.lookup import within
+from outpace.drafters.requests import Requests
 from outpace.indexes.branches import NOTHING, Branches
 from outpace.indexes.loops import Tokens
 from outpace.indexes.suffix_tree import SuffixTree

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from platform import python_version
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NewType, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ FORMAT = "outpace-index/1"
 TYPES = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 ALIGNED = 64  # bytes; the arrays begin at a multiple
 MOST_HEADER = 1 << 24
+IndexFile = NewType("IndexFile", str)  # the path of one: an option of this kind is compared with the target's tokenizer
 
 
 class Index(Protocol):
@@ -106,6 +107,12 @@ def fits(path: str | Path, vocab: int, *tokens: NDArray[Any]) -> None:
         raise foreign(path)
 
 
+def speaks(path: str | Path, tokenizer: str) -> None:
+    """Raise ValueError if an index is known to be for another tokenizer than the one with this fingerprint."""
+    if tokenizer and header(path)["tokenizer"] not in ("", tokenizer):
+        raise foreign(path)
+
+
 def foreign(path: str | Path) -> ValueError:
     """An index was made for another tokenizer."""
     return ValueError(f"{path} was made for another tokenizer: build it again with the --tokenizer of your model")
@@ -119,8 +126,7 @@ def load(kind: type[Kind], path: str | Path, tokenizer: str = "", *, mapped: boo
     found = header(path)
     if found["kind"] != kind.kind:
         raise ValueError(f"{path} holds a {found['kind']} index: build one with --kind {kind.kind}")
-    if tokenizer and found["tokenizer"] not in ("", tokenizer):
-        raise foreign(path)
+    speaks(path, tokenizer)
     arrays: dict[str, NDArray[Any]] = {}
     try:
         for name, each in found["arrays"].items():

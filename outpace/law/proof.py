@@ -38,6 +38,7 @@ class Proof:
     seconds: float
     settings: str = ""  # how sampling settings were combined, where they were
     rows: int = 1  # of one prompt whose joint law was enumerated
+    predicted: bool = False  # with a prediction of the answers, drafted before the recipe's own drafts
 
     @property
     def holds(self) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import inspect
-import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -14,7 +12,9 @@ import torch
 
 from outpace.core.context import Sampling
 from outpace.core.contracts import Recipe, Target
+from outpace.law.choices import choices
 from outpace.law.joint import Group, enumerate_joint, largest_joint_error, prove_together
+from outpace.law.predicted import predicting
 from outpace.law.proof import Models, Proof, told
 from outpace.law.prove import Case, TooMany, enumerate_laws, largest_error
 from outpace.law.reference import table_logits
@@ -88,44 +88,20 @@ def ragged(tokens: int) -> list[Case]:
     ]
 
 
-def settings(recipe: Recipe, models: Models, shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, Any]]:
-    """Options to prove a recipe with: its defaults, each switch turned, each threshold at work, small tree shapes."""
-    drafts = models.drafts
-    hints = typing.get_type_hints(recipe.build)
-    base: dict[str, Any] = {}
-    for name, parameter in recipe.options.items():
-        if hints[name] is Target:
-            base[name] = drafts[0]
-        elif hints[name] == tuple[Target, ...]:
-            base[name] = tuple(drafts[:1])
-        elif hints[name] is Foreign:
-            base[name] = models.foreign
-        elif parameter.default is inspect.Parameter.empty:
-            raise TypeError(f"{recipe.name}: option {name} needs a default, so that the recipe can be proven as it is")
-    widths = next((name for name in recipe.options if hints[name] == tuple[int, ...]), None)
-    starts = [{**base, widths: shape} for shape in shapes] if widths else [base]
-    yield from starts
-    for name, parameter in recipe.options.items():
-        if hints[name] is bool:
-            yield {**starts[0], name: not parameter.default}
-        elif hints[name] is float:
-            yield {**starts[0], name: 0.4}
-        elif hints[name] == tuple[Target, ...] and len(drafts) > 1:
-            # every sibling order is a choice: several drafters are shown on one candidate each
-            yield {**starts[0], name: tuple(drafts), **({widths: (1,)} if widths else {})}
-
-
 def prove(recipe: Recipe, models: Models, *, exhaustive: bool = False) -> Iterator[Proof]:
-    """Enumerate the recipe on these models in every setting, in a ragged batch and, for the first setting, alone.
+    """Enumerate the recipe on these models in every setting, in a ragged batch and, for the first setting, alone; the
+    first setting also behind a prediction.
 
     Texts are as long as `QUICK` runs allow (3 tokens, else 2); an exhaustive proof takes larger trees and more runs.
     """
     shapes = [(2,), (1, 2)] if not exhaustive else [(2,), (1, 2), (2, 2), (3, 1), (1, 1)]
     most = EXHAUSTIVE if exhaustive else QUICK
-    found = list(settings(recipe, models, shapes))
+    found = list(choices(recipe, models.drafts, models.foreign, shapes))
     for index, options in enumerate(found):
         for batch in (256, 1) if index == 0 or exhaustive else (256,):
             yield _prove(recipe, options, models, ragged, batch, most)
+    for options in found if exhaustive else found[:1]:
+        yield _prove(recipe, options, models, ragged, 256, most, predicted=True)
     for index, options in enumerate(found):
         # pairs for two shapes only: one level of siblings, and ancestors with siblings
         yield from _prove_settings(recipe, options, models, most, pairs=exhaustive and index < 2)
@@ -164,12 +140,16 @@ def _prove(
     batch: int,
     most: int,
     settings: str = "",
+    *,
+    predicted: bool = False,
 ) -> Proof:
     began = perf_counter()
+    build = row_by_row(lambda: recipe.build(models.target, **options))
+    if predicted:
+        build = predicting(build, batch)
     for tokens in (3, 2) if batch > 1 else (2,):
         cases = cases_of(tokens)
         try:
-            build = row_by_row(lambda: recipe.build(models.target, **options))
             found = enumerate_laws(build, cases, batch=batch, most=most)
         except TooMany:
             if tokens > 2:
@@ -187,6 +167,7 @@ def _prove(
             error=largest_error(found, models.logits, cases),
             seconds=perf_counter() - began,
             settings=settings,
+            predicted=predicted,
         )
     raise AssertionError("unreachable: two tokens either fit or raise")
 

@@ -35,6 +35,7 @@ from outpace.law.wrong_drafters import (
     as_target,
 )
 from outpace.law.wrong_greedy import ChosenFirst, GreedyLast, WholeLaw
+from outpace.law.wrong_predicted import Overwritten, Preferred
 from outpace.law.wrong_retrieved import retrieved
 from outpace.law.wrong_settings import histories
 from outpace.law.wrong_siblings import (
@@ -218,6 +219,8 @@ def variants(target: Table, draft: Table, foreign: Foreign) -> list[Wrong]:
         ),
         Wrong("n-grams: not less its elders", lambda: recalling(NotLessItsElders)),
         Wrong("n-grams: law before temperature", lambda: recalling(BeforeTemperature)),
+        Wrong("predictions claimed", lambda: Parts(target, Overwritten(Honest(draft), (0, 1)), Rejection(), chain)),
+        Wrong("predicted or drawn alike", lambda: Parts(target, Preferred(Honest(draft), (0, 1)), Rejection(), chain)),
         Wrong("noise keyed by position", lambda: Parts(target, ReadsRefused(draft), Rejection(), chain), PositionNoise),
         Wrong("block: first refusal", lambda: Parts(target, Honest(draft), FirstRefusal(), chain)),
         Wrong("block: weight as chance", lambda: Parts(target, Honest(draft), WeightAsChance(), chain)),

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe, Target
@@ -38,9 +38,11 @@ def configure(
     options: Mapping[str, Any],
     open_model: Callable[[Any], Target],  # what a user gives for another model -> that model
     open_foreign: Callable[[Any], Foreign] | None = None,  # the same for one with tokens of its own
+    tokenizer: Any = None,  # the target's, where it is known: indexes made for another one are refused
 ) -> dict[str, Any]:
     """The recipe's keyword arguments: the options checked against its signature, other models opened."""
     from outpace.core.contracts import Target
+    from outpace.indexes import store
 
     def opened(value: Any, hint: Any) -> Any:
         if hint is Target:
@@ -70,7 +72,10 @@ def configure(
     for name, value in values.items():
         if models_in(hints.get(name)):
             for other in value if isinstance(value, tuple) else (value,):
-                same_size(target, other, name)
+                if not isinstance(other, str | None):  # an option may take a word, or nothing, in place of a model
+                    same_size(target, other, name)
+        if tokenizer is not None and value is not None and index_in(hints.get(name)):
+            store.speaks(str(value), store.fingerprint(tokenizer.get_vocab()))
     return values
 
 
@@ -103,6 +108,13 @@ def foreign_in(hint: Any) -> bool:
     return hint is Foreign
 
 
+def index_in(hint: Any) -> bool:
+    """Whether an option of this annotation is the file of an index."""
+    from outpace.indexes.store import IndexFile
+
+    return hint is IndexFile or any(index_in(part) for part in get_args(hint))
+
+
 def wants_foreign(recipe: Recipe, name: str) -> bool:
     """Whether this option of a recipe is a model that may have a vocabulary of its own."""
     return foreign_in(hints_of(recipe).get(name))
@@ -126,8 +138,12 @@ def convert(value: Any, hint: Any, name: str, opened: Opening) -> Any:
         return _first_that_fits(value, get_args(hint), name, opened)
     if hint is Target or foreign_in(hint):
         return opened(value, hint)
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise RecipeError(f"{name} is {' or '.join(map(str, get_args(hint)))}, not {value!r}")
+        return value
     if get_origin(hint) is tuple:
-        parts = [part for part in value.split(",") if part] if isinstance(value, str) else value
+        parts = [part for part in value.split(",") if part and value != "none"] if isinstance(value, str) else value
         each = get_args(hint)[0]
         if not isinstance(parts, list | tuple):
             parts = [parts]
@@ -146,7 +162,7 @@ def convert(value: Any, hint: Any, name: str, opened: Opening) -> Any:
             kind = "a whole number" if hint is int else "a number"
             raise RecipeError(f"{name} is {kind}, not {value!r}")
         return number
-    if hint is str:
+    if hint is str or index_in(hint):
         return str(value)
     return value
 
@@ -159,5 +175,5 @@ def _first_that_fits(value: Any, hints: tuple[Any, ...], name: str, opened: Open
         try:
             return convert(value, hint, name, opened)
         except RecipeError as error:
-            problem = problem or error
+            problem = error
     raise problem or RecipeError(f"{name} cannot be {value!r}")

@@ -18,6 +18,7 @@ smaller than the suffix array of the same corpus, and without numba (extra `retr
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.trigrams import Trigrams, table
+from outpace.indexes.store import IndexFile
 from outpace.verifiers.match import Match
 
 
@@ -25,7 +26,7 @@ from outpace.verifiers.match import Match
 def aded(
     target: Target,
     *,
-    index: str | None = None,
+    index: IndexFile | None = None,
     iterations: int = 150,
     paths: int = 24,
     nodes: int = 64,

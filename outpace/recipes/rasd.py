@@ -23,6 +23,7 @@ from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.fusion import Fused, Fusion
 from outpace.drafters.past import Past, corpus
 from outpace.drafters.sources import Sources
+from outpace.indexes.store import IndexFile
 from outpace.verifiers.rejection import Rejection
 
 FOUND = 64  # nodes of a branch before it is pruned
@@ -61,7 +62,7 @@ def rasd(
     draft: Target,
     widths: tuple[int, ...] = (4, 2, 1, 1),
     sampled: bool = False,
-    index: str | None = None,
+    index: IndexFile | None = None,
     depth: int = 10,
     top_k: int = 10,
     nodes: int = 24,

@@ -24,6 +24,7 @@ from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.fusion import Fused, Fusion
 from outpace.drafters.past import Past, corpus
 from outpace.drafters.sources import Sources
+from outpace.indexes.store import IndexFile
 from outpace.verifiers.rejection import Rejection
 
 
@@ -56,7 +57,7 @@ def reader(
     draft: Target,
     widths: tuple[int, ...] = (4, 2, 1, 1),
     sampled: bool = False,
-    index: str | None = None,
+    index: IndexFile | None = None,
     chain: int = 16,
     nodes: int = 60,
     longest: int = 16,

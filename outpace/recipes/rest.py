@@ -16,6 +16,7 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.past import Past, corpus
 from outpace.drafters.retrieval import Retrieval
+from outpace.indexes.store import IndexFile
 from outpace.verifiers.match import Match
 
 
@@ -23,7 +24,7 @@ from outpace.verifiers.match import Match
 def rest(
     target: Target,
     *,
-    index: str | None = None,
+    index: IndexFile | None = None,
     nodes: int = 64,
     depth: int = 10,
     longest: int = 16,

@@ -1,20 +1,25 @@
 """SAM Decoding (Hu et al. 2025): draft what followed the longest end of the text that occurred before.
 
-New here: nothing. Reuses: Automata, LookingUp, LM, Match, Fixed. Exact at any temperature: no token carries a claim.
+New here: nothing. Reuses: Automata, LookingUp, Recycling, LM, Match, Fixed. Exact at any temperature: no token carries
+a claim.
 
 A suffix automaton of the prompt and the text so far finds that end in constant time a token, however long it is. With
 `corpus`, a file of `outpace index build --kind suffix-automaton`, a second one finds it in a corpus and is asked where
-its match is longer by more than `bias` tokens. With a `fallback` model, matches of fewer than `shortest` tokens, in the
-corpus less `bias`, are left to the likeliest tokens of that model in a tree of `widths`, and the others give chains of
-`depth` tokens. Alone every match is used, `alone` nodes at most and 1 + 4 for each matched token; the corpus then gives
-a tree of the likeliest continuations, by count, 8 nodes a depth.
+its match is longer by more than `bias` tokens. With an `auxiliary`, matches of fewer than `shortest` tokens, in the
+corpus less `bias`, are left to it, and the others give chains of `depth` tokens. It is `token-recycling`, whose table
+learns from every node that the target reads and fills a tree of `nodes`, or a model, whose likeliest tokens fill a tree
+of `widths`. Alone every match is used, `alone` nodes at most and 1 + 4 for each matched token; the corpus then gives a
+tree of the likeliest continuations, by count, 8 nodes a depth.
 
 Use it where the text repeats its prompt or itself, and with a corpus where it repeats that. It costs no model and a few
 microseconds a token with numba, which the extra `retrieval` brings; memory grows with the request, by about 120 bytes a
 token, and a corpus has 50.
 
-Unlike in the paper the fallback is a model's tree instead of Token Recycling or EAGLE-2.
+Unlike in the paper the model's tree is fixed, where EAGLE-2's follows its beliefs; and `nodes` is smaller than the 80
+of the paper's token recycling, as in `token-recycling`.
 """
+
+from typing import Literal
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
@@ -22,8 +27,11 @@ from outpace.core.tree import Shape
 from outpace.drafters.automata import Automata
 from outpace.drafters.lm import LM
 from outpace.drafters.lookup import LookingUp
+from outpace.drafters.recycling import Recycling
+from outpace.drafters.template import rank_template
 from outpace.indexes import store
 from outpace.indexes.static_automaton import StaticAutomaton
+from outpace.indexes.store import IndexFile
 from outpace.verifiers.match import Match
 
 
@@ -31,19 +39,23 @@ from outpace.verifiers.match import Match
 def sam_decoding(
     target: Target,
     *,
-    corpus: str | None = None,
+    corpus: IndexFile | None = None,
     bias: int = 5,
     alone: int = 60,
-    fallback: Target | None = None,
+    auxiliary: Literal["token-recycling"] | Target | None = None,
     shortest: int = 5,
     depth: int = 40,
     widths: tuple[int, ...] = (4, 2, 2),
+    nodes: int = 24,
 ) -> Parts:
     index = None if corpus is None else store.load(StaticAutomaton, corpus, mapped=True)
     if corpus is not None and index is not None:
         store.fits(corpus, target.vocab, index.text)
-    if fallback is None:
+    if auxiliary is None:
         return Parts(target, LookingUp(Automata(index, bias=bias)), Match(), Fixed(alone))
-    shape = Shape.branching(widths)
-    drafter = LookingUp(Automata(index, shortest=shortest, bias=bias), LM(fallback, sampled=False), shape)
+    lookup = Automata(index, shortest=shortest, bias=bias)
+    if auxiliary == "token-recycling":
+        drafter = LookingUp(lookup, Recycling(target.vocab), rank_template(nodes, width=8))
+    else:
+        drafter = LookingUp(lookup, LM(auxiliary, sampled=False), Shape.branching(widths))
     return Parts(target, drafter, Match(), Fixed(depth))

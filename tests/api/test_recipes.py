@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from typing import Literal
 
 import pytest
 
@@ -135,3 +136,11 @@ def test_models_are_opened_and_must_speak_the_targets_tokens():
         configured(get("specinfer"), drafts=(Sized(), Sized(9)))
     with pytest.raises(RecipeError, match="needs draft"):
         configured(get("speculative-sampling"))
+
+
+def test_a_choice_is_one_of_its_words():
+    words = Literal["first", "last"]
+    assert _options.convert("last", words, "mine: order", lambda value, hint: None) == "last"
+    with pytest.raises(RecipeError, match="mine: order is first or last, not 'middle'"):
+        _options.convert("middle", words, "mine: order", lambda value, hint: None)
+    assert _options.convert("none", words | None, "mine: order", lambda value, hint: None) is None

@@ -73,7 +73,7 @@ def test_methods_with_a_model_are_refused() -> None:
         with pytest.raises(RecipeError, match=f"{name} drafts or learns with a model"):
             build(get(name), {}, 100)
     with pytest.raises(RecipeError, match="sam-decoding drafts or learns with a model"):
-        build(get("sam-decoding"), {"fallback": "zoo:draft"}, 100)
+        build(get("sam-decoding"), {"auxiliary": "zoo:draft"}, 100)
 
 
 def test_a_drafter_that_looks_at_scores_is_refused_when_it_does() -> None:

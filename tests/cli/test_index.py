@@ -127,3 +127,35 @@ def test_what_is_no_index_is_not_shown(outpace_, tmp_path):
     result = outpace_("index", "show", "x.index")
     assert result.exit_code == 2 and "is no index" in result.stderr
     assert outpace_("index", "show", "none.index").exit_code == 1
+
+
+def test_an_index_for_another_tokenizer_is_refused(outpace_, tiny, texts):
+    """Both tokenizers have the same number of tokens, so only the fingerprint tells them apart."""
+    for tokenizer, refused in ((tiny.target, False), (tiny.lookalike, True)):
+        for method, option, kind in (
+            ("sam-decoding", "corpus", "suffix-automaton"), ("rest", "index", "suffix-array"),
+            ("aded", "index", "trigrams"), ("dresd", "index", "dense"), ("rasd", "index", "suffix-array"),
+            ("reader", "index", "suffix-array"),
+        ):  # fmt: skip
+            built = outpace_("index", "build", *texts, "--kind", kind, "--tokenizer", tokenizer, "-o", "my.index")
+            assert built.exit_code == 0, built.output
+            draft = ("--draft", tiny.draft) if method in ("rasd", "reader") else ()
+            result = outpace_(
+                "generate", "def", "--target", tiny.target, "--method", method, *draft, f"--{option}", "my.index",
+                "--max-tokens", 4,
+            )  # fmt: skip
+            assert result.exit_code == (2 if refused else 0), result.output
+            assert ("my.index was made for another tokenizer: build it again" in result.stderr) is refused
+
+
+def test_bench_and_replay_refuse_it_too(outpace_, tiny, texts, tmp_path):
+    (tmp_path / "said.jsonl").write_text(json.dumps({"prompt": "def", "text": " add(a, b):"}) + "\n")
+    (tmp_path / "some.txt").write_text("def\n")
+    for tokenizer, code in ((tiny.target, 0), (tiny.lookalike, 2)):
+        outpace_("index", "build", *texts, "--tokenizer", tokenizer, "-o", "my.index")
+        replay = ("replay", "--from", "said.jsonl", "--methods", "rest:index=my.index", "--tokenizer", tiny.target)
+        result = outpace_(*replay)
+        assert result.exit_code == code, result.output
+        assert ("another tokenizer" in result.stderr) is bool(code)
+    result = outpace_("bench", "--target", tiny.target, "--methods", "rest:index=my.index", "--prompts", "some.txt")
+    assert result.exit_code == 2 and "another tokenizer" in result.stderr

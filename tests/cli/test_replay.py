@@ -42,7 +42,7 @@ def test_a_table_has_a_line_for_each_method(outpace_, tiny, tmp_path):
         (("--from", "nowhere.jsonl"), "there is no file"),
         (("--from", "empty.jsonl"), "no texts"),
         (("--from", "past.jsonl", "--methods", "speculative-sampling"), "with a model"),
-        (("--from", "past.jsonl", "--methods", "sam-decoding:fallback=zoo:draft"), "with a model"),
+        (("--from", "past.jsonl", "--methods", "sam-decoding:auxiliary=zoo:draft"), "with a model"),
         (("--from", "past.jsonl", "--methods", "prompt-lookup:horse=1"), "no option"),
     ],
 )

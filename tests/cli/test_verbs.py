@@ -47,6 +47,24 @@ def test_show(outpace_):
     assert outpace_("show", "nothing").exit_code == 2
 
 
+def test_show_tells_nothing_from_needed(outpace_):
+    lines = outpace_("show", "mcsd").stdout.splitlines()
+    assert [line.split()[-1] for line in lines if line.startswith(("--draft", "--parents"))] == ["needed", "none"]
+    options = json.loads(outpace_("show", "mcsd", "--json").stdout)["options"]
+    assert {each["name"]: each["default"] for each in options if each["name"] in ("draft", "parents")} == {
+        "draft": None,
+        "parents": "none",
+    }
+    assert "--parents (default none)" in outpace_("generate", "--method", "mcsd", "--help").stdout
+    table = outpace_("show", "sam-decoding").stdout
+    assert "'token-recycling' | Target | None" in table and "IndexFile | None" in table
+
+
+def test_what_is_shown_can_be_typed(outpace_, tiny):
+    given = ("--method", "mcsd", "--draft", tiny.draft, "--parents", "none", "--widths", "2,1")
+    assert outpace_("generate", "def", "--target", tiny.target, *FEW, *given).exit_code == 0
+
+
 def test_env(outpace_):
     found = json.loads(outpace_("env", "--json").stdout)
     assert found["versions"]["torch"] and found["cores"] and found["devices"]
@@ -61,6 +79,20 @@ def test_generate_streams_one_prompt(outpace_, tiny):
     )[0]
     assert result.stdout == f"def add{expected.text}\n"
     assert "speculative-sampling: 8 tokens" in result.stderr and "seed" in result.stderr
+
+
+def test_generate_drafts_what_a_file_predicts(outpace_, tiny, tmp_path):
+    asked = ("generate", "def add", "--target", tiny.target, "--method", "prompt-lookup", *FEW)
+    text = json.loads(outpace_(*asked, "--json").stdout)["results"][0]["text"]
+    (tmp_path / "file.txt").write_text(text)
+    result = outpace_(*asked, "--prediction", "file.txt")
+    assert result.stdout == f"def add{text}\n"
+    assert "drafted prediction tokens accepted" in result.stderr
+    assert "prediction" not in outpace_(*asked).stderr
+    told = json.loads(outpace_(*asked, "--prediction", "file.txt", "--json").stdout)["results"][0]["statistics"]
+    assert told["num_accepted_prediction_tokens"] > 0
+    result = outpace_(*asked, "--prediction", "nothing.txt")
+    assert result.exit_code == 2 and "nothing.txt cannot be read" in result.stderr
 
 
 def test_generate_takes_several_prompts_and_prints_json(outpace_, tiny):
@@ -165,6 +197,14 @@ def test_generate_takes_sampling_settings(outpace_, tiny):
     assert all(each["prompt"] == "def add" and len(each["logprobs"]) == 8 for each in found)
     both = outpace_(*ask, "--n", 2)
     assert both.stdout == "".join(f"def add{each.text}\n\n" for each in expected)
+
+
+def test_chat_drafts_what_a_file_predicts(outpace_, tiny, tmp_path):
+    (tmp_path / "file.txt").write_text("def add(a, b):\n    return a + b\n")
+    ask = ("chat", "--target", tiny.target, *FEW[:4])
+    told = outpace_(*ask, "--prediction", "file.txt", given="hello\n")
+    assert told.exit_code == 0 and told.stdout == outpace_(*ask, given="hello\n").stdout
+    assert "drafted prediction tokens accepted" in told.stderr
 
 
 def test_chat_takes_sampling_settings(outpace_, tiny):

@@ -15,7 +15,8 @@ from outpace.core.contracts import Parts, Plan, Shape, Step
 from outpace.decode import Session
 from outpace.drafters.branches import hung
 from outpace.drafters.lm import LM
-from outpace.drafters.lookup import LookingUp, Requests, chain, within
+from outpace.drafters.lookup import LookingUp, chain, within
+from outpace.drafters.requests import Requests
 from outpace.indexes.branches import NOTHING, Branches
 from outpace.law.proofs import Models, ragged, tables, transformers_models
 from outpace.law.prove import BOUND, enumerate_laws, largest_error

@@ -31,7 +31,7 @@ def test_law_is_the_one_promised(name: str, kind: str) -> None:
     proofs = list(prove(recipe, models(kind)))
     assert {0.0, 0.7, 1.0} <= {temperature for proof in proofs for temperature in proof.temperatures}
     assert {1, 256} <= {proof.batch for proof in proofs}
-    assert any(proof.settings for proof in proofs)
+    assert any(proof.settings for proof in proofs) and any(proof.predicted for proof in proofs)
     for proof in proofs:
         assert proof.outcomes > 10
         assert proof.holds, f"{proof.recipe} {proof.options} {proof.settings}: {proof.error:.2e}"

@@ -17,9 +17,12 @@ from outpace.decode import Session
 from outpace.drafters.automata import Automata
 from outpace.indexes import store
 from outpace.indexes.static_automaton import StaticAutomaton
+from outpace.law.choices import choices
 from outpace.law.proofs import Models, tables, transformers_models
 from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
+from outpace.law.row_by_row import row_by_row
 from outpace.models.toy import Table
+from outpace.recipes import RecipeError, configure
 from outpace.recipes.sam_decoding import sam_decoding
 from outpace.sampling.law import TargetLaw
 
@@ -131,8 +134,8 @@ def test_a_corpus_for_other_tokens_is_refused(tmp_path: Path) -> None:
         sam_decoding.build(Table(4), corpus=saved(tmp_path, [1, 2, 99]))
 
 
-def test_short_matches_are_left_to_the_fallback() -> None:
-    parts = sam_decoding.build(counting(), fallback=counting(), widths=(2, 1), shortest=3)
+def test_short_matches_are_left_to_the_auxiliary() -> None:
+    parts = sam_decoding.build(counting(), auxiliary=counting(), widths=(2, 1), shortest=3)
     for matched, nodes, forwards in ((1, 4, 2), (2, 4, 2), (3, 40, 0), (9, 40, 0)):
         prompt = [*range(VOCAB), *range(20, 20 + matched)]
         [step, *_] = run(parts, prompt)
@@ -144,18 +147,18 @@ def test_together_they_need_fewer_steps_than_either() -> None:
     draft.logits[60:VOCAB] = draft.logits[VOCAB + 60 :] = 0.0  # it knows only the first half of the numbers
     draft.logits[:, 0] += 0.1
     prompt = [*range(60, 110), 119]
-    both = sam_decoding.build(counting(), fallback=draft, shortest=2)
-    model = sam_decoding.build(counting(), fallback=draft, shortest=99)
+    both = sam_decoding.build(counting(), auxiliary=draft, shortest=2)
+    model = sam_decoding.build(counting(), auxiliary=draft, shortest=99)
     alone = sam_decoding.build(counting())
     steps = [len(run(parts, prompt, 110)) for parts in (both, model, alone)]
     assert steps[0] < min(steps[1:])
 
 
 @pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
-@pytest.mark.parametrize("fallback", [False, True])
-def test_law_is_the_targets_with_a_corpus(models: Models, fallback: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("auxiliary", [False, True])
+def test_law_is_the_targets_with_a_corpus(models: Models, auxiliary: bool, tmp_path: Path) -> None:
     corpus = saved(tmp_path, [0, 1, 2, 0, 1, 1, 2], [2, 2, 1, 0], [1, 0, 0])
-    options: dict[str, Any] = {"fallback": models.drafts[0], "shortest": 3, "widths": (2, 1)} if fallback else {}
+    options: dict[str, Any] = {"auxiliary": models.drafts[0], "shortest": 3, "widths": (2, 1)} if auxiliary else {}
 
     def build() -> Parts:
         return sam_decoding.build(models.target, corpus=corpus, bias=1, **options)
@@ -163,3 +166,46 @@ def test_law_is_the_targets_with_a_corpus(models: Models, fallback: bool, tmp_pa
     cases = [Case(prompt, Sampling(t, max_tokens=3)) for prompt in ((0, 1, 2, 0), (2,)) for t in (0.0, 0.7, 1.0)]
     assert largest_error(enumerate_laws(build, cases), models.logits, cases) < BOUND
     assert any(len(step.draft.tree) > 2 for step in run(build(), (0, 1, 2, 0), 6, temperature=1.0))
+
+
+def test_short_matches_are_left_to_token_recycling() -> None:
+    parts = sam_decoding.build(counting(), auxiliary="token-recycling", shortest=3, nodes=6)
+    prompt = [*range(50, VOCAB), 0]
+    first, second, *_ = run(parts, prompt, 60)
+    assert len(first.draft.tree) == 1  # nothing is known of any token yet
+    steps = run(parts, prompt, 60)  # the table stays, and knows the successors now
+    assert len(steps) < 40 and {step.draft.forwards for step in steps} == {0}
+    assert [int(token) for token in steps[0].draft.tree.tokens[:2]] == [0, 1]
+    assert len(steps[0].draft.tree) - 1 <= 6
+    # a match of 3 tokens gives a chain, and the table learns from its nodes too
+    [step, *_] = run(parts, [*range(VOCAB), 20, 21, 22])
+    assert len(step.draft.tree) - 1 == 40 and step.draft.tree.forest.is_chain
+
+
+def test_an_auxiliary_is_a_word_or_a_model() -> None:
+    opened: list[Any] = []
+
+    def open_model(name: Any) -> Table:
+        opened.append(name)
+        return counting()
+
+    target = counting()
+    for given, kind in (("token-recycling", str), ("none", type(None)), ("a folder", Table)):
+        found = configure(sam_decoding, target, {"auxiliary": given}, open_model)["auxiliary"]
+        assert isinstance(found, kind)
+    assert opened == ["a folder"]
+    with pytest.raises(RecipeError, match="vocabulary of 4 tokens"):
+        configure(sam_decoding, target, {"auxiliary": "other"}, lambda name: TABLE)
+
+
+@pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
+def test_the_law_is_the_targets_with_token_recycling(models: Models) -> None:
+    build = row_by_row(lambda: sam_decoding.build(models.target, auxiliary="token-recycling", shortest=2, nodes=4))
+    cases = [Case(prompt, Sampling(t, max_tokens=4)) for prompt in ((0, 1, 2, 0, 1), (2,)) for t in (0.0, 1.0)]
+    assert largest_error(enumerate_laws(build, cases), models.logits, cases) < BOUND
+
+
+def test_an_audit_proves_each_auxiliary() -> None:
+    models = tables()
+    found = [choice.get("auxiliary") for choice in choices(sam_decoding, models.drafts, models.foreign, [(2,)])]
+    assert found == [None, "token-recycling", models.drafts[0]]

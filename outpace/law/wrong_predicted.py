@@ -1,0 +1,59 @@
+"""Known-wrong ways to draft what a caller expects beside what a drafter draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from outpace.core.claim import Claim, Drawn
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Drafter, Plan, Step, Want
+from outpace.core.tree import TokenTree
+
+
+class Expecting:
+    """A drafter of chains beside a prediction that goes with every step."""
+
+    claims: tuple[type[Claim], ...] = (Drawn,)
+
+    def __init__(self, drafter: Drafter, prediction: Sequence[int]) -> None:
+        self._drafter, self._prediction, self.want = drafter, prediction, Want()
+
+    def finish(self, tree: TokenTree, prediction: Sequence[int]) -> TokenTree:
+        """The draft, spoilt."""
+        raise NotImplementedError
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        draft = self._drafter.propose(ctx, plan)
+        return replace(draft, tree=self.finish(draft.tree, self._prediction))
+
+    def observe(self, step: Step) -> None:
+        self._drafter.observe(step)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._drafter.release(slots)
+
+
+class Overwritten(Expecting):
+    """Drawn tokens are overwritten by expected ones and keep their claim."""
+
+    def finish(self, tree: TokenTree, prediction: Sequence[int]) -> TokenTree:
+        tokens, depths = tree.tokens.clone(), tree.forest.depths
+        for node in range(tree.forest.num_rows, len(tree)):
+            tokens[node] = prediction[depths[node] - 1]
+        return replace(tree, tokens=tokens)
+
+
+class Preferred(Expecting):
+    """A drawn token that is not the expected one gives way to it, without a claim; one that agrees keeps its claim."""
+
+    def finish(self, tree: TokenTree, prediction: Sequence[int]) -> TokenTree:
+        claim = tree.claim
+        if not isinstance(claim, Drawn):
+            return tree
+        tokens, depths, row = tree.tokens.clone(), tree.forest.depths, list(claim.row)
+        for node in range(tree.forest.num_rows, len(tree)):
+            expected = prediction[depths[node] - 1]
+            if tokens[node] != expected:
+                tokens[node], row[node] = expected, -1
+        return replace(tree, tokens=tokens, claim=replace(claim, row=tuple(row)))

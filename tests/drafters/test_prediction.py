@@ -1,0 +1,145 @@
+"""Drafting what the caller expects: where it is followed, left and found again, and that no law notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import Sampling
+from outpace.core.contracts import Controller, Drafter, Parts, Shape, Step
+from outpace.decode import Session
+from outpace.drafters.lm import LM
+from outpace.drafters.ngram import NGram
+from outpace.drafters.nothing import Nothing
+from outpace.drafters.prediction import LEAST, MOST, Place, Predicted
+from outpace.law.predicted import predicting
+from outpace.law.proofs import Models, ragged, tables, transformers_models
+from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
+from outpace.models.toy import Table
+from outpace.sampling.law import TargetLaw
+from outpace.verifiers.match import Match
+from outpace.verifiers.rejection import Rejection
+
+FILE = list(range(100, 140))
+
+
+def after(*parts: Sequence[int], tokens: Sequence[int] = FILE) -> list[int]:
+    """What is expected after an answer that was committed in these parts."""
+    place = Place(tokens)
+    for part in parts:
+        place.read(part)
+    return place.following(100)
+
+
+def test_a_draft_is_as_long_as_the_agreement_before_it() -> None:
+    assert after() == FILE[:LEAST]
+    assert after(FILE[:4], FILE[4:9]) == FILE[9:18]
+    assert after(FILE[:25]) == FILE[25:]
+    assert len(after(range(1000), tokens=range(2000))) == MOST
+    place = Place(FILE)
+    assert place.following(3) == FILE[:3] and place.following(0) == []
+
+
+def test_nothing_is_drafted_where_the_answer_has_departed() -> None:
+    assert after([5]) == []
+    assert after(FILE[:10], [5, 6]) == []
+    assert after(FILE) == []  # nor behind the end
+    assert after(FILE, [5]) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param([*FILE[:10], 5, FILE[11]], id="replaced"),
+        pytest.param([*FILE[:10], 5, 6, 7, 8, FILE[10], FILE[11]], id="inserted"),
+        pytest.param([*FILE[:6], FILE[11]], id="deleted"),
+        pytest.param([5, 6, FILE[10], FILE[11]], id="preamble"),
+        pytest.param([*FILE[:30], FILE[11]], id="moved back"),
+    ],
+)
+def test_the_place_is_found_again(answer: list[int]) -> None:
+    assert after(answer) == after(answer[:-1], answer[-1:]) == FILE[12 : 12 + LEAST]
+
+
+def test_of_several_places_the_next_one_is_taken() -> None:
+    tokens = [1, 7, 10, 2, 7, 20, 3, 7, 30, 4, 8, 40]
+    assert after([1, 7, 10, 9, 7], tokens=tokens)[0] == 20
+    assert after([1, 7, 10, 2, 7, 20, 9, 7], tokens=tokens)[0] == 30
+    assert after([1, 7, 10, 9, 3, 7], tokens=tokens)[0] == 30  # a longer n-gram says more
+    assert after([*tokens, 9, 7], tokens=tokens)[0] == 30  # there is no next one
+    # a place that turned out wrong does not count as one that was reached
+    assert after([1, 7, 10, 9], [8], [9], [7], tokens=tokens)[0] == 20
+
+
+def test_an_empty_prediction_leaves_the_drafter_alone() -> None:
+    assert after(tokens=[]) == after(FILE, tokens=[]) == []
+    steps = run([[]], Fixed(2))
+    assert steps == run(None, Fixed(2))
+
+
+def run(predictions: Sequence[Sequence[int]] | None, controller: Controller) -> list[list[int]]:
+    """Trees of one row, a step each."""
+    target, drafter = Table(8, seed=1), LM(Table(8, seed=2))
+    parts = Parts(target, drafter if predictions is None else Predicted(drafter, predictions), Rejection(), controller)
+    asked = [Sampling(1.0, max_tokens=12, seed=3)]
+    steps = list(Session(parts, [torch.tensor([0, 1])], asked, TargetLaw).steps())
+    return [step.draft.tree.tokens.tolist() for step in steps[1:]]
+
+
+def greedy(length: int) -> list[int]:
+    parts = Parts(Table(8, seed=1), Nothing(), Match(), Fixed(0))
+    session = Session(parts, [torch.tensor([0, 1])], [Sampling(max_tokens=length)], TargetLaw)
+    list(session.steps())
+    return session.output(0)
+
+
+def drafts(prediction: Sequence[int], sampling: Sampling) -> tuple[list[Step], Predicted]:
+    predicted = Predicted(NGram(2), [prediction])
+    session = Session(
+        Parts(Table(8, seed=1), predicted, Match(), Fixed(4)), [torch.tensor([0, 1])], [sampling], TargetLaw
+    )
+    return list(session.steps())[1:], predicted
+
+
+def test_a_right_prediction_is_taken_in_doubling_steps_to_the_last_token() -> None:
+    text = greedy(60)
+    steps, _ = drafts(text, Sampling(max_tokens=60))
+    assert [len(step.draft.tree) - 1 for step in steps] == [8, 9, 19, 20]  # the last one is what is left
+    assert [len(step.emitted[0]) for step in steps] == [9, 10, 20, 21]
+    assert sum((step.emitted[0] for step in steps), []) == text
+
+
+def test_a_draft_ends_with_the_text() -> None:
+    text = greedy(40)
+    stop = text[5]
+    steps, _ = drafts(text, Sampling(max_tokens=40, stop=(stop,)))
+    assert len(steps) == 1 and steps[0].draft.tree.tokens.tolist() == [1, *text[: text.index(stop) + 1]]
+
+
+DRAFTERS: dict[str, Callable[[Models], tuple[Drafter, Controller]]] = {
+    "sampled chain": lambda models: (LM(models.drafts[0]), Fixed(2)),
+    "sampled tree": lambda models: (LM(models.drafts[0]), Fixed(Shape.branching((2,)))),
+    "likeliest tree": lambda models: (LM(models.drafts[0], sampled=False), Fixed(Shape.branching((2, 1)))),
+    "n-grams": lambda models: (NGram(2, clip=True), Fixed(3)),
+    "nothing": lambda models: (Nothing(), Fixed(0)),
+}
+
+
+@pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_the_law_is_the_targets(name: str, models: Models) -> None:
+    def build() -> Parts:
+        drafter, controller = DRAFTERS[name](models)
+        return Parts(models.target, drafter, Rejection(), controller)
+
+    # one token more where there is room for a proof: behind a departure the place is found again and followed
+    cases = ragged(3)
+    if name in ("n-grams", "nothing", "likeliest tree"):
+        cases.append(Case((0, 1), Sampling(temperature=1.0, max_tokens=4)))
+    found = enumerate_laws(predicting(build, 256), cases)
+    assert largest_error(found, models.logits, cases) < BOUND
+    if name.startswith("sampled"):  # both drafters had their turns: plain decoding takes one run a text
+        assert found.runs > sum(map(len, found.laws))
