@@ -45,6 +45,7 @@ class Measurement:
     choices: Mapping[str, Choice]
     provenance: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    passes: int = 1  # how often every prompt is asked in a round
     load_seconds: Mapping[str, float] = field(default_factory=dict)
     compile_seconds: Mapping[str, float] = field(default_factory=dict)
     warm_up_seconds: dict[str, float] = field(default_factory=dict)  # by contender
@@ -59,7 +60,7 @@ class Measurement:
 
     def __post_init__(self) -> None:
         self.groups = batches(self.cases, self.batch)
-        self.planned = list(trials(self.groups, self.temperatures, self.rounds))
+        self.planned = list(trials(self.groups, self.temperatures, self.rounds, self.passes))
         self.plains: dict[str, str] = {}
         for each in self.contenders:
             self.plains.setdefault(each.mode, each.name)
@@ -221,4 +222,5 @@ class Measurement:
             "max_tokens": self.sampling.max_tokens,
             "batch": self.batch,
             "rounds": self.rounds,
+            "passes": self.passes,
         }

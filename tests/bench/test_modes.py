@@ -47,6 +47,9 @@ class Named:
     def lossless(self, temperature: float) -> bool:
         return True
 
+    def forget(self) -> None:
+        pass
+
 
 PLAIN, AS_IT_IS = Named("plain", COMPILED), Named(f"plain ({EAGER})", EAGER)
 CHAIN, CHAIN_AS_IT_IS = Named("chain", COMPILED), Named(f"chain ({EAGER})", EAGER)
