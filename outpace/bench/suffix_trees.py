@@ -37,7 +37,9 @@ from outpace.models.names import resolve
 from outpace.recipes import get
 
 SCHEMA = "outpace-suffix-trees/1"
-ARCTIC = Kind("arctic", "arctic_inference", ("arctic-inference",), "arctic-inference", WORKERS / "arctic_suffix.py")
+ARCTIC = Kind(
+    "arctic", "arctic_inference", ("arctic-inference",), "numpy arctic-inference", WORKERS / "arctic_suffix.py"
+)
 SETTINGS = {"max_tree_depth": 64, "depth": 24, "factor": 1.0, "offset": 0.0, "threshold": 0.1}  # suffix-decoding's own
 TREES, METHOD, PEER = "outpace, its trees", "outpace, suffix-decoding", "arctic-inference"
 SAMPLES, TEMPERATURE, BATCH, SEED = 4, 1.0, 8, 0
