@@ -59,10 +59,14 @@ class Contender(Protocol):
         """Whether it promises the target's own law at this temperature."""
         ...
 
+    def forget(self) -> None:
+        """Begin anew: what was learnt of earlier prompts serves none of the next."""
+        ...
+
 
 @dataclass
 class Engine:
-    """A recipe's parts in the engine. Parts are made once: what a controller learns on a prompt serves the next."""
+    """A recipe's parts in the engine: what they learn on a prompt serves the next, until they are made again."""
 
     name: str
     method: str
@@ -71,6 +75,7 @@ class Engine:
     kind: str = "outpace"
     single: bool = False
     clock: Callable[[], float] = perf_counter
+    make: Callable[[], Parts] | None = None  # the same parts, knowing nothing; None: they learn nothing
 
     @property
     def precision(self) -> str:
@@ -104,6 +109,10 @@ class Engine:
     def lossless(self, temperature: float) -> bool:
         guarantee = self.parts.verifier.guarantee
         return guarantee is Guarantee.EXACT or (guarantee is Guarantee.GREEDY and temperature == 0)
+
+    def forget(self) -> None:
+        if self.make:
+            self.parts = self.make()
 
 
 def mode_of(target: Target) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,11 @@ def engines(
             continue
         recipe = find(method.name)
         given = with_draft(method, recipe, draft, foreign)
-        parts = recipe(target, **configure(recipe, target, given, open_model, open_foreign, tokenizer))
+        make = partial(recipe, target, **configure(recipe, target, given, open_model, open_foreign, tokenizer))
         defaults = {
             name: option.default for name, option in recipe.options.items() if option.default is not option.empty
         }
-        found[method.label] = Engine(method.label, recipe.name, parts, {**defaults, **method.options})
+        found[method.label] = Engine(method.label, recipe.name, make(), {**defaults, **method.options}, make=make)
         needed = next((given[name] for name in ("draft", "drafts") if isinstance(given.get(name), str)), None)
         plain = {name: value for name, value in given.items() if isinstance(value, (bool, int, float, str, tuple))}
         choices[method.label] = Choice(method.name, plain, needed)

@@ -45,6 +45,7 @@ class Measurement:
     choices: Mapping[str, Choice]
     provenance: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    passes: int = 1  # how often every prompt is asked in a round
     load_seconds: Mapping[str, float] = field(default_factory=dict)
     compile_seconds: Mapping[str, float] = field(default_factory=dict)
     warm_up_seconds: dict[str, float] = field(default_factory=dict)  # by contender
@@ -59,7 +60,7 @@ class Measurement:
 
     def __post_init__(self) -> None:
         self.groups = batches(self.cases, self.batch)
-        self.planned = list(trials(self.groups, self.temperatures, self.rounds))
+        self.planned = list(trials(self.groups, self.temperatures, self.rounds, self.passes))
         self.plains: dict[str, str] = {}
         for each in self.contenders:
             self.plains.setdefault(each.mode, each.name)
@@ -171,11 +172,12 @@ class Measurement:
         return [*([compiling] if compiling else []), f"Recommendation: {self.recommendation(rows).reason}"]
 
     def trees(self, rows: Sequence[Row]) -> dict[str, TreeChoice]:
-        """Per method with a draft model, the tree that its acceptance and forwards in its mode make the fastest."""
+        """Per method with a draft model, or a tree filled without one, the tree that its acceptance and forwards in its
+        mode make the fastest."""
         return self._shapes(rows, None)
 
     def chains(self, rows: Sequence[Row]) -> dict[str, TreeChoice]:
-        """The same without siblings: how long a draft pays."""
+        """The same without siblings, of those with a draft model: how long a draft pays."""
         return self._shapes(rows, 1)
 
     def _shapes(self, rows: Sequence[Row], ranks: int | None) -> dict[str, TreeChoice]:
@@ -183,10 +185,16 @@ class Measurement:
         costs = self.costs
         for row in self.decisive(rows):
             target, draft = costs.get((TARGET, row.mode)), costs.get((DRAFT, row.mode))
-            if target and draft and row.counts and row.counts.forwards:
-                nodes = target.sizes[-1] - 1  # beyond what was measured a curve is a guess
-                rates = row.counts.rank_rates()[:ranks]
-                found[row.contender] = best_shape(rates, target, draft(1), nodes=nodes)
+            if target is None or row.counts is None or not row.counts.drafted:
+                continue
+            if row.counts.forwards and draft:
+                each, rates = draft(1), row.counts.rank_rates()
+            elif not row.counts.forwards and ranks is None and "parents" in row.options:
+                each, rates = 0.0, row.counts.rank_rates(everywhere=True)
+            else:
+                continue
+            nodes = target.sizes[-1] - 1  # beyond what was measured a curve is a guess
+            found[row.contender] = best_shape(rates[:ranks], target, each, nodes=nodes)
         return found
 
     def compiling(self, rows: Sequence[Row]) -> Interval | None:
@@ -221,4 +229,5 @@ class Measurement:
             "max_tokens": self.sampling.max_tokens,
             "batch": self.batch,
             "rounds": self.rounds,
+            "passes": self.passes,
         }

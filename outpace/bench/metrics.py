@@ -129,9 +129,14 @@ class Counts:
         """Tokens a row gains per target forward, bonus token included; 1 for plain decoding."""
         return self.emitted / max(1, self.row_steps)
 
-    def rank_rates(self) -> list[float]:
-        """Per candidate rank the chance that it is accepted where its node is reached."""
-        return [self.accepted_rank[rank] / self.offered_rank[rank] for rank in sorted(self.offered_rank)]
+    def rank_rates(self, *, everywhere: bool = False) -> list[float]:
+        """Per candidate rank the chance that it is accepted where its node is reached; with `everywhere` also where
+        there was no such candidate, as a drafter that does not always have one deserves."""
+        reached = self.row_steps + self.accepted  # nodes of the kept paths, roots included
+        return [
+            self.accepted_rank[rank] / (reached if everywhere else self.offered_rank[rank])
+            for rank in sorted(self.offered_rank)
+        ]
 
     def figures(self) -> dict[str, Any]:
         """What a report says of these counts."""

@@ -55,6 +55,9 @@ class Beside:
     def lossless(self, temperature: float) -> bool:
         return True
 
+    def forget(self) -> None:
+        pass  # no engine beside ours is given anything to keep
+
 
 @dataclass(frozen=True)
 class Wanted:

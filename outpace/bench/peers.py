@@ -69,6 +69,9 @@ class Generate:
     def lossless(self, temperature: float) -> bool:
         return True
 
+    def forget(self) -> None:
+        pass  # no engine beside ours is given anything to keep
+
 
 def _until(tokens: list[int], stop: Sequence[int]) -> list[int]:
     """The tokens up to the first stop token, which stays; what follows it is padding."""

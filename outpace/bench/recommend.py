@@ -52,8 +52,9 @@ def recommend(rows: Sequence[Row], choices: Mapping[str, Choice]) -> Recommendat
         best = max(certain, key=lambda row: row.speedup.median)
         choice, gain = choices[best.contender], best.speedup
         loops = ", texts that repeat themselves included" if best.selection == ALL else ""
+        again = f" asked {best.passes} times" if best.passes > 1 else ""
         reason = (
-            f"use {best.contender}: {gain.median:.2f} times the speed of plain decoding on these prompts "
+            f"use {best.contender}: {gain.median:.2f} times the speed of plain decoding on these prompts{again} "
             f"(95 % interval {gain.low:.2f} to {gain.high:.2f}; {best.prompts} prompts{loops})."
         )
         return Recommendation(choice.method, choice.options, choice.draft, gain, reason)

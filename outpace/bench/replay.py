@@ -48,12 +48,19 @@ class Replayed:
     def counts(self) -> Counts:
         return sum(self.each, Counts())
 
+    @property
+    def halves(self) -> list[Counts]:
+        """Of the first and the second half of the texts, in their order; none of a single text."""
+        middle = len(self.each) // 2
+        return [sum(part, Counts()) for part in (self.each[:middle], self.each[middle:])] if middle else []
+
     def figures(self) -> dict[str, Any]:
         """What a report says of it."""
         counts = self.counts
         return {
             "method": self.method,
             "mean_acceptance_length": counts.mean_acceptance_length,
+            "mean_acceptance_length_of_halves": [half.mean_acceptance_length for half in self.halves],
             "acceptance_rate": counts.accepted / counts.drafted if counts.drafted else None,
             "drafted_per_step": counts.drafted / max(1, counts.row_steps),
             "drafting_steps": counts.draft_row_steps / max(1, counts.row_steps),

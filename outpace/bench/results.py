@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outpace.bench import forwards
+from outpace.bench import forwards, suffix_trees
 from outpace.bench.table import Table, markdown
 
 VERIFIERS = ("draft", "rule", "acceptance length", "against the first", "bound", "any kept", "bound of any kept")
@@ -107,6 +107,8 @@ def page(files: Mapping[str, Mapping[str, Any]]) -> str:
                 lines += ["", markdown(Table(name, columns, shown), 2)]
         if data.get("schema") == forwards.SCHEMA:
             lines += [line for table in forwards.tables(data) for line in ("", markdown(table, 2))]
+        if data.get("schema") == suffix_trees.SCHEMA:
+            lines += ["", markdown(suffix_trees.to_table(data["results"]), 2)]
     reading = [paragraph for data in files.values() for paragraph in data.get("reading", [])]
     if reading:
         lines += ["", "## How to read this", ""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from torch import Tensor
@@ -34,6 +35,7 @@ class Trial:
     cases: tuple[Case, ...]
     temperature: float
     round: int
+    again: int = 0  # how often these cases came before in this round
 
     @property
     def workload(self) -> str:
@@ -105,23 +107,26 @@ def batches(cases: Sequence[Case], size: int) -> list[tuple[Case, ...]]:
     return [tuple(g[start : start + size]) for g in groups.values() for start in range(0, len(g), size)]
 
 
-def trials(groups: Sequence[tuple[Case, ...]], temperatures: Sequence[float], rounds: int) -> Iterator[Trial]:
-    """Rounds outermost, so that stopping early leaves every prompt measured about as often."""
-    for number in range(rounds):
+def trials(
+    groups: Sequence[tuple[Case, ...]], temperatures: Sequence[float], rounds: int, passes: int = 1
+) -> Iterator[Trial]:
+    """Rounds outermost, so that stopping early leaves every prompt measured about as often; in them all prompts of one
+    temperature follow one another, since what is learnt at one is not to serve another."""
+    for number, temperature, again in product(range(rounds), temperatures, range(passes)):
         for index, group in enumerate(groups):
-            for temperature in temperatures:
-                yield Trial(index, group, temperature, number)
+            yield Trial(index, group, temperature, number, again)
 
 
 def rotated(contenders: Sequence[Contender], trial: Trial) -> list[Contender]:
     """The order of this trial: each contender goes first equally often."""
-    start = (trial.index + trial.round) % len(contenders)
+    start = (trial.index + trial.round + trial.again) % len(contenders)
     return [*contenders[start:], *contenders[:start]]
 
 
 def seeds(trial: Trial, base: int) -> list[int]:
-    """One a row; the same for every contender, new in every round."""
-    return [base + 1_000_003 * trial.round + 1009 * trial.index + row for row in range(len(trial.cases))]
+    """One a row; the same for every contender, new in every round and whenever a prompt comes again."""
+    first = base + 1_000_003 * trial.round + 15_485_863 * trial.again + 1009 * trial.index
+    return [first + row for row in range(len(trial.cases))]
 
 
 def perform(contender: Contender, trial: Trial, sampling: Sampling, seed: int) -> Run:
@@ -157,10 +162,19 @@ def interleave(
     lost: Callable[[str, str], None] = lambda name, why: None,
 ) -> list[Run]:
     """Make all runs, in turn; `after` is told of each, so that nothing is lost when one of them is interrupted, and
-    `lost` of a contender whose process is gone; the others go on."""
+    `lost` of a contender whose process is gone; the others go on.
+
+    Every round, and each temperature in it, begins with contenders that know nothing: a prompt is met as often as
+    `planned` says, however often it is measured.
+    """
     runs: list[Run] = []
     gone: set[str] = set()
+    place: tuple[int, float] | None = None
     for trial in planned:
+        if place != (trial.round, trial.temperature):
+            place = trial.round, trial.temperature
+            for contender in contenders:
+                contender.forget()
         for contender in rotated(contenders, trial):
             if contender.name in gone or (contender.name, trial.temperature) in unable:
                 continue

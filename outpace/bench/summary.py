@@ -11,6 +11,7 @@ from typing import Any
 
 from outpace.bench.best import Best, Bounds
 from outpace.bench.contender import Contender
+from outpace.bench.halves import Half, in_halves, rate
 from outpace.bench.ideal import Costs, ideal_speedup
 from outpace.bench.metrics import Counts
 from outpace.bench.run import Run
@@ -52,6 +53,8 @@ class Row:
     best: Best | None = None  # first tokens kept, and the most that could be; of steps that were not timed
     options: Mapping[str, Any] = field(default_factory=dict)
     precision: str = ""  # what it really computed in
+    passes: int = 1  # how often a prompt was asked in a round
+    halves: tuple[Half, Half] | None = None  # of the prompts, in the order they came in
 
     @property
     def efficiency(self) -> float | None:
@@ -87,6 +90,8 @@ class Row:
             },
             **(self.counts.figures() if self.counts else {}),
             "first_token": self.best.to_json() if self.best else None,
+            "passes": self.passes,
+            "halves": [half.to_json() for half in self.halves] if self.halves else None,
         }
 
 
@@ -96,12 +101,12 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
 
-Key = tuple[int, float, int]
+Key = tuple[int, float, int, int]
 
 
 def key(run: Run) -> Key:
     """What two runs share that may be compared."""
-    return run.trial.index, run.trial.temperature, run.trial.round
+    return run.trial.index, run.trial.temperature, run.trial.round, run.trial.again
 
 
 def varied(plain: Sequence[Run]) -> set[tuple[int, float]]:
@@ -183,12 +188,15 @@ def _row(
     # what plain decoding writes in another mode is compared with the reference, what methods write with plain decoding
     texts = pairs if any(run is plain for run, plain in alike) else alike
     timed = [pair for pair in pairs if min(run.tokens for run in pair) >= FEWEST_TOKENS] or pairs
+    asked: dict[tuple[int, float, int], list[tuple[Run, Run]]] = {}  # a prompt that came again is one prompt
+    for run, plain in timed:
+        asked.setdefault(key(run)[:3], []).append((run, plain))
     speeds: dict[tuple[int, float], list[float]] = {}
     ratios: dict[tuple[int, float], list[float]] = {}
-    for run, plain in timed:
-        at = (run.trial.index, run.trial.temperature)
-        speeds.setdefault(at, []).append(run.tokens_per_second)
-        ratios.setdefault(at, []).append(run.tokens_per_second / plain.tokens_per_second)
+    for (index, temperature, _), met in asked.items():
+        speed = rate([run for run, _ in met])
+        speeds.setdefault((index, temperature), []).append(speed)
+        ratios.setdefault((index, temperature), []).append(speed / rate([plain for _, plain in met]))
     greedy = [found for run, plain in texts if run.trial.temperature == 0 for found in run.differences(plain)]
     places = [place for place in greedy if place is not None]
     counted = [run.counts for run, _ in pairs]
@@ -212,6 +220,8 @@ def _row(
         "compared": len(greedy),
         "first_difference": median(places) if places else None,
         "counts": counts,
+        "passes": 1 + max(run.trial.again for run, _ in pairs),
+        "halves": in_halves(pairs),
     }
 
 

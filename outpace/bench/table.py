@@ -78,6 +78,13 @@ def _time(part: str) -> Callable[[Row], str]:
     return cell
 
 
+def _half(place: int, what: str, digits: int) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        return number(getattr(row.halves[place], what), digits) if row.halves else "-"
+
+    return cell
+
+
 Column = tuple[str, Callable[[Row], str]]
 SPEED: tuple[Column, ...] = (
     ("method", lambda row: row.contender),
@@ -101,13 +108,26 @@ INSIDE: tuple[Column, ...] = (
 )
 
 
+AS_IT_GOES: tuple[Column, ...] = (
+    ("method", lambda row: row.contender),
+    *(
+        (f"{name}, {which} half", _half(place, what, digits))
+        for name, what, digits in (
+            ("mean acceptance length", "mean_acceptance_length", 2), ("tokens/s", "tokens_per_second", 1),
+            ("speedup", "speedup", 2),
+        )
+        for place, which in enumerate(("first", "second"))
+    ),
+)  # fmt: skip
+
+
 def notes(rows: Sequence[Row]) -> str:
     """What the columns mean."""
     return NOTE + (BESIDE if {COMPILED, EAGER} <= {row.mode for row in rows} else "")
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Two tables for each workload and temperature: how fast, and why."""
+    """Tables for each workload and temperature: how fast, why, and whether it gets better as prompts come again."""
     found: list[Table] = []
     for temperature in dict.fromkeys(row.temperature for row in rows):
         for workload in dict.fromkeys(row.workload for row in rows):
@@ -123,6 +143,9 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             inside = [row for row in shown if row.counts]
             if inside:
                 found.append(_table(f"{about}: inside a step, the last {len(PARTS)} in milliseconds", INSIDE, inside))
+            if first.passes > 1:
+                title = f"{about}: as it goes, every prompt {first.passes} times, one pass over them after another"
+                found.append(_table(title, AS_IT_GOES, shown))
     return found
 
 

@@ -41,6 +41,7 @@ def bench(
     min_p: o.MinP = None,
     repetition_penalty: o.RepetitionPenalty = None,
     rounds: Annotated[int, Option(min=1, help="How often everything is measured.")] = 3,
+    passes: Annotated[int, Option(min=1, help="How often a round asks every prompt: do methods that learn gain?")] = 1,
     batch: Annotated[int, Option(min=1, help="Prompts decoded together.")] = 1,
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")] = None,
@@ -93,6 +94,7 @@ def bench(
             heats,
             max_tokens=max_tokens,
             rounds=rounds,
+            passes=passes,
             batch=batch,
             seed=seed,
             ignore_eos=ignore_eos,
@@ -164,11 +166,11 @@ def _report(measurement: Measurement, json: Path | None, pages: dict[Path | None
     chains = measurement.chains(rows)
     for name, tree in measurement.trees(rows).items():
         shape = f"--parents {','.join(map(str, tree.shape.parents))}" if tree.shape.parents else "no draft"
-        chain = f"--depth {len(chains[name].shape.parents)}" if chains[name].shape.parents else "none"
-        typer.echo(
-            f"\nBest tree at the acceptance of {name}: {shape}, about {tree.speedup:.2f}x in forwards alone; "
-            f"best chain: {chain}, {chains[name].speedup:.2f}x"
-        )
+        line = f"\nBest tree at the acceptance of {name}: {shape}, about {tree.speedup:.2f}x in forwards alone"
+        if name in chains:
+            depth = len(chains[name].shape.parents)
+            line += f"; best chain: {f'--depth {depth}' if depth else 'none'}, {chains[name].speedup:.2f}x"
+        typer.echo(line)
     typer.echo("\n".join(["", notes(rows), "", *measurement.answers(rows)]))
     if recommend:
         write_json(recommend, measurement.advice(rows))

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 METHODS = "prompt-lookup,suffix-decoding,sam-decoding"
 COLUMNS = (
-    "method", "tokens a step", "drafted a step", "of them kept", "steps with a draft", "steps", "ms drafting a step",
+    "method", "tokens a step", "first half", "second half", "drafted a step", "of them kept", "steps with a draft",
+    "steps", "ms drafting a step",
 )  # fmt: skip
 
 
@@ -98,6 +99,7 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         row["method"],
         f"{row['mean_acceptance_length']:.2f}",
+        *([f"{half:.2f}" for half in row["mean_acceptance_length_of_halves"]] or ["-", "-"]),
         f"{row['drafted_per_step']:.1f}",
         "-" if rate is None else f"{100 * rate:.0f} %",
         f"{100 * row['drafting_steps']:.0f} %",

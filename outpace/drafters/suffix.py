@@ -17,7 +17,8 @@ class Suffix:
     """drafters.lookup.Lookup: the better of both trees' drafts, by the number of tokens they expect to be kept.
 
     A request's own tree holds its prompt and what it said; the common one the texts of earlier requests, at most
-    `most_tokens` tokens of them, the oldest forgotten first, and those of a batch from the next batch on.
+    `most_tokens` tokens of them, the oldest forgotten first, and those of a batch from the next batch on. The end of
+    the request's own text, which nothing follows yet, counts as a place in both: numbers of one place are then alike.
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class Suffix:
             if len(new):
                 own.extend(0, new.numpy())
             context = ctx.tokens[row][-self._depth :].numpy()
-            best = self._speculate(own, context, plan.depth[row])
+            best = self._speculate(own, context, plan.depth[row], 0)
             if self.common.num_tokens:
-                best = max(best, self._speculate(self.common, context, plan.depth[row]), key=lambda each: each.score)
+                other = self._speculate(self.common, context, plan.depth[row], 1)
+                best = max(best, other, key=lambda each: each.score)
             found.append(best if best.score > self._at_least else NOTHING)
         return found
 
@@ -62,10 +64,16 @@ class Suffix:
         self.common.finish(self._learnt)
         self._learnt += 1
 
-    def _speculate(self, index: SuffixTree, context: Tokens, most: int) -> Branches:
+    def _speculate(self, index: SuffixTree, context: Tokens, most: int, unfollowed: int) -> Branches:
         if most < 1:
             return NOTHING
         found = index.speculate(
-            context, most, factor=self._factor, offset=self._offset, floor=self._threshold, tree=self._tree
+            context,
+            most,
+            factor=self._factor,
+            offset=self._offset,
+            floor=self._threshold,
+            tree=self._tree,
+            unfollowed=unfollowed,
         )
         return within(found, most)

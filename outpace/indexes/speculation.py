@@ -15,7 +15,7 @@ from outpace.indexes.suffix_tree_loops import Ints, Longs, locate, token_at
 @loop
 def speculate(
     nodes: Ints, keys: Longs, values: Ints, slots: Longs, text: Ints, context: Ints, factor: float, offset: float,
-    floor: float, tree: bool, draft: Ints, weights: NDArray[np.float64],
+    floor: float, tree: bool, unfollowed: int, draft: Ints, weights: NDArray[np.float64],
 ):  # -> (int, int, int)  # fmt: skip
     """Fill one half of draft (2 * most, 2), tokens and parents, and weights: its first row, how many, and p."""
     most = len(weights) // 2
@@ -26,7 +26,10 @@ def speculate(
             break  # what nothing followed is not followed by anything after a longer match
         budget = min(most, int(factor * length + offset))
         other = most - first
-        new, score = _draft(nodes, slots, text, node, taken, budget, floor, tree, draft, weights, other)
+        reach = nodes[node, COUNT] / (nodes[node, COUNT] + unfollowed)
+        if reach < floor:
+            continue
+        new, score = _draft(nodes, slots, text, node, taken, reach, budget, floor, tree, draft, weights, other)
         if new > 0 and score >= best:
             first, size, matched, best = other, new, length, score
     return first, size, matched
@@ -34,8 +37,8 @@ def speculate(
 
 @loop
 def _draft(
-    nodes: Ints, slots: Longs, text: Ints, node: int, taken: int, most: int, floor: float, tree: bool, draft: Ints,
-    weights: NDArray[np.float64], first: int,
+    nodes: Ints, slots: Longs, text: Ints, node: int, taken: int, reach: float, most: int, floor: float, tree: bool,
+    draft: Ints, weights: NDArray[np.float64], first: int,
 ):  # -> (int, float)  # fmt: skip
     """The nodes of the largest weights below a place on an edge, from row `first` on: how many, and their sum.
 
@@ -44,7 +47,7 @@ def _draft(
     # (-weight, when it was met, node, offset on its edge, parent)
     heap = [(0.0, 0, 0, 0, 0)]
     heap.pop()
-    size, met, parent, weight, score = 0, 0, -1, 1.0, 0.0
+    size, met, parent, weight, score = 0, 0, -1, reach, 0.0
     while True:
         # what comes next on this path: a further token of the edge, or the eldest child
         if taken < nodes[node, LENGTH]:
@@ -64,7 +67,7 @@ def _draft(
         score += weight
         sibling = nodes[node, NEXT] + 0
         if tree and taken == 0 and sibling >= 0:
-            above = weights[first + parent] if parent >= 0 else 1.0
+            above = weights[first + parent] if parent >= 0 else reach
             share = above * (nodes[sibling, COUNT] / nodes[nodes[node, PARENT], COUNT])
             if share >= floor:
                 heappush(heap, (-share, met, sibling, 0, parent))

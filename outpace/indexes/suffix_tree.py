@@ -147,10 +147,12 @@ class SuffixTree:
         offset: float = 0.0,
         floor: float = 0.1,
         tree: bool = False,
+        unfollowed: int = 0,  # times the context ends a text that is not in here
     ) -> Branches:
         """The best continuation over all match lengths p: at most factor * p + offset tokens, weights from `floor` up.
 
-        A node's weight is the product of count(child) / count(parent) along its path. A chain of the most frequent
+        A node's weight is the product of count(child) / count(parent) along its path, in which what was matched counts
+        its places in the tree and those `unfollowed`. A chain of the most frequent
         children, or with `tree` the nodes of the largest weights. The highest sum of weights wins, then the longer p.
         """
         if most < 1:
@@ -158,7 +160,7 @@ class SuffixTree:
         draft, weights = np.empty((2 * most, 2), np.int32), np.empty(2 * most, np.float64)
         first, size, matched = speculate(
             self.nodes, *self.map, self.slots, self.text, as_tokens(context[-self.depth :]), float(factor),
-            float(offset), float(floor), bool(tree), draft, weights,
+            float(offset), float(floor), bool(tree), unfollowed, draft, weights,
         )  # fmt: skip
         tokens, parents = draft[first : first + size].T.tolist()
         return Branches(tokens, parents, weights[first : first + size].tolist(), matched) if size else NOTHING

@@ -16,7 +16,8 @@ together, and `most_tokens` the texts that are kept, about 200 bytes a token; th
 `retrieval` brings numba, without which the trees are slow.
 
 Unlike in the paper a text is learnt when its batch has ended, so that no row depends on the rows beside it, and counts
-are divided by the parent's as in the authors' code, not by the sum over the siblings.
+are divided by the parent's as in the authors' code, not by the sum over the siblings. The end of the text itself, which
+nothing follows yet, counts as one more place in both trees.
 """
 
 from outpace.controllers.fixed import Fixed

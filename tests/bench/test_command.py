@@ -74,6 +74,20 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     assert "Recommendation: " in done.output and "counts the bonus token" in done.output
 
 
+def test_prompts_asked_again_are_told_apart_from_the_first_time(tiny: Any, tmp_path: Path) -> None:
+    path = tmp_path / "again.json"
+    asked = ("--methods", "token-recycling", "--temperature", "0", "--passes", "2", "--json", str(path))
+    done = call(tiny, tmp_path, *asked)
+    assert done.exit_code == 0, done.output
+    assert "as it goes, every prompt 2 times" in done.output and "second half" in done.output
+    data = json.loads(path.read_text())
+    assert data["runs_made"] == 2 * 2 * 3 and data["settings"]["passes"] == 2
+    row = next(row for row in data["results"] if row["method"] == "token-recycling")
+    first, second = row["halves"]
+    assert (row["passes"], row["prompts"], row["runs"]) == (2, 3, 6)
+    assert second["mean_acceptance_length"] > first["mean_acceptance_length"]
+
+
 def test_what_is_compiled_is_measured_beside_the_same_models_as_they_are(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

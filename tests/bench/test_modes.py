@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -34,7 +34,7 @@ class Named:
     name: str
     mode: str
     kind: str = "outpace"
-    options: dict[str, int] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     single: bool = False
     precision: str = ""
 
@@ -46,6 +46,9 @@ class Named:
 
     def lossless(self, temperature: float) -> bool:
         return True
+
+    def forget(self) -> None:
+        pass
 
 
 PLAIN, AS_IT_IS = Named("plain", COMPILED), Named(f"plain ({EAGER})", EAGER)
@@ -141,6 +144,24 @@ def test_trees_and_chains_are_chosen_from_the_curve_of_their_mode() -> None:
     measurement.timings[TARGET, EAGER] = measurement.timings[TARGET, COMPILED]
     measurement.timings[DRAFT, EAGER] = flat(0.01, 0.01)
     assert measurement.trees(rows)["chain (eager)"].shape.parents == (0, 1)
+
+
+def test_a_tree_that_is_filled_without_a_model_is_chosen_too() -> None:
+    measurement = measured()
+    for run in measurement.runs:
+        if run.counts:
+            run.counts.forwards = 0
+    assert measurement.trees(measurement.rows()) == {}  # no method here takes a tree
+    measurement.contenders = [
+        replace(who, options={"parents": None}) if who in (CHAIN, CHAIN_AS_IT_IS) else who
+        for who in measurement.contenders
+    ]
+    rows = measurement.rows()
+    assert measurement.chains(rows) == {}  # it has no depth
+    found = measurement.trees(rows)
+    assert {name: tree.shape.parents for name, tree in found.items()} == {"chain": (0, 1), "chain (eager)": ()}
+    # of three nodes on a path two had a child, which was right; a forward over three tokens costs as much as one
+    assert found["chain"].speedup == pytest.approx(1 + 2 / 3 + (2 / 3) ** 2)
 
 
 def test_only_what_runs_as_the_command_says_is_recommended() -> None:

@@ -44,6 +44,9 @@ class Fake:
     def lossless(self, temperature: float) -> bool:
         return True
 
+    def forget(self) -> None:
+        pass
+
 
 def cases(count: int, workload: str = "w") -> list[Case]:
     return [Case(f"{workload}/{index}", workload, torch.arange(index + 2)) for index in range(count)]

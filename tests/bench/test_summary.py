@@ -44,6 +44,9 @@ class Named:
     def lossless(self, temperature: float) -> bool:
         return self.keeps_the_law
 
+    def forget(self) -> None:
+        pass
+
 
 def run(name: str, prompt: int, seconds: float, text: tuple[int, ...] = VARIETY, **at: float) -> Run:
     workload = "code" if prompt % 2 == 0 else "edit"

@@ -201,6 +201,19 @@ def test_the_own_text_so_far_is_a_match_that_goes_nowhere(loops: str) -> None:
     assert found.matched == 2 and found.tokens == [3, 1] and found.weights == [0.5, 0.5]
 
 
+@pytest.mark.parametrize("kind", [False, True])
+def test_places_outside_of_the_tree_that_nothing_follows_make_all_less_likely(loops: str, kind: bool) -> None:
+    tree = SuffixTree()
+    for request, text in enumerate([[1, 2, 3, 4], [1, 2, 5, 6], [7, 8, 9]]):
+        tree.extend(request, text)
+        tree.finish(request)
+    found = tree.speculate([1, 2], offset=2.0, tree=kind, unfollowed=2)
+    assert (found.tokens, found.weights) == (([3, 5, 4, 6], [0.25] * 4) if kind else ([3, 4], [0.25] * 2))
+    alone = tree.speculate([0, 7], offset=2.0, tree=kind, unfollowed=1)  # matched in the middle of an edge
+    assert (alone.tokens, alone.weights) == ([8, 9], [0.5] * 2)
+    assert tree.speculate([0, 7], offset=2.0, tree=kind, unfollowed=1, floor=0.6).tokens == []
+
+
 def test_both_ways_of_running_build_the_same_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     rng = np.random.default_rng(0)

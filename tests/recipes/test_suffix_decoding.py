@@ -89,6 +89,14 @@ def test_a_tree_holds_what_the_path_leaves_out() -> None:
     assert sorted(below) == [2, 3]
 
 
+def test_what_the_text_and_an_earlier_one_say_as_often_is_drafted_from_the_text() -> None:
+    """The text's own end counts in both: else what was said once would be certain there, and a chance of half here."""
+    parts = suffix_decoding.build(counting(2))
+    run(parts, [[1]], 10)  # 3, 5, 7, ...
+    first = run(parts, [[5, 6, 99, 5]], 10)[0]
+    assert first.draft.tree.tokens.tolist() == [5, 6]
+
+
 def test_memory_is_bounded_and_the_oldest_is_forgotten() -> None:
     drafter = Suffix(most_tokens=100)
     parts = suffix_decoding.build(counting())

@@ -38,6 +38,13 @@ def accepted(found: Sequence[Step]) -> float:
     return sum(emitted) / len(emitted)
 
 
+def test_a_tree_may_be_named() -> None:
+    parents = (0, 0, 1, 1, 3)
+    parts = token_recycling.build(model(), parents=parents)
+    largest = max((step.draft.tree for step in steps(parts, [[1, 2, 3]])), key=len)
+    assert largest.forest.parents == (-1, *parents)
+
+
 def filled(table: dict[int, list[int]], root: int, shape: Shape) -> list[tuple[int, int]]:
     """(token, parent) of each node below the root 0: the rule, breadth first."""
     queue, found = [(0, 0, root)], list[tuple[int, int]]()
