@@ -11,8 +11,9 @@ most, each with its likeliest next token, make a tree of at most `nodes`.
 
 Weights are added to the shared table when a request has ended, so that requests decoded together do not depend on one
 another: 4096 pairs of each, and the newest 65536 of all, besides the index. As in the authors' code the same 16 tokens
-are counted at every step while they are the last ones. Use it where a text keeps to its own phrases; its table is much
-smaller than the suffix array of the same corpus, and without numba (extra `retrieval`) a search takes milliseconds.
+are counted at every step while they are the last ones. Use it where a text keeps to its own phrases; its table grows
+with the pairs of tokens that a corpus has, not with its length, and without numba (extra `retrieval`) a search takes
+milliseconds.
 """
 
 from outpace.controllers.fixed import Fixed

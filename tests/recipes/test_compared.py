@@ -1,0 +1,93 @@
+"""Training-free methods beside one another, at equal numbers of nodes: tokens a step on held-out tasks, greedily."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from outpace.core.context import Sampling
+from outpace.core.contracts import Parts
+from outpace.decode import Session
+from outpace.indexes import store
+from outpace.indexes.suffix_array import SuffixArray
+from outpace.indexes.trigrams import TrigramTable
+from outpace.models.hf import load
+from outpace.models.names import resolve
+from outpace.recipes.aded import aded
+from outpace.recipes.mcsd import mcsd
+from outpace.recipes.rasd import rasd
+from outpace.recipes.reader import reader
+from outpace.recipes.rest import rest
+from outpace.recipes.sam_decoding import sam_decoding
+from outpace.recipes.token_recycling import token_recycling
+from outpace.sampling.law import TargetLaw
+from outpace.zoo.tasks import Task, make
+
+
+@cache
+def zoo(name: str) -> tuple[Any, Any]:
+    return load(resolve(f"zoo:{name}"), dtype="float32")
+
+
+def written(task: Task, *, answered: bool) -> list[int]:
+    answer = [{"role": "assistant", "content": task.answer}] if answered else []
+    words = zoo("target")[1]
+    return words.apply_chat_template(task.messages + answer, add_generation_prompt=not answered, return_dict=False)
+
+
+def corpus(kind: str, count: int = 300) -> list[list[int]]:
+    """Answered tasks, none of which is asked below."""
+    random = Random(1)
+    return [written(make(kind, random), answered=True) for _ in range(count)]
+
+
+def asked(kind: str, count: int) -> list[list[int]]:
+    random = Random(2)
+    return [written(make(kind, random, held_out=True), answered=False) for _ in range(count)]
+
+
+def length(parts: Parts, prompts: list[list[int]], most: int = 64, tokens: int = 48) -> float:
+    """Mean tokens a step and row, the bonus counted, no draft having more nodes than `most`."""
+    sampling = [Sampling(max_tokens=tokens, stop=(zoo("target")[1].eos_token_id,))] * len(prompts)
+    emitted: list[int] = []
+    for step in Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw).steps():
+        if step.scores.logits is not None:
+            emitted += map(len, step.emitted)
+            assert max(map(len, step.draft.tree.forest.nodes)) <= 1 + most
+    return sum(emitted) / len(emitted)
+
+
+@pytest.mark.parametrize("kind", ["chat", "edit"])
+def test_a_search_in_trigrams_accepts_more_than_the_most_frequent_continuations(tmp_path: Path, kind: str) -> None:
+    target, texts, prompts = zoo("target")[0], corpus(kind), asked(kind, 4)
+    store.save(SuffixArray.build(texts), tmp_path / "continuations")
+    store.save(TrigramTable.build(texts), tmp_path / "trigrams")
+    found = length(aded.build(target, index=str(tmp_path / "trigrams")), prompts)
+    assert found > 1.05 * length(rest.build(target, index=str(tmp_path / "continuations")), prompts)
+
+
+@pytest.mark.parametrize("kind", ["chat", "edit"])
+def test_a_model_and_retrieval_accept_more_than_either(tmp_path: Path, kind: str) -> None:
+    target, draft, prompts, nodes = zoo("target")[0], zoo("draft")[0], asked(kind, 4), 28
+    store.save(SuffixArray.build(corpus(kind)), tmp_path / "corpus")
+    index = str(tmp_path / "corpus")
+    alone = max(
+        length(rest.build(target, index=index, nodes=nodes), prompts, nodes),
+        length(sam_decoding.build(target), prompts),
+        length(mcsd.build(target, draft=draft, widths=(4, 2, 1, 1)), prompts, nodes),
+    )
+    fused = rasd.build(target, draft=draft, index=index, widths=(2, 2, 1, 1), nodes=nodes // 2)
+    assert length(fused, prompts, nodes) > 1.05 * alone
+    assert length(reader.build(target, draft=draft, index=index, nodes=nodes), prompts, nodes) > 1.3 * alone
+
+
+def test_recycled_tokens_are_accepted_more_than_what_earlier_chats_said() -> None:
+    target, prompts, most = zoo("target")[0], asked("chat", 8), 24
+    recycling, retrieving = token_recycling.build(target, nodes=most), rest.build(target, nodes=most)
+    found = [[length(parts, prompts[at : at + 4], most) for at in (0, 4)] for parts in (recycling, retrieving)]
+    assert sum(found[0]) > 1.05 * sum(found[1])
