@@ -25,8 +25,13 @@ class Record:
     leaf: tuple[int, ...]  # the verdict's
     emitted: tuple[int, ...]
     forwards: int
-    draft_seconds: float
+    draft_seconds: float  # of the draft models' forwards
     seconds: Mapping[str, float]
+
+    @property
+    def drafter_seconds(self) -> float:
+        """What the drafter took beside its models' forwards: to propose, and to learn from what became of it."""
+        return self.seconds.get("draft", 0.0) + self.seconds.get("observe", 0.0) - self.draft_seconds
 
     @staticmethod
     def of(step: Step) -> Record:
@@ -70,6 +75,7 @@ class Counts:
     offered_rank: Counter[int] = field(default_factory=Counter)  # rank (0 = first) -> nodes reached with that candidate
     accepted_rank: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    drafter_seconds: float = 0.0  # a part of the overhead
     costs: Counter[Cost] = field(default_factory=Counter)
 
     @staticmethod
@@ -85,6 +91,7 @@ class Counts:
         depths = forest.depths
         self.steps += 1
         self.forwards += record.forwards
+        self.drafter_seconds += record.drafter_seconds
         for nodes, leaf, emitted in zip(forest.nodes, record.leaf, record.emitted, strict=True):
             deepest = max(depths[node] for node in nodes)
             accepted = min(depths[leaf], emitted)  # a stop token or the limit may end the text inside the path
@@ -121,6 +128,7 @@ class Counts:
             setattr(total, name, getattr(self, name) + getattr(other, name))
         for name in ("drafted_at", "offered_at", "accepted_at", "offered_rank", "accepted_rank", "costs"):
             setattr(total, name, Counter(getattr(self, name)) + getattr(other, name))
+        total.drafter_seconds = self.drafter_seconds + other.drafter_seconds
         total.seconds = {part: self.seconds[part] + other.seconds[part] for part in PARTS}
         return total
 
@@ -155,6 +163,7 @@ class Counts:
             "drafted_per_step": self.drafted / max(1, self.row_steps),
             "draft_forwards_per_step": self.forwards / steps,
             "milliseconds_per_step": {part: 1000 * value / steps for part, value in self.seconds.items()},
+            "drafter_milliseconds_per_step": 1000 * self.drafter_seconds / steps,
             "steps": self.steps,
             "row_steps": self.row_steps,
             "drafted": self.drafted,

@@ -64,8 +64,10 @@ def test_rows_of_a_batch_are_counted_apart() -> None:
 
 
 def test_seconds_are_split_into_forwards_warping_and_overhead() -> None:
-    split = Counts.of([record((1,), (0,), (1,), forwards=1)]).figures()["milliseconds_per_step"]
-    assert split == pytest.approx({"draft": 6, "target": 20, "warping": 1, "overhead": 13})
+    figures = Counts.of([record((1,), (0,), (1,), forwards=1)] * 2).figures()
+    split = {"draft": 6, "target": 20, "warping": 1, "overhead": 13}
+    assert figures["milliseconds_per_step"] == pytest.approx(split)
+    assert figures["drafter_milliseconds_per_step"] == pytest.approx(10 + 4 - 6)  # to propose and to observe
 
 
 def test_what_no_lap_was_booked_for_is_overhead_too() -> None:
@@ -89,6 +91,7 @@ def test_counts_add_up() -> None:
     ):
         assert getattr(whole, name) == getattr(parts, name), name
     assert whole.seconds == pytest.approx(parts.seconds)
+    assert whole.drafter_seconds == pytest.approx(parts.drafter_seconds)
 
 
 def test_repetition_counts_repeated_four_grams() -> None:
