@@ -91,7 +91,9 @@ class Row:
             **(self.counts.figures() if self.counts else {}),
             "first_token": self.best.to_json() if self.best else None,
             "passes": self.passes,
-            "halves": [half.to_json() for half in self.halves] if self.halves else None,
+            "halves": dict(zip(("first", "second"), (half.to_json() for half in self.halves), strict=True))
+            if self.halves
+            else None,
         }
 
 

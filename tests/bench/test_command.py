@@ -83,7 +83,7 @@ def test_prompts_asked_again_are_told_apart_from_the_first_time(tiny: Any, tmp_p
     data = json.loads(path.read_text())
     assert data["runs_made"] == 2 * 2 * 3 and data["settings"]["passes"] == 2
     row = next(row for row in data["results"] if row["method"] == "token-recycling")
-    first, second = row["halves"]
+    first, second = (row["halves"][name] for name in ("first", "second"))
     assert (row["passes"], row["prompts"], row["runs"]) == (2, 3, 6)
     assert second["mean_acceptance_length"] > first["mean_acceptance_length"]
 
