@@ -25,7 +25,7 @@ from outpace.models.runtime import Feed, shared
 
 # of forwards, in tokens: a token, a root with the usual drafts of five and of ten, trees, pieces of prompts; larger
 # ones are multiples of the last
-SIZES = (1, 6, 11, 16, 32, 128)
+SIZES = (1, 6, 11, 16, 32, 64)
 WASTE = 32  # tokens to fill up with, over all forwards since the size was needed, that cost less than a change of size
 
 

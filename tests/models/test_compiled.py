@@ -140,7 +140,7 @@ def test_a_size_is_kept_while_filling_it_up_costs_less_than_a_change(pair):
     target = pair("llama")[1]
     request = target.compiled._request_of(target.open(1, 64))
     sizes = [request._size_for(total) for total in (3, 1, 1, 6, *[1] * 8, 2, 11, 1, 1, 1, 1, 40, 1)]
-    assert sizes == [6, 6, 6, 6, *[6] * 6, 1, 1, 6, 11, 11, 11, 11, 1, 128, 1]
+    assert sizes == [6, 6, 6, 6, *[6] * 6, 1, 1, 6, 11, 11, 11, 11, 1, 64, 1]
 
 
 def test_rows_share_forwards_and_chains_alone_are_cut():
@@ -150,13 +150,16 @@ def test_rows_share_forwards_and_chains_alone_are_cut():
 
     groups = grouped([part(0, 300, 2), part(1, 50, 50), part(2, 100, 3, tree=True), part(3, 140, 1, tree=True)])
     assert [[(p.slot, p.start, len(p.tokens), p.num) for p in group] for group in groups] == [
-        [(0, 10, 128, 0)],
-        [(0, 138, 128, 0)],
-        [(0, 266, 44, 2), (1, 10, 50, 50)],
+        [(0, 10, 64, 0)],
+        [(0, 74, 64, 0)],
+        [(0, 138, 64, 0)],
+        [(0, 202, 64, 0)],
+        [(0, 266, 44, 2), (1, 10, 20, 20)],
+        [(1, 30, 30, 30)],
         [(2, 10, 100, 3)],
         [(3, 10, 140, 1)],
     ]
-    tokens = [token for group in groups[:3] for p in group if p.slot == 0 for token in p.tokens]
+    tokens = [token for group in groups[:5] for p in group if p.slot == 0 for token in p.tokens]
     assert tokens == list(range(300))
 
 
