@@ -13,12 +13,14 @@ import torch
 from outpace.core.context import Sampling
 from outpace.core.contracts import Parts
 from outpace.decode import Session
+from outpace.drafters.dense import indexed
 from outpace.indexes import store
 from outpace.indexes.suffix_array import SuffixArray
 from outpace.indexes.trigrams import TrigramTable
 from outpace.models.hf import load
 from outpace.models.names import resolve
 from outpace.recipes.aded import aded
+from outpace.recipes.dresd import dresd
 from outpace.recipes.mcsd import mcsd
 from outpace.recipes.rasd import rasd
 from outpace.recipes.reader import reader
@@ -69,6 +71,15 @@ def test_a_search_in_trigrams_accepts_more_than_the_most_frequent_continuations(
     store.save(TrigramTable.build(texts), tmp_path / "trigrams")
     found = length(aded.build(target, index=str(tmp_path / "trigrams")), prompts)
     assert found > 1.05 * length(rest.build(target, index=str(tmp_path / "continuations")), prompts)
+
+
+@pytest.mark.parametrize("kind", ["chat", "edit"])
+def test_alike_states_are_followed_more_alike_than_equal_tokens(tmp_path: Path, kind: str) -> None:
+    target, texts, prompts = zoo("target")[0], corpus(kind, 60), asked(kind, 4)
+    store.save(SuffixArray.build(texts), tmp_path / "tokens")
+    store.save(indexed(target, texts), tmp_path / "states")
+    found = length(dresd.build(target, index=str(tmp_path / "states")), prompts, most=100)
+    assert found > 1.05 * length(rest.build(target, index=str(tmp_path / "tokens"), past=0), prompts)
 
 
 @pytest.mark.parametrize("kind", ["chat", "edit"])
