@@ -60,11 +60,7 @@ def _following(text: NDArray[np.int64]) -> Ints:  # (T,) -> (T - 1, L), -1 after
 
 def opened(path: str | None, vocab: int) -> DenseIndex | None:
     """The index in this file; ValueError if it holds tokens that the model does not know."""
-    if path is None:
-        return None
-    found = store.load(DenseIndex, path, mapped=True)
-    store.fits(path, vocab, found.values)
-    return found
+    return store.opened(DenseIndex, path, vocab, lambda index: [index.values])
 
 
 class Dense:

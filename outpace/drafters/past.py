@@ -20,11 +20,7 @@ PARTS = 8  # into which the room for the past is divided; the oldest is forgotte
 
 def corpus(path: str | None, vocab: int) -> SuffixArray | None:
     """The suffix array in this file, left on disk; ValueError if it holds tokens that the model does not know."""
-    if path is None:
-        return None
-    found = store.load(SuffixArray, path, mapped=True)
-    store.fits(path, vocab, found.text)
-    return found
+    return store.opened(SuffixArray, path, vocab, lambda index: [index.text])
 
 
 class Past:

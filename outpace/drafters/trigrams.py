@@ -19,11 +19,10 @@ CAP = 3.0  # largest weight
 
 def table(path: str | None, vocab: int) -> TrigramTable:
     """The table in this file, or an empty one; ValueError if it holds tokens that the model does not know."""
-    if path is None:
-        return TrigramTable(room=SHARED)
-    found = store.load(TrigramTable, path)
-    store.fits(path, vocab, found.tokens, found.pairs & 0xFFFFFFFF)
-    return found
+    found = store.opened(
+        TrigramTable, path, vocab, lambda table: [table.tokens, table.pairs & 0xFFFFFFFF], mapped=False
+    )
+    return found or TrigramTable(room=SHARED)
 
 
 class Trigrams:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from platform import python_version
@@ -101,10 +101,22 @@ def header(path: str | Path) -> dict[str, Any]:
     return found
 
 
-def fits(path: str | Path, vocab: int, *tokens: NDArray[Any]) -> None:
-    """Raise ValueError if an index holds tokens that a model of `vocab` tokens does not know."""
-    if max((int(each.max(initial=-1)) for each in tokens), default=-1) >= vocab:
+def opened(
+    kind: type[Kind],
+    path: str | None,
+    vocab: int,
+    tokens: Callable[[Kind], Sequence[NDArray[Any]]],  # the arrays of an index that hold tokens
+    *,
+    mapped: bool = True,
+) -> Kind | None:
+    """The index in this file, None where none is named; ValueError if it holds tokens that a model of `vocab` tokens
+    does not know."""
+    if path is None:
+        return None
+    index = load(kind, path, mapped=mapped)
+    if any(each.max(initial=-1) >= vocab for each in tokens(index)):
         raise foreign(path)
+    return index
 
 
 def speaks(path: str | Path, tokenizer: str) -> None:

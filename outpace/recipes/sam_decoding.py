@@ -48,9 +48,7 @@ def sam_decoding(
     widths: tuple[int, ...] = (4, 2, 2),
     nodes: int = 24,
 ) -> Parts:
-    index = None if corpus is None else store.load(StaticAutomaton, corpus, mapped=True)
-    if corpus is not None and index is not None:
-        store.fits(corpus, target.vocab, index.text)
+    index = store.opened(StaticAutomaton, corpus, target.vocab, lambda index: [index.text])
     if auxiliary is None:
         return Parts(target, LookingUp(Automata(index, bias=bias)), Match(), Fixed(alone))
     lookup = Automata(index, shortest=shortest, bias=bias)

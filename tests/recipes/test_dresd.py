@@ -14,7 +14,6 @@ from outpace.core.contracts import Parts, Step, Target
 from outpace.decode import Session
 from outpace.drafters.dense import Dense, indexed
 from outpace.indexes import store
-from outpace.indexes.suffix_array import SuffixArray
 from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
 from outpace.law.reference import table_logits
 from outpace.law.texts import texts
@@ -23,7 +22,6 @@ from outpace.models.names import resolve
 from outpace.models.toy import Table
 from outpace.recipes.autoregressive import autoregressive
 from outpace.recipes.dresd import dresd
-from outpace.recipes.rest import rest
 from outpace.sampling.law import TargetLaw
 
 CODE = "def read(path):\n    with open(path) as file:\n        return file.read()\n\n\ndef write(path, text):\n"
@@ -124,8 +122,6 @@ def test_texts_of_the_target_are_worth_more_than_others(tmp_path: Path) -> None:
         store.save(indexed(target, corpus), tmp_path / name)
     own, other = (accepted(dresd.build(target, index=str(tmp_path / name))) for name in ("own", "other"))
     assert own > 1.1 * other
-    store.save(SuffixArray.build(written()), tmp_path / "array")
-    assert own > 0.9 * accepted(rest.build(target, index=str(tmp_path / "array"), past=0))
 
 
 def test_an_index_of_another_model_is_refused(tmp_path: Path) -> None:

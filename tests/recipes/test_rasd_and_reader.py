@@ -92,24 +92,6 @@ def test_rows_draft_the_same_alone_and_together(recipe: Recipe) -> None:
     assert [2 * len(step.draft.tree) for step in one] == [len(step.draft.tree) for step in two]
 
 
-def test_pruning_saves_nodes_and_loses_little() -> None:
-    target, draft = zoo("target")[0], zoo("draft")[0]
-    prompt = zoo("target")[1](CODE)["input_ids"]
-    sizes, lengths = [], []
-    for top_k in (10, 4096):
-        found = steps(rasd.build(target, draft=draft, top_k=top_k), [prompt], Sampling(0.8, max_tokens=64, seed=3))
-        sizes.append(sum(len(step.draft.tree) for step in found) / len(found))
-        lengths.append(64 / len(found))
-    assert sizes[0] <= sizes[1] and lengths[0] > 0.9 * lengths[1]
-
-
-def test_the_number_of_nodes_is_kept() -> None:
-    target, draft = zoo("target")[0], zoo("draft")[0]
-    prompt = zoo("target")[1](CODE)["input_ids"]
-    found = steps(reader.build(target, draft=draft, nodes=20), [prompt, prompt[:9]], Sampling(max_tokens=32))
-    assert max(len(nodes) for step in found for nodes in step.draft.tree.forest.nodes) == 21
-
-
 @BOTH
 def test_options_that_mean_nothing_are_refused(recipe: Recipe) -> None:
     with pytest.raises(ValueError, match="at least one"):
