@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from outpace.models.threads import num_cpus
 
 
 def device_in_words(device: str = "cpu") -> str:
@@ -27,11 +28,6 @@ def device_in_words(device: str = "cpu") -> str:
     named = [name for flag, name in (("avx512_bf16", "bf16"), ("amx_bf16", "amx")) if flag in flags]
     extra = ", ".join([*([capability] if capability else []), *named])
     return f"{num_cpus()}-core {platform.machine().replace('_', '-')} CPU" + (f" ({extra})" if extra else "")
-
-
-def num_cpus() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu_flags() -> set[str]:

@@ -31,14 +31,14 @@ def facts() -> dict[str, Any]:
     import torch
 
     from outpace.models.loading import has_native_bfloat16
+    from outpace.models.threads import num_cpus
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": processor(),
-        "cores": cores,
+        "cores": num_cpus(),
         "threads": torch.get_num_threads(),
         "fast bfloat16 on the CPU": has_native_bfloat16(),
         "devices": [*devices, *(["mps"] if torch.backends.mps.is_available() else [])] or ["cpu"],

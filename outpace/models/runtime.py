@@ -14,6 +14,7 @@ from torch import Tensor
 
 from outpace.models.export import Graph
 from outpace.models.paged_attention import PLACES, conversion
+from outpace.models.threads import num_cpus
 
 LARGE = 1 << 16  # numbers from which a constant is a weight; biases and norms stay as they were traced
 HINTS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -50,6 +51,8 @@ def convert(graph: Graph, dtype: torch.dtype) -> Any:
         port.get_node().set_partial_shape(ov.PartialShape(shape))
     for port in model.inputs[len(shapes) - len(graph.example["cached"]) :]:
         port.get_node().set_element_type(ov.Type.dynamic)  # the runtime stores what it computes with
+    if min(torch.get_num_threads(), num_cpus()) == 1:
+        part_gates(model)
     if dtype == torch.bfloat16:
         narrow(model)
     model.validate_nodes_and_infer_types()
@@ -61,6 +64,25 @@ def in_one_row(model: Any) -> None:
     for port in model.inputs[:2]:
         port.get_node().set_partial_shape(openvino().PartialShape([1, -1]))
     model.validate_nodes_and_infer_types()
+
+
+def part_gates(model: Any) -> None:
+    """Keep the runtime from joining gated layers, which on processors with AMX it shares out between halves of its
+    threads: half of one is none, and it divides by that (OpenVINO 2026.4). What it joins has the last of the three
+    matrices transposed, so that one is stored as it is multiplied."""
+    ov = openvino()
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "MatMul" or not node.get_attributes()["transpose_b"]:
+            continue
+        gated, weight = (value.get_node() for value in node.input_values())
+        if weight.get_type_name() != "Constant" or not {"Swish", "Gelu"} & {
+            value.get_node().get_type_name() for value in gated.input_values()
+        }:
+            continue
+        stored = ov.op.Constant(numpy.ascontiguousarray(weight.data.T))
+        product = ov.opset13.matmul(node.input_value(0), stored, False, False)
+        for reader in list(node.output(0).get_target_inputs()):
+            reader.replace_source_output(product.output(0))
 
 
 def narrow(model: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import gc
 import random
+import subprocess
 import sys
 import weakref
 
@@ -227,6 +229,22 @@ def test_greedy_texts_are_those_of_plain_decoding():
         found = outpace.generate(target, prompts, method, draft=draft, **options)
         assert [each.text for each in found] == plain
         assert [each.text for each in outpace.generate(target, prompts[0], method, draft=draft, **options)] == plain[:1]
+
+
+def test_one_thread_compiles_gated_layers_apart():
+    # joined by the runtime, they end the process on processors with AMX
+    script = """
+import torch, outpace
+torch.set_num_threads(1)
+model = outpace.load("zoo:draft", compile=True)
+nodes = model.target.compiled.model.get_runtime_model().get_ordered_ops()
+print(sorted({str(node.get_rt_info()["layerType"].value) for node in nodes}))
+print(outpace.generate(model, "class", "autoregressive", max_tokens=4, temperature=0)[0].tokens)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    kinds, tokens = map(ast.literal_eval, ended.stdout.splitlines())
+    assert "FullyConnected" in kinds and "LLMMLP" not in kinds and len(tokens) == 4
 
 
 def chain_of(row, *rest):
