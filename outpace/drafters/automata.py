@@ -12,7 +12,7 @@ from outpace.indexes.automaton import SuffixAutomaton
 from outpace.indexes.branches import NOTHING, Branches
 from outpace.indexes.static_automaton import Pointer, StaticAutomaton
 
-BASE, GROWTH = 1, 4  # nodes drafted alone: so many, and so many more for each token matched
+GROWTH = 4  # nodes drafted alone for each token matched
 PER_DEPTH = 8  # of a tree from the corpus
 
 
@@ -29,13 +29,15 @@ class Automata:
 
     The corpus is asked where its match is longer by more than `bias`, or the only one. With `shortest`, for a fallback
     to take the rest, matches of fewer tokens, in the corpus less `bias`, count for nothing and the others give chains
-    as long as the plan. Without, the number of nodes grows with the match, and the corpus gives trees.
+    as long as the plan. Without, the number of nodes grows with the match, from `least`, and the corpus gives trees.
     """
 
-    def __init__(self, corpus: StaticAutomaton | None = None, *, shortest: int = 0, bias: int = 5) -> None:
-        if shortest < 0 or bias < 0:
-            raise ValueError(f"shortest is {shortest} and bias {bias}; neither number of tokens is negative")
-        self._corpus, self._shortest, self._bias = corpus, shortest, bias
+    def __init__(
+        self, corpus: StaticAutomaton | None = None, *, shortest: int = 0, bias: int = 5, least: int = 1
+    ) -> None:
+        if min(shortest, bias, least) < 0:
+            raise ValueError(f"shortest is {shortest}, bias {bias} and least {least}; none of them is negative")
+        self._corpus, self._shortest, self._bias, self._least = corpus, shortest, bias, least
         self._requests = Requests(Request)
 
     def look_up(self, ctx: Context, plan: Plan) -> list[Branches]:
@@ -61,7 +63,7 @@ class Automata:
         if most < 1 or max(own, lead) < self._shortest:
             return NOTHING
         asks = self._corpus if lead > own or not own else None
-        size = most if self._shortest else min(most, BASE + GROWTH * (there if asks else own))
+        size = most if self._shortest else min(most, self._least + GROWTH * (there if asks else own))
         if asks is None:
             return chain(request.own.following(size), own, stop)
         if self._shortest:

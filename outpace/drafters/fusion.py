@@ -109,9 +109,7 @@ class Fused:
                 heard.append(logits)
             return first, logits
 
-        # a rule that never stops, for the model's belief in every node
-        whole = replace(plan, shape=self._shape, stop=lambda beliefs: [False] * len(beliefs))
-        tree = grow(ctx, whole, listening, sampled=self._sampled)
+        tree = grow(ctx, replace(plan, shape=self._shape), listening, sampled=self._sampled, beliefs=True)
         return self._fuse(ctx, plan, tree, heard[0]) if heard else tree
 
     def observe(self, step: Step) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from outpace.core.grower import Grower
 from outpace.core.noise import Noise
+from outpace.sampling.largest import top
 
 
 def greedy_last(grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise) -> None:
@@ -19,12 +20,12 @@ def greedy_last(grower: Grower, at: Sequence[int], widths: Sequence[int], q: Ten
     most = max(tops)
     rest = q
     if most > 0:
-        ranked = q.topk(most)  # one look at q: the draw must leave out just the tokens that were chosen
-        kept = ranked.values > 0
+        values, ids = top(q, most)  # one look at q: the draw must leave out just the tokens that were chosen
+        kept = values > 0
         for rank in range(most):
-            kept[[index for index, top in enumerate(tops) if top <= rank], rank] = False
+            kept[[index for index, number in enumerate(tops) if number <= rank], rank] = False
         index, rank = kept.nonzero().unbind(1)
-        tokens = ranked.indices[index, rank]
+        tokens = ids[index, rank]
         rest = q.clone()
         rest[index, tokens] = 0
         belief = q[index, tokens] if grower.keeps_confidence else None

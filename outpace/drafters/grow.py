@@ -16,6 +16,7 @@ from outpace.core.grower import Grower
 from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
 from outpace.sampling.adjust import adjust
+from outpace.sampling.largest import comparable, largest, top
 from outpace.sampling.warp import warp
 
 Read = Callable[[TokenTree], tuple[int, Tensor]]  # what has grown -> (first node read, logits of the nodes from it on)
@@ -41,6 +42,7 @@ def grow(
     sampled: bool = True,
     children: Children = distinct,
     given: Sequence[Sequence[int]] | None = None,
+    beliefs: bool = False,  # also without a plan that may stop, keep the model's belief in every node
 ) -> TokenTree:
     """Extend every row's root by the plan; `read` is called once a level, with all that has grown so far.
 
@@ -48,11 +50,12 @@ def grow(
     `children` makes them, from the laws at the nodes that are extended. `given` are tokens of each row that come first,
     not counted in the plan: known, but not yet for good.
     """
-    if given is None and plan.shape is None and plan.stop is None and min(plan.depth) == max(plan.depth):
+    beliefs = beliefs or plan.stop is not None
+    if given is None and plan.shape is None and not beliefs and min(plan.depth) == max(plan.depth):
         greedy = {not sampled or each.greedy for each in ctx.sampling}
         if len(greedy) == 1:
             return _chains(ctx, plan.depth[0], read, None if greedy.pop() else children)
-    grower = Grower(ctx.roots, confidence=plan.stop is not None)
+    grower = Grower(ctx.roots, confidence=beliefs)
     ends = range(len(plan.depth)) if given is None else _chosen_chains(grower, given)
     frontier = [ends[row] for row, depth in enumerate(plan.depth) if depth > 0]
     places = dict.fromkeys(frontier, 0)  # node -> the node of the plan's shape it stands for
@@ -62,8 +65,8 @@ def grow(
         if level and min(plan.depth) <= level:
             frontier = [node for node in frontier if plan.depth[grower.rows[node]] > level]
         if level and plan.stop is not None and frontier:
-            beliefs = grower.beliefs()
-            stop = plan.stop([beliefs[node] for node in frontier])
+            believed = grower.beliefs()
+            stop = plan.stop([believed[node] for node in frontier])
             frontier = [node for node, stopped in zip(frontier, stop, strict=True) if not stopped]
         if not frontier:
             break
@@ -110,7 +113,7 @@ def _chains(ctx: Context, depth: int, read: Read, children: Children | None) -> 
             logits = adjust(logits, ctx, grower, frontier)
         first = len(grower)
         if children is None:
-            grower.add_chosen(frontier, _wide(logits).argmax(-1))
+            grower.add_chosen(frontier, largest(logits)[1])
         else:
             children(grower, frontier, ones, warp(logits, ctx.sampling), ctx.noise)
         frontier = range(first, len(grower))
@@ -135,24 +138,14 @@ def _add(
 
 
 def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Tensor) -> None:
-    logits = _wide(logits)
-    most = max(widths)
-    if most == 1:
-        tokens, nodes = logits.argmax(-1), list(at)
-        kept = tokens[:, None]
-    else:
-        kept = logits.topk(min(most, logits.shape[-1])).indices
-        most = kept.shape[1]
-        pairs = [(m, j) for m, width in enumerate(widths) for j in range(min(width, most))]
-        nodes = [at[m] for m, _ in pairs]
-        tokens = kept.flatten()[[m * most + j for m, j in pairs]]
-    belief = None
+    most = min(max(widths), logits.shape[-1])
+    values, ids = top(logits, most)
+    tokens, nodes, belief = ids.flatten(), [node for node in at for _ in range(most)], None
     if grower.keeps_confidence:
-        parents = {node: index for index, node in enumerate(at)}
-        belief = logits.softmax(-1)[[parents[node] for node in nodes], tokens]
+        belief = (values - comparable(logits).logsumexp(-1, keepdim=True)).exp().flatten()
+    if min(widths) < most:
+        pairs = [(m, j) for m, width in enumerate(widths) for j in range(min(width, most))]
+        picked = torch.tensor([m * most + j for m, j in pairs], device=tokens.device)
+        nodes, tokens = [at[m] for m, _ in pairs], tokens[picked]
+        belief = None if belief is None else belief[picked]
     grower.add_chosen(nodes, tokens, belief)
-
-
-def _wide(logits: Tensor) -> Tensor:
-    """At least float32: comparing bfloat16 is several times slower on a CPU."""
-    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()

@@ -17,6 +17,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.core.grower import Grower
 from outpace.indexes.logit_ngrams import LogitNGrams
+from outpace.sampling.largest import top
 from outpace.sampling.warp import warp
 
 
@@ -125,8 +126,9 @@ class LogitNGram:
         if len(table) == table.room:
             table.clear()
         paths = [tree.forest.path(leaf) for leaf in step.kept]
-        best = step.scores.logits[[node for path in paths for node in path]].float().softmax(-1).topk(table.width)
-        ids, probs, at = best.indices.cpu().numpy(), best.values.cpu().numpy(), 0
+        law = step.scores.logits[[node for path in paths for node in path]].float().softmax(-1)
+        probs, ids = (found.cpu().numpy() for found in top(law, table.width))
+        at = 0
         for row, path in enumerate(paths):
             text = [*step.ctx.tokens[row][-table.longest :].tolist(), *tree.tokens[path[1:]].tolist()]
             end = at + len(path)

@@ -16,6 +16,7 @@ from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.core.tree import Forest, TokenTree
+from outpace.sampling.largest import largest
 
 STRIDE = 0x9E3779B1  # a large odd number: first guesses come from all over the text
 
@@ -65,7 +66,7 @@ class Lookahead:
         if not last:
             return
         # the likeliest also where tokens are sampled: a window does better when it does not waver
-        likeliest, at = logits[last].float().argmax(-1).tolist(), 0
+        likeliest, at = largest(logits[last])[1].tolist(), 0
         for text, wish in zip(texts, step.ctx.sampling, strict=True):
             end = at + len(text.last)
             text.advance(likeliest[at:end], wish.stop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
@@ -12,6 +13,7 @@ from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.template import cut
 from outpace.indexes.adjacency import AdjacencyTable
+from outpace.sampling.largest import top
 
 
 class Recycling:
@@ -45,7 +47,12 @@ class Recycling:
 
     def observe(self, step: Step) -> None:
         if step.scores.logits is not None:
-            self.table.learn(step.draft.tree.tokens, step.scores.logits)
+            self.learn(step.draft.tree.tokens, step.scores.logits)
+
+    def learn(self, tokens: Tensor, logits: Tensor) -> None:  # (N,) read, (N, V) unwarped after them
+        """Replace what follows these tokens."""
+        likeliest = top(logits, self.table.table.shape[1])[1]
+        self.table.update(tokens.cpu().numpy(), likeliest.cpu().numpy())
 
     def release(self, slots: Sequence[int]) -> None:
         """Nothing kept by request."""

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from outpace.core.tree import Shape
 from outpace.indexes.branches import Branches
@@ -61,11 +60,6 @@ class AdjacencyTable:
                 f"{len(read)} tokens with rows {rows.shape}: give {width} successors for each, of {vocab} tokens"
             )
         _replace(self.table, read, rows)
-
-    def learn(self, tokens: Tensor, logits: Tensor) -> None:
-        """Update from unwarped logits: (N,) tokens read, (N, V) logits after them."""
-        best = logits.topk(self.table.shape[1], dim=-1).indices
-        self.update(tokens.cpu().numpy(), best.cpu().numpy())
 
     def successors(self, token: int) -> list[int]:
         """Likeliest first; empty if the token was never read."""

@@ -24,6 +24,7 @@ from outpace.drafters.fusion import Fused, Fusion
 from outpace.drafters.past import Past, corpus
 from outpace.drafters.sources import Sources
 from outpace.indexes.store import IndexFile
+from outpace.sampling.largest import top
 from outpace.verifiers.rejection import Rejection
 
 FOUND = 64  # nodes of a branch before it is pruned
@@ -33,10 +34,10 @@ def pruned(
     ctx: Context, plan: Plan, tree: TokenTree, logits: Tensor, *, sources: Sources, top_k: int, nodes: int
 ) -> TokenTree:
     """The model's tree, and of what was found the branches whose first token the model thinks likely."""
-    best = logits.float().softmax(-1).topk(min(top_k, logits.shape[-1]))
+    beliefs, ids = top(logits.float().softmax(-1), min(top_k, logits.shape[-1]))
     fusion = Fusion(tree)
     for row, depth in enumerate(plan.depth):
-        likely = dict(zip(best.indices[row].tolist(), best.values[row].tolist(), strict=True))
+        likely = dict(zip(ids[row].tolist(), beliefs[row].tolist(), strict=True))
         found = Fusion(TokenTree.roots(tree.tokens[row : row + 1]))
         for tokens, parents, shares, _ in sources.found(ctx, row, depth, FOUND):
             first = [0.0] * len(tokens)  # the model's belief in the token that each node's branch begins with

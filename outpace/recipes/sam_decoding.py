@@ -8,15 +8,17 @@ A suffix automaton of the prompt and the text so far finds that end in constant 
 its match is longer by more than `bias` tokens. With an `auxiliary`, matches of fewer than `shortest` tokens, in the
 corpus less `bias`, are left to it, and the others give chains of `depth` tokens. It is `token-recycling`, whose table
 learns from every node that the target reads and fills a tree of `nodes`, or a model, whose likeliest tokens fill a tree
-of `widths`. Alone every match is used, `alone` nodes at most and 1 + 4 for each matched token; the corpus then gives a
-tree of the likeliest continuations, by count, 8 nodes a depth.
+of `widths`. Alone every match is used, `alone` nodes at most and `least` + 4 for each matched token; the corpus then
+gives a tree of the likeliest continuations, by count, 8 nodes a depth.
 
 Use it where the text repeats its prompt or itself, and with a corpus where it repeats that. It costs no model and a few
 microseconds a token with numba, which the extra `retrieval` brings; memory grows with the request, by about 120 bytes a
 token, and a corpus has 50.
 
-Unlike in the paper the model's tree is fixed, where EAGLE-2's follows its beliefs; and `nodes` is smaller than the 80
-of the paper's token recycling, as in `token-recycling`.
+Unlike in the paper the model's tree is fixed, where EAGLE-2's follows its beliefs; `nodes` is smaller than the 80 of
+the paper's token recycling, as in `token-recycling`; and alone it drafts 15 tokens behind every match, where the paper
+begins with 5 and goes up to 60 (`--least 1 --alone 60`): a longer draft is taken from an earlier, shorter match where
+the longest has fewer tokens to offer, so that edits and code of the zoo had more tokens a step with 15.
 """
 
 from typing import Literal
@@ -41,7 +43,8 @@ def sam_decoding(
     *,
     corpus: IndexFile | None = None,
     bias: int = 5,
-    alone: int = 60,
+    alone: int = 15,
+    least: int = 11,
     auxiliary: Literal["token-recycling"] | Target | None = None,
     shortest: int = 5,
     depth: int = 40,
@@ -50,7 +53,7 @@ def sam_decoding(
 ) -> Parts:
     index = store.opened(StaticAutomaton, corpus, target.vocab, lambda index: [index.text])
     if auxiliary is None:
-        return Parts(target, LookingUp(Automata(index, bias=bias)), Match(), Fixed(alone))
+        return Parts(target, LookingUp(Automata(index, bias=bias, least=least)), Match(), Fixed(alone))
     lookup = Automata(index, shortest=shortest, bias=bias)
     if auxiliary == "token-recycling":
         drafter = LookingUp(lookup, Recycling(target.vocab), rank_template(nodes, width=8))

@@ -16,6 +16,7 @@ from outpace.core.contracts import Scores
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import TokenTree
 from outpace.sampling.adjust import Adjuster
+from outpace.sampling.largest import largest
 from outpace.sampling.warp import warp
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (1, T) history, (1, V) logits -> (1, V) logits
@@ -65,8 +66,7 @@ class TargetLaw:
 
     def _argmax(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> list[int]:
         began = perf_counter()
-        # float32 first: argmax over bfloat16 is several times slower on a CPU
-        values, tokens = self._rows(nodes, asked).max(-1)
+        values, tokens = largest(self._rows(nodes, asked))
         self._check(values, asked)
         self.seconds += perf_counter() - began
         return tokens.tolist()

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.context import Sampling
+from outpace.sampling.largest import comparable, largest
 
 HEAD = 1024  # top-p looks at this many tokens before it sorts a whole vocabulary
 
@@ -22,7 +23,7 @@ HEAD = 1024  # top-p looks at this many tokens before it sorts a whole vocabular
 def warp(logits: Tensor, sampling: Sequence[Sampling]) -> Tensor:  # (M, V), M of them -> (M, V)
     """The laws that these requests sample from, at least float32; temperature 0 gives one-hot rows."""
     # float32: probabilities in half precision cannot tell apart what verification compares; float64 stays
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = comparable(logits)
     first = sampling[0]
     if all(each is first or _same(each, first) for each in sampling):
         return _warp(logits, first)
@@ -36,7 +37,7 @@ def _same(one: Sampling, other: Sampling) -> bool:
 
 def _warp(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.greedy:
-        return torch.zeros_like(logits).scatter_(1, logits.argmax(-1, keepdim=True), 1)
+        return torch.zeros_like(logits).scatter_(1, largest(logits)[1][:, None], 1)
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
     if 0 < sampling.top_k < logits.shape[-1]:

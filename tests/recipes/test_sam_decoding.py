@@ -103,8 +103,9 @@ def test_copying_takes_long_steps() -> None:
 def test_a_longer_match_gives_a_longer_draft_up_to_the_most() -> None:
     for matched in range(1, 20):
         prompt = [*range(VOCAB - 1), VOCAB - 1, *range(20, 20 + matched)]
-        [step, *_] = run(sam_decoding.build(counting(), alone=30), prompt)
-        assert len(step.draft.tree) - 1 == min(30, 1 + 4 * matched)
+        for least in (1, 11):
+            [step, *_] = run(sam_decoding.build(counting(), alone=30, least=least), prompt)
+            assert len(step.draft.tree) - 1 == min(30, least + 4 * matched)
 
 
 def test_a_corpus_is_drafted_from_where_it_knows_more(tmp_path: Path) -> None:

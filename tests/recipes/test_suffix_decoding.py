@@ -64,7 +64,7 @@ def test_a_draft_has_one_token_for_each_that_matched() -> None:
     for matched in range(1, 11):
         prompt = [*range(20, 60), 100, *range(30 - matched, 30)]
         for factor, size in ((1.0, matched), (2.0, 2 * matched), (0.5, matched // 2)):
-            parts = suffix_decoding.build(counting(), factor=factor)
+            parts = suffix_decoding.build(counting(), factor=factor, offset=0.0, depth=24)
             drafted = len(run(parts, [prompt], 40)[0].draft.tree) - 1
             assert drafted == size
 
@@ -91,7 +91,7 @@ def test_a_tree_holds_what_the_path_leaves_out() -> None:
 
 def test_what_the_text_and_an_earlier_one_say_as_often_is_drafted_from_the_text() -> None:
     """The text's own end counts in both: else what was said once would be certain there, and a chance of half here."""
-    parts = suffix_decoding.build(counting(2))
+    parts = suffix_decoding.build(counting(2), factor=1.0, offset=0.0)
     run(parts, [[1]], 10)  # 3, 5, 7, ...
     first = run(parts, [[5, 6, 99, 5]], 10)[0]
     assert first.draft.tree.tokens.tolist() == [5, 6]

@@ -96,7 +96,7 @@ class AcceptedOnly(Recycling):
     def observe(self, step: Step) -> None:
         if step.scores.logits is not None:
             kept = [node for leaf in step.kept for node in step.draft.tree.forest.path(leaf)]
-            self.table.learn(step.draft.tree.tokens[kept], step.scores.logits[kept])
+            self.learn(step.draft.tree.tokens[kept], step.scores.logits[kept])
 
 
 def test_rejected_nodes_teach_too() -> None:

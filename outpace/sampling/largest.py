@@ -1,0 +1,47 @@
+"""The largest numbers of each row; of equal ones the first.
+
+On a CPU numpy looks for them: one thread of it finds the largest of a row 12 to 40 times faster than torch does (rows
+of 4,096 to 150,000 numbers, x86-64), which shows beside the forward of a small model.
+
+Letters: M rows of K numbers.
+"""
+
+from __future__ import annotations
+
+import numpy
+import torch
+from torch import Tensor
+
+WIDE = 2500  # numbers for each one that is looked for, from which searches in turn are faster than selecting at once
+
+
+def largest(values: Tensor) -> tuple[Tensor, Tensor]:  # (M, K) -> (M,), (M,) int64
+    """The largest number of each row, and where it stands; NaN where there is one."""
+    values = comparable(values)
+    if not values.is_cpu:
+        found = values.max(-1)
+        return found.values, found.indices
+    places = torch.from_numpy(values.detach().numpy().argmax(-1))
+    return values.gather(1, places[:, None])[:, 0], places
+
+
+def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (M, K) -> (M, count), (M, count) int64
+    """The `count` largest numbers of each row, falling, and where they stand."""
+    values = comparable(values)
+    if values.is_cpu and values.numel() > WIDE * count:
+        left = values.detach().numpy().copy()
+        rows = numpy.arange(len(left))
+        places, best = numpy.empty((len(left), count), numpy.int64), numpy.empty((len(left), count), left.dtype)
+        for rank in range(count):
+            places[:, rank] = at = left.argmax(-1)
+            best[:, rank] = left[rows, at]
+            left[rows, at] = -numpy.inf
+        if (best > -numpy.inf).all():  # else a place may have been found twice; so may NaN
+            return torch.from_numpy(best), torch.from_numpy(places)
+    found = values.topk(count)
+    return found.values, found.indices
+
+
+def comparable(values: Tensor) -> Tensor:
+    """At least float32: half precision is compared several times slower on a CPU."""
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()

@@ -1,0 +1,54 @@
+"""What is found by numpy on a CPU is what torch finds, whatever the numbers are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from outpace.sampling.largest import WIDE, largest, top
+
+INFINITE = float("inf")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_largest_are_those_that_torch_finds(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    values = torch.randn(7, WIDE).to(dtype)
+    best, place = largest(values)
+    assert torch.equal(best.to(dtype), values.max(-1).values) and torch.equal(
+        best, values.double()[range(7), place].to(best)
+    )
+    for count in (1, 3, 8, 300):
+        found, places = top(values, count)
+        assert torch.equal(found.to(dtype), values.topk(count).values)
+        assert torch.equal(values.gather(1, places), found.to(dtype))
+        assert all(len(set(row)) == count for row in places.tolist())
+
+
+def test_of_equal_numbers_the_first() -> None:
+    values = torch.zeros(2, 4 * WIDE)
+    values[0, 1:4] = torch.tensor([3.0, 3.0, 2.0])
+    assert largest(values)[1].tolist() == [1, 0]
+    assert top(values, 3)[1].tolist() == [[1, 2, 3], [0, 1, 2]]
+
+
+def test_no_place_comes_twice_where_nothing_is_left() -> None:
+    values = torch.full((2, 4 * WIDE), -INFINITE)
+    values[0, 3] = 1.0
+    values[1, 1:4] = torch.tensor([2.0, INFINITE, 0.0])
+    found, places = top(values, 4)
+    assert [len(set(row)) for row in places.tolist()] == [4, 4]
+    assert found[:, 0].tolist() == [1.0, INFINITE] and places[:, 0].tolist() == [3, 2]
+
+
+def test_what_is_no_number_is_the_largest() -> None:
+    values = torch.zeros(1, 4 * WIDE)
+    values[0, 7] = float("nan")
+    assert largest(values)[0].isnan().all() and top(values, 2)[0].isnan().any()
+
+
+def test_what_is_given_stays_as_it_is() -> None:
+    values = torch.randn(3, 4 * WIDE, requires_grad=True)
+    before = values.detach().clone()
+    largest(values), top(values, 4)
+    assert torch.equal(values.detach(), before)
