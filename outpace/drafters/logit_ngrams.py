@@ -16,6 +16,11 @@ from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.core.grower import Grower
+from outpace.core.tree import TokenTree
+from outpace.drafters.branches import hung
+from outpace.drafters.template import cut
+from outpace.drafters.together import merged
+from outpace.indexes.branches import NOTHING
 from outpace.indexes.logit_ngrams import LogitNGrams
 from outpace.sampling.largest import top
 from outpace.sampling.warp import warp
@@ -56,8 +61,22 @@ class LogitNGram:
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         assert plan.shape is not None, "this drafter fills a template"
+        sampled = [row for row, wish in enumerate(ctx.sampling) if not wish.greedy and plan.depth[row]]
+        found = [
+            NOTHING if not wish.greedy or not depth else self.table.draft(self._last(tokens), cut(plan.shape, depth))
+            for tokens, wish, depth in zip(ctx.tokens, ctx.sampling, plan.depth, strict=True)
+        ]
+        tree = hung(ctx.roots, found)
+        if not sampled:
+            return Draft(tree)
+        drawn = self._drawn(ctx, plan, sampled)
+        return Draft(drawn if len(tree) == len(found) else merged(tree, drawn))
+
+    def _drawn(self, ctx: Context, plan: Plan, rows: Sequence[int]) -> TokenTree:
+        """Templates below these rows, filled by drawing."""
+        assert plan.shape is not None
         grower, below, table = Grower(ctx.roots), plan.shape.children, self.table
-        frontier = [_Node(row, below[0], self._last(tokens)) for row, tokens in enumerate(ctx.tokens)]
+        frontier = [_Node(row, below[0], self._last(ctx.tokens[row])) for row in rows]
         for level in range(max(plan.depth)):
             live = [each for each in frontier if each.children and plan.depth[grower.rows[each.node]] > level]
             places = table.rows([each.text for each in live])
@@ -71,10 +90,10 @@ class LogitNGram:
             if not parents:
                 break
             first = len(grower)
-            tokens = self._extend(grower, parents, ctx)
+            self.draw(grower, parents, ctx)
             frontier = []
             ranks = dict.fromkeys(above, 0)
-            for node, token in enumerate(tokens, first):
+            for node, token in enumerate(grower.newest.tolist(), first):
                 parent = grower.parents[node]
                 over, rank = above[parent], ranks[parent]
                 ranks[parent] = rank + 1
@@ -84,24 +103,11 @@ class LogitNGram:
         if isinstance(claim, Drawn) and claim.ids is not None and claim.q.device != self._device:
             claim = replace(claim, q=claim.q.to(self._device), ids=claim.ids.to(self._device))
             tree = replace(tree, claim=claim)
-        return Draft(tree)
+        return tree
 
     def _last(self, tokens: Tensor) -> list[int]:
         found = tokens[-self.table.longest :].tolist()
         return [-1] * (self.table.longest - len(found)) + found
-
-    def _extend(self, grower: Grower, parents: list[_Parent], ctx: Context) -> list[int]:
-        """Add the children of these nodes: drawn in the rows that sample, the likeliest in the others; their tokens."""
-        drawn = [each for each in parents if not ctx.sampling[grower.rows[each.node]].greedy]
-        chosen = [each for each in parents if ctx.sampling[grower.rows[each.node]].greedy]
-        tokens: list[int] = []
-        if drawn:
-            self.draw(grower, drawn, ctx)
-            tokens += grower.newest.tolist()
-        if chosen:
-            self.choose(grower, chosen)
-            tokens += grower.newest.tolist()
-        return tokens
 
     def draw(self, grower: Grower, parents: list[_Parent], ctx: Context) -> None:
         """Draw children of these nodes from what is known after them."""
@@ -111,12 +117,6 @@ class LogitNGram:
         means = torch.from_numpy(self.table.means[places]).double()
         q = warp(means.log_(), [ctx.sampling[grower.rows[each.node]] for each in parents])
         grower.add_drawn([each.node for each in parents], q, [each.count for each in parents], ctx.noise, ids)
-
-    def choose(self, grower: Grower, parents: list[_Parent]) -> None:
-        """Give these nodes the likeliest children."""
-        likeliest = self.table.tokens[[each.place for each in parents]].tolist()
-        tokens = [token for each, known in zip(parents, likeliest, strict=True) for token in known[: each.count]]
-        grower.add_chosen([each.node for each in parents for _ in range(each.count)], torch.tensor(tokens))
 
     def observe(self, step: Step) -> None:
         if step.scores.logits is None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outpace.core.tree import Shape
-from outpace.indexes.branches import Branches
+from outpace.indexes.branches import Branches, template
 from outpace.indexes.loops import Tokens, as_tokens, loop
 from outpace.indexes.store import damaged, expect
 
@@ -74,16 +73,9 @@ class AdjacencyTable:
         if not 0 <= root < len(self.table):
             raise ValueError(f"token {root} is not one of the table's {len(self.table)}")
         nodes = np.empty((len(shape.parents), 3), np.int32)
-        size = int(_fill(self.table, root, _template(shape), nodes))
+        size = int(_fill(self.table, root, template(shape), nodes))
         tokens, parents, sums = nodes[:size].T.tolist()
         return Branches(tokens, parents, [1 / (1 + each) for each in sums], 1 if size else 0)
-
-
-@lru_cache
-def _template(shape: Shape) -> Ints:
-    """(S, 2) parent, the root being 0, and rank among its siblings."""
-    rank = {child: place for siblings in shape.children for place, child in enumerate(siblings)}
-    return np.array([(parent, rank[node]) for node, parent in enumerate(shape.parents, 1)], np.int32).reshape(-1, 2)
 
 
 @loop

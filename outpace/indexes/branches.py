@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outpace.core.tree import Shape
 
 
 class Branches(NamedTuple):
@@ -20,3 +26,10 @@ class Branches(NamedTuple):
 
 
 NOTHING = Branches([], [], [], 0)
+
+
+@lru_cache
+def template(shape: Shape) -> NDArray[np.int32]:
+    """(S, 2) parent, the root being 0, and rank among its siblings."""
+    rank = {child: place for siblings in shape.children for place, child in enumerate(siblings)}
+    return np.array([(parent, rank[node]) for node, parent in enumerate(shape.parents, 1)], np.int32).reshape(-1, 2)

@@ -8,6 +8,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from outpace.core.tree import Shape
+from outpace.indexes.branches import Branches, template
 from outpace.indexes.hash_map import HashMap, find, put
 from outpace.indexes.loops import Tokens, as_tokens, grown, loop
 from outpace.indexes.store import damaged, expect, within
@@ -125,6 +127,21 @@ class LogitNGrams:
             _rows(*self.map, np.array(texts, np.int32), self.room, found)
         return found
 
+    def draft(self, tokens: Tokens, shape: Shape) -> Branches:
+        """The nodes of a fixed tree: the r-th child of a node is the r-th likeliest token after the text up to it.
+
+        What is below an n-gram that is not known is left out. A weight is the product of the means along the path.
+        """
+        text = tokens[-self.longest :]
+        filled, num = template(shape), len(shape.parents)
+        texts = np.full((num + 1, self.longest), FREE, np.int32)
+        texts[0, self.longest - len(text) :] = text
+        nodes, weights = np.empty((num, 2), np.int32), np.empty(num, np.float64)
+        places = np.full(num + 1, FREE, np.int32)
+        size = int(_fill(*self.map, self.tokens, self.means, self.room, filled, texts, places, nodes, weights))
+        found, parents = nodes[:size].T.tolist()
+        return Branches(found, parents, weights[:size].tolist(), 1 if size else 0)
+
 
 @loop
 def _longest(keys: Longs, values: Ints, tokens: Ints, room: int):  # -> (int, int)
@@ -142,15 +159,52 @@ def _longest(keys: Longs, values: Ints, tokens: Ints, room: int):  # -> (int, in
 
 @loop
 def _rows(keys: Longs, values: Ints, texts: Ints, room: int, found: Ints) -> None:
-    last = texts.shape[1] - 1
     for index in range(len(found)):
-        above = room + texts[index, last]
-        for back in range(1, last + 1):
-            token = texts[index, last - back]
-            below = find(keys, values, (above << 32) | token) if token >= 0 else -1
-            if below < 0:
-                break
-            found[index], above = below, below
+        found[index] = _row(keys, values, texts, index, room)
+
+
+@loop
+def _row(keys: Longs, values: Ints, texts: Ints, index: int, room: int) -> int:
+    """Where the table has what follows one of these texts; -1 if it has nothing."""
+    last, found = texts.shape[1] - 1, -1
+    above = room + texts[index, last]
+    for back in range(1, last + 1):
+        token = texts[index, last - back]
+        below = find(keys, values, (above << 32) | token) if token >= 0 else -1
+        if below < 0:
+            break
+        found = above = below
+    return found
+
+
+@loop
+def _fill(
+    keys: Longs, values: Ints, tokens: Ints, means: Floats, room: int, template: Ints, texts: Ints, places: Ints,
+    nodes: Ints, weights: NDArray[np.float64],
+) -> int:  # fmt: skip
+    """Fill (S, 2) tokens and parents, and weights, with the nodes of a template that are known; how many there are.
+
+    texts: (S + 1, n) last tokens up to each node of the template, at first the root's; places: (S + 1,) where each
+    stands among the nodes, -1: left out.
+    """
+    size, last = 0, texts.shape[1] - 1
+    for node in range(len(template)):
+        above, rank = template[node, 0], template[node, 1]
+        if above > 0 and places[above] < 0:
+            continue
+        row = _row(keys, values, texts, above, room)
+        token = tokens[row, rank] + 0 if row >= 0 and rank < tokens.shape[1] else -1
+        if token < 0:
+            continue
+        parent = places[above] + 0
+        nodes[size, 0], nodes[size, 1] = token, parent
+        weights[size] = means[row, rank] * (weights[parent] if parent >= 0 else 1.0)
+        for place in range(last):
+            texts[node + 1, place] = texts[above, place + 1]
+        texts[node + 1, last] = token
+        places[node + 1] = size
+        size += 1
+    return size
 
 
 @loop

@@ -235,3 +235,30 @@ def test_both_ways_of_running_fill_the_same_tables(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Loop, "__call__", lambda self, *arguments: self.plain(*arguments))
     for one, other in zip(compiled, fill(), strict=True):
         assert np.array_equal(one, other)
+
+
+def test_a_template_is_filled_with_the_likeliest_after_the_longest_ngrams(loops: str) -> None:
+    rng = np.random.default_rng(2)
+    table = LogitNGrams(3, 4)
+    text = rng.integers(0, 6, 200).tolist()
+    for end in range(2, len(text)):
+        probs = rng.dirichlet(np.ones(6))
+        ids = np.argsort(-probs)[:4]
+        table.update(text[max(0, end - 3) : end], [ids.tolist()], [probs[ids].tolist()])
+    shape = Shape((0, 0, 0, 0, 0, 1, 1, 2, 6, 9))  # wider than the table
+    for context in ([1], [5, 9], text[:7], text[-3:], [0, 1, 2, 3, 4, 5]):
+        tokens, parents, weights, matched = table.draft(context, shape)
+        expected: list[tuple[int, int, float]] = []
+        stands, texts = {0: -1}, {0: context}
+        for node, parent in enumerate(shape.parents, 1):
+            if parent not in texts:
+                continue
+            _, known, means = table.lookup(texts[parent])
+            rank = shape.children[parent].index(node)
+            if rank < len(known):
+                above = stands[parent]
+                stands[node], texts[node] = len(expected), [*texts[parent], known[rank]]
+                expected.append((known[rank], above, means[rank] * (expected[above][2] if above >= 0 else 1)))
+        assert list(zip(tokens, parents, strict=True)) == [each[:2] for each in expected]
+        assert weights == pytest.approx([each[2] for each in expected])
+        assert matched == bool(expected)

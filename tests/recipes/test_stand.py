@@ -68,7 +68,9 @@ class Chosen(LogitNGram):
     """The likeliest tokens without a claim, at any temperature."""
 
     def draw(self, grower: Grower, parents: Any, ctx: Context) -> None:
-        self.choose(grower, parents)
+        known = self.table.tokens[[each.place for each in parents]].tolist()
+        tokens = [token for each, row in zip(parents, known, strict=True) for token in row[: each.count]]
+        grower.add_chosen([each.node for each in parents for _ in range(each.count)], torch.tensor(tokens))
 
 
 @pytest.mark.parametrize("levels", [(1, 1), (2,)])
