@@ -16,7 +16,7 @@ from outpace.core.grower import Grower
 from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
 from outpace.sampling.adjust import adjust
-from outpace.sampling.largest import comparable, largest, top
+from outpace.sampling.largest import comparable, likeliest, top
 from outpace.sampling.warp import warp
 
 Read = Callable[[TokenTree], tuple[int, Tensor]]  # what has grown -> (first node read, logits of the nodes from it on)
@@ -113,7 +113,7 @@ def _chains(ctx: Context, depth: int, read: Read, children: Children | None) -> 
             logits = adjust(logits, ctx, grower, frontier)
         first = len(grower)
         if children is None:
-            grower.add_chosen(frontier, largest(logits)[1])
+            grower.add_chosen(frontier, likeliest(logits))
         else:
             children(grower, frontier, ones, warp(logits, ctx.sampling), ctx.noise)
         frontier = range(first, len(grower))

@@ -16,7 +16,7 @@ from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.sampling.largest import largest
+from outpace.sampling.largest import likeliest
 
 STRIDE = 0x9E3779B1  # a large odd number: first guesses come from all over the text
 
@@ -66,10 +66,10 @@ class Lookahead:
         if not last:
             return
         # the likeliest also where tokens are sampled: a window does better when it does not waver
-        likeliest, at = largest(logits[last])[1].tolist(), 0
+        chosen, at = likeliest(logits[last]).tolist(), 0
         for text, wish in zip(texts, step.ctx.sampling, strict=True):
             end = at + len(text.last)
-            text.advance(likeliest[at:end], wish.stop)
+            text.advance(chosen[at:end], wish.stop)
             at = end
 
     def release(self, slots: Sequence[int]) -> None:

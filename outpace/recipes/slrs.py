@@ -29,7 +29,7 @@ from outpace.drafters.grow import Read
 from outpace.drafters.reading import Reading
 from outpace.drafters.translate import Tails, Translated
 from outpace.models.vocabulary import Foreign
-from outpace.sampling.largest import largest
+from outpace.sampling.largest import likeliest
 from outpace.sampling.warp import warp
 from outpace.verifiers.rejection import Rejection
 
@@ -83,7 +83,7 @@ class Strings:
             picked = [m for m, (row, _) in enumerate(at) if ctx.sampling[row].greedy is greedy and mass[m] > 0]
             nodes = [at[m][1] for m in picked]
             if nodes and greedy:
-                new = told.add_chosen(nodes, largest(law[picked])[1])
+                new = told.add_chosen(nodes, likeliest(law[picked]))
             elif nodes:
                 new = told.add_drawn(nodes, law[picked], 1, ctx.noise)
             else:

@@ -15,14 +15,21 @@ from torch import Tensor
 WIDE = 2500  # numbers for each one that is looked for, from which searches in turn are faster than selecting at once
 
 
-def largest(values: Tensor) -> tuple[Tensor, Tensor]:  # (M, K) -> (M,), (M,) int64
-    """The largest number of each row, and where it stands; NaN where there is one."""
+def largest(values: Tensor) -> tuple[list[float], list[int]]:  # (M, K) -> M, M
+    """The largest number of each row, NaN where there is one, and where it stands: on the host."""
     values = comparable(values)
     if not values.is_cpu:
         found = values.max(-1)
-        return found.values, found.indices
-    places = torch.from_numpy(values.detach().numpy().argmax(-1))
-    return values.gather(1, places[:, None])[:, 0], places
+        return found.values.tolist(), found.indices.tolist()
+    numbers = values.detach().numpy()
+    places = numbers.argmax(-1).tolist()
+    return [numbers.item(row, place) for row, place in enumerate(places)], places
+
+
+def likeliest(values: Tensor) -> Tensor:  # (M, K) -> (M,) int64
+    """Where the largest number of each row stands."""
+    values = comparable(values)
+    return torch.from_numpy(values.detach().numpy().argmax(-1)) if values.is_cpu else values.argmax(-1)
 
 
 def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (M, K) -> (M, count), (M, count) int64

@@ -69,7 +69,7 @@ class TargetLaw:
         values, tokens = largest(self._rows(nodes, asked))
         self._check(values, asked)
         self.seconds += perf_counter() - began
-        return tokens.tolist()
+        return tokens
 
     def _sample(self, nodes: Sequence[int] | None, asked: Sequence[int], noise: Noise, use: str) -> list[int]:
         forest = self._tree.forest
@@ -87,7 +87,7 @@ class TargetLaw:
     def _warp(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
         rows, sampling = self._tree.forest.rows, self._ctx.sampling
         probs = warp(self._rows(nodes, asked), [sampling[rows[node]] for node in asked])
-        self._check(probs[:, 0], asked)  # softmax spreads one NaN over its whole row
+        self._check(probs[:, 0].tolist(), asked)  # softmax spreads one NaN over its whole row
         return probs
 
     def _rows(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
@@ -120,9 +120,9 @@ class TargetLaw:
         path = self._tree.tokens[forest.path(node)[1:]]
         return torch.cat([self._ctx.tokens[row].to(path.device), path])[None]
 
-    def _check(self, values: Tensor, asked: Sequence[int]) -> None:
+    def _check(self, values: Sequence[float], asked: Sequence[int]) -> None:
         """Refuse values that are no number; -inf as the largest logit means that settings ruled everything out."""
-        for node, value in zip(asked, values.tolist(), strict=True):
+        for node, value in zip(asked, values, strict=True):
             if value != value or value == float("-inf"):
                 logits = self._logits[node]
                 if (logits.isnan() | logits.isposinf()).any():

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.context import Sampling
-from outpace.sampling.largest import comparable, largest
+from outpace.sampling.largest import comparable, likeliest
 
 HEAD = 1024  # top-p looks at this many tokens before it sorts a whole vocabulary
 
@@ -37,7 +37,7 @@ def _same(one: Sampling, other: Sampling) -> bool:
 
 def _warp(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.greedy:
-        return torch.zeros_like(logits).scatter_(1, largest(logits)[1][:, None], 1)
+        return torch.zeros_like(logits).scatter_(1, likeliest(logits)[:, None], 1)
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
     if 0 < sampling.top_k < logits.shape[-1]:
