@@ -138,11 +138,10 @@ def _add(
 
 
 def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Tensor) -> None:
-    most = min(max(widths), logits.shape[-1])
-    values, ids = top(logits, most)
-    tokens, nodes, belief = ids.flatten(), [node for node in at for _ in range(most)], None
-    if grower.keeps_confidence:
-        belief = (values - comparable(logits).logsumexp(-1, keepdim=True)).exp().flatten()
+    logits, most = comparable(logits), min(max(widths), logits.shape[-1])
+    ids = likeliest(logits)[:, None] if most == 1 else top(logits, most)[1]
+    tokens, nodes = ids.flatten(), list(at) if most == 1 else [node for node in at for _ in range(most)]
+    belief = logits.softmax(-1).gather(1, ids).flatten() if grower.keeps_confidence else None
     if min(widths) < most:
         pairs = [(m, j) for m, width in enumerate(widths) for j in range(min(width, most))]
         picked = torch.tensor([m * most + j for m, j in pairs], device=tokens.device)

@@ -12,13 +12,14 @@ import numpy
 import torch
 from torch import Tensor
 
+FEW = 8192  # numbers, of which torch finds the largest sooner than it hands them to numpy
 WIDE = 2500  # numbers for each one that is looked for, from which searches in turn are faster than selecting at once
 
 
 def largest(values: Tensor) -> tuple[list[float], list[int]]:  # (M, K) -> M, M
     """The largest number of each row, NaN where there is one, and where it stands: on the host."""
     values = comparable(values)
-    if not values.is_cpu:
+    if not values.is_cpu or values.numel() < FEW:
         found = values.max(-1)
         return found.values.tolist(), found.indices.tolist()
     numbers = values.detach().numpy()
@@ -29,7 +30,9 @@ def largest(values: Tensor) -> tuple[list[float], list[int]]:  # (M, K) -> M, M
 def likeliest(values: Tensor) -> Tensor:  # (M, K) -> (M,) int64
     """Where the largest number of each row stands."""
     values = comparable(values)
-    return torch.from_numpy(values.detach().numpy().argmax(-1)) if values.is_cpu else values.argmax(-1)
+    if not values.is_cpu or values.numel() < FEW:
+        return values.argmax(-1)
+    return torch.from_numpy(values.detach().numpy().argmax(-1))
 
 
 def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (M, K) -> (M, count), (M, count) int64
