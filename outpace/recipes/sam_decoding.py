@@ -49,7 +49,7 @@ def sam_decoding(
     shortest: int = 5,
     depth: int = 40,
     widths: tuple[int, ...] = (4, 2, 2),
-    nodes: int = 24,
+    nodes: int = 15,
 ) -> Parts:
     index = store.opened(StaticAutomaton, corpus, target.vocab, lambda index: [index.text])
     if auxiliary is None:

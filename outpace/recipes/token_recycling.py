@@ -26,7 +26,7 @@ from outpace.verifiers.match import Match
 def token_recycling(
     target: Target,
     *,
-    nodes: int = 24,
+    nodes: int = 15,
     levels: tuple[int, ...] = (),
     parents: tuple[int, ...] | None = None,
     width: int = 8,

@@ -85,7 +85,7 @@ def test_drafts_follow_the_rule_and_the_last_node_read_wins() -> None:
 
 
 def test_the_table_stays_from_request_to_request() -> None:
-    parts = token_recycling.build(model())
+    parts = token_recycling.build(model(), nodes=24)
     first, second = (accepted(steps(parts, [[1, 2, 3], [7, 8]])) for _ in range(2))
     assert second > first
 
@@ -151,6 +151,6 @@ def test_prompts_are_learnt_from_only_if_asked(prompt: bool) -> None:
     ]
 
 
-def test_the_default_tree_is_filled_as_far_as_the_text_goes() -> None:
-    found = steps(token_recycling.build(model()), [[1, 2]], 40)
+def test_a_tree_is_filled_as_far_as_the_text_goes() -> None:
+    found = steps(token_recycling.build(model(), nodes=24), [[1, 2]], 40)
     assert max(len(step.draft.tree) for step in found) == 1 + 24
