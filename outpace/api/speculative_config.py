@@ -59,6 +59,8 @@ def translate(config: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
                 options[option] = value
         else:
             raise ValueError(f"speculative_config has an unknown key {key!r}; it knows {', '.join(sorted(_known()))}")
+    if name == "suffix" and "factor" in options:
+        options["offset"] = 0.0  # so many tokens for each that matched, and no more
     if idle:
         warnings.warn(f"speculative_config: {', '.join(idle)} mean nothing to {method} here", stacklevel=3)
     return method, options
