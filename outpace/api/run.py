@@ -103,9 +103,7 @@ class Run:
         for row, slot in enumerate(step.ctx.slots):
             if step.ctx.committed[row] < self._session.prompt_lengths[slot]:
                 continue  # a prompt was read
-            before = len(self._tokens[slot])
-            self._take(slot, self._session.history[slot, : self._session.lengths[slot]])
-            tokens = self._tokens[slot][before:]
+            tokens = self._take(slot)
             drafted = self._tallies[slot].count(step, row, len(tokens))
             if self._predicted is not None:
                 self._tallies[slot].compare(self._predicted.drafted[slot], tokens[:drafted])
@@ -129,24 +127,24 @@ class Run:
         writer = self._writers[slot]
         if writer is None:
             return False
-        self._written(slot, tokens[self._session.prompt_lengths[slot] + writer.num_tokens :].tolist())
+        writer.push(tokens[self._session.prompt_lengths[slot] + writer.num_tokens :].tolist())
         return writer.stopped is not None
 
-    def _take(self, slot: int, history: Tensor) -> None:
-        writer, start = self._writers[slot], self._session.prompt_lengths[slot]
-        new = history[start:].tolist()
+    def _take(self, slot: int) -> list[int]:
+        """The tokens that a step added to a row."""
+        writer, taken = self._writers[slot], self._tokens[slot]
+        start = self._session.prompt_lengths[slot] + len(taken)
+        new = self._session.history[slot, start : self._session.lengths[slot]].tolist()
         if writer and writer.stopped is None:
-            self._written(slot, new[writer.num_tokens :])
-        # a stop string may end before the step's last token: plain decoding would not have made the rest
-        self._tokens[slot] = new[: writer.num_tokens] if writer and writer.stopped is not None else new
-
-    def _written(self, slot: int, tokens: list[int]) -> None:
-        writer = self._writers[slot]
-        if writer:
-            writer.push(tokens)
+            writer.push(new[writer.num_tokens - len(taken) :])  # the others it had to see if the text ends
+        if writer and writer.stopped is not None:
+            # a stop string may end before the step's last token: plain decoding would not have made the rest
+            del new[writer.num_tokens - len(taken) :]
+        taken += new
+        return new
 
     def _result(self, slot: int, now: float) -> Result:
-        writer, tokens = self._writers[slot], self._tokens[slot]
+        writer, tokens = self._writers[slot], list(self._tokens[slot])
         reason, why = None, None
         if writer and writer.stopped is not None:
             reason, why = "stop", writer.stopped

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ from outpace.verifiers.rejection import Rejection
 
 NONE, ON = -1, -2  # no token; ON - place: the string leads on to this place
 START = 0
+KNOWN = 1 << 22  # tokens of the draft's, over all places of which it is kept where they lead: 64 MiB
 
 
 @recipe(paper="arXiv:2502.05202", family="other vocabularies")
@@ -157,15 +159,14 @@ class Spelling:
         self.strange = torch.tensor(
             [not piece and token not in foreign.twins for token, piece in enumerate(self._pieces)]
         )
-        self._known: dict[int, tuple[Tensor, Tensor]] = {}
+        # two numbers a token of the draft's for every place: of all places together they would take gigabytes
+        self._known = lru_cache(max(16, KNOWN // len(self._pieces)))(self._after)
 
     def after(self, places: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:  # S × (K,), S × (K,)
         """Per place and token of the draft's: the target's token that begins the string for certain, or where it leads;
         and the longest token spelt so far."""
-        for place in places:
-            if place not in self._known:
-                self._known[place] = self._after(place)
-        return [self._known[place][0] for place in places], [self._known[place][1] for place in places]
+        found = [self._known(place) for place in places]
+        return [then for then, _ in found], [now for _, now in found]
 
     def _after(self, place: int) -> tuple[Tensor, Tensor]:
         # most tokens do not go on from here: only those that do are looked at

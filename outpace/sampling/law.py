@@ -19,6 +19,8 @@ from outpace.sampling.adjust import Adjuster
 from outpace.sampling.largest import largest
 from outpace.sampling.warp import warp
 
+AT_ONCE = 1 << 17  # logits among which looking for the largest at all nodes takes less than asking twice
+
 Processor = Callable[[Tensor, Tensor], Tensor]  # (1, T) history, (1, V) logits -> (1, V) logits
 
 
@@ -34,6 +36,7 @@ class TargetLaw:
         self._tokens: list[int] | None = None
         self._probs: dict[int, Tensor] = {}
         self._all: Tensor | None = None
+        self._likeliest: tuple[list[float], list[int]] | None = None  # at every node, once any was asked for
         self.seconds = 0.0
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
@@ -66,7 +69,15 @@ class TargetLaw:
 
     def _argmax(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> list[int]:
         began = perf_counter()
-        values, tokens = largest(self._rows(nodes, asked))
+        logits = self._logits
+        if self._adjuster or self._processor or (logits.is_cpu and logits.numel() > AT_ONCE):
+            values, tokens = largest(self._rows(nodes, asked))
+        else:
+            if self._likeliest is None:
+                self._likeliest = largest(self._rows(None, range(len(self._tree))))
+            values, tokens = self._likeliest
+            if nodes is not None:
+                values, tokens = [values[node] for node in asked], [tokens[node] for node in asked]
         self._check(values, asked)
         self.seconds += perf_counter() - began
         return tokens

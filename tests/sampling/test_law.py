@@ -49,6 +49,28 @@ def test_greedy_rows_never_build_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen == logits.argmax(-1).tolist()
 
 
+@pytest.mark.parametrize("at_once", [0, 1 << 17])
+def test_greedy_choices_look_at_few_logits_once_and_refuse_only_what_was_asked(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    looked: list[int] = []
+
+    def largest(values: torch.Tensor) -> tuple[list[float], list[int]]:
+        looked.append(len(values))
+        return values.max(-1).values.tolist(), values.argmax(-1).tolist()
+
+    monkeypatch.setattr("outpace.sampling.law.AT_ONCE", at_once)
+    monkeypatch.setattr("outpace.sampling.law.largest", largest)
+    logits, noise = random_logits(), KeyedNoise([1, 2], [1, 1], [1, 1])
+    logits[3, 2] = float("nan")
+    greedy = law(logits, (Sampling(0.0),) * 2)
+    for nodes in ([0, 1], [2], [4]):
+        assert greedy.choose(nodes, noise) == logits[nodes].argmax(-1).tolist()
+    assert looked == ([5] if at_once else [2, 1, 1])
+    with pytest.raises(FloatingPointError, match="NaN"):
+        greedy.choose([3], noise)
+
+
 def test_processors_see_each_nodes_own_history() -> None:
     seen: list[list[int]] = []
 
