@@ -28,7 +28,7 @@ from outpace.core.noise import Key, Noise
 from outpace.core.tree import TokenTree
 from outpace.drafters.grow import Read
 from outpace.sampling.adjust import adjust
-from outpace.sampling.largest import top
+from outpace.sampling.largest import comparable, top
 from outpace.sampling.warp import warp
 
 BEAM = "beam"
@@ -164,7 +164,7 @@ def _key(row: int, level: int, step: int, index: int) -> Key:
 
 def _likeliest(grower: Grower, beams: dict[int, list[_Path]], logits: Tensor, width: int) -> dict[int, list[_Path]]:
     """The next level of rows at temperature 0: the likeliest continuations of all kept paths, chosen."""
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = comparable(logits)
     found_values, found_ids = top(logits.log_softmax(-1), min(width, logits.shape[-1]))
     values, ids = found_values.exp().tolist(), found_ids.tolist()
     after: dict[int, list[_Path]] = {}

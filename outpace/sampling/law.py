@@ -16,7 +16,7 @@ from outpace.core.contracts import Scores
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import TokenTree
 from outpace.sampling.adjust import Adjuster
-from outpace.sampling.largest import largest
+from outpace.sampling.largest import comparable, largest
 from outpace.sampling.warp import warp
 
 AT_ONCE = 1 << 17  # logits among which looking for the largest at all nodes takes less than asking twice
@@ -108,8 +108,7 @@ class TargetLaw:
             logits = self._logits[nodes[0]][None]
         else:
             logits = self._logits.index_select(0, torch.tensor(nodes, device=self._logits.device))
-        if logits.dtype not in (torch.float32, torch.float64):
-            logits = logits.float()
+        logits = comparable(logits)
         if self._processor is not None:
             rows = [self._processor(self._history(n), row[None]) for n, row in zip(asked, logits, strict=True)]
             logits = torch.cat(rows)
