@@ -16,10 +16,10 @@ ALL_CPUS := $(OFFLINE) OMP_NUM_THREADS=$(CPUS) MKL_NUM_THREADS=$(CPUS)
 SHARED_CPUS = $(OFFLINE) OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS)
 PYTEST = $(SHARED_CPUS) $(BIN)/python -m pytest -q --durations=15 -n $(WORKERS) --dist worksteal
 
-CODE := outpace tests scripts $(wildcard examples)
+CODE := outpace benchmarks zoo_training tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint spelling types layers budget format law bench-smoke bench-compiled docs wheel gpu-check clean
+.PHONY: help install demo test check lint spelling types layers budget format proofs bench-smoke bench-compiled docs wheel gpu-check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -65,8 +65,8 @@ format: $(VENV)/.installed-dev  ## rewrite imports and layout the way make check
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-law: $(VENV)/.installed-dev  ## every recipe against the law it promises, by enumeration
-	$(PYTEST) tests/law
+proofs: $(VENV)/.installed-dev  ## every recipe against the distribution it promises, by enumeration
+	$(PYTEST) tests/proof
 
 bench-smoke: $(VENV)/.installed-dev  ## the smallest benchmark run, to see that the bench itself works
 	$(ALL_CPUS) $(BIN)/outpace bench --target zoo:target --methods prompt-lookup,speculative-sampling --num-prompts 2 --max-tokens 32 --out $(OUT)/bench-smoke
@@ -80,7 +80,7 @@ COMPILED := $(OUT)/bench-compiled
 
 bench-compiled: $(VENV)/.installed-dev  ## compiled forwards beside eager ones and PEERS: the table of docs/results/compiled.md
 	$(ALL_CPUS) $(BIN)/outpace bench --compile --target zoo:target --methods autoregressive,speculative-sampling,mcsd,prompt-lookup --prompts code,edit --temperature 0,1 --peer $(PEERS) --num-prompts $(NUM_PROMPTS) --rounds $(ROUNDS) --max-tokens $(TOKENS) --threads $(CPUS) --json $(COMPILED)/compiled-cpu.json
-	$(BIN)/python -m outpace.bench.results $(COMPILED)/compiled-cpu.json docs/results/compiled/wanted.json --out $(COMPILED)/compiled.md
+	$(BIN)/python -m benchmarks.results $(COMPILED)/compiled-cpu.json docs/results/compiled/wanted.json --out $(COMPILED)/compiled.md
 
 docs: $(VENV)/.installed-dev  ## the documentation into site/
 	HF_HUB_OFFLINE=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

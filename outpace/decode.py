@@ -11,8 +11,8 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from outpace.core.context import Context, Sampling
-from outpace.core.contracts import Draft, Law, Parts, Prompt, Scores, Step, Verdict
+from outpace.core.context import Context, SamplingParams
+from outpace.core.contracts import Draft, Parts, Prompt, Scores, Step, TargetProbs, Verdict
 from outpace.core.noise import KeyedNoise, Noise
 from outpace.core.tree import TokenTree
 
@@ -27,11 +27,13 @@ def sequential(session: Session) -> Iterator[Step]:
         plan = parts.controller.plan(ctx).within(ctx.room)
         draft = parts.drafter.propose(ctx, plan)  # draft
         session.lap("draft")
-        scores = parts.target.score(draft.tree, ctx.slots, session.cache, parts.want)  # verify: one forward ...
+        scores = parts.target.score(
+            draft.tree, ctx.slots, session.cache, parts.want
+        )  # verify: one forward ...
         session.lap("score")
-        law = session.law(scores, draft.tree, ctx)
-        verdict = parts.verifier.verify(draft.tree, law, scores, ctx.noise)  # ... one rule
-        session.lap("verify", law.seconds)
+        target_probs = session.target_probs(scores, draft.tree, ctx)
+        verdict = parts.verifier.verify(draft.tree, target_probs, scores, ctx.noise)  # ... one rule
+        session.lap("verify", target_probs.seconds)
         yield session.commit(ctx, draft, scores, verdict)  # commit
 
 
@@ -42,13 +44,20 @@ class Session:
         self,
         parts: Parts,
         prompts: Sequence[Tensor],  # B × (T_b,) int64, at least one token each
-        sampling: Sequence[Sampling],
-        law: Callable[[Scores, TokenTree, Context], Law],
+        sampling: Sequence[SamplingParams],
+        target_probs: Callable[[Scores, TokenTree, Context], TargetProbs],
         *,
         noise: Callable[[Sequence[int], Sequence[int], Sequence[int]], Noise] = KeyedNoise,
-        done: Callable[[int, Tensor], bool] | None = None,  # (slot, its tokens) -> stop here; asked after every commit
+        done: Callable[[int, Tensor], bool]
+        | None = None,  # (slot, its tokens) -> stop here; asked after every commit
     ) -> None:
-        self.parts, self.sampling, self.law, self._noise, self._done = parts, sampling, law, noise, done
+        self.parts, self.sampling, self.target_probs, self._noise, self._done = (
+            parts,
+            sampling,
+            target_probs,
+            noise,
+            done,
+        )
         self.lengths = [len(prompt) for prompt in prompts]
         self.prompt_lengths = tuple(self.lengths)
         self._ends = [length + s.max_tokens for length, s in zip(self.lengths, sampling, strict=True)]
@@ -74,7 +83,7 @@ class Session:
         yield from (self.parts.schedule or sequential)(self)
 
     def output(self, slot: int) -> list[int]:
-        """The tokens emitted in this slot so far."""
+        """The tokens generated in this slot so far."""
         return self.history[slot, self.prompt_lengths[slot] : self.lengths[slot]].tolist()
 
     def context(self) -> Context:
@@ -99,18 +108,18 @@ class Session:
         )
 
     def lap(self, name: str, warping: float = 0.0) -> None:
-        """Book the time since the last lap under this name, less what was spent on warping the law."""
+        """Book the time since the last lap under this name, less what was spent on warping the distribution."""
         now = perf_counter()
         self._seconds[name] = now - self._clock - warping
         if warping:
-            self._seconds["law"] = warping
+            self._seconds["warp"] = warping
         self._clock = now
 
     def commit(self, ctx: Context, draft: Draft, scores: Scores, verdict: Verdict) -> Step:
         """Append path and bonus to each row, cut at stop tokens and limits, keep the path, tell the parts."""
         forest, tokens = draft.tree.forest, draft.tree.tokens.tolist()
         kept: list[int] = []
-        emitted: list[list[int]] = []
+        generated: list[list[int]] = []
         finished: list[int] = []
         for row, slot in enumerate(ctx.slots):
             path = forest.path(verdict.leaf[row])
@@ -122,7 +131,7 @@ class Session:
                     del new[index + 1 :]
                     break
             kept.append(path[len(new) - 1])
-            emitted.append(new)
+            generated.append(new)
             end = self.lengths[slot] = length + len(new)
             self._numbers[slot, length:end] = new
             ended = end == self._ends[slot] or new[-1] in stop
@@ -130,7 +139,9 @@ class Session:
                 finished.append(slot)
         self.cache.commit(draft.tree, kept, ctx.slots)
         self.lap("commit")
-        return self._tell(Step(ctx, draft, scores, verdict, tuple(kept), tuple(emitted), self._seconds), finished)
+        return self._tell(
+            Step(ctx, draft, scores, verdict, tuple(kept), tuple(generated), self._seconds), finished
+        )
 
     def _tell(self, step: Step, finished: Sequence[int]) -> Step:
         self.parts.drafter.observe(step)
@@ -148,9 +159,11 @@ class Session:
             return
         ctx = self._context(rows, [1] * len(rows))
         prompts = [self.history[slot, : self.lengths[slot]] for slot in rows]
-        tree, scores = self.parts.target.prefill([Prompt(p) for p in prompts], rows, self.cache, self.parts.want)
+        tree, scores = self.parts.target.prefill(
+            [Prompt(p) for p in prompts], rows, self.cache, self.parts.want
+        )
         self.lap("score")
         leaf = tuple(nodes[-1] for nodes in tree.forest.nodes)
         verdict = Verdict(leaf, [int(prompt[-1]) for prompt in prompts])
-        emitted = tuple(prompt[1:].tolist() for prompt in prompts)
-        yield self._tell(Step(ctx, Draft(tree), scores, verdict, leaf, emitted, self._seconds), ())
+        generated = tuple(prompt[1:].tolist() for prompt in prompts)
+        yield self._tell(Step(ctx, Draft(tree), scores, verdict, leaf, generated, self._seconds), ())

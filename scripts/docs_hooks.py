@@ -75,14 +75,20 @@ def measured_table(name: str) -> list[str]:
                 continue
             if label != name or not row["headline"] or row["temperature"] is None or row["workload"] == "all":
                 continue
-            gain, kept, used = row["speedup"], row.get("mean_acceptance_length"), (options or "defaults") + how
+            gain, kept, used = (
+                row["speedup"],
+                row.get("mean_acceptance_length"),
+                (options or "defaults") + how,
+            )
             rows.append(
                 f"| {row['workload']} | {row['temperature']:g} | {gain['median']:.2f} ({gain['low']:.2f} to "
                 f"{gain['high']:.2f}) | {kept:.2f} | {100 * row['repetition']:.0f} % | {used} | {where} |"
             )
     if not rows:
         return []
-    head = "| Prompts | Temperature | Times plain (95 %) | Acceptance length | Repetition | Options | Machine |"
+    head = (
+        "| Prompts | Temperature | Times plain (95 %) | Acceptance length | Repetition | Options | Machine |"
+    )
     return ["## Measured here", "", MEASURED, "", head, "|---|---:|---:|---:|---:|---|---|", *rows, ""]
 
 
@@ -91,13 +97,18 @@ def method_page(recipe: Recipe, guarantee: str) -> str:
     module = sys.modules[recipe.build.__module__]
     rest = inspect.cleandoc(module.__doc__ or "").partition("\n")[2].strip()
     lines = [f"# {recipe.name}", "", recipe.summary, "", rest, ""]
-    lines += [f"Promise: **{guarantee.upper()}**. Paper: {linked(recipe.paper)}. Family: {recipe.family}.", ""]
+    lines += [
+        f"Promise: **{guarantee.upper()}**. Paper: {linked(recipe.paper)}. Family: {recipe.family}.",
+        "",
+    ]
     lines += [f'Use it with `--method {recipe.name}`, or `method="{recipe.name}"` in Python.', ""]
     if recipe.options:
         lines += ["| Option | Type | Default |", "|---|---|---|"]
         for name, parameter in recipe.options.items():
             kind = type_of(parameter.annotation)
-            default = "required" if parameter.default is inspect.Parameter.empty else f"`{parameter.default!r}`"
+            default = (
+                "required" if parameter.default is inspect.Parameter.empty else f"`{parameter.default!r}`"
+            )
             lines.append(f"| `{name.replace('_', '-')}` | `{kind}` | {default} |")
     path = Path(inspect.getsourcefile(module) or "")
     lines += ["", *measured_table(recipe.name), *papers_table(recipe.name)]
@@ -106,7 +117,9 @@ def method_page(recipe: Recipe, guarantee: str) -> str:
 
 
 def method_table(catalogue: Iterable[Entry]) -> str:
-    rows = [f"| [{e.name}]({e.name}.md) | {e.guarantee.upper()} | {e.family} | {e.summary} |" for e in catalogue]
+    rows = [
+        f"| [{e.name}]({e.name}.md) | {e.guarantee.upper()} | {e.family} | {e.summary} |" for e in catalogue
+    ]
     return "\n".join(["| Method | Promise | Family | What it does |", "|---|---|---|---|", *rows])
 
 

@@ -1,7 +1,7 @@
 """Run the tests and then the GPU measurements on this machine, from the source tree, with the python that runs this.
 
 Nothing is installed. A test whose extra is missing is skipped and listed. Whatever happens, it ends within the limit
-and leaves in --out: tests.txt (what pytest said), tests.json, tests.md and what outpace.bench.gpu_check writes.
+and leaves in --out: tests.txt (what pytest said), tests.json, tests.md and what benchmarks.gpu_speed writes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 470.0  # seconds; make's own start and the last writes fit below 8 minutes
 SHARE = 0.6  # at most this much of it for the tests
-INSTALLED_ONLY = ("tests/test_docs.py", "tests/test_kit.py")  # about the installed command and the tool kit: make test
+INSTALLED_ONLY = (
+    "tests/test_docs.py",
+    "tests/test_kit.py",
+)  # about the installed command and the tool kit: make test
 
 
 def run(command: list[str], seconds: float, log: Path) -> int:
@@ -55,12 +58,18 @@ def tests(out: Path, seconds: float) -> dict[str, object]:
         command += ["-n", str(min(8, os.cpu_count() or 1)), "--dist", "worksteal"]
     began = time.monotonic()
     code = run(command, seconds, out / "tests.txt")
-    result: dict[str, object] = {"exit": code, "timed_out": code == 124, "seconds": round(time.monotonic() - began, 1)}
+    result: dict[str, object] = {
+        "exit": code,
+        "timed_out": code == 124,
+        "seconds": round(time.monotonic() - began, 1),
+    }
     if junit.exists():
         cases = list(ElementTree.parse(junit).getroot().iter("testcase"))
         named = {case: f"{case.get('classname')}::{case.get('name')}" for case in cases}
         result["cases"] = len(cases)
-        result["failed"] = [named[c] for c in cases if c.find("failure") is not None or c.find("error") is not None]
+        result["failed"] = [
+            named[c] for c in cases if c.find("failure") is not None or c.find("error") is not None
+        ]
         result["skipped"] = {
             named[c]: reason.get("message", "") for c in cases if (reason := c.find("skipped")) is not None
         }
@@ -96,7 +105,15 @@ def main() -> int:
     (out / "tests.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     (out / "tests.md").write_text(page(result), encoding="utf-8")
     left = options.limit - (time.monotonic() - began)
-    measure = [sys.executable, "-m", "outpace.bench.gpu_check", "--out", str(out), "--seconds", str(int(0.8 * left))]
+    measure = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu_speed",
+        "--out",
+        str(out),
+        "--seconds",
+        str(int(0.8 * left)),
+    ]
     measured = run(measure, left, out / "bench.txt")
     print(f"tests: exit {result['exit']}; measurements: exit {measured}; everything is in {out}")
     return int(bool(result["exit"]) or bool(measured))

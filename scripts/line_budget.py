@@ -18,8 +18,13 @@ def report(root: Path) -> list[str]:
     counts = {path.relative_to(root).as_posix(): lines(path) for path in sorted(package.rglob("*.py"))}
     core = sum(count for name, count in counts.items() if name.startswith("outpace/core/"))
     rows = [("outpace/decode.py", counts.get("outpace/decode.py", 0), DECODE), ("outpace/core", core, CORE)]
-    rows += [(name, count, FILE) for name, count in counts.items() if count > FILE and name != "outpace/decode.py"]
-    said = [f"{'over' if count > limit else 'ok':>4}  {name}: {count} of {limit} lines" for name, count, limit in rows]
+    rows += [
+        (name, count, FILE) for name, count in counts.items() if count > FILE and name != "outpace/decode.py"
+    ]
+    said = [
+        f"{'over' if count > limit else 'ok':>4}  {name}: {count} of {limit} lines"
+        for name, count, limit in rows
+    ]
     return [f"line budget ({len(counts)} files, {sum(counts.values())} lines)", *said]
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from outpace.bench.workload import FOLDER
-from outpace.zoo.tasks import held_out
+from outpace.bench.measure.workload import FOLDER
+from zoo_training.tasks import held_out
 
 COUNT = 40
 

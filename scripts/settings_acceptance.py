@@ -15,10 +15,10 @@ import torch
 
 import outpace
 from outpace.api.settings import settle
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.contracts import Draft, Parts, Plan
 from outpace.decode import Session
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 PROMPTS, TOKENS = 12, 96
 SCHEMA = {
@@ -46,19 +46,21 @@ class Deaf:
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         kept = ("temperature", "top_k", "top_p", "min_p", "typical_p", "max_tokens", "stop", "seed")
-        plain = tuple(Sampling(**{name: getattr(wish, name) for name in kept}) for wish in ctx.sampling)
+        plain = tuple(
+            SamplingParams(**{name: getattr(params, name) for name in kept}) for params in ctx.sampling
+        )
         return self._inner.propose(replace(ctx, sampling=plain), plan)
 
 
-def acceptance(parts: Parts, prompts: Sequence[torch.Tensor], wishes: Sequence[Sampling]) -> float:
+def acceptance(parts: Parts, prompts: Sequence[torch.Tensor], row_params: Sequence[SamplingParams]) -> float:
     """Tokens gained in a speculative step, the bonus included."""
     steps = accepted = 0
-    for step in Session(parts, prompts, wishes, TargetLaw).steps():
+    for step in Session(parts, prompts, row_params, LazyTargetProbs).steps():
         forest = step.draft.tree.forest
         for row, leaf in enumerate(step.verdict.leaf):
             if len(forest.nodes[row]) > 1 and step.ctx.committed[row] >= step.ctx.prompt_lengths[row]:
                 steps += 1
-                accepted += min(forest.depths[leaf], len(step.emitted[row]))
+                accepted += min(forest.depths[leaf], len(step.generated[row]))
     return 1 + accepted / steps if steps else 1.0
 
 
@@ -71,10 +73,10 @@ def rows(target: Any, draft: Any, prompts: Sequence[torch.Tensor]) -> Iterator[s
                 settings = settle(
                     None, target.tokenizer, vocab=vocab, temperature=temperature, max_tokens=TOKENS, **asked
                 )
-                wishes = [settings.sampling(seed, TOKENS) for seed in range(len(prompts))]
+                row_params = [settings.sampling(seed, TOKENS) for seed in range(len(prompts))]
                 parts = outpace.recipes.get("speculative-sampling")(target.target, draft=draft.target)
                 parts = replace(parts, drafter=Deaf(parts.drafter)) if deaf else parts
-                cells.append(f"{acceptance(parts, prompts, wishes):.2f}")
+                cells.append(f"{acceptance(parts, prompts, row_params):.2f}")
         yield f"| {name} | {' | '.join(cells)} |"
 
 
@@ -84,7 +86,9 @@ def main() -> None:
     target, draft = (outpace.load(f"zoo:{name}", dtype="float32") for name in ("target", "draft"))
     texts = [json.loads(line)["prompt"] for line in lines]
     prompts = [torch.tensor(target.tokenizer(text)["input_ids"]) for text in texts]
-    print("| settings | T = 0, followed | not followed | T = 1, followed | not followed |\n|---|---|---|---|---|")
+    print(
+        "| settings | T = 0, followed | not followed | T = 1, followed | not followed |\n|---|---|---|---|---|"
+    )
     for row in rows(target, draft, prompts):
         print(row, flush=True)
 

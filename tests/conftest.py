@@ -95,7 +95,11 @@ def loaded(tiny: Tiny):
     return outpace.load(tiny.target, dtype="float64"), outpace.load(tiny.draft, dtype="float64")
 
 
-WORDS = ["def add(a, b):\n    return a + b\n", "for index in range(10):\n    print(index)\n", "naïve Straße"] * 2
+WORDS = [
+    "def add(a, b):\n    return a + b\n",
+    "for index in range(10):\n    print(index)\n",
+    "naïve Straße",
+] * 2
 
 
 def fast(inner, **options):
@@ -113,7 +117,9 @@ def byte_level(size: int = 400, *, prefix: bool = False, end: str = "<end>"):
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     inner.train_from_iterator(
         WORDS,
-        trainers.BpeTrainer(vocab_size=size, special_tokens=[end], initial_alphabet=alphabet, show_progress=False),
+        trainers.BpeTrainer(
+            vocab_size=size, special_tokens=[end], initial_alphabet=alphabet, show_progress=False
+        ),
     )
     return fast(inner, eos_token=end)
 

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
-from outpace.law.choices import choices
-from outpace.law.proofs import Models, tables, transformers_models
-from outpace.law.settings import crossed
-from outpace.law.texts import texts
-from outpace.models.hf import HFTarget
-from outpace.models.toy import Table
+from outpace.models.hf.target import HFTarget
+from outpace.models.table import TableTarget
+from outpace.proof.decode_all import texts
+from outpace.proof.option_values import choices
+from outpace.proof.sampling_cases import crossed
+from outpace.proof.suite import Models, tables, transformers_models
 from outpace.recipes import find
 
 AWAY, HOST = torch.device("meta"), torch.device("cpu")
@@ -32,10 +32,10 @@ ASKS = ("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero")  # their
 INDEXES = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 PROMPTS = ((0, 1, 2, 0, 1, 2, 0), (2,), (1, 1, 0, 1, 1), (0, 2, 2))
 MIXED = (
-    Sampling(1.0, max_tokens=6, seed=1),
-    Sampling(0.7, top_p=0.9, max_tokens=5, stop=(1,), seed=2),
-    Sampling(0.0, max_tokens=7),
-    Sampling(1.0, max_tokens=1, seed=9),
+    SamplingParams(1.0, max_tokens=6, seed=1),
+    SamplingParams(0.7, top_p=0.9, max_tokens=5, stop=(1,), seed=2),
+    SamplingParams(0.0, max_tokens=7),
+    SamplingParams(1.0, max_tokens=1, seed=9),
 )
 
 
@@ -46,7 +46,9 @@ class Away(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> Away:
-        made = Tensor._make_wrapper_subclass(cls, held.shape, strides=held.stride(), dtype=held.dtype, device=AWAY)
+        made = Tensor._make_wrapper_subclass(
+            cls, held.shape, strides=held.stride(), dtype=held.dtype, device=AWAY
+        )
         made.held = held
         return made
 
@@ -123,7 +125,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
 
 def moved(target: Any) -> Any:
     """The same model elsewhere."""
-    if isinstance(target, Table):
+    if isinstance(target, TableTarget):
         there = copy.copy(target)
         there.logits = Away(target.logits)
         return there
@@ -136,23 +138,25 @@ def moved(target: Any) -> Any:
             module._buffers[name] = None if buffer is None else Away(buffer)
     planes = there.forward.planes
     there.forward.device = AWAY
-    there.forward.planes = replace(planes, shapes=tuple(replace(shape, device=AWAY) for shape in planes.shapes))
+    there.forward.planes = replace(
+        planes, shapes=tuple(replace(shape, device=AWAY) for shape in planes.shapes)
+    )
     return there
 
 
-def same_texts(name: str, here: Models, wishes: Sequence[Sampling], elsewhere: Elsewhere) -> None:
+def same_texts(name: str, here: Models, row_params: Sequence[SamplingParams], elsewhere: Elsewhere) -> None:
     recipe = find()[name]
-    foreign = replace(here.foreign, model=moved(here.foreign.model))
+    cross_vocabulary = replace(here.cross_vocabulary, model=moved(here.cross_vocabulary.model))
     drafts = tuple(moved(draft) for draft in here.drafts)
-    there = replace(here, target=moved(here.target), drafts=drafts, foreign=foreign)
+    there = replace(here, target=moved(here.target), drafts=drafts, cross_vocabulary=cross_vocabulary)
     shapes = [(2,), (1, 2)]
-    both = [choices(recipe, each.drafts, each.foreign, shapes) for each in (here, there)]
+    both = [choices(recipe, each.drafts, each.cross_vocabulary, shapes) for each in (here, there)]
     for host, other in zip(*both, strict=True):
         for rows in (slice(0, 1), slice(2, 3), slice(0, None)):
-            prompts = [PROMPTS[row % len(PROMPTS)] for row in range(len(wishes))][rows]
+            prompts = [PROMPTS[row % len(PROMPTS)] for row in range(len(row_params))][rows]
 
             def decoded(parts: Parts, prompts: Any = prompts, rows: slice = rows) -> list[list[int]]:
-                return texts(parts, prompts, wishes[rows])
+                return texts(parts, prompts, row_params[rows])
 
             expected = decoded(recipe.build(here.target, **host))
             with elsewhere:

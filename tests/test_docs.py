@@ -34,10 +34,10 @@ RUN_ELSEWHERE = {
     "make check": (".ci/run", "make --keep-going check"),
     "make docs": (".ci/run", "make docs"),
     "make wheel": (".ci/run", "make wheel"),
-    "make law": (".ci/run", "make test"),  # a part of it
+    "make distribution": (".ci/run", "make test"),  # a part of it
     "make format": ("tests/test_kit.py", "test_make_knows_every_target_in_the_documentation"),
     "make bench-smoke": ("tests/test_kit.py", "test_make_knows_every_target_in_the_documentation"),
-    "python -m outpace.bench.forwards --threads 1 --cpu-time": (
+    "python -m benchmarks.forwards --threads 1 --cpu-time": (
         "tests/bench/test_programs.py",
         "test_forwards_are_timed_compiled_and_as_they_are",
     ),
@@ -178,9 +178,7 @@ def test_the_blocks_of_a_page_run_in_order(
 
 def test_a_block_that_nothing_runs_is_caught() -> None:
     fence = "```"
-    page = (
-        f'{fence}bash\nmake test\nrm -rf x  # no\n{fence}\n\n- item\n\n  {fence}python title="a.py"\n  1\n  {fence}\n'
-    )
+    page = f'{fence}bash\nmake test\nrm -rf x  # no\n{fence}\n\n- item\n\n  {fence}python title="a.py"\n  1\n  {fence}\n'
     found = blocks("page.md", page)
     assert [block.language for block in found] == ["bash", "python"]
     assert found[1].text == "1\n"

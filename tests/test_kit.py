@@ -50,7 +50,9 @@ def test_every_dependency_has_a_reason() -> None:
     requirements = [*PROJECT["project"]["dependencies"], *[r for group in extras.values() for r in group]]
     names = [re.split(r"[\[<>=]", requirement)[0] for requirement in requirements]
     rows = [line for line in decisions.splitlines() if line.startswith("|")]
-    missing = [name for name in names if not any(re.search(rf"[ ,|]{re.escape(name)}[ ,|]", row) for row in rows)]
+    missing = [
+        name for name in names if not any(re.search(rf"[ ,|]{re.escape(name)}[ ,|]", row) for row in rows)
+    ]
     assert not missing
 
 
@@ -89,7 +91,9 @@ def test_the_results_in_the_readme_are_those_in_the_result_files(results_table: 
 def test_a_result_file_becomes_a_table(tmp_path: Path, results_table: ModuleType) -> None:
     """The headline rows, each temperature for itself, with the command beside them and no path of the machine."""
 
-    def row(method: str, temperature: float | None, tokens: float, *, headline: bool = True) -> dict[str, object]:
+    def row(
+        method: str, temperature: float | None, tokens: float, *, headline: bool = True
+    ) -> dict[str, object]:
         interval = {"median": tokens, "low": tokens, "high": tokens}
         return {
             "method": method,
@@ -125,14 +129,19 @@ def test_a_result_file_becomes_a_table(tmp_path: Path, results_table: ModuleType
     (tmp_path / "other.json").write_text("{}", encoding="utf-8")
     said = results_table.section(tmp_path)
     assert "`outpace bench --rounds 3`" in said and "/home/me" not in said
-    assert [line.split(" | ")[3] for line in said.splitlines() if line.startswith("| lookup")] == ["22.0", "33.0"]
+    assert [line.split(" | ")[3] for line in said.splitlines() if line.startswith("| lookup")] == [
+        "22.0",
+        "33.0",
+    ]
 
 
 def test_tracked_files_stay_small() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("not a git checkout")
-    sizes = [path.stat().st_size for name in listed.stdout.split("\0") if (path := ROOT / name).is_file() and name]
+    sizes = [
+        path.stat().st_size for name in listed.stdout.split("\0") if (path := ROOT / name).is_file() and name
+    ]
     assert sum(sizes) <= 56 * MEGABYTE
 
 

@@ -1,4 +1,4 @@
-"""On the zoo's real models, in float64: what holds token for token, not only in law."""
+"""On the zoo's real models, in float64: what holds token for token, not only in distribution."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import pytest
 
 from outpace.controllers.confidence import Confidence
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Drafter, Parts, Recipe
 from outpace.core.tree import Shape
-from outpace.drafters.lm import LM
-from outpace.drafters.ngram import NGram
-from outpace.drafters.nothing import Nothing
-from outpace.drafters.prediction import Predicted
+from outpace.drafters.compose.union import UnionDrafter
+from outpace.drafters.lookup.ngram import NGram
+from outpace.drafters.lookup.prediction import PredictionDrafter
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.no_draft import NoDraft
 from outpace.drafters.synthetic import Synthetic
-from outpace.drafters.together import Together
-from outpace.law.row_by_row import row_by_row
-from outpace.law.texts import texts
-from outpace.models.hf import HFTarget, load
+from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve
-from outpace.models.vocabulary import Foreign, Vocabulary
+from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
+from outpace.proof.decode_all import texts
+from outpace.proof.per_row_drafter import row_by_row
 from outpace.recipes import find
 from outpace.verifiers.match import Match
 
@@ -49,7 +49,9 @@ def words(name: str) -> Vocabulary:
 
 def is_foreign(recipe: Recipe) -> bool:
     """Whether the draft of this recipe brings its own vocabulary."""
-    return "draft" in recipe.options and typing.get_type_hints(recipe.build).get("draft") is Foreign
+    return (
+        "draft" in recipe.options and typing.get_type_hints(recipe.build).get("draft") is CrossVocabularyDraft
+    )
 
 
 @cache
@@ -58,27 +60,30 @@ def prompts() -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(tokenizer(text)["input_ids"]) for text in TEXTS)
 
 
-def sampling(temperature: float) -> list[Sampling]:
-    return [Sampling(temperature, top_p=0.95, max_tokens=TOKENS, seed=row) for row in range(len(TEXTS))]
+def sampling(temperature: float) -> list[SamplingParams]:
+    return [SamplingParams(temperature, top_p=0.95, max_tokens=TOKENS, seed=row) for row in range(len(TEXTS))]
 
 
 @cache
 def plain(temperature: float) -> list[list[int]]:
-    return texts(Parts(zoo("target"), Nothing(), Match(), Fixed(0)), prompts(), sampling(temperature))
+    return texts(Parts(zoo("target"), NoDraft(), Match(), Fixed(0)), prompts(), sampling(temperature))
 
 
 CHAIN, TREE = Fixed(4), Fixed(Shape.branching((3, 2, 1)))
 DRAFTERS: dict[str, Callable[[], tuple[Drafter, Fixed | Confidence]]] = {
-    "sampled chain": lambda: (LM(zoo("draft")), CHAIN),
-    "greedy chain": lambda: (LM(zoo("draft"), sampled=False), CHAIN),
-    "stopped when unsure": lambda: (LM(zoo("draft")), Confidence(6, 0.4)),
-    "sampled tree": lambda: (LM(zoo("draft")), TREE),
-    "independent draws": lambda: (LM(zoo("draft"), replace=True), TREE),
-    "likeliest tree": lambda: (LM(zoo("draft"), sampled=False), TREE),
-    "the target itself": lambda: (LM(zoo("target")), CHAIN),
+    "sampled chain": lambda: (DraftModel(zoo("draft")), CHAIN),
+    "greedy chain": lambda: (DraftModel(zoo("draft"), sampled=False), CHAIN),
+    "stopped when unsure": lambda: (DraftModel(zoo("draft")), Confidence(6, 0.4)),
+    "sampled tree": lambda: (DraftModel(zoo("draft")), TREE),
+    "independent draws": lambda: (DraftModel(zoo("draft"), replace=True), TREE),
+    "likeliest tree": lambda: (DraftModel(zoo("draft"), sampled=False), TREE),
+    "the target itself": lambda: (DraftModel(zoo("target")), CHAIN),
     "n-grams": lambda: (NGram(3, clip=True), Fixed(8)),
-    "a prediction, else n-grams": lambda: (Predicted(NGram(3, clip=True), prompts()), Fixed(8)),
-    "model and n-grams": lambda: (Together([LM(zoo("draft"), sampled=False), NGram(2, clip=True)]), CHAIN),
+    "a prediction, else n-grams": lambda: (PredictionDrafter(NGram(3, clip=True), prompts()), Fixed(8)),
+    "model and n-grams": lambda: (
+        UnionDrafter([DraftModel(zoo("draft"), sampled=False), NGram(2, clip=True)]),
+        CHAIN,
+    ),
 }
 
 
@@ -100,21 +105,21 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "bad_words": {"bad_words": ((203,), (325, 331), (12,))},
     "min_tokens": {"min_tokens": 20, "stop": (203, 12)},
 }
-SETTINGS["all"] = {name: value for wish in SETTINGS.values() for name, value in wish.items()}
+SETTINGS["all"] = {name: value for params in SETTINGS.values() for name, value in params.items()}
 
 
-def wishes(name: str, temperature: float) -> list[Sampling]:
+def row_params(name: str, temperature: float) -> list[SamplingParams]:
     return [replace(each, **SETTINGS[name]) for each in sampling(temperature)]
 
 
 @pytest.mark.parametrize(("name", "temperature"), [*((name, 1.0) for name in SETTINGS), ("all", 0.0)])
 def test_matching_gives_plain_text_with_every_setting(name: str, temperature: float) -> None:
-    nothing = Parts(zoo("target"), Nothing(), Match(), Fixed(0))
-    expected = texts(nothing, prompts(), wishes(name, temperature))
+    nothing = Parts(zoo("target"), NoDraft(), Match(), Fixed(0))
+    expected = texts(nothing, prompts(), row_params(name, temperature))
     for drafter in ("sampled tree", "n-grams") if name == "all" else ("sampled tree",):
         drafting, controller = DRAFTERS[drafter]()
         parts = Parts(zoo("target"), drafting, Match(), controller)
-        assert texts(parts, prompts(), wishes(name, temperature)) == expected
+        assert texts(parts, prompts(), row_params(name, temperature)) == expected
     assert expected != plain(temperature)
 
 
@@ -130,7 +135,7 @@ def built(name: str) -> Callable[[], Parts]:
     recipe = find()[name]
     models: dict[str, Any] = {"draft": zoo("draft"), "drafts": (zoo("draft"),)}
     if is_foreign(recipe):
-        models["draft"] = Foreign(zoo("draft"), words("draft"), words("target"))
+        models["draft"] = CrossVocabularyDraft(zoo("draft"), words("draft"), words("target"))
     return row_by_row(
         lambda: recipe.build(zoo("target"), **{key: models[key] for key in recipe.options if key in models})
     )

@@ -9,6 +9,15 @@ from outpace.api.statistics import Statistics
 from outpace.api.stream import Stream
 
 __all__ = [
-    "Logprob", "Model", "Piece", "Result", "Statistics", "Stream", "generate", "generate_each", "load", "stream",
+    "Logprob",
+    "Model",
+    "Piece",
+    "Result",
+    "Statistics",
+    "Stream",
+    "generate",
+    "generate_each",
+    "load",
+    "stream",
     "translate",
-]  # fmt: skip
+]

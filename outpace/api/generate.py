@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from outpace.api.model import Model, drafts_reach, foreign_opener, opener, room, wrap
+from outpace.api.model import Model, cross_vocabulary_opener, drafts_reach, opener, room, wrap
 from outpace.api.prompts import Prediction, Prompt, encode, listed, predictions
 from outpace.api.run import Piece, Result, Run
 from outpace.api.settings import Settings, Words, settle
@@ -54,7 +54,9 @@ class Job:
         )
 
 
-def generate(target: Any, prompts: Prompt | Sequence[Prompt], method: Any = METHOD, **options: Any) -> list[Result]:
+def generate(
+    target: Any, prompts: Prompt | Sequence[Prompt], method: Any = METHOD, **options: Any
+) -> list[Result]:
     """One result a sample, those of the first prompt first. Options are those of `prepare`, all others go to the
     method."""
     return list(generate_each(target, prompts, method, **options))
@@ -87,7 +89,9 @@ def stream(target: Any, prompt: Prompt, method: Any = METHOD, **options: Any) ->
     with ExitStack() as stack:
         job = prepare(stack, target, prompt, method, **options)
         if len(job.prompts) != 1:
-            raise ValueError(f"stream takes one prompt and one sample, not {len(job.prompts)}; generate takes several")
+            raise ValueError(
+                f"stream takes one prompt and one sample, not {len(job.prompts)}; generate takes several"
+            )
         run = job.run(0, 1, job.parts())
         return Stream(run, stack.pop_all())
 
@@ -115,8 +119,11 @@ def prepare(
     stop: str | Sequence[str] | None = None,
     seed: int | Sequence[int] | None = None,  # one for all rows, one each, or None: drawn, and reported
     n: int = 1,  # samples of each prompt, each with a seed of its own
-    logprobs: int | None = None,  # report those of the tokens emitted, and of so many likeliest ones beside each
-    prediction: Prediction | Sequence[Prediction | None] | None = None,  # what answers probably are: drafted first
+    logprobs: int
+    | None = None,  # report those of the tokens generated, and of so many likeliest ones beside each
+    prediction: Prediction
+    | Sequence[Prediction | None]
+    | None = None,  # what answers probably are: drafted first
     ignore_eos: bool = False,
     defaults: bool = True,  # apply the checkpoint's generation_config
     tokenizer: Any = None,  # for a transformers model, which brings none
@@ -126,14 +133,17 @@ def prepare(
     """Check a call and load what it needs."""
     if speculative_config is not None:
         if options or method != METHOD:
-            raise ValueError("speculative_config already names the method and its options: leave the others out")
+            raise ValueError(
+                "speculative_config already names the method and its options: leave the others out"
+            )
         method, options = translate(speculative_config)
     recipe = meant(method)
     model = wrap(target, stack, tokenizer)
     given = listed(prompts)
     where = ["the prompt"] if len(given) == 1 else [f"prompt {index}" for index in range(1, len(given) + 1)]
     tokens = [
-        encode(model.tokenizer, prompt, model.target.vocab, name) for prompt, name in zip(given, where, strict=True)
+        encode(model.tokenizer, prompt, model.target.vocab, name)
+        for prompt, name in zip(given, where, strict=True)
     ]
     settings = settle(
         model.defaults if defaults else None,
@@ -158,21 +168,26 @@ def prepare(
     )
     if settings.stop and model.tokenizer is None:
         raise ValueError("stop strings need a tokenizer: pass tokenizer=...")
-    wish = settings.wish
+    params = settings.params
     if n < 1:
         raise ValueError(f"n is {n}; ask for at least one sample of each prompt")
-    if n > 1 and wish.greedy:
-        raise ValueError(f"n is {n}, but at temperature 0 all samples are the same: use a temperature above 0")
+    if n > 1 and params.greedy:
+        raise ValueError(
+            f"n is {n}, but at temperature 0 all samples are the same: use a temperature above 0"
+        )
     if logprobs is not None and not 0 <= logprobs <= model.target.vocab:
-        raise ValueError(f"logprobs is {logprobs}; ask for those of 0 to {model.target.vocab} likeliest tokens")
+        raise ValueError(
+            f"logprobs is {logprobs}; ask for those of 0 to {model.target.vocab} likeliest tokens"
+        )
     rows = [derived(each, sample) for each in seeds(seed, len(tokens)) for sample in range(n)]
     expected = predictions(model.tokenizer, prediction, len(tokens), model.target.vocab)
     tokens, expected = ([each for each in given for _ in range(n)] for given in (tokens, expected))
     left = room(model, tokens)
-    opening = opener(model, stack), foreign_opener(model, stack)
+    opening = opener(model, stack), cross_vocabulary_opener(model, stack)
     values = configure(recipe, model.target, options, *opening, model.tokenizer)
     drafts_reach(
-        values, max(len(prompt) + min(wish.max_tokens, most) for prompt, most in zip(tokens, left, strict=True))
+        values,
+        max(len(prompt) + min(params.max_tokens, most) for prompt, most in zip(tokens, left, strict=True)),
     )
     return Job(model, tokens, rows, left, settings, recipe, values, expected, logprobs)
 

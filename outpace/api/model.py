@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from outpace.bench.terminal import progress
+from outpace.console import progress
 from outpace.core.contracts import Target
-from outpace.models.compiled import STAGES
-from outpace.models.hf import HFTarget
-from outpace.models.hf import load as load_target
+from outpace.models.hf.target import HFTarget
+from outpace.models.hf.target import load as load_target
 from outpace.models.names import resolve
-from outpace.models.vocabulary import Foreign, Vocabulary
+from outpace.models.openvino.compiled import STAGES
+from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 
 # drafts' tokenizers that were compared, with whose and at what sizes: vocabularies of 150,000 words take 0.2 s a call
 _agreed: WeakKeyDictionary[Any, tuple[ref[Any], int, int]] = WeakKeyDictionary()
@@ -95,18 +95,18 @@ def opener(target: Model, stack: ExitStack) -> Any:
     return open_model
 
 
-def foreign_opener(target: Model, stack: ExitStack) -> Any:
+def cross_vocabulary_opener(target: Model, stack: ExitStack) -> Any:
     """How a recipe's models with tokens of their own are opened: together with both tokenizers."""
 
-    def open_foreign(value: Any) -> Foreign:
-        if isinstance(value, Foreign):
+    def open_cross_vocabulary(value: Any) -> CrossVocabularyDraft:
+        if isinstance(value, CrossVocabularyDraft):
             return value
-        return foreign(target, wrap(value, stack, device=str(target.target.device)))
+        return cross_vocabulary(target, wrap(value, stack, device=str(target.target.device)))
 
-    return open_foreign
+    return open_cross_vocabulary
 
 
-def foreign(target: Model, draft: Model) -> Foreign:
+def cross_vocabulary(target: Model, draft: Model) -> CrossVocabularyDraft:
     """A draft and what its tokens and the target's spell."""
     for model in (draft, target):
         if model.tokenizer is None:
@@ -115,7 +115,7 @@ def foreign(target: Model, draft: Model) -> Foreign:
                 "give a name, a folder, or what outpace.load returned"
             )
     ours, theirs = (Vocabulary.of(each.tokenizer, each.target.vocab, each.name) for each in (target, draft))
-    return Foreign(draft.target, theirs, ours)
+    return CrossVocabularyDraft(draft.target, theirs, ours)
 
 
 def same_tokens(target: Model, draft: Model) -> None:
@@ -160,5 +160,7 @@ def room(model: Model, prompts: Sequence[Sequence[int]]) -> list[int]:
     for index, prompt in enumerate(prompts, 1):
         if len(prompt) >= limit:
             which = "the prompt" if len(prompts) == 1 else f"prompt {index}"
-            raise ValueError(f"{which} has {len(prompt)} tokens, but {model.name} reads at most {limit}: shorten it")
+            raise ValueError(
+                f"{which} has {len(prompt)} tokens, but {model.name} reads at most {limit}: shorten it"
+            )
     return [limit - len(prompt) for prompt in prompts]

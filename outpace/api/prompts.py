@@ -34,7 +34,9 @@ def encode(tokenizer: Any, prompt: Prompt, vocab: int, where: str = "the prompt"
     else:
         tokens = given
         if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
-            raise ValueError(f"{where} is a mixture: give text, a list of token ids, or a list of chat messages")
+            raise ValueError(
+                f"{where} is a mixture: give text, a list of token ids, or a list of chat messages"
+            )
         if strange := [token for token in tokens if not 0 <= token < vocab]:
             raise ValueError(f"{where} holds token {strange[0]}, but the model's tokens are 0 to {vocab - 1}")
     if not tokens:
@@ -52,7 +54,9 @@ def predictions(
     if isinstance(each, str) or not each or isinstance(each[0], int):
         each = [each] * count
     if len(each) != count:
-        raise ValueError(f"there are {count} prompts and {len(each)} predictions: give one prediction, or one each")
+        raise ValueError(
+            f"there are {count} prompts and {len(each)} predictions: give one prediction, or one each"
+        )
     return [_expected(tokenizer, prediction, vocab) for prediction in each]
 
 
@@ -66,14 +70,18 @@ def _expected(tokenizer: Any, prediction: Prediction | None, vocab: int) -> list
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
         raise ValueError("a prediction is text or a list of token ids")
     if strange := [token for token in tokens if not 0 <= token < vocab]:
-        raise ValueError(f"a prediction holds token {strange[0]}, but the model's tokens are 0 to {vocab - 1}")
+        raise ValueError(
+            f"a prediction holds token {strange[0]}, but the model's tokens are 0 to {vocab - 1}"
+        )
     return list(tokens)
 
 
 def chat(tokenizer: Any, messages: Sequence[Any]) -> list[int]:
     """The token ids of a conversation, ready for the model's answer."""
     if not getattr(needs(tokenizer, "chat messages"), "chat_template", None):
-        raise ValueError("this model has no chat template: give text instead of messages, or choose a chat model")
+        raise ValueError(
+            "this model has no chat template: give text instead of messages, or choose a chat model"
+        )
     wrong = [m for m in messages if not isinstance(m, Mapping) or not {"role", "content"} <= m.keys()]
     if wrong:
         raise ValueError(f"a chat message has a role and a content, this one does not: {wrong[0]!r}")

@@ -17,8 +17,8 @@ from outpace.api.statistics import Statistics, Tally
 from outpace.api.text import Writer
 from outpace.core.contracts import Parts, Step
 from outpace.decode import Session
-from outpace.drafters.prediction import Predicted
-from outpace.sampling.law import TargetLaw
+from outpace.drafters.lookup.prediction import PredictionDrafter
+from outpace.sampling.target_probs import LazyTargetProbs
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +67,21 @@ class Run:
         tokenizer: Any,
         *,
         num_top: int | None = None,  # None: no log probabilities
-        predictions: Sequence[Sequence[int]] = (),  # tokens that each answer probably has; none, or one a prompt
+        predictions: Sequence[
+            Sequence[int]
+        ] = (),  # tokens that each answer probably has; none, or one a prompt
     ) -> None:
-        self._predicted: Predicted | None = None
+        self._predicted: PredictionDrafter | None = None
         if any(predictions):
-            self._predicted = Predicted(parts.drafter, predictions)
+            self._predicted = PredictionDrafter(parts.drafter, predictions)
             parts = replace(parts, drafter=self._predicted)
         self._settings, self._seeds, self._prompts, self._num_top = settings, seeds, prompts, num_top
-        least = settings.wish.min_tokens
-        self._writers = [Writer(tokenizer, prompt, settings.stop, least) if tokenizer else None for prompt in prompts]
+        least = settings.params.min_tokens
+        self._writers = [
+            Writer(tokenizer, prompt, settings.stop, least) if tokenizer else None for prompt in prompts
+        ]
         self._logprobs: list[list[Logprob]] = [[] for _ in prompts]
-        self._law = partial(TargetLaw, processor=settings.processor)
+        self._distribution = partial(LazyTargetProbs, processor=settings.processor)
         self._tallies = [Tally() for _ in prompts]
         self._tokens: list[list[int]] = [[] for _ in prompts]
         self._ends: list[float | None] = [None] * len(prompts)
@@ -86,7 +90,7 @@ class Run:
             parts,
             [torch.tensor(prompt, dtype=torch.int64) for prompt in prompts],
             [settings.sampling(seed, most) for seed, most in zip(seeds, room, strict=True)],
-            self._law,
+            self._distribution,
             done=self._done if settings.stop else None,
         )
 
@@ -119,7 +123,9 @@ class Run:
         """The log probabilities of a row's first tokens of this step."""
         if self._num_top is None:
             return None
-        found = logprobs(step, row, count, self._num_top, self._law(step.scores, step.draft.tree, step.ctx))
+        found = logprobs(
+            step, row, count, self._num_top, self._distribution(step.scores, step.draft.tree, step.ctx)
+        )
         self._logprobs[slot] += found
         return found
 
@@ -148,11 +154,13 @@ class Run:
         reason, why = None, None
         if writer and writer.stopped is not None:
             reason, why = "stop", writer.stopped
-        elif tokens and tokens[-1] in self._settings.wish.stop:
+        elif tokens and tokens[-1] in self._settings.params.stop:
             reason, why = "stop", tokens[-1]
         elif slot not in self._session.rows:
             reason = "length"
         seconds = (self._ends[slot] or now) - self._began
-        statistics = self._tallies[slot].done(len(self._prompts[slot]), len(tokens), seconds, self._seeds[slot])
+        statistics = self._tallies[slot].done(
+            len(self._prompts[slot]), len(tokens), seconds, self._seeds[slot]
+        )
         told = None if self._num_top is None else self._logprobs[slot]
         return Result(writer.text if writer else "", tokens, statistics, reason, why, told)

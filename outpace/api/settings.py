@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
-from outpace.core.context import Grammar, Sampling
+from outpace.core.context import Grammar, SamplingParams
 from outpace.sampling.grammar import follower
 
 MAX_TOKENS = 256
-OTHER_LAWS = (  # settings that change the law and that nothing here applies; the value that stands for "off"
+OTHER_LAWS = (  # settings that change the distribution and that nothing here applies; the value that stands for "off"
     ("forced_bos_token_id", None),
     ("forced_eos_token_id", None),
     ("exponential_decay_length_penalty", None),
@@ -43,17 +43,19 @@ Words = Sequence[str | Sequence[int]]  # text, or token ids
 class Settings:
     """What every row of a call shares."""
 
-    wish: Sampling
+    params: SamplingParams
     stop: tuple[str, ...]
-    processors: Sequence[Callable[[Any, Any], Any]] = field(default=())  # transformers' logits processors, in order
+    processors: Sequence[Callable[[Any, Any], Any]] = field(
+        default=()
+    )  # transformers' logits processors, in order
     grammar: Callable[[], Grammar] | None = None  # makes one for each row, which follows the row's text
 
-    def sampling(self, seed: int, room: int) -> Sampling:
+    def sampling(self, seed: int, room: int) -> SamplingParams:
         """The settings of one row, which has room for so many more tokens."""
-        most = min(self.wish.max_tokens, room)
+        most = min(self.params.max_tokens, room)
         grammar = self.grammar() if self.grammar else None
-        least = min(self.wish.min_tokens, most)
-        return replace(self.wish, seed=seed, max_tokens=most, min_tokens=least, grammar=grammar)
+        least = min(self.params.min_tokens, most)
+        return replace(self.params, seed=seed, max_tokens=most, min_tokens=least, grammar=grammar)
 
     @property
     def processor(self) -> Callable[[Tensor, Tensor], Tensor] | None:
@@ -106,7 +108,7 @@ def settle(
     most: int = _or(max_tokens, default("max_new_tokens", MAX_TOKENS))
     least: int = min(default("min_new_tokens", 0), most) if min_tokens is None else min_tokens
     suppressed = dict.fromkeys(default("suppress_tokens", None) or (), float("-inf"))
-    wish = Sampling(
+    params = SamplingParams(
         temperature=temperature,
         top_k=_or(top_k, 0),
         top_p=_or(top_p, 1.0),
@@ -121,13 +123,13 @@ def settle(
         bad_words=_bad_words(_or(bad_words, default("bad_words_ids", ())), tokenizer),
         min_tokens=least,
     )
-    _known("logit_bias", [token for token, _ in wish.logit_bias], vocab)
-    _known("bad_words", [token for word in wish.bad_words for token in word], vocab)
+    _known("logit_bias", [token for token, _ in params.logit_bias], vocab)
+    _known("bad_words", [token for word in params.bad_words for token in word], vocab)
     strings = _strings(stop) + _strings(getattr(defaults, "stop_strings", None))
     each = None
     if grammar is not None or json_schema is not None:
-        each = follower(tokenizer, vocab or 0, wish.stop, grammar=grammar, json_schema=json_schema)
-    return Settings(wish, strings, processors(defaults, sampled=temperature > 0), each)
+        each = follower(tokenizer, vocab or 0, params.stop, grammar=grammar, json_schema=json_schema)
+    return Settings(params, strings, processors(defaults, sampled=temperature > 0), each)
 
 
 def end_tokens(defaults: Any, tokenizer: Any) -> tuple[int, ...]:
@@ -186,7 +188,9 @@ def _bad_words(given: Words, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
 def _known(name: str, tokens: Sequence[int], vocab: int | None) -> None:
     strange = [token for token in tokens if vocab is not None and token >= vocab]
     if strange:
-        raise ValueError(f"{name} names token {strange[0]}, but the model's tokens are 0 to {(vocab or 1) - 1}")
+        raise ValueError(
+            f"{name} names token {strange[0]}, but the model's tokens are 0 to {(vocab or 1) - 1}"
+        )
 
 
 def _strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from outpace.recipes import get, identifier
 METHODS = {"ngram": "prompt-lookup", "draft_model": "speculative-sampling", "suffix": "suffix-decoding"}
 OPTIONS = {  # vLLM's key -> the names under which recipes have it, the first that fits
     "num_speculative_tokens": ("depth",),
-    "prompt_lookup_max": ("longest",),
-    "prompt_lookup_min": ("shortest",),
+    "prompt_lookup_max": ("max_ngram",),
+    "prompt_lookup_min": ("min_ngram",),
     "model": ("draft", "head", "drafts"),
     "suffix_decoding_max_tree_depth": ("max_tree_depth", "depth"),
     "suffix_decoding_max_spec_factor": ("max_spec_factor", "factor"),
@@ -21,12 +21,27 @@ OPTIONS = {  # vLLM's key -> the names under which recipes have it, the first th
     "suffix_decoding_max_cached_requests": ("max_cached_requests",),
 }
 MEANINGLESS = {  # they tell an engine of many machines how to run, or name what is decided elsewhere here
-    "draft_tensor_parallel_size", "tensor_parallel_size", "enforce_eager", "quantization", "moe_backend",
-    "attention_backend", "kv_cache_dtype", "max_model_len", "code_revision", "index_share_for_mtp_iteration",
-    "disable_by_batch_size", "disable_logprobs", "disable_padded_drafter_batch", "disable_eagle_block_drop",
-    "use_local_argmax_reduction", "draft_load_config", "num_speculative_tokens_per_batch_size", "parallel_drafting",
-    "dspark_draft_topk", "enable_adaptive_verification",
-}  # fmt: skip
+    "draft_tensor_parallel_size",
+    "tensor_parallel_size",
+    "enforce_eager",
+    "quantization",
+    "moe_backend",
+    "attention_backend",
+    "kv_cache_dtype",
+    "max_model_len",
+    "code_revision",
+    "index_share_for_mtp_iteration",
+    "disable_by_batch_size",
+    "disable_logprobs",
+    "disable_padded_drafter_batch",
+    "disable_eagle_block_drop",
+    "use_local_argmax_reduction",
+    "draft_load_config",
+    "num_speculative_tokens_per_batch_size",
+    "parallel_drafting",
+    "dspark_draft_topk",
+    "enable_adaptive_verification",
+}
 OTHER_LAW = {"synthetic": "accepts draft tokens at random, which changes the output"}
 
 
@@ -36,14 +51,18 @@ def translate(config: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     name = given.pop("method", None)
     if name is None:
         if "model" not in given:
-            raise ValueError('speculative_config names no method: add "method": "ngram", or a "model" to draft with')
+            raise ValueError(
+                'speculative_config names no method: add "method": "ngram", or a "model" to draft with'
+            )
         name = "draft_model"
     method = METHODS.get(name, identifier(str(name)))
     options: dict[str, Any] = {}
     known = get(method).options
     if name == "draft_model":
         # vLLM's default differs from the paper's: its draft takes the likeliest token unless told to sample
-        options["sampled"] = _choice(given, "draft_sample_method", ("greedy", "probabilistic")) == "probabilistic"
+        options["sampled"] = (
+            _choice(given, "draft_sample_method", ("greedy", "probabilistic")) == "probabilistic"
+        )
     else:
         given.pop("draft_sample_method", None)
     _rejection(given)
@@ -58,7 +77,9 @@ def translate(config: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             else:
                 options[option] = value
         else:
-            raise ValueError(f"speculative_config has an unknown key {key!r}; it knows {', '.join(sorted(_known()))}")
+            raise ValueError(
+                f"speculative_config has an unknown key {key!r}; it knows {', '.join(sorted(_known()))}"
+            )
     if name == "suffix" and "factor" in options:
         options["offset"] = 0.0  # so many tokens for each that matched, and no more
     if idle:
@@ -73,7 +94,9 @@ def _read(config: str | Mapping[str, Any]) -> dict[str, Any]:
         except json.JSONDecodeError as error:
             raise ValueError(f"speculative_config is not JSON: {error}") from error
     if not isinstance(config, Mapping):
-        raise ValueError('speculative_config is a JSON object such as {"method": "ngram", "num_speculative_tokens": 5}')
+        raise ValueError(
+            'speculative_config is a JSON object such as {"method": "ngram", "num_speculative_tokens": 5}'
+        )
     return dict(config)
 
 
@@ -87,9 +110,13 @@ def _choice(given: dict[str, Any], key: str, choices: tuple[str, ...]) -> str:
 def _rejection(given: dict[str, Any]) -> None:
     rule = given.pop("rejection_sample_method", "standard")
     if rule != "standard":
-        why = OTHER_LAW.get(rule, "is not this option's to choose: name the method that verifies that way instead")
+        why = OTHER_LAW.get(
+            rule, "is not this option's to choose: name the method that verifies that way instead"
+        )
         raise ValueError(f"speculative_config: rejection_sample_method {rule!r} {why}")
 
 
 def _known() -> set[str]:
-    return MEANINGLESS | set(OPTIONS) | {"method", "revision", "draft_sample_method", "rejection_sample_method"}
+    return (
+        MEANINGLESS | set(OPTIONS) | {"method", "revision", "draft_sample_method", "rejection_sample_method"}
+    )

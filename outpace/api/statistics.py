@@ -71,7 +71,9 @@ class Tally:
     def compare(self, predicted: Sequence[int], accepted: Sequence[int]) -> None:
         """Book what a step drafted from the row's prediction, and the draft tokens that it added to the text."""
         pairs = enumerate(zip(predicted, accepted, strict=False))
-        kept = next((place for place, (one, other) in pairs if one != other), min(len(predicted), len(accepted)))
+        kept = next(
+            (place for place, (one, other) in pairs if one != other), min(len(predicted), len(accepted))
+        )
         self.num_accepted_prediction_tokens += kept
         self.num_rejected_prediction_tokens += len(predicted) - kept
 

@@ -25,7 +25,9 @@ class Writer:
     ) -> None:
         self._tokenizer, self._stop, self._min_tokens = tokenizer, tuple(stop), min_tokens
         self._window = list(prompt[-CONTEXT:])
-        self._sent = len(self._whole(self._decode()))  # characters of the window's text that are out, or the prompt's
+        self._sent = len(
+            self._whole(self._decode())
+        )  # characters of the window's text that are out, or the prompt's
         self._text = ""
         self._given = 0
         self.num_tokens = 0
@@ -80,7 +82,9 @@ class Writer:
             self._sent = len(self._decode())
 
     def _decode(self) -> str:
-        return self._tokenizer.decode(self._window, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return self._tokenizer.decode(
+            self._window, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
 
     def _whole(self, text: str) -> str:
         return text.rstrip(HELD)

@@ -24,7 +24,7 @@ def check(
     false_alarms: float,
     **how: Any,  # the target is loaded
 ) -> dict[str, Any]:
-    """Per method where greedy texts leave plain decoding's, and whether sampled ones follow the model's law."""
+    """Per method where greedy texts leave plain decoding's, and whether sampled ones follow the model's distribution."""
     from rich.console import Console
     from rich.progress import track
 
@@ -32,7 +32,9 @@ def check(
     from outpace.api.prompts import encode
 
     if samples * max_tokens < 320:
-        raise ValueError(f"{samples} texts of {max_tokens} tokens are too few to test: ask for 320 tokens or more")
+        raise ValueError(
+            f"{samples} texts of {max_tokens} tokens are too few to test: ask for 320 tokens or more"
+        )
     model = load(name, **how)
     tokens = [encode(model.tokenizer, prompt, model.target.vocab, "the prompt") for prompt in prompts]
     drafts = {"draft": draft, "drafts": draft}
@@ -66,31 +68,35 @@ def _one(
     stack: ExitStack,
 ) -> dict[str, Any]:
     from outpace.api import load
-    from outpace.api.model import foreign_opener, opener
-    from outpace.core.context import Sampling
-    from outpace.law.greedy import divergences
-    from outpace.law.sample import g_test, places
-    from outpace.law.texts import texts
+    from outpace.api.model import cross_vocabulary_opener, opener
+    from outpace.core.context import SamplingParams
+    from outpace.proof.decode_all import texts
+    from outpace.proof.greedy_divergence import divergences
+    from outpace.proof.sampled_test import g_test, places
     from outpace.recipes import configure, get
 
     def built(over: Any) -> tuple[Callable[[], Parts], Callable[[], Parts]]:
-        opening = opener(over, stack), foreign_opener(over, stack)
+        opening = opener(over, stack), cross_vocabulary_opener(over, stack)
         options = configure(recipe, over.target, needed, *opening, over.tokenizer)
-        return (lambda: get("autoregressive").build(over.target)), (lambda: recipe.build(over.target, **options))
+        return (lambda: get("autoregressive").build(over.target)), (
+            lambda: recipe.build(over.target, **options)
+        )
 
     def exactly() -> tuple[Callable[[], Parts], Callable[[], Parts]]:
         return built(load(model.name, dtype="float64"))
 
     plain, method = built(model)
-    apart = divergences(plain, method, prompts, max_tokens, lambda text: forward(model.target, text)[-1], exactly)
-    sampling = [Sampling(1.0, max_tokens=max_tokens, seed=seed) for seed in range(samples)]
+    apart = divergences(
+        plain, method, prompts, max_tokens, lambda text: forward(model.target, text)[-1], exactly
+    )
+    sampling = [SamplingParams(1.0, max_tokens=max_tokens, seed=seed) for seed in range(samples)]
     starts = [prompts[index % len(prompts)] for index in range(samples)]
     generator, numbers = torch.Generator().manual_seed(0), list[float]()
     for first in range(0, samples, 8):
         part = slice(first, first + 8)
         for start, text in zip(starts[part], texts(method(), starts[part], sampling[part]), strict=True):
-            laws = forward(model.target, [*start, *text])[len(start) - 1 : -1].softmax(-1)
-            numbers += places(laws, text, generator)
+            distributions = forward(model.target, [*start, *text])[len(start) - 1 : -1].softmax(-1)
+            numbers += places(distributions, text, generator)
     test = g_test(numbers, false_alarms)
     return {
         "method": recipe.name,

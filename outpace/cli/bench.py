@@ -13,7 +13,7 @@ from outpace.cli.failures import FAILED, Debug, plainly, stop
 from outpace.cli.output import say
 
 if TYPE_CHECKING:
-    from outpace.bench.measurement import Measurement
+    from outpace.bench.measure.measurement import Measurement
 
 Option = typer.Option
 METHODS = "prompt-lookup,speculative-sampling"
@@ -22,16 +22,19 @@ PROMPTS = {False: "code", True: "code,arithmetic,edit"}  # with a family: where 
 
 @plainly
 def bench(
-    target: Annotated[str, Option(help="The model: zoo:NAME, a folder, or a name on the hub.")] = "zoo:target",
+    target: Annotated[
+        str, Option(help="The model: zoo:NAME, a folder, or a name on the hub.")
+    ] = "zoo:target",
     methods: Annotated[
-        str | None, Option(help="Names separated by commas, with options: prompt-lookup:depth=8,longest=2.")
+        str | None, Option(help="Names separated by commas, with options: prompt-lookup:depth=8,max_ngram=2.")
     ] = None,
     family: Annotated[
         str | None, Option(help="Methods of a family, such as training-free; prompts of all three kinds.")
     ] = None,
     draft: Annotated[str | None, Option(help="The small model for methods that want one.")] = None,
     prompts: Annotated[
-        str | None, Option(help="Of code, arithmetic, edit, and files: jsonl, public benchmarks, text. Default: code.")
+        str | None,
+        Option(help="Of code, arithmetic, edit, and files: jsonl, public benchmarks, text. Default: code."),
     ] = None,
     num_prompts: Annotated[int, Option(min=1, help="Most prompts of each set, spread evenly over it.")] = 10,
     temperature: Annotated[str, Option(help="One or several, separated by commas.")] = "0,1",
@@ -41,7 +44,9 @@ def bench(
     min_p: o.MinP = None,
     repetition_penalty: o.RepetitionPenalty = None,
     rounds: Annotated[int, Option(min=1, help="How often everything is measured.")] = 3,
-    passes: Annotated[int, Option(min=1, help="How often a round asks every prompt: do methods that learn gain?")] = 1,
+    passes: Annotated[
+        int, Option(min=1, help="How often a round asks every prompt: do methods that learn gain?")
+    ] = 1,
     batch: Annotated[int, Option(min=1, help="Prompts decoded together.")] = 1,
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")] = None,
@@ -49,13 +54,19 @@ def bench(
     compile: o.Compile = False,
     eager: Annotated[bool, Option(help="With --compile, everything also on the models as they are.")] = True,
     seed: Annotated[int, Option(help="Of all samples.")] = 0,
-    peer: Annotated[str | None, Option(help="Engines beside ours: transformers,openvino,vllm=/path/to/python.")] = None,
+    peer: Annotated[
+        str | None, Option(help="Engines beside ours: transformers,openvino,vllm=/path/to/python.")
+    ] = None,
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="Write on after the end-of-text token.")] = False,
     json: Annotated[Path | None, Option(help="Write everything that was measured here.")] = None,
     markdown: Annotated[Path | None, Option(help="Write the tables here.")] = None,
-    recommend: Annotated[Path | None, Option(help="Write the recommendation here, for --method @FILE.")] = None,
+    recommend: Annotated[
+        Path | None, Option(help="Write the recommendation here, for --method @FILE.")
+    ] = None,
     html: Annotated[Path | None, Option(help="Write a page with charts here.")] = None,
-    out: Annotated[Path | None, Option(help="A folder for all: bench.json, bench.md, bench.html, method.json.")] = None,
+    out: Annotated[
+        Path | None, Option(help="A folder for all: bench.json, bench.md, bench.html, method.json.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Time methods side by side on your model, prompts and machine."""
@@ -63,16 +74,21 @@ def bench(
         json, markdown = json or out / "bench.json", markdown or out / "bench.md"
         html, recommend = html or out / "bench.html", recommend or out / "method.json"
     heats = _temperatures(temperature)
-    named_settings = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
+    named_settings = {
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+    }
     settings = {name: value for name, value in named_settings.items() if value is not None}
     _check(settings)
     if not (eager or compile):
         raise ValueError("--no-eager leaves nothing to measure: give --compile with it")
 
-    from outpace.bench import provenance
-    from outpace.bench.methods import parse_methods, split_outside
-    from outpace.bench.peer_kinds import find_homes, parse_peers
-    from outpace.bench.workload import load_items
+    from outpace.bench.measure import provenance
+    from outpace.bench.measure.method_names import parse_methods, split_outside
+    from outpace.bench.measure.workload import load_items
+    from outpace.bench.peers.environments import find_homes, parse_peers
     from outpace.cli.bench_models import Loaded
     from outpace.recipes import of_family
 
@@ -107,9 +123,9 @@ def bench(
 
 def _check(settings: dict[str, Any]) -> None:
     """Find out about impossible numbers before a model is loaded."""
-    from outpace.core.context import Sampling
+    from outpace.core.context import SamplingParams
 
-    Sampling(**settings)
+    SamplingParams(**settings)
 
 
 def _temperatures(text: str) -> list[float]:
@@ -123,29 +139,33 @@ def _temperatures(text: str) -> list[float]:
 
 
 def _measure(measurement: Measurement, targets: dict[tuple[str, str], Any]) -> None:
-    from outpace.bench.terminal import progress
+    from outpace.console import progress
 
     with progress(measurement.total) as tell:
-        measurement.measure(targets, after=lambda run: tell(run.contender, 1), stage=lambda what: tell(what, 0))
+        measurement.measure(
+            targets, after=lambda run: tell(run.contender, 1), stage=lambda what: tell(what, 0)
+        )
 
 
 def _markdown(measurement: Measurement, rows: Any) -> str:
-    from outpace.bench.report import to_markdown
+    from outpace.bench.report.report import to_markdown
 
     return to_markdown(measurement, rows)
 
 
 def _html(measurement: Measurement, rows: Any) -> str:
-    from outpace.bench.html import page
+    from outpace.bench.report.html import page
 
     return page(measurement, rows)
 
 
-def _report(measurement: Measurement, json: Path | None, pages: dict[Path | None, Any], recommend: Path | None) -> None:
-    from outpace.bench.json_file import write_json
-    from outpace.bench.report import to_json
-    from outpace.bench.table import notes, tables
-    from outpace.bench.terminal import show
+def _report(
+    measurement: Measurement, json: Path | None, pages: dict[Path | None, Any], recommend: Path | None
+) -> None:
+    from outpace.bench.report.json_file import write_json
+    from outpace.bench.report.report import to_json
+    from outpace.bench.report.tables import notes, tables
+    from outpace.tables import print_tables
 
     rows = measurement.rows()
     if json:
@@ -154,7 +174,7 @@ def _report(measurement: Measurement, json: Path | None, pages: dict[Path | None
         if path and rows:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(write(measurement, rows), encoding="utf-8")
-    show([*tables(rows), *measurement.models()])
+    print_tables([*tables(rows), *measurement.models()])
     for name, why in measurement.failed.items():
         say(f"{name} was left out: {why}")
     where = f"; what was measured is in {json}" if json else ""
@@ -166,7 +186,9 @@ def _report(measurement: Measurement, json: Path | None, pages: dict[Path | None
     chains = measurement.chains(rows)
     for name, tree in measurement.trees(rows).items():
         shape = f"--parents {','.join(map(str, tree.shape.parents))}" if tree.shape.parents else "no draft"
-        line = f"\nBest tree at the acceptance of {name}: {shape}, about {tree.speedup:.2f}x in forwards alone"
+        line = (
+            f"\nBest tree at the acceptance of {name}: {shape}, about {tree.speedup:.2f}x in forwards alone"
+        )
         if name in chains:
             depth = len(chains[name].shape.parents)
             line += f"; best chain: {f'--depth {depth}' if depth else 'none'}, {chains[name].speedup:.2f}x"

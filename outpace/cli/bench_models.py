@@ -14,9 +14,9 @@ from outpace.cli.output import say
 
 if TYPE_CHECKING:
     from outpace.api.model import Model
-    from outpace.bench.contender import Contender
-    from outpace.bench.measurement import Measurement
-    from outpace.bench.peer_kinds import Home
+    from outpace.bench.measure.contender import Contender
+    from outpace.bench.measure.measurement import Measurement
+    from outpace.bench.peers.environments import PeerEnvironment
 
 
 class Side:
@@ -37,16 +37,16 @@ class Side:
             self._opened[value] = self._check(self._whole(value))
         return self._opened[value]
 
-    def open_foreign(self, value: Any) -> Any:
+    def open_cross_vocabulary(self, value: Any) -> Any:
         """A recipe's other model, of tokens of its own."""
-        from outpace.api.model import foreign
+        from outpace.api.model import cross_vocabulary
 
-        return foreign(self.model, self._whole(value)) if isinstance(value, str) else value
+        return cross_vocabulary(self.model, self._whole(value)) if isinstance(value, str) else value
 
     def targets(self, draft: str | None) -> dict[tuple[str, str], Any]:
         """Its target and, where a method opened it, the draft of the whole measurement."""
-        from outpace.bench.contender import mode_of
-        from outpace.bench.ideal import DRAFT, TARGET
+        from outpace.bench.measure.contender import mode_of
+        from outpace.bench.measure.ideal import DRAFT, TARGET
 
         mode = mode_of(self.model.target)
         drafts = {(DRAFT, mode): self._opened[draft]} if draft in self._opened else {}
@@ -55,7 +55,7 @@ class Side:
 
 def as_it_is(model: Model, stack: ExitStack) -> Model:
     """The same model without compiled forwards; its weights are those that are loaded already."""
-    from outpace.models.hf import HFTarget
+    from outpace.models.hf.target import HFTarget
 
     return replace(model, target=stack.enter_context(HFTarget(model.target.model)))
 
@@ -69,7 +69,7 @@ class Loaded:
         target: str,
         draft: str | None,
         beside: bool,  # transformers' own generation, with models of its own
-        homes: Sequence[Home],  # engines in other environments
+        homes: Sequence[PeerEnvironment],  # engines in other environments
         dtype: str,
         device: str | None,
         compile: bool,
@@ -79,7 +79,7 @@ class Loaded:
         from outpace.models.names import usual_draft
 
         self.names = {"target": target, "draft": usual_draft(target) if draft is None else draft}
-        self.foreign = usual_draft(target, foreign=True) if draft is None else None
+        self.cross_vocabulary = usual_draft(target, cross_vocabulary=True) if draft is None else None
         self.stack, self.homes = stack, homes
         self.seconds: dict[str, float] = {}
         self.compiling: dict[str, float] = {}
@@ -98,10 +98,14 @@ class Loaded:
         def whole(value: str) -> Any:
             if value not in loaded:
                 kind = "draft" if value == self.names["draft"] else f"draft {value}"
-                loaded[value] = timed(kind, value, lambda: load(value, dtype=dtype, device=device, compile=compile))
+                loaded[value] = timed(
+                    kind, value, lambda: load(value, dtype=dtype, device=device, compile=compile)
+                )
             return loaded[value]
 
-        self.model = timed("target", target, lambda: load(target, dtype=dtype, device=device, compile=compile))
+        self.model = timed(
+            "target", target, lambda: load(target, dtype=dtype, device=device, compile=compile)
+        )
         self.sides = [Side(self.model, whole, stack)]
         if eager and self.model.target.compiled:
             other = cache(lambda name: as_it_is(whole(name), stack))
@@ -110,14 +114,16 @@ class Loaded:
         self.device = str(self.model.target.device)
         self.peer_models: dict[str, Any] | None = None
         if beside:
-            from outpace.models.loading import load_checkpoint
+            from outpace.models.checkpoint import load_checkpoint
             from outpace.models.names import resolve
 
             def separate(name: str) -> Any:
                 return load_checkpoint(resolve(name), dtype=self.dtype, device=self.device)[0].eval()
 
             wanted = {kind: name for kind, name in self.names.items() if name}
-            self.peer_models = {k: timed(f"peer's {k}", n, lambda n=n: separate(n)) for k, n in wanted.items()}
+            self.peer_models = {
+                k: timed(f"peer's {k}", n, lambda n=n: separate(n)) for k, n in wanted.items()
+            }
 
     @property
     def targets(self) -> dict[tuple[str, str], Any]:
@@ -140,11 +146,11 @@ class Loaded:
     ) -> Measurement:
         """Line up who takes part, and the prompts as tokens."""
         from outpace.api.settings import end_tokens
-        from outpace.bench.line_up import contenders, engines
-        from outpace.bench.measurement import Measurement
-        from outpace.bench.provenance import provenance
-        from outpace.bench.run import unfold
-        from outpace.core.context import Sampling
+        from outpace.bench.measure.line_up import contenders, engines
+        from outpace.bench.measure.measurement import Measurement
+        from outpace.bench.measure.provenance import provenance
+        from outpace.bench.measure.run import unfold
+        from outpace.core.context import SamplingParams
 
         (found, choices), *eager = [
             engines(
@@ -152,17 +158,19 @@ class Loaded:
                 side.model.target,
                 self.names["draft"],
                 side.open,
-                side.open_foreign,
-                self.foreign,
+                side.open_cross_vocabulary,
+                self.cross_vocabulary,
                 self.model.tokenizer,
             )
             for side in self.sides
         ]
         ends = () if ignore_eos else end_tokens(self.model.defaults, self.model.tokenizer)
-        sampling = Sampling(max_tokens=max_tokens, stop=ends, **settings)
+        sampling = SamplingParams(max_tokens=max_tokens, stop=ends, **settings)
         cases, left_out = unfold(items, self.model.tokenizer, found[0], sampling, room=self.model.max_length)
         if not cases:
-            raise ValueError(f"no prompt leaves room for {max_tokens} new tokens: ask for fewer with --max-tokens")
+            raise ValueError(
+                f"no prompt leaves room for {max_tokens} new tokens: ask for fewer with --max-tokens"
+            )
         others, versions, failed = self._others(found, room=longest(cases) + max_tokens, batch=batch)
         known = provenance(self.device)
         return Measurement(
@@ -175,7 +183,11 @@ class Loaded:
             batch=batch,
             seed=seed,
             choices=choices,
-            provenance={**known, "versions": {**known["versions"], **versions}, "dtype": in_words(self.dtype)},
+            provenance={
+                **known,
+                "versions": {**known["versions"], **versions},
+                "dtype": in_words(self.dtype),
+            },
             settings={**self.names, "methods": [engine.name for engine in found], "ignore_eos": ignore_eos}
             | ({"compile": True} if self.model.target.compiled else {})
             | settings,
@@ -185,14 +197,16 @@ class Loaded:
             failed=failed,
         )
 
-    def _others(self, found: Any, *, room: int, batch: int) -> tuple[list[Contender], dict[str, str], dict[str, str]]:
+    def _others(
+        self, found: Any, *, room: int, batch: int
+    ) -> tuple[list[Contender], dict[str, str], dict[str, str]]:
         """Rows of engines in other environments, the versions of those, and why rows are left out."""
         if not self.homes:
             return [], {}, {}
         import torch
 
-        from outpace.bench.peer_rows import Invitation
-        from outpace.bench.worker import Worker, close_all
+        from outpace.bench.peers.rows import Invitation
+        from outpace.bench.peers.worker import Worker, close_all
 
         if self.device != "cpu":
             raise ValueError(f"--peer {self.homes[0].kind.name} is measured on a CPU: use --device cpu")

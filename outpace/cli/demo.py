@@ -58,7 +58,9 @@ def demo(
     found = measure(model, small, max(8, min(max_tokens, int(max_tokens * PATIENCE / 12 / seconds))))
     rows = [row(name, model, found[name], found[PLAIN]) for name in METHODS]
     print_table(("method", "tokens/s", "speedup", "mean acceptance length", "tokens as plain"), rows)
-    typer.echo("\nIs the law of the output unchanged? Enumerating every text of a small model, in float64:")
+    typer.echo(
+        "\nIs the distribution of the output unchanged? Enumerating every text of a small model, in float64:"
+    )
     for name in METHODS[1:]:
         typer.echo(f"  {proof(name)}")
     typer.echo("\nNext: outpace list, outpace generate --help, outpace bench --target YOUR_MODEL")
@@ -98,9 +100,14 @@ def measure(model: Any, draft: Any, max_tokens: int) -> dict[str, Measured]:
     for _ in range(3):
         for name in METHODS:
             options = {"draft": draft} if name == "speculative-sampling" else {}
-            result = generate(model, PROMPT, name, temperature=0, max_tokens=max_tokens, ignore_eos=True, **options)[0]
+            result = generate(
+                model, PROMPT, name, temperature=0, max_tokens=max_tokens, ignore_eos=True, **options
+            )[0]
             found[name].speeds.append(result.statistics.tokens_per_second)
-            found[name].tokens, found[name].acceptance = result.tokens, result.statistics.mean_acceptance_length
+            found[name].tokens, found[name].acceptance = (
+                result.tokens,
+                result.statistics.mean_acceptance_length,
+            )
         if perf_counter() - began > PATIENCE / 2:
             break
     return found
@@ -131,7 +138,7 @@ def same(model: Any, tokens: list[int], plain: list[int]) -> str:
 
 def proof(name: str) -> str:
     """What the enumeration of a method's output found."""
-    from outpace.law.proofs import prove, tables
+    from outpace.proof.suite import prove, tables
     from outpace.recipes import get
 
     proofs = list(prove(get(name), tables()))

@@ -74,7 +74,9 @@ def _tokens(item: Any, encode: Callable[[str], list[int]], vocab: int, where: st
             tokens = item.get(name)
             if isinstance(tokens, list) and all(type(each) is int for each in tokens):
                 if tokens and not 0 <= min(tokens) <= max(tokens) < vocab:
-                    raise ValueError(f"{where} has tokens beyond the {vocab} of --tokenizer: give the model's own")
+                    raise ValueError(
+                        f"{where} has tokens beyond the {vocab} of --tokenizer: give the model's own"
+                    )
                 return tokens
         if isinstance(item.get("text"), str):
             return encode(item["text"])

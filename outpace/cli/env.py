@@ -30,7 +30,7 @@ def facts() -> dict[str, Any]:
     """What a bug report should say about the machine."""
     import torch
 
-    from outpace.models.loading import has_native_bfloat16
+    from outpace.models.checkpoint import has_native_bfloat16
     from outpace.models.threads import num_cpus
 
     devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -13,7 +13,8 @@ from outpace.cli.output import print_json, summary
 from outpace.cli.recipe_options import TARGET, chosen
 
 Prompts = Annotated[
-    list[str] | None, typer.Argument(metavar="PROMPT...", help="The text to go on from; - or none: standard input.")
+    list[str] | None,
+    typer.Argument(metavar="PROMPT...", help="The text to go on from; - or none: standard input."),
 ]
 Batch = Annotated[int, typer.Option(help="Prompts decoded together.")]
 
@@ -31,9 +32,12 @@ def generate(
     writing: o.Writing,
     n: Annotated[int, typer.Option("--n", help="Samples of each prompt, each with a seed of its own.")] = 1,
     logprobs: Annotated[
-        int | None, typer.Option(help="With --json: log probabilities of each token and so many likeliest ones.")
+        int | None,
+        typer.Option(help="With --json: log probabilities of each token and so many likeliest ones."),
     ] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Write on after the end-of-text token.")] = False,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Write on after the end-of-text token.")
+    ] = False,
     batch: Batch = 8,
     loading: o.Loading,
     json: o.Json = False,
@@ -54,10 +58,12 @@ def generate(
     write_all(model, prompts, used, request | given, batch=batch, json=json)
 
 
-def write_all(model: Any, prompts: list[str], used: Any, request: dict[str, Any], *, batch: int, json: bool) -> None:
+def write_all(
+    model: Any, prompts: list[str], used: Any, request: dict[str, Any], *, batch: int, json: bool
+) -> None:
     """All texts, batch by batch; what is there when it is interrupted or fails is not lost."""
     from outpace.api import generate_each
-    from outpace.bench.terminal import progress
+    from outpace.console import progress
 
     found: list[dict[str, Any]] = []
     written = 0

@@ -46,16 +46,18 @@ def build(
 ) -> None:
     """Index texts, or what was generated before: JSON lines with "text", or with token ids as "tokens"."""
     if kind in FROM_A_MODEL:
-        raise ValueError(f"{kind} learns from a model while it decodes, not from text: use {', '.join(FROM_TEXT)}")
+        raise ValueError(
+            f"{kind} learns from a model while it decodes, not from text: use {', '.join(FROM_TEXT)}"
+        )
     if kind not in (*FROM_TEXT, FROM_STATES):
         raise ValueError(f"there is no kind {kind}: use {', '.join(FROM_TEXT)} or {FROM_STATES}")
     if not out.absolute().parent.is_dir():
         raise ValueError(f"there is no folder {out.absolute().parent}: make it first")
 
-    from outpace.bench.terminal import progress
     from outpace.cli.documents import documents, sources
+    from outpace.console import progress
     from outpace.indexes import store
-    from outpace.models.loading import load_tokenizer
+    from outpace.models.checkpoint import load_tokenizer
     from outpace.models.names import resolve
 
     began = perf_counter()
@@ -89,18 +91,18 @@ def build(
 def make(kind: str, texts: Texts, scratch: Path, most_tokens: int, sorting: Callable[[int], None]) -> Index:
     """An index of this kind over these documents."""
     if kind == "suffix-array":
-        from outpace.indexes.suffix_array import SuffixArray
+        from outpace.indexes.suffix_array.array import SuffixArray
 
         return SuffixArray.build(texts, tell=sorting, scratch=scratch)
     if kind == "suffix-automaton":
-        from outpace.indexes.static_automaton import StaticAutomaton
+        from outpace.indexes.automata.static import StaticAutomaton
 
         return StaticAutomaton.build(texts)
     if kind == "trigrams":
-        from outpace.indexes.trigrams import TrigramTable
+        from outpace.indexes.tables.trigrams import TrigramTable
 
         return TrigramTable.build(texts)
-    from outpace.indexes.suffix_tree import SuffixTree
+    from outpace.indexes.suffix_tree.tree import SuffixTree
 
     tree = SuffixTree(most_tokens=most_tokens)
     for number, text in enumerate(texts):
@@ -111,8 +113,8 @@ def make(kind: str, texts: Texts, scratch: Path, most_tokens: int, sorting: Call
 
 def read(model: str, texts: Texts) -> Index:
     """An index of this model's states while it reads these documents."""
-    from outpace.drafters.dense import indexed
-    from outpace.models.hf import load
+    from outpace.drafters.lookup.hidden_state_search import indexed
+    from outpace.models.hf.target import load
     from outpace.models.names import resolve
 
     return indexed(load(resolve(model))[0], texts)
@@ -146,7 +148,10 @@ def show(
     if json:
         print_json(found)
         return
-    rows = [("kind", found["kind"]), *((name.replace("_", " "), str(value)) for name, value in found["facts"].items())]
+    rows = [
+        ("kind", found["kind"]),
+        *((name.replace("_", " "), str(value)) for name, value in found["facts"].items()),
+    ]
     rows += [("size", size(found["bytes"])), ("tokenizer", found["tokenizer"][:16] or "any")]
     rows += [("made at", found["made_at"]), ("made with", found["made_with"])]
     print_table((str(file), ""), rows)
@@ -157,6 +162,13 @@ def about(file: Path) -> dict[str, Any]:
     from outpace.indexes import store
 
     found = store.header(file)
-    arrays = {name: {"dtype": each["dtype"], "shape": each["shape"]} for name, each in found["arrays"].items()}
+    arrays = {
+        name: {"dtype": each["dtype"], "shape": each["shape"]} for name, each in found["arrays"].items()
+    }
     named = ("kind", "tokenizer", "facts", "made_at", "made_with")
-    return {"file": str(file), **{name: found[name] for name in named}, "bytes": file.stat().st_size, "arrays": arrays}
+    return {
+        "file": str(file),
+        **{name: found[name] for name in named},
+        "bytes": file.stat().st_size,
+        "arrays": arrays,
+    }

@@ -29,7 +29,7 @@ class LastTime:
     """A drafter: proposes a chain for every row."""
 
     want = Want()  # what it needs to see of the target: nothing
-    claims = ()  # its tokens are chosen, not drawn from a law
+    claims = ()  # its tokens are chosen, not drawn from a distribution
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         chains = [after(row.tolist(), depth) for row, depth in zip(ctx.tokens, plan.depth, strict=True)]
@@ -57,13 +57,13 @@ def {function}(target: Target, *, depth: int = 4) -> Parts:
     return Parts(target, LastTime(), Match(), Fixed(depth))
 '''
 
-TEST = '''"""What {function}.py promises: the law of plain decoding, from fewer forwards."""
+TEST = '''"""What {function}.py promises: the distribution of plain decoding, from fewer forwards."""
 
 from pathlib import Path
 
 import outpace
 import torch
-from outpace.law.proofs import prove, tables
+from outpace.proof.suite import prove, tables
 from outpace.recipes import from_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -105,7 +105,9 @@ def new(
     """Write a recipe and its test into this folder, ready to be changed."""
     function = identifier(name).replace("-", "_")
     if not function.isidentifier() or keyword.iskeyword(function) or not function.isascii():
-        raise ValueError(f"{name!r} cannot be a method's name: use letters, digits and dashes, such as my-method")
+        raise ValueError(
+            f"{name!r} cannot be a method's name: use letters, digits and dashes, such as my-method"
+        )
     if identifier(name) in names():
         raise ValueError(
             f"{identifier(name)} is in the package already (outpace show {identifier(name)}): choose another"
@@ -117,7 +119,9 @@ def new(
     if there := [str(path) for path in files if path.exists() and not force]:
         raise ValueError(f"{' and '.join(there)} exist already: choose another name, or pass --force")
     for path, text in files.items():
-        path.write_text(text.format(function=function, title=function.replace("_", " ").capitalize()), encoding="utf-8")
+        path.write_text(
+            text.format(function=function, title=function.replace("_", " ").capitalize()), encoding="utf-8"
+        )
     typer.echo(f"wrote {function}.py and test_{function}.py; try them:")
     typer.echo(f"  pytest test_{function}.py")
     typer.echo(f'  outpace generate --recipe {function}.py "def add(a, b):"')

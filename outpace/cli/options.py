@@ -12,38 +12,61 @@ from typing import Annotated, Any
 import typer
 
 Target = Annotated[
-    str, typer.Option("--target", "-t", help="The model: zoo:target, a folder, or a name on the Hugging Face Hub.")
+    str,
+    typer.Option(
+        "--target", "-t", help="The model: zoo:target, a folder, or a name on the Hugging Face Hub."
+    ),
 ]
 Method = Annotated[
-    str | None, typer.Option("--method", "-m", help="A method of `outpace list`, or @file with what bench recommends.")
+    str | None,
+    typer.Option("--method", "-m", help="A method of `outpace list`, or @file with what bench recommends."),
 ]
 RecipeFile = Annotated[str | None, typer.Option("--recipe", help="A recipe file of your own.")]
-Config = Annotated[str | None, typer.Option("--speculative-config", help="vLLM's JSON, in place of --method.")]
+Config = Annotated[
+    str | None, typer.Option("--speculative-config", help="vLLM's JSON, in place of --method.")
+]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")]
 Device = Annotated[str | None, typer.Option(help="Where the target runs, such as cpu or cuda:0.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
 Compile = Annotated[
-    bool, typer.Option("--compile", help="Run the models through OpenVINO: seconds at the start, then faster on a CPU.")
+    bool,
+    typer.Option(
+        "--compile", help="Run the models through OpenVINO: seconds at the start, then faster on a CPU."
+    ),
 ]
 MaxTokens = Annotated[int | None, typer.Option(help="Most new tokens; default: what the model says, or 256.")]
-Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: what the model says, or greedy.")]
+Temperature = Annotated[
+    float | None, typer.Option(help="0 is greedy; default: what the model says, or greedy.")
+]
 TopK = Annotated[int | None, typer.Option(help="Sample from so many likeliest tokens; 0: all.")]
-TopP = Annotated[float | None, typer.Option(help="Sample from the likeliest tokens that hold this much of the mass.")]
-MinP = Annotated[float | None, typer.Option(help="Drop tokens below this share of the likeliest one's probability.")]
-TypicalP = Annotated[float | None, typer.Option(help="Sample from tokens of typical information with this mass.")]
+TopP = Annotated[
+    float | None, typer.Option(help="Sample from the likeliest tokens that hold this much of the mass.")
+]
+MinP = Annotated[
+    float | None, typer.Option(help="Drop tokens below this share of the likeliest one's probability.")
+]
+TypicalP = Annotated[
+    float | None, typer.Option(help="Sample from tokens of typical information with this mass.")
+]
 RepetitionPenalty = Annotated[
     float | None, typer.Option(help="Over 1: tokens of prompt and text become less likely; 1: off.")
 ]
-PresencePenalty = Annotated[float, typer.Option(help="Taken from the logit of every token of the new text, -2 to 2.")]
+PresencePenalty = Annotated[
+    float, typer.Option(help="Taken from the logit of every token of the new text, -2 to 2.")
+]
 FrequencyPenalty = Annotated[float, typer.Option(help="The same, once for each time it stands there.")]
 LogitBias = Annotated[
     list[str] | None, typer.Option(help="TOKEN=BIAS: added to the logit of this token id; may be repeated.")
 ]
-BadWords = Annotated[list[str] | None, typer.Option("--bad-word", help="A word not to be written; may be repeated.")]
+BadWords = Annotated[
+    list[str] | None, typer.Option("--bad-word", help="A word not to be written; may be repeated.")
+]
 Grammar = Annotated[Path | None, typer.Option(help="A file with the EBNF grammar of the text.")]
-JsonSchema = Annotated[Path | None, typer.Option(help="A file with a JSON schema: the text is JSON of this kind.")]
+JsonSchema = Annotated[
+    Path | None, typer.Option(help="A file with a JSON schema: the text is JSON of this kind.")
+]
 MinTokens = Annotated[int | None, typer.Option(help="No end of text before so many tokens.")]
 Prediction = Annotated[
     Path | None, typer.Option(help="A file with what the answer probably is, such as the text to be edited.")
@@ -53,9 +76,19 @@ Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable; defau
 Defaults = Annotated[bool, typer.Option(help="Apply the model's own generation_config.json.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WITHOUT_A_MODEL = (  # can be checked; the rest needs its vocabulary
-    "max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "logit_bias", "min_tokens", "stop",
-)  # fmt: skip
+    "max_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "min_tokens",
+    "stop",
+)
 
 
 @dataclass
@@ -111,7 +144,11 @@ class Loading:
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a verb the options of its parameter annotated `Writing` or `Loading`, in the parameter's place."""
     own = signature(verb, eval_str=True)
-    groups = {name: each.annotation for name, each in own.parameters.items() if each.annotation in (Writing, Loading)}
+    groups = {
+        name: each.annotation
+        for name, each in own.parameters.items()
+        if each.annotation in (Writing, Loading)
+    }
     listed: list[Parameter] = []
     for name, each in own.parameters.items():
         listed += signature(groups[name], eval_str=True).parameters.values() if name in groups else [each]
@@ -134,7 +171,9 @@ def biases(given: list[str] | None) -> dict[str, float]:
     try:
         return {str(int(token)): float(bias) for token, _, bias in pairs}
     except ValueError as error:
-        raise ValueError(f"--logit-bias takes TOKEN=BIAS, as in 42=-5, not {' '.join(given or ())}") from error
+        raise ValueError(
+            f"--logit-bias takes TOKEN=BIAS, as in 42=-5, not {' '.join(given or ())}"
+        ) from error
 
 
 def contents(path: Path | None) -> str | None:
@@ -153,7 +192,11 @@ def load(target: str, options: dict[str, Any], **how: Any) -> Any:
 
     logging.disable_progress_bar()
     model = load_model(target, **how)
-    shared = {name: value for name, value in how.items() if name in ("dtype", "device", "trust_remote_code", "compile")}
+    shared = {
+        name: value
+        for name, value in how.items()
+        if name in ("dtype", "device", "trust_remote_code", "compile")
+    }
     if isinstance(draft := options.get("draft"), str):
         options["draft"] = load_model(draft, **shared)
     if isinstance(drafts := options.get("drafts"), str):

@@ -18,35 +18,24 @@ def print_json(value: Any) -> None:
     typer.echo(NUMBERS.sub(lambda found: " ".join(found[0].split()), text))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
-    """A table; plain columns where the output is not a terminal."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """One table of text cells."""
+    from outpace.tables import Table, print_tables
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-        if title:
-            typer.echo(title)
-        for row in (columns, *rows):
-            typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-        return
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for index, column in enumerate(columns):
-        table.add_column(column, no_wrap=index == 0)  # names are never cut
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    print_tables([Table(title, tuple(columns), tuple(map(tuple, rows)))])
 
 
 def summary(name: str, statistics: Any) -> str:
     """One line about a request."""
     steps = (
-        f"mean acceptance length {statistics.mean_acceptance_length:.2f}" if statistics.num_spec_steps else "no drafts"
+        f"mean acceptance length {statistics.mean_acceptance_length:.2f}"
+        if statistics.num_spec_steps
+        else "no drafts"
     )
     if predicted := statistics.num_accepted_prediction_tokens + statistics.num_rejected_prediction_tokens:
-        steps += f", {statistics.num_accepted_prediction_tokens} of {predicted} drafted prediction tokens accepted"
+        steps += (
+            f", {statistics.num_accepted_prediction_tokens} of {predicted} drafted prediction tokens accepted"
+        )
     return (
         f"{name}: {statistics.num_tokens} tokens in {statistics.seconds:.2f} s, "
         f"{statistics.tokens_per_second:.1f} tokens/s, {steps}, seed {statistics.seed}"

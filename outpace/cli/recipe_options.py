@@ -26,7 +26,9 @@ class RecipeCommand(TyperCommand):
     """Takes `--depth 4` out of the arguments where the recipe has an option `depth`; `chosen` hands them on."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        takes = {name: not getattr(param, "is_flag", False) for param in self.params for name in _names(param)}
+        takes = {
+            name: not getattr(param, "is_flag", False) for param in self.params for name in _names(param)
+        }
         if "--help" in args and not _asked(args, "--method", "-m", "--recipe"):
             return super().parse_args(ctx, args)
         rest: list[str] = []
@@ -64,10 +66,13 @@ def named(args: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
     recipe, options = _named(args, WITH_DRAFT if draft or target == TARGET else WITHOUT_DRAFT)
     if draft is None:
         from outpace.models.names import usual_draft
-        from outpace.recipes import wants_foreign
+        from outpace.recipes import wants_cross_vocabulary
 
         wanted = [name for name in ("draft", "drafts") if name in recipe.options]
-        usual = {name: usual_draft(target, foreign=wants_foreign(recipe, name)) for name in wanted}
+        usual = {
+            name: usual_draft(target, cross_vocabulary=wants_cross_vocabulary(recipe, name))
+            for name in wanted
+        }
         options = {name: model for name, model in usual.items() if model} | options
     return recipe, options
 
@@ -78,7 +83,9 @@ def _named(args: Sequence[str], usual: str) -> tuple[Recipe, dict[str, Any]]:
     path, method = _asked(args, "--recipe"), _asked(args, "--method", "-m")
     config = _asked(args, "--speculative-config")
     if sum(value is not None for value in (path, method, config)) > 1:
-        raise ValueError("give one of --method, --recipe and --speculative-config: each of them names the method")
+        raise ValueError(
+            "give one of --method, --recipe and --speculative-config: each of them names the method"
+        )
     if path:
         return from_file(path), {}
     if config:
@@ -116,7 +123,9 @@ def recommended(path: Path) -> tuple[Recipe, dict[str, Any]]:
 
 def switches(recipe: Recipe) -> set[str]:
     """The options that are on or off, and so need no value."""
-    return {name.replace("_", "-") for name, option in recipe.options.items() if isinstance(option.default, bool)}
+    return {
+        name.replace("_", "-") for name, option in recipe.options.items() if isinstance(option.default, bool)
+    }
 
 
 def split(args: Sequence[str], takes: dict[str, bool], on_off: set[str]) -> tuple[list[str], dict[str, Any]]:

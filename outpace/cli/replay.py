@@ -12,13 +12,20 @@ from outpace.cli.options import Json
 from outpace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from outpace.bench.replay import Replayed
+    from outpace.bench.measure.replay import GraphReplay
 
 METHODS = "prompt-lookup,suffix-decoding,sam-decoding"
 COLUMNS = (
-    "method", "tokens a step", "first half", "second half", "drafted a step", "of them kept", "steps with a draft",
-    "steps", "ms drafting a step",
-)  # fmt: skip
+    "method",
+    "tokens a step",
+    "first half",
+    "second half",
+    "drafted a step",
+    "of them kept",
+    "steps with a draft",
+    "steps",
+    "ms drafting a step",
+)
 
 
 @plainly
@@ -29,10 +36,13 @@ def replay(
             "--from", help='.jsonl with "prompt" and "text" or their tokens, or what generate --json printed.'
         ),
     ],
-    methods: Annotated[str, typer.Option(help="Separated by commas; options as in prompt-lookup:depth=8.")] = METHODS,
+    methods: Annotated[
+        str, typer.Option(help="Separated by commas; options as in prompt-lookup:depth=8.")
+    ] = METHODS,
     tokenizer: Annotated[str, typer.Option(help="The model that wrote the texts.")] = "zoo:target",
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="What was asked for, where texts ended before; drafts had that room.")
+        int | None,
+        typer.Option(min=1, help="What was asked for, where texts ended before; drafts had that room."),
     ] = None,
     json: Json = False,
     debug: Debug = False,
@@ -40,15 +50,17 @@ def replay(
     """What methods that draft from text would have kept of recorded texts, in seconds and with no model."""
     for path in source:
         if not path.is_file():
-            raise ValueError(f"there is no file {path}: give --from .jsonl files or what generate --json printed")
+            raise ValueError(
+                f"there is no file {path}: give --from .jsonl files or what generate --json printed"
+            )
 
     from outpace.api.settings import end_tokens
-    from outpace.bench import replay as bench
-    from outpace.bench.line_up import find
-    from outpace.bench.methods import parse_methods
-    from outpace.bench.provenance import provenance
-    from outpace.bench.terminal import progress
-    from outpace.models.loading import load_tokenizer
+    from outpace.bench.measure import replay as bench
+    from outpace.bench.measure.line_up import find
+    from outpace.bench.measure.method_names import parse_methods
+    from outpace.bench.measure.provenance import provenance
+    from outpace.console import progress
+    from outpace.models.checkpoint import load_tokenizer
     from outpace.models.names import resolve
 
     named = [(method, find(method.name)) for method in parse_methods(methods)]
@@ -66,19 +78,27 @@ def replay(
         raise ValueError("there are no texts in the files of --from: give others")
     parts = [bench.build(recipe, dict(method.options), vocab, words) for method, recipe in named]
     stop = end_tokens(defaults(resolve(tokenizer)), words)
-    found: list[Replayed] = []
+    found: list[GraphReplay] = []
     with progress(len(named) * len(texts)) as tell:
         for (method, _), each in zip(named, parts, strict=True):
 
             def after(label: str = method.label) -> None:
                 tell(label, 1)
 
-            found.append(bench.replay(method.label, each, texts, stop=stop, max_tokens=max_tokens, tell=after))
+            found.append(
+                bench.replay(method.label, each, texts, stop=stop, max_tokens=max_tokens, tell=after)
+            )
     results = [each.figures() for each in found]
     if json:
         settings = {"from": [str(path) for path in source], "tokenizer": tokenizer, "texts": len(texts)}
-        print_json({"schema": "outpace-replay/1", "provenance": provenance("cpu"), "settings": settings,
-                    "results": results})  # fmt: skip
+        print_json(
+            {
+                "schema": "outpace-replay/1",
+                "provenance": provenance("cpu"),
+                "settings": settings,
+                "results": results,
+            }
+        )
     else:
         size = sum(len(text.tokens) for text in texts)
         print_table(COLUMNS, [cells(row) for row in results], f"{len(texts)} texts, {size} tokens")

@@ -44,7 +44,10 @@ def show(
     typer.echo(f"{recipe.name}  ({recipe.guarantee.value}, {recipe.family})\n\n{found['description']}\n")
     typer.echo(f"paper  {recipe.paper}\nfile   {module.__file__}\n")
     if options:
-        rows = [(f"--{each['name'].replace('_', '-')}", each["type"], each["default"] or "needed") for each in options]
+        rows = [
+            (f"--{each['name'].replace('_', '-')}", each["type"], each["default"] or "needed")
+            for each in options
+        ]
         print_table(("option", "type", "default"), rows)
 
 

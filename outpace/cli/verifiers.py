@@ -13,15 +13,22 @@ from outpace.cli.options import Compile, Json, Target, Threads
 from outpace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from outpace.bench.spread import Mean
-    from outpace.law.rules import Recorded
+    from outpace.analysis.rule_comparison import Recorded
+    from outpace.bench.measure.bootstrap import Mean
 
 Option = typer.Option
 BASE = "rejection"  # of draws without replacement: what the others are compared with
 COLUMNS = (
-    "draft", "rule", "acceptance length (95 %)", "against the first (95 %)", "bound", "left to it (95 %)", "any kept",
-    "bound", "left to it (95 %)",
-)  # fmt: skip
+    "draft",
+    "rule",
+    "acceptance length (95 %)",
+    "against the first (95 %)",
+    "bound",
+    "left to it (95 %)",
+    "any kept",
+    "bound",
+    "left to it (95 %)",
+)
 ROUNDING = 1e-9
 NOTE = (
     "Acceptance length counts the bonus token. For each tree it is an exact expectation over the rule's own choices; "
@@ -35,10 +42,14 @@ NOTE = (
 def verifiers(
     target: Target = "zoo:target",
     draft: Annotated[str | None, Option(help="The small model that drafts.")] = None,
-    widths: Annotated[str, Option(help="Children of every node at each depth; 1,1,1,1 is a chain.")] = "4,2,2",
+    widths: Annotated[
+        str, Option(help="Children of every node at each depth; 1,1,1,1 is a chain.")
+    ] = "4,2,2",
     num_trees: Annotated[int, Option(min=1, help="Contexts at which trees are drafted.")] = 200,
     temperature: Annotated[float, Option(min=0, help="Of the target and the draft.")] = 1.0,
-    prompts: Annotated[str, Option(help="Of code, arithmetic, edit, and files, separated by commas.")] = "code",
+    prompts: Annotated[
+        str, Option(help="Of code, arithmetic, edit, and files, separated by commas.")
+    ] = "code",
     num_prompts: Annotated[int, Option(min=1, help="Most prompts of each set, spread evenly over it.")] = 10,
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")] = None,
@@ -53,7 +64,7 @@ def verifiers(
     shape = _widths(widths)
     draw = _plotter(plot)
 
-    from outpace.bench import provenance
+    from outpace.bench.measure import provenance
 
     how = {"dtype": dtype, "device": device, "compile": compile}
     with provenance.threads(threads):
@@ -63,10 +74,14 @@ def verifiers(
         known = {**provenance.provenance(about["device"]), "dtype": about["dtype"]}
         print_json(report(found, results, about, known))
     else:
-        title = f"{about['draft']} drafts for {about['target']}: widths {widths}, temperature {temperature:g}, "
+        title = (
+            f"{about['draft']} drafts for {about['target']}: widths {widths}, temperature {temperature:g}, "
+        )
         print_table(COLUMNS, [_cells(row) for row in results], f"{title}{len(found)} trees of each kind")
         typer.echo(f"\n{NOTE}\n")
-        proven = [(each["what"], f"{each['least']:+.1e}", "holds" if each["holds"] else "BROKEN") for each in facts]
+        proven = [
+            (each["what"], f"{each['least']:+.1e}", "holds" if each["holds"] else "BROKEN") for each in facts
+        ]
         print_table(("proven at one node, over all drafts", "least margin", ""), proven)
     if plot and draw:
         draw(results, plot)
@@ -89,7 +104,7 @@ def _plotter(path: Path | None) -> Callable[[Sequence[dict[str, Any]], Path], No
     """What draws, found before anything is measured: a missing extra is told at once."""
     if path is None:
         return None
-    from outpace.bench.plot import draw_rules, needs
+    from outpace.bench.report.plot import draw_rules, needs
 
     needs()
     return draw_rules
@@ -107,13 +122,13 @@ def _record(
     how: dict[str, Any],
 ) -> tuple[list[Recorded], dict[str, Any]]:
     """Load both models, let the target write, and set trees aside."""
+    from outpace.analysis.rule_comparison import Recorder
     from outpace.api.settings import end_tokens
-    from outpace.bench.methods import split_outside
-    from outpace.bench.terminal import progress
-    from outpace.bench.workload import encode, load_items
+    from outpace.bench.measure.method_names import split_outside
+    from outpace.bench.measure.workload import encode, load_items
     from outpace.cli.options import load
-    from outpace.core.context import Sampling
-    from outpace.law.rules import Recorder
+    from outpace.console import progress
+    from outpace.core.context import SamplingParams
     from outpace.models.names import usual_draft
 
     items = [item for source in split_outside(prompts, ",") for item in load_items(source, num_prompts)]
@@ -126,29 +141,45 @@ def _record(
 
     same_tokens(model, options["draft"])
     if options["draft"].target.vocab != model.target.vocab:
-        raise ValueError(f"{name} and {target} have vocabularies of different sizes: use a draft of the same family")
+        raise ValueError(
+            f"{name} and {target} have vocabularies of different sizes: use a draft of the same family"
+        )
     with progress(num_trees) as tell:
         recorder = Recorder(options["draft"].target, widths, after=lambda: tell("recording", 1))
         needed = recorder.tokens(-(-num_trees // len(items)))
-        most = min(each for each in (model.max_length, options["draft"].max_length, 1 << 30) if each is not None)
-        texts = [tokens for item in items if 0 < len(tokens := encode(model.tokenizer, item)) <= most - needed]
+        most = min(
+            each for each in (model.max_length, options["draft"].max_length, 1 << 30) if each is not None
+        )
+        texts = [
+            tokens for item in items if 0 < len(tokens := encode(model.tokenizer, item)) <= most - needed
+        ]
         if not texts:
             raise ValueError(f"no prompt leaves room for {needed} new tokens: ask for fewer with --num-trees")
         stop = end_tokens(model.defaults, model.tokenizer)
-        wishes = [Sampling(temperature=temperature, stop=stop, seed=seed + index) for index in range(len(texts))]
-        recorder.write(model.target, texts, wishes, num_trees)
+        row_params = [
+            SamplingParams(temperature=temperature, stop=stop, seed=seed + index)
+            for index in range(len(texts))
+        ]
+        recorder.write(model.target, texts, row_params, num_trees)
     about = {
-        "target": target, "draft": name, "widths": widths, "temperature": temperature, "prompts": prompts,
-        "num_prompts": len(texts), "num_trees": len(recorder.found), "seed": seed, "device": str(model.target.device),
+        "target": target,
+        "draft": name,
+        "widths": widths,
+        "temperature": temperature,
+        "prompts": prompts,
+        "num_prompts": len(texts),
+        "num_trees": len(recorder.found),
+        "seed": seed,
+        "device": str(model.target.device),
         "dtype": str(next(model.target.model.parameters()).dtype).removeprefix("torch."),
-    }  # fmt: skip
+    }
     return recorder.found, about
 
 
 def summarise(found: Sequence[Recorded], depth: int, seed: int = 0) -> list[dict[str, Any]]:
     """One row a way of drafting and rule."""
-    from outpace.bench.spread import bootstrap_mean
-    from outpace.law.rules import RULES
+    from outpace.analysis.rule_comparison import RULES
+    from outpace.bench.measure.bootstrap import bootstrap_mean
 
     def mean(value: Callable[[Recorded], float]) -> Mean:
         groups: dict[int, list[float]] = {}

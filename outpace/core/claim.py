@@ -1,6 +1,6 @@
 """Claims: what verification may assume about how draft tokens were made.
 
-A drafter's law q is a claim, not a hint. A token with a true claim may be accepted generously; a token without one is
+A drafter's distribution q is a claim, not a hint. A token with a true claim may be accepted generously; a token without one is
 always verified exactly, by matching; a token with a false claim biases the output. Claims survive growing a tree,
 never choosing among what was drawn: dropping, re-ordering or re-ranking drawn tokens voids the claim.
 
@@ -20,9 +20,13 @@ class Claim:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Drawn(Claim):
-    """Tokens drawn from known laws, in the order in which siblings stand."""
+    """Tokens drawn from known distributions, in the order in which siblings stand."""
 
     q: Tensor  # (M, K) at least float32, rows sum to 1, after temperature and truncation
     row: tuple[int, ...]  # (N,) row of q that node i itself was drawn from; -1: chosen, not drawn
-    replace: tuple[bool, ...]  # (M,) siblings of this row drawn independently, or each without the earlier ones
-    ids: Tensor | None = None  # (M, K) int64 token of each column; None: column k is token k and K is the vocabulary
+    replace: tuple[
+        bool, ...
+    ]  # (M,) siblings of this row drawn independently, or each without the earlier ones
+    ids: Tensor | None = (
+        None  # (M, K) int64 token of each column; None: column k is token k and K is the vocabulary
+    )

@@ -26,10 +26,10 @@ class Grammar(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingParams:
     """How one request's tokens are chosen; applied to every node of its tree, after the node's own path."""
 
-    temperature: float = 0.0  # 0 makes the law one-hot: greedy is a law, not a mode
+    temperature: float = 0.0  # 0 makes the distribution one-hot: greedy is a distribution, not a mode
     top_k: int = 0  # 0: all
     top_p: float = 1.0
     max_tokens: int = 256
@@ -47,7 +47,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature is {self.temperature}; use 0 for greedy decoding or a positive number")
+            raise ValueError(
+                f"temperature is {self.temperature}; use 0 for greedy decoding or a positive number"
+            )
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens is {self.max_tokens}; ask for at least one token")
         if self.top_k < 0:
@@ -58,7 +60,9 @@ class Sampling:
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p is {self.min_p}; use a number from 0 to 1")
         if not 0 < self.repetition_penalty < float("inf"):
-            raise ValueError(f"repetition_penalty is {self.repetition_penalty}; use a positive number, 1 for none")
+            raise ValueError(
+                f"repetition_penalty is {self.repetition_penalty}; use a positive number, 1 for none"
+            )
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2 <= (value := getattr(self, name)) <= 2:
                 raise ValueError(f"{name} is {value}; use a number from -2 to 2")
@@ -68,13 +72,17 @@ class Sampling:
             )
         for token, bias in self.logit_bias:
             if token < 0 or isnan(bias) or not (isfinite(bias) or bias < 0):
-                raise ValueError(f"logit_bias of token {token} is {bias}; use a token id and a number, or -inf")
+                raise ValueError(
+                    f"logit_bias of token {token} is {bias}; use a token id and a number, or -inf"
+                )
         if not all(self.bad_words) or any(token < 0 for word in self.bad_words for token in word):
-            raise ValueError("a bad word is empty or holds a negative token; use token ids, at least one a word")
+            raise ValueError(
+                "a bad word is empty or holds a negative token; use token ids, at least one a word"
+            )
 
     @property
     def greedy(self) -> bool:
-        """Whether the law is one-hot."""
+        """Whether the distribution is one-hot."""
         return self.temperature == 0
 
     @property
@@ -90,28 +98,38 @@ class Sampling:
         )
 
     @property
-    def bare(self) -> Sampling:
+    def bare(self) -> SamplingParams:
         """Temperature and truncation alone: for a drafter whose tokens are not those that the other settings name."""
         if not self.adjusts:
             return self
         return replace(
-            self, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=(), bad_words=(),
-            min_tokens=0, grammar=None,
-        )  # fmt: skip
+            self,
+            repetition_penalty=1.0,
+            presence_penalty=0.0,
+            frequency_penalty=0.0,
+            logit_bias=(),
+            bad_words=(),
+            min_tokens=0,
+            grammar=None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """What is known before a step; read-only. Row b of the batch is the sequence kept in slot `slots[b]`."""
 
-    tokens: tuple[Tensor, ...]  # B × (T_b,) int64 on the host: views of one history; committed, then any assumed
+    tokens: tuple[
+        Tensor, ...
+    ]  # B × (T_b,) int64 on the host: views of one history; committed, then any assumed
     committed: tuple[int, ...]  # how many of them are certain; the last one is the root
     room: tuple[int, ...]  # longest path still useful: one less than the tokens still wanted
     slots: tuple[int, ...]
     cache: Cache  # the target's; drafters never write to it
-    sampling: tuple[Sampling, ...]
+    sampling: tuple[SamplingParams, ...]
     noise: Noise
-    prompt_lengths: tuple[int, ...] = ()  # (B,) how many of the tokens were given; some settings count only new ones
+    prompt_lengths: tuple[
+        int, ...
+    ] = ()  # (B,) how many of the tokens were given; some settings count only new ones
 
     @property
     def roots(self) -> Tensor:  # (B,) int64

@@ -1,7 +1,7 @@
 """The contracts between parts: what a target, a drafter, a verifier and a controller promise one another.
 
 Letters: B rows, N nodes of all trees, V vocabulary, K columns of q, M rows of q, D hidden size, T tokens.
-p is the target's law, q a drafter's, always.
+p is the target's distribution, q a drafter's, always.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 from outpace.core.claim import Claim
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.noise import Key, Noise
 from outpace.core.recipe import Guarantee, Recipe, recipe
 from outpace.core.tree import Forest, Shape, TokenTree
@@ -22,10 +22,33 @@ if TYPE_CHECKING:
     from outpace.decode import Session
 
 __all__ = [
-    "NOTHING", "Cache", "Context", "Controller", "Draft", "Drafter", "Forest", "Guarantee", "Key", "Law",
-    "Noise", "Parts", "Plan", "Prompt", "Recipe", "Sampling", "Schedule", "Scores", "Shape", "Step", "Target",
-    "TokenTree", "Verdict", "Verifier", "Want", "recipe",
-]  # fmt: skip
+    "NOTHING",
+    "Cache",
+    "Context",
+    "Controller",
+    "Draft",
+    "Drafter",
+    "Forest",
+    "Guarantee",
+    "Key",
+    "TargetProbs",
+    "Noise",
+    "Parts",
+    "Plan",
+    "Prompt",
+    "Recipe",
+    "SamplingParams",
+    "Schedule",
+    "Scores",
+    "Shape",
+    "Step",
+    "Target",
+    "TokenTree",
+    "Verdict",
+    "Verifier",
+    "Want",
+    "recipe",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +61,9 @@ class Want:
 
     def __or__(self, other: Want) -> Want:
         return Want(
-            self.hidden | other.hidden, self.attention | other.attention, self.prompt_logits or other.prompt_logits
+            self.hidden | other.hidden,
+            self.attention | other.attention,
+            self.prompt_logits or other.prompt_logits,
         )
 
 
@@ -107,8 +132,8 @@ class Step:
     scores: Scores  # rejected nodes included
     verdict: Verdict
     kept: tuple[int, ...]  # leaf really kept per row, after stop tokens and limits
-    emitted: tuple[list[int], ...]
-    seconds: Mapping[str, float]  # draft, score, law, verify, commit, observe
+    generated: tuple[list[int], ...]
+    seconds: Mapping[str, float]  # draft, score, distribution, verify, commit, observe
 
 
 class Cache(Protocol):
@@ -157,8 +182,8 @@ class Target(Protocol):
         ...
 
 
-class Law(Protocol):
-    """The target's law at the nodes of a scored tree, after temperature and truncation; computed only where asked."""
+class TargetProbs(Protocol):
+    """The target's distribution at the nodes of a scored tree, after temperature and truncation; computed only where asked."""
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = "target") -> list[int]:
         """One token after each node (None: after all), drawn from p; greedy rows cost an argmax."""
@@ -199,7 +224,7 @@ class Verifier(Protocol):
     accepts: tuple[type[Claim], ...]  # claims it is exact for; nodes without a claim are always allowed
     guarantee: Guarantee
 
-    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict: ...
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict: ...
 
 
 Schedule = Callable[["Session"], Iterator[Step]]

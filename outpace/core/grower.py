@@ -1,4 +1,4 @@
-"""Growing a draft tree: the only place where claims are made, so a drawn token never leaves without its law.
+"""Growing a draft tree: the only place where claims are made, so a drawn token never leaves without its distribution.
 
 Letters: B rows, M parents that get children, K columns of q.
 """
@@ -56,7 +56,7 @@ class Grower:
     def add_drawn(
         self,
         at: Sequence[int],
-        q: Tensor,  # (M, K) laws that sum to 1
+        q: Tensor,  # (M, K) distributions that sum to 1
         k: int | Sequence[int],
         noise: Noise,
         ids: Tensor | None = None,  # (M, K) tokens of the columns; None: column k is token k
@@ -75,7 +75,9 @@ class Grower:
         self._replace.extend([replace] * len(at))
         for node in at:
             self._draws[node] = draw + most
-        if most == 1 and (isinstance(k, int) or min(k) == 1):  # a law always has a first token, so nothing is missing
+        if most == 1 and (
+            isinstance(k, int) or min(k) == 1
+        ):  # a distribution always has a first token, so nothing is missing
             columns = noise.choose(q, key)
             tokens = columns if ids is None else ids.gather(1, columns[:, None])[:, 0]
             belief = None if self._confidence is None else q.gather(1, columns[:, None])[:, 0]
@@ -117,9 +119,13 @@ class Grower:
     def _log_confidence(self) -> Tensor | None:
         return None if self._confidence is None else torch.cat(self._confidence).log()
 
-    def _append(self, at: Sequence[int], tokens: Tensor, rows: Sequence[int], belief: Tensor | None) -> list[int]:
+    def _append(
+        self, at: Sequence[int], tokens: Tensor, rows: Sequence[int], belief: Tensor | None
+    ) -> list[int]:
         first = len(self.parents)
-        if tokens.device != self._tokens[0].device:  # roots come from the host, drawn tokens from where the model is
+        if (
+            tokens.device != self._tokens[0].device
+        ):  # roots come from the host, drawn tokens from where the model is
             self._tokens = [each.to(tokens.device) for each in self._tokens]
         self._tokens.append(tokens)
         for node, claim_row in zip(at, rows, strict=True):

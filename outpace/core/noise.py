@@ -73,7 +73,10 @@ class Chooser:
 
 
 _MASK = (1 << 64) - 1
-WIDE, BLOCK = 1 << 15, 512  # options from which a choice is made in two steps on a CPU, and those of one block
+WIDE, BLOCK = (
+    1 << 15,
+    512,
+)  # options from which a choice is made in two steps on a CPU, and those of one block
 
 
 def _mix(value: int) -> int:
@@ -126,7 +129,9 @@ class KeyedNoise(Chooser):
         cumulative = probs.cumsum(-1, dtype=torch.float64)
         if len(uniform) == 1:
             row = cumulative[0]
-            if row.device.type == "cpu":  # a number on the host is cheaper there, and waits for the device elsewhere
+            if (
+                row.device.type == "cpu"
+            ):  # a number on the host is cheaper there, and waits for the device elsewhere
                 return torch.searchsorted(row, row[-1].item() * uniform[0], right=True)[None]
             return torch.searchsorted(row, row[-1:] * uniform[0], right=True)
         at = torch.tensor(uniform, dtype=torch.float64, device=probs.device)[:, None]
@@ -159,11 +164,11 @@ def _choose_wide(probs: Tensor, uniform: Sequence[float]) -> Tensor:  # (M, K), 
     if whole < probs.shape[1]:
         parts.append(probs[:, whole:].sum(-1, keepdim=True, dtype=torch.float64))
     chosen = []
-    for law, sums, number in zip(probs, torch.cat(parts, 1).cumsum(-1), uniform, strict=True):
+    for distribution, sums, number in zip(probs, torch.cat(parts, 1).cumsum(-1), uniform, strict=True):
         point = sums[-1].item() * number
         block = _place(sums, point)
         first = BLOCK * block
-        inside = law[first : first + BLOCK].cumsum(0, dtype=torch.float64)
+        inside = distribution[first : first + BLOCK].cumsum(0, dtype=torch.float64)
         chosen.append(first + _place(inside, point - (sums[block - 1].item() if block else 0.0)))
     return torch.tensor(chosen)
 
@@ -175,7 +180,7 @@ def _place(cumulative: Tensor, point: float) -> int:
 
 
 def _without_replacement(sums: Any, uniform: Sequence[float]) -> list[int] | None:  # (K,) array, (k,) -> (k,)
-    """What removing each drawn option and drawing again from the rest gives, on one law's cumulative sums: a point in
+    """What removing each drawn option and drawing again from the rest gives, on one distribution's cumulative sums: a point in
     what is left becomes a point of the whole by stepping over the options taken. None where too little is left for
     that. On the host, where calling a tensor's search takes longer than searching."""
     total = left = sums.item(-1)

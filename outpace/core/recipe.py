@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Guarantee(Enum):
-    """What a verifier promises about the output's law."""
+    """What a verifier promises about the output's distribution."""
 
-    EXACT = "exact"  # the target's law, at any temperature
-    GREEDY = "greedy"  # the target's law at temperature 0 only
-    LOSSY = "lossy"  # another law, stated by the recipe
+    EXACT = "exact"  # the target's distribution, at any temperature
+    GREEDY = "greedy"  # the target's distribution at temperature 0 only
+    LOSSY = "lossy"  # another distribution, stated by the recipe
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,9 @@ class Shape:
         depths = [0]
         for node, parent in enumerate(self.parents, 1):
             if not 0 <= parent < node:
-                raise ValueError(f"node {node} of the shape names parent {parent}; a parent comes before its children")
+                raise ValueError(
+                    f"node {node} of the shape names parent {parent}; a parent comes before its children"
+                )
             depths.append(depths[parent] + 1)
         if depths != sorted(depths):
             raise ValueError("the nodes of a shape stand in growing order of depth")

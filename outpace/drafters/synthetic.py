@@ -23,7 +23,9 @@ class Synthetic:
     want = Want()
     claims: tuple[type[Claim], ...] = ()
 
-    def __init__(self, texts: Sequence[Sequence[int]], rate: float) -> None:  # per slot: prompt and continuation
+    def __init__(
+        self, texts: Sequence[Sequence[int]], rate: float
+    ) -> None:  # per slot: prompt and continuation
         if not 0 <= rate <= 1:
             raise ValueError(f"rate is {rate}; give a probability between 0 and 1")
         self._texts, self._rate = texts, rate

@@ -20,7 +20,9 @@ FORMAT = "outpace-index/1"
 TYPES = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 ALIGNED = 64  # bytes; the arrays begin at a multiple
 MOST_HEADER = 1 << 24
-IndexFile = NewType("IndexFile", str)  # the path of one: an option of this kind is compared with the target's tokenizer
+IndexFile = NewType(
+    "IndexFile", str
+)  # the path of one: an option of this kind is compared with the target's tokenizer
 
 
 class Index(Protocol):
@@ -31,7 +33,9 @@ class Index(Protocol):
     @property
     def arrays(self) -> Mapping[str, NDArray[Any]]: ...
     @property
-    def facts(self) -> Mapping[str, int]: ...  # what the arrays do not say; tokens and documents, if it has any
+    def facts(
+        self,
+    ) -> Mapping[str, int]: ...  # what the arrays do not say; tokens and documents, if it has any
     @property
     def nbytes(self) -> int: ...
     @classmethod
@@ -94,9 +98,13 @@ def header(path: str | Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no index, or cut off: build it with `outpace index build`") from error
     if found["format"] != FORMAT:
-        raise ValueError(f"{path} has the format {found['format']} and this version reads {FORMAT}: build it again")
+        raise ValueError(
+            f"{path} has the format {found['format']} and this version reads {FORMAT}: build it again"
+        )
     if 8 + length + end != size:
-        raise ValueError(f"{path} has {size} bytes instead of {8 + length + end}, so it is cut off: copy it again")
+        raise ValueError(
+            f"{path} has {size} bytes instead of {8 + length + end}, so it is cut off: copy it again"
+        )
     found["start"] = 8 + length
     return found
 
@@ -115,19 +123,21 @@ def opened(
         return None
     index = load(kind, path, mapped=mapped)
     if any(each.max(initial=-1) >= vocab for each in tokens(index)):
-        raise foreign(path)
+        raise cross_vocabulary(path)
     return index
 
 
 def speaks(path: str | Path, tokenizer: str) -> None:
     """Raise ValueError if an index is known to be for another tokenizer than the one with this fingerprint."""
     if tokenizer and header(path)["tokenizer"] not in ("", tokenizer):
-        raise foreign(path)
+        raise cross_vocabulary(path)
 
 
-def foreign(path: str | Path) -> ValueError:
+def cross_vocabulary(path: str | Path) -> ValueError:
     """An index was made for another tokenizer."""
-    return ValueError(f"{path} was made for another tokenizer: build it again with the --tokenizer of your model")
+    return ValueError(
+        f"{path} was made for another tokenizer: build it again with the --tokenizer of your model"
+    )
 
 
 def load(kind: type[Kind], path: str | Path, tokenizer: str = "", *, mapped: bool = False) -> Kind:
@@ -159,11 +169,15 @@ def load(kind: type[Kind], path: str | Path, tokenizer: str = "", *, mapped: boo
         raise ValueError(f"{path}: {error}") from error
 
 
-def expect(arrays: Mapping[str, NDArray[Any]], dtype: Any = np.int32, **shapes: tuple[int | None, ...]) -> Any:
+def expect(
+    arrays: Mapping[str, NDArray[Any]], dtype: Any = np.int32, **shapes: tuple[int | None, ...]
+) -> Any:
     """The arrays of these names in order, each of its shape (None: any) and of one dtype; ValueError otherwise."""
     for name, shape in shapes.items():
         array = arrays[name]
-        fits = len(array.shape) == len(shape) and all(a in (None, b) for a, b in zip(shape, array.shape, strict=True))
+        fits = len(array.shape) == len(shape) and all(
+            a in (None, b) for a, b in zip(shape, array.shape, strict=True)
+        )
         if array.dtype != dtype or not fits:
             raise damaged()
     return [arrays[name] for name in shapes]

@@ -39,24 +39,32 @@ def refuse(
     """Raise ValueError for the first thing that cannot be honoured."""
     mode = generation_config.get_generation_mode(None).value
     if model.config.is_encoder_decoder:
-        raise ValueError(f"{type(model).__name__} is an encoder-decoder model: outpace decodes decoder-only models")
+        raise ValueError(
+            f"{type(model).__name__} is an encoder-decoder model: outpace decodes decoder-only models"
+        )
     if assistant_model is not None or mode == "assisted_generation":
         raise ValueError(
             "outpace drafts by itself: leave out assistant_model, prompt_lookup_num_tokens and the like, "
             "or leave out custom_generate"
         )
     if mode not in PLAIN_MODES:
-        raise ValueError(f"outpace decodes by greedy search or sampling, not by {mode}: leave out what asks for it")
+        raise ValueError(
+            f"outpace decodes by greedy search or sampling, not by {mode}: leave out what asks for it"
+        )
     if generation_config.return_dict_in_generate:
         asked = [name for name in OUTPUTS if getattr(generation_config, name)]
         if asked:
             raise ValueError(f"{', '.join(asked)} cannot be returned when tokens are drafted: leave it out")
     if generation_config.cache_implementation == "quantized":
-        raise ValueError("outpace keeps its own cache, which is not quantized: leave out cache_implementation")
+        raise ValueError(
+            "outpace keeps its own cache, which is not quantized: leave out cache_implementation"
+        )
     if synced_gpus:
         raise ValueError("outpace does not keep several GPU processes in step: leave out synced_gpus")
     if streamer is not None and num_rows > 1:
-        raise ValueError(f"a streamer follows one text, but there are {num_rows}: give one prompt or no streamer")
+        raise ValueError(
+            f"a streamer follows one text, but there are {num_rows}: give one prompt or no streamer"
+        )
     _processors(logits_processor, num_rows)
     _criteria(stopping_criteria, num_rows)
     _inputs(kwargs)
@@ -96,15 +104,25 @@ def _processors(logits_processor: Sequence[Any], num_rows: int) -> None:
 
 def _criteria(stopping_criteria: Sequence[Any], num_rows: int) -> None:
     ends = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
-    others = [c for c in stopping_criteria if not isinstance(c, criteria.MaxLengthCriteria | criteria.MaxTimeCriteria)]
+    others = [
+        c
+        for c in stopping_criteria
+        if not isinstance(c, criteria.MaxLengthCriteria | criteria.MaxTimeCriteria)
+    ]
     if num_rows > 1 and others and not ends:
         name = type(others[0]).__name__
-        raise ValueError(f"{name} on a batch needs an eos_token_id and a pad_token_id to fill up rows that end early")
+        raise ValueError(
+            f"{name} on a batch needs an eos_token_id and a pad_token_id to fill up rows that end early"
+        )
 
 
 def _inputs(kwargs: Mapping[str, Any]) -> None:
     cache = kwargs.get("past_key_values")
     if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0):
-        raise ValueError("past_key_values cannot be continued: leave it out and pass the whole prompt as input_ids")
-    if unknown := sorted(name for name, value in kwargs.items() if name not in UNDERSTOOD and value is not None):
+        raise ValueError(
+            "past_key_values cannot be continued: leave it out and pass the whole prompt as input_ids"
+        )
+    if unknown := sorted(
+        name for name, value in kwargs.items() if name not in UNDERSTOOD and value is not None
+    ):
         raise ValueError(f"{', '.join(unknown)} cannot be passed on to the model by outpace: leave it out")

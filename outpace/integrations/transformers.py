@@ -19,17 +19,17 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import logits_process as t
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.contracts import Recipe, Scores
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.integrations.refusals import lengths, refuse
-from outpace.models.hf import HFTarget, load
+from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve
 from outpace.recipes import RecipeError, configure, meant
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
-# in the order in which the law applies them: class, its attribute, the setting
+# in the order in which the distribution applies them: class, its attribute, the setting
 WARPERS = (
     (t.TemperatureLogitsWarper, "temperature", "temperature"),
     (t.TopKLogitsWarper, "top_k", "top_k"),
@@ -37,7 +37,7 @@ WARPERS = (
     (t.MinPLogitsWarper, "min_p", "min_p"),
     (t.TypicalLogitsWarper, "mass", "typical_p"),
 )
-PLAIN = Sampling()
+PLAIN = SamplingParams()
 PROCESSORS = (t.SequenceBiasLogitsProcessor, t.RepetitionPenaltyLogitsProcessor, t.NoBadWordsLogitsProcessor)
 
 
@@ -51,7 +51,7 @@ def hf(
 ) -> Decoder:
     """A `custom_generate` that decodes with this method. Other models among the options may be transformers models,
     names or folders; sampling follows torch's seed. Settings are those of `generate`, and two that it does not have."""
-    asked = Sampling(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
+    asked = SamplingParams(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
     recipe = meant(method)
     if strange := [name for name in options if name not in recipe.options]:
         raise RecipeError(
@@ -67,7 +67,7 @@ class Decoder:
     recipe: Recipe
     options: dict[str, Any]
     streamer: Any = None
-    asked: Sampling = PLAIN  # what generate() has no name for
+    asked: SamplingParams = PLAIN  # what generate() has no name for
     _loaded: dict[tuple[str, torch.device], HFTarget] = field(default_factory=dict)
 
     def __call__(
@@ -86,10 +86,16 @@ class Decoder:
         given = caller.f_back.f_locals if caller and caller.f_back else {}
         streamer = streamer or self.streamer or given.get("streamer")
         refuse(
-            model, generation_config, logits_processor, stopping_criteria, model_kwargs,
-            num_rows=len(input_ids), streamer=streamer, assistant_model=given.get("assistant_model"),
+            model,
+            generation_config,
+            logits_processor,
+            stopping_criteria,
+            model_kwargs,
+            num_rows=len(input_ids),
+            streamer=streamer,
+            assistant_model=given.get("assistant_model"),
             synced_gpus=synced_gpus or bool(given.get("synced_gpus")),
-        )  # fmt: skip
+        )
         counts = lengths(input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids"))
         rows = Rows(input_ids, counts, stopping_criteria, streamer)
         sampled, padded = bool(generation_config.do_sample), any(map(len, rows.padding))
@@ -97,12 +103,14 @@ class Decoder:
         room = (generation_config.max_length or 0) - input_ids.shape[1]
         with ExitStack() as stack:
             target = stack.enter_context(HFTarget(model))
-            options = configure(self.recipe, target, self.options, lambda value: self._open(value, target, stack))
+            options = configure(
+                self.recipe, target, self.options, lambda value: self._open(value, target, stack)
+            )
             session = Session(
                 self.recipe(target, **options),
                 rows.prompts,
                 [warped.sampling(room) for _ in rows.prompts],
-                lambda scores, tree, ctx: warped.law(scores, tree, ctx, rows.padding),
+                lambda scores, tree, ctx: warped.distribution(scores, tree, ctx, rows.padding),
                 done=rows.ended,
             )
             for step in session.steps():
@@ -126,16 +134,18 @@ class Decoder:
             return self._loaded[key]
         if isinstance(other := getattr(value, "target", None), HFTarget):
             return other
-        raise ValueError(f"a {type(value).__name__} is no draft model: give a transformers model, a folder or a name")
+        raise ValueError(
+            f"a {type(value).__name__} is no draft model: give a transformers model, a folder or a name"
+        )
 
 
 @dataclass(frozen=True)
 class Warped:
-    """The law that the processors describe: as settings, which drafters follow too, and what has no such name."""
+    """The distribution that the processors describe: as settings, which drafters follow too, and what has no such name."""
 
     processors: tuple[Callable[[Tensor, Tensor], Tensor], ...]
     num_rows: int
-    wish: Sampling
+    params: SamplingParams
 
     @staticmethod
     def of(
@@ -144,7 +154,7 @@ class Warped:
         *,
         sampled: bool,
         padded: bool = False,
-        asked: Sampling = PLAIN,
+        asked: SamplingParams = PLAIN,
     ) -> Warped:
         left: list[Any] = list(processors)
         found: dict[str, Any] = {"temperature": 1.0} if sampled else {}
@@ -159,20 +169,26 @@ class Warped:
             left = []
         return Warped(tuple(left), num_rows, replace(asked, **found))
 
-    def sampling(self, room: int) -> Sampling:
+    def sampling(self, room: int) -> SamplingParams:
         """One row's settings, with a seed drawn from torch's generator where it matters."""
-        return replace(self.wish, max_tokens=room, seed=0 if self.wish.greedy else int(torch.randint(2**62, ())))
+        return replace(
+            self.params, max_tokens=room, seed=0 if self.params.greedy else int(torch.randint(2**62, ()))
+        )
 
-    def law(self, scores: Scores, tree: TokenTree, ctx: Context, padding: Sequence[Tensor]) -> TargetLaw:
-        """The target's law after the processors."""
+    def distribution(
+        self, scores: Scores, tree: TokenTree, ctx: Context, padding: Sequence[Tensor]
+    ) -> LazyTargetProbs:
+        """The target's distribution after the processors."""
         if not self.processors:
-            return TargetLaw(scores, tree, ctx)
+            return LazyTargetProbs(scores, tree, ctx)
         # processors know the padding in front of a row, and may know the row: its slot is put before the tokens
         rows = zip(ctx.slots, ctx.tokens, strict=True)
         tokens = tuple(torch.cat([torch.tensor([slot]), padding[slot], row]) for slot, row in rows)
         lengths = zip(ctx.slots, ctx.prompt_lengths, strict=True)
         prompts = tuple(1 + len(padding[slot]) + length for slot, length in lengths)
-        return TargetLaw(scores, tree, replace(ctx, tokens=tokens, prompt_lengths=prompts), self._process)
+        return LazyTargetProbs(
+            scores, tree, replace(ctx, tokens=tokens, prompt_lengths=prompts), self._process
+        )
 
     def _process(self, history: Tensor, logits: Tensor) -> Tensor:  # (1, 1 + T), (1, V) -> (1, V)
         slot, history = int(history[0, 0]), history[:, 1:].to(logits.device).expand(self.num_rows, -1)
@@ -214,7 +230,9 @@ def _ordinary(warper: Any) -> bool:
 class Rows:
     """The rows of the batch: what they began with, and where a criterion ended them."""
 
-    def __init__(self, input_ids: Tensor, counts: Sequence[int], criteria: Sequence[Any], streamer: Any) -> None:
+    def __init__(
+        self, input_ids: Tensor, counts: Sequence[int], criteria: Sequence[Any], streamer: Any
+    ) -> None:
         self.input_ids, self._criteria, self._streamer = input_ids, criteria, streamer
         host, width = input_ids.cpu(), input_ids.shape[1]
         self.prompts = [row[width - count :] for row, count in zip(host, counts, strict=True)]

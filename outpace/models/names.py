@@ -10,16 +10,18 @@ DRAFTS = {"zoo:target": ("zoo:draft", "zoo:draft-2k")}  # with the target's toke
 WEIGHTS = Path(str(files("outpace"))) / "zoo" / "weights"
 
 
-def usual_draft(target: str, *, foreign: bool = False) -> str | None:
+def usual_draft(target: str, *, cross_vocabulary: bool = False) -> str | None:
     """The package's draft for its own target, `foreign` with a vocabulary of its own; None for other targets."""
-    name = DRAFTS[target][foreign] if target in DRAFTS else ""
+    name = DRAFTS[target][cross_vocabulary] if target in DRAFTS else ""
     return name if (WEIGHTS / name.removeprefix(ZOO) / "config.json").is_file() else None
 
 
 def resolve(name: str) -> str:
     """The folder behind `zoo:target`; every other name as it is."""
     if not name.strip():
-        raise ValueError("the model's name is empty: give zoo:target, a folder, or a name on the Hugging Face Hub")
+        raise ValueError(
+            "the model's name is empty: give zoo:target, a folder, or a name on the Hugging Face Hub"
+        )
     if not name.startswith(ZOO):
         return str(Path(name).expanduser()) if name.startswith("~") else name
     folder = WEIGHTS / name.removeprefix(ZOO)

@@ -21,14 +21,19 @@ from outpace.core.contracts import Target
 
 STRAY = re.compile("[\udc80-\udcff]")  # how Python writes, in text, a byte that is no character
 FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
-BEGIN, END = "bos", "eos"  # the roles in which special tokens of two vocabularies correspond under different names
+BEGIN, END = (
+    "bos",
+    "eos",
+)  # the roles in which special tokens of two vocabularies correspond under different names
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
     """The tokens of one model, and how text is cut into them."""
 
-    pieces: tuple[bytes | None, ...]  # (V,) what each token spells; None: a special token, or an unused number
+    pieces: tuple[
+        bytes | None, ...
+    ]  # (V,) what each token spells; None: a special token, or an unused number
     split: Callable[[str], Sequence[int]]  # text, wherever it stands -> tokens, none of them special
     specials: Mapping[str, int] = field(default_factory=dict[str, int])  # role or name -> token
     begin: tuple[int, ...] = ()  # what stands before every text
@@ -66,7 +71,9 @@ class Vocabulary:
         """The vocabulary of a transformers tokenizer; `size` is the model's, which may have numbers to spare."""
         inner = getattr(tokenizer, "backend_tokenizer", None)
         if inner is None:
-            raise ValueError(f"{name} has no fast tokenizer, so what its tokens spell is not known: give another draft")
+            raise ValueError(
+                f"{name} has no fast tokenizer, so what its tokens spell is not known: give another draft"
+            )
         spelt = _speller(json.loads(inner.to_str()).get("decoder"), name)
         added = tokenizer.added_tokens_decoder
         pieces: list[bytes | None] = [None] * size
@@ -91,7 +98,9 @@ class Vocabulary:
         return Vocabulary(tuple(pieces), _splitter(inner, pieces), specials, begin, later)
 
     @staticmethod
-    def longest_match(pieces: Sequence[bytes | None], specials: Mapping[str, int] | None = None) -> Vocabulary:
+    def longest_match(
+        pieces: Sequence[bytes | None], specials: Mapping[str, int] | None = None
+    ) -> Vocabulary:
         """A vocabulary whose text is cut from the left, each time as much as one token can spell."""
         words = {piece: token for token, piece in enumerate(pieces) if piece}
         longest = max(map(len, words))
@@ -109,7 +118,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, eq=False)
-class Foreign:
+class CrossVocabularyDraft:
     """A model whose tokens are not the target's, and both vocabularies."""
 
     model: Target
@@ -117,33 +126,33 @@ class Foreign:
     ours: Vocabulary  # of the target
 
     @cached_property
-    def twins(self) -> dict[int, int]:
+    def matching_tokens(self) -> dict[int, int]:
         """The model's token -> the target's that spells the same or plays the same role; one to one."""
         ours, theirs = self.ours, self.theirs
         found = {token: ours.ids[piece] for piece, token in theirs.ids.items() if piece in ours.ids}
         taken = set(found.values())
         for name, token in theirs.specials.items():
-            twin = ours.specials.get(name)
-            if twin is not None and token not in found and twin not in taken:
-                found[token] = twin
-                taken.add(twin)
+            match = ours.specials.get(name)
+            if match is not None and token not in found and match not in taken:
+                found[token] = match
+                taken.add(match)
         return found
 
     @cached_property
     def shared(self) -> tuple[Tensor, Tensor]:  # (A,), (A,) int64
         """The model's tokens that have a twin, and their twins."""
-        pairs = sorted(self.twins.items())
-        return torch.tensor([own for own, _ in pairs]), torch.tensor([twin for _, twin in pairs])
+        pairs = sorted(self.matching_tokens.items())
+        return torch.tensor([own for own, _ in pairs]), torch.tensor([match for _, match in pairs])
 
     @cached_property
-    def twin_of(self) -> Tensor:  # (K,) int64
+    def match_of(self) -> Tensor:  # (K,) int64
         """The twin of each of the model's tokens; -1: none."""
-        own, twin = self.shared
-        return torch.full((self.model.vocab,), -1, dtype=torch.int64).index_copy_(0, own, twin)
+        own, match = self.shared
+        return torch.full((self.model.vocab,), -1, dtype=torch.int64).index_copy_(0, own, match)
 
     @cached_property
     def _back(self) -> dict[int, int]:
-        return {twin: own for own, twin in self.twins.items()}
+        return {match: own for own, match in self.matching_tokens.items()}
 
     def translated(self, token: int) -> list[int]:
         """One of the target's tokens in the model's: its twin, else what it spells, cut anew."""
@@ -158,7 +167,11 @@ def _speller(decoder: Any, name: str) -> Callable[[str], bytes]:
         codes = _byte_level()
 
         def byte_level(word: str) -> bytes:
-            return bytes(codes[character] for character in word) if all(c in codes for c in word) else word.encode()
+            return (
+                bytes(codes[character] for character in word)
+                if all(c in codes for c in word)
+                else word.encode()
+            )
 
         return byte_level
     if kinds & {"ByteFallback", "Metaspace", "Replace"}:
@@ -184,7 +197,9 @@ def _byte_level() -> dict[str, int]:
     """The characters that byte-level vocabularies write for bytes: printable ones stand for themselves."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + place): byte for place, byte in enumerate(others)
+    }
 
 
 def _splitter(inner: Any, pieces: Sequence[bytes | None]) -> Callable[[str], Sequence[int]]:

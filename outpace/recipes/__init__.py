@@ -15,15 +15,24 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from outpace.recipes._catalogue import Entry, catalogue, source_of
-from outpace.recipes._options import RecipeError, configure, identifier, unknown, wants_foreign
+from outpace.recipes._options import RecipeError, configure, identifier, unknown, wants_cross_vocabulary
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
 
 __all__ = [
-    "Entry", "RecipeError", "configure", "entries", "find", "from_file", "get", "identifier", "meant", "names",
-    "wants_foreign",
-]  # fmt: skip
+    "Entry",
+    "RecipeError",
+    "configure",
+    "entries",
+    "find",
+    "from_file",
+    "get",
+    "identifier",
+    "meant",
+    "names",
+    "wants_cross_vocabulary",
+]
 
 FOLDER = Path(__file__).parent
 GROUP = "outpace.recipes"
@@ -49,7 +58,9 @@ def names() -> list[str]:
 def entries(extra: str | Path | None = None) -> list[Entry]:
     """The catalogue, read from the sources; `extra` is a file of the user's own."""
     found = files() | {name: path for name, point in plugins().items() if (path := source_of(point.module))}
-    return catalogue(dict(sorted(found.items())) | ({identifier(Path(extra).stem): Path(extra)} if extra else {}))
+    return catalogue(
+        dict(sorted(found.items())) | ({identifier(Path(extra).stem): Path(extra)} if extra else {})
+    )
 
 
 def of_family(family: str) -> list[str]:
@@ -76,7 +87,9 @@ def get(name: str) -> Recipe:
     except RecipeError:
         raise
     except Exception as error:
-        raise RecipeError(f"the recipe {wanted} cannot be imported from {module}: {described(error)}") from error
+        raise RecipeError(
+            f"the recipe {wanted} cannot be imported from {module}: {described(error)}"
+        ) from error
 
 
 def from_file(path: str | Path) -> Recipe:
@@ -128,7 +141,9 @@ def recipe_in(module: ModuleType, where: str) -> Recipe:
         if isinstance(value, Recipe) and value.build.__module__ == module.__name__
     ]
     if not own:
-        raise RecipeError(f"{where} holds no recipe: mark the function that returns Parts with @recipe(paper=..., ...)")
+        raise RecipeError(
+            f"{where} holds no recipe: mark the function that returns Parts with @recipe(paper=..., ...)"
+        )
     if len(own) > 1:
         listed = ", ".join(recipe.name for recipe in own)
         raise RecipeError(f"{where} holds {len(own)} recipes ({listed}); a recipe file holds one")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe, Target
-    from outpace.models.vocabulary import Foreign
+    from outpace.models.vocabulary import CrossVocabularyDraft
 
 Opening = Callable[[Any, Any], Any]  # what a user gives for another model, the annotation -> that model
 
@@ -37,7 +37,8 @@ def configure(
     target: Target,
     options: Mapping[str, Any],
     open_model: Callable[[Any], Target],  # what a user gives for another model -> that model
-    open_foreign: Callable[[Any], Foreign] | None = None,  # the same for one with tokens of its own
+    open_cross_vocabulary: Callable[[Any], CrossVocabularyDraft]
+    | None = None,  # the same for one with tokens of its own
     tokenizer: Any = None,  # the target's, where it is known: indexes made for another one are refused
 ) -> dict[str, Any]:
     """The recipe's keyword arguments: the options checked against its signature, other models opened."""
@@ -47,12 +48,12 @@ def configure(
     def opened(value: Any, hint: Any) -> Any:
         if hint is Target:
             return open_model(value)
-        if open_foreign is None:
+        if open_cross_vocabulary is None:
             raise RecipeError(
                 f"{recipe.name} translates between two vocabularies, which takes the tokenizers of both models: "
                 "use it through outpace.generate or the command line"
             )
-        return open_foreign(value)
+        return open_cross_vocabulary(value)
 
     hints, known = hints_of(recipe), recipe.options
     values: dict[str, Any] = {}
@@ -61,10 +62,12 @@ def configure(
         if name not in known:
             raise RecipeError(unknown_option(recipe, name))
         values[name] = convert(value, hints.get(name, Any), f"{recipe.name}: {name}", opened)
-    missing = [name for name, p in known.items() if p.default is inspect.Parameter.empty and name not in values]
+    missing = [
+        name for name, p in known.items() if p.default is inspect.Parameter.empty and name not in values
+    ]
     if missing:
         what = ""
-        if any(foreign_in(hints.get(name)) for name in missing):
+        if any(cross_vocabulary_in(hints.get(name)) for name in missing):
             what = ": a smaller model, whatever its vocabulary"
         elif any(models_in(hints.get(name)) for name in missing):
             what = ": a smaller model with the same vocabulary (or use prompt-lookup, which needs none)"
@@ -72,7 +75,9 @@ def configure(
     for name, value in values.items():
         if models_in(hints.get(name)):
             for other in value if isinstance(value, tuple) else (value,):
-                if not isinstance(other, str | None):  # an option may take a word, or nothing, in place of a model
+                if not isinstance(
+                    other, str | None
+                ):  # an option may take a word, or nothing, in place of a model
                     same_size(target, other, name)
         if tokenizer is not None and value is not None and index_in(hints.get(name)):
             store.speaks(str(value), store.fingerprint(tokenizer.get_vocab()))
@@ -84,7 +89,9 @@ def hints_of(recipe: Recipe) -> dict[str, Any]:
     try:
         return get_type_hints(recipe.build)
     except NameError as error:
-        raise RecipeError(f"the recipe {recipe.name} has an annotation that cannot be read: {error}") from error
+        raise RecipeError(
+            f"the recipe {recipe.name} has an annotation that cannot be read: {error}"
+        ) from error
 
 
 def unknown_option(recipe: Recipe, name: str) -> str:
@@ -101,11 +108,11 @@ def models_in(hint: Any) -> bool:
     return hint is Target or any(models_in(part) for part in get_args(hint))
 
 
-def foreign_in(hint: Any) -> bool:
+def cross_vocabulary_in(hint: Any) -> bool:
     """Whether an option of this annotation is a model that may have a vocabulary of its own."""
-    from outpace.models.vocabulary import Foreign
+    from outpace.models.vocabulary import CrossVocabularyDraft
 
-    return hint is Foreign
+    return hint is CrossVocabularyDraft
 
 
 def index_in(hint: Any) -> bool:
@@ -115,9 +122,9 @@ def index_in(hint: Any) -> bool:
     return hint is IndexFile or any(index_in(part) for part in get_args(hint))
 
 
-def wants_foreign(recipe: Recipe, name: str) -> bool:
+def wants_cross_vocabulary(recipe: Recipe, name: str) -> bool:
     """Whether this option of a recipe is a model that may have a vocabulary of its own."""
-    return foreign_in(hints_of(recipe).get(name))
+    return cross_vocabulary_in(hints_of(recipe).get(name))
 
 
 def same_size(target: Target, other: Target, name: str) -> None:
@@ -136,14 +143,18 @@ def convert(value: Any, hint: Any, name: str, opened: Opening) -> Any:
 
     if get_origin(hint) in (Union, UnionType):
         return _first_that_fits(value, get_args(hint), name, opened)
-    if hint is Target or foreign_in(hint):
+    if hint is Target or cross_vocabulary_in(hint):
         return opened(value, hint)
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise RecipeError(f"{name} is {' or '.join(map(str, get_args(hint)))}, not {value!r}")
         return value
     if get_origin(hint) is tuple:
-        parts = [part for part in value.split(",") if part and value != "none"] if isinstance(value, str) else value
+        parts = (
+            [part for part in value.split(",") if part and value != "none"]
+            if isinstance(value, str)
+            else value
+        )
         each = get_args(hint)[0]
         if not isinstance(parts, list | tuple):
             parts = [parts]

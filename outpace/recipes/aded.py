@@ -18,7 +18,7 @@ milliseconds.
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.trigrams import Trigrams, table
+from outpace.drafters.lookup.trigrams import Trigrams, table
 from outpace.indexes.store import IndexFile
 from outpace.verifiers.match import Match
 
@@ -36,7 +36,12 @@ def aded(
     adapt: float = 0.04,
 ) -> Parts:
     drafter = Trigrams(
-        table(index, target.vocab), iterations=iterations, paths=paths, nodes=nodes, depth=depth, explore=explore,
+        table(index, target.vocab),
+        iterations=iterations,
+        paths=paths,
+        nodes=nodes,
+        depth=depth,
+        explore=explore,
         adapt=adapt,
-    )  # fmt: skip
+    )
     return Parts(target, drafter, Match(), Fixed(depth + 1))

@@ -5,10 +5,10 @@ New here: nothing. Reuses: Nothing, Match, Fixed. Exact by definition.
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.nothing import Nothing
+from outpace.drafters.no_draft import NoDraft
 from outpace.verifiers.match import Match
 
 
 @recipe(paper="the baseline", family="base")
 def autoregressive(target: Target) -> Parts:
-    return Parts(target, Nothing(), Match(), Fixed(0))
+    return Parts(target, NoDraft(), Match(), Fixed(0))

@@ -8,11 +8,11 @@ only a pass over p and q. `confidence` above 0 stops a draft after a token that 
 from outpace.controllers.confidence import Confidence
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.lm import LM
+from outpace.drafters.model.draft_model import DraftModel
 from outpace.verifiers.block import Block
 
 
 @recipe(paper="arXiv:2403.10444", family="exact verification")
 def block_verification(target: Target, *, draft: Target, depth: int = 8, confidence: float = 0.0) -> Parts:
     controller = Confidence(depth, confidence) if confidence else Fixed(depth)
-    return Parts(target, LM(draft), Block(), controller)
+    return Parts(target, DraftModel(draft), Block(), controller)

@@ -14,11 +14,15 @@ of answers, where this index holds all states of its texts.
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.dense import Dense, opened
+from outpace.drafters.lookup.hidden_state_search import HiddenStateSearch, opened
 from outpace.indexes.store import IndexFile
 from outpace.verifiers.match import Match
 
 
 @recipe(paper="arXiv:2502.15572", family="training-free")
-def dresd(target: Target, *, index: IndexFile | None = None, near: int = 50, keep: int = 10, depth: int = 9) -> Parts:
-    return Parts(target, Dense(opened(index, target.vocab), near=near, keep=keep), Match(), Fixed(depth))
+def dresd(
+    target: Target, *, index: IndexFile | None = None, near: int = 50, keep: int = 10, depth: int = 9
+) -> Parts:
+    return Parts(
+        target, HiddenStateSearch(opened(index, target.vocab), near=near, keep=keep), Match(), Fixed(depth)
+    )

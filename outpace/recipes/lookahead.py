@@ -18,11 +18,13 @@ Use it on a GPU with arithmetic to spare, where there is no draft model and the 
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.lookahead import Lookahead
+from outpace.drafters.lookup.lookahead import Lookahead
 from outpace.verifiers.match import Match
 
 
 @recipe(paper="arXiv:2402.02057", family="training-free")
-def lookahead(target: Target, *, window: int = 5, ngram: int = 4, guesses: int = 5, lookup: bool = False) -> Parts:
+def lookahead(
+    target: Target, *, window: int = 5, ngram: int = 4, guesses: int = 5, lookup: bool = False
+) -> Parts:
     drafter = Lookahead(window, ngram, guesses, lookup=lookup)
     return Parts(target, drafter, Match(), Fixed(drafter.depth))

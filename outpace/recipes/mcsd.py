@@ -9,7 +9,7 @@ of `widths`: the parent of each draft node, 0 being the root.
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.core.tree import Shape
-from outpace.drafters.lm import LM
+from outpace.drafters.model.draft_model import DraftModel
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
@@ -25,4 +25,4 @@ def mcsd(
     naive: bool = False,
 ) -> Parts:
     shape = Shape(parents) if parents else Shape.branching(widths)
-    return Parts(target, LM(draft, replace=replace), Match() if naive else Rejection(), Fixed(shape))
+    return Parts(target, DraftModel(draft, replace=replace), Match() if naive else Rejection(), Fixed(shape))

@@ -22,7 +22,7 @@ target's before temperature, matches of all lengths are merged, and prompts them
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.consensus import Consensus
+from outpace.drafters.lookup.consensus import Consensus
 from outpace.verifiers.match import Match
 
 
@@ -31,12 +31,12 @@ def multi_sample(
     target: Target,
     *,
     depth: int = 10,
-    longest: int = 4,
-    shortest: int = 2,
+    max_ngram: int = 4,
+    min_ngram: int = 2,
     threshold: float = 0.3,
     tree: bool = False,
     nodes: int = 16,
     matches: int = 32,
 ) -> Parts:
-    drafter = Consensus(longest, shortest, threshold=threshold, tree=tree, nodes=nodes, matches=matches)
+    drafter = Consensus(max_ngram, min_ngram, threshold=threshold, tree=tree, nodes=nodes, matches=matches)
     return Parts(target, drafter, Match(), Fixed(depth))

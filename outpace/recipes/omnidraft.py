@@ -1,11 +1,11 @@
 """OmniDraft (Ramakrishnan et al. 2025): one draft model for targets of any vocabulary, its tokens merged into theirs.
 
 New here: pairs of the draft's tokens that spell a token of the target which has no twin are merged into it, and the
-law of merged and unmerged tokens. Reuses: Translated, Rejection, Fixed. Exact at any temperature: the law of a token
+distribution of merged and unmerged tokens. Reuses: Translated, Rejection, Fixed. Exact at any temperature: the distribution of a token
 sums over what else the draft could have written, and a token that could have begun a pair but was not merged tells
-that the next one does not complete it, so the next law is without its completions. The pairs are those of the tokens
+that the next one does not complete it, so the next distribution is without its completions. The pairs are those of the tokens
 that the text so far holds, prompt included, or with `online=False` all there are. Only pairs that begin with one of the
-draft's `breadth` likeliest tokens are merged: their laws are read beside the draft, in the same forwards. Longer runs
+draft's `breadth` likeliest tokens are merged: their distributions are read beside the draft, in the same forwards. Longer runs
 are not merged. Left out for now: training the draft on what the target says, and the head that learns when to stop.
 
 Letters: n nodes of the draft model's tree, K tokens of the draft model, V of the target, A shared tokens.
@@ -26,37 +26,41 @@ from outpace.core.contracts import Draft, Parts, Plan, Step, Target, Want, recip
 from outpace.core.grower import DRAFT, Grower
 from outpace.core.noise import Chooser, Key
 from outpace.core.tree import TokenTree
-from outpace.drafters.grow import Read
-from outpace.drafters.reading import Reading
-from outpace.drafters.translate import Tails, Translated
-from outpace.models.vocabulary import Foreign
+from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, Tails
+from outpace.drafters.model.grow import Read
+from outpace.drafters.model.incremental_tree import IncrementalTree
+from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.sampling.warp import warp
 from outpace.verifiers.rejection import Rejection
 
 
 @recipe(paper="arXiv:2507.02659", family="other vocabularies")
-def omnidraft(target: Target, *, draft: Foreign, depth: int = 5, breadth: int = 4, online: bool = True) -> Parts:
-    return Parts(target, Merging(draft, target.vocab, depth, breadth, online=online), Rejection(), Fixed(depth))
+def omnidraft(
+    target: Target, *, draft: CrossVocabularyDraft, depth: int = 5, breadth: int = 4, online: bool = True
+) -> Parts:
+    return Parts(
+        target, Merging(draft, target.vocab, depth, breadth, online=online), Rejection(), Fixed(depth)
+    )
 
 
 class Pairs:
     """The target's tokens that two of the draft's spell."""
 
-    def __init__(self, foreign: Foreign) -> None:
-        self._foreign = foreign
+    def __init__(self, cross_vocabulary: CrossVocabularyDraft) -> None:
+        self._cross_vocabulary = cross_vocabulary
         self._met: set[int] = set()
         self.after: dict[int, dict[int, int]] = {}  # first token -> second token -> the target's
-        self.firsts = torch.zeros(foreign.model.vocab, dtype=torch.bool)  # (K,)
+        self.firsts = torch.zeros(cross_vocabulary.model.vocab, dtype=torch.bool)  # (K,)
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Take note of these of the target's tokens."""
-        ours = self._foreign.ours
+        ours = self._cross_vocabulary.ours
         for token in tokens:
             piece = ours.pieces[token]
             if token in self._met or not piece or ours.ids[piece] != token:
                 continue
             self._met.add(token)
-            spelt = self._foreign.translated(token)
+            spelt = self._cross_vocabulary.translated(token)
             if len(spelt) == 2:
                 self.after.setdefault(spelt[0], {})[spelt[1]] = token
                 self.firsts[spelt[0]] = True
@@ -64,15 +68,17 @@ class Pairs:
 
 @dataclass(slots=True)
 class _Row:
-    """A row being drafted: its last token, and the law it came from if it may yet be merged with the next."""
+    """A row being drafted: its last token, and the distribution it came from if it may yet be merged with the next."""
 
     row: int
     node: int  # its last token, in the draft model's tree
     told: int  # and in the target's
     pairs: Pairs
     token: int = -1
-    law: Tensor | None = None  # (K,) None: the last token is told
-    open: dict[int, int] = field(default_factory=dict[int, int])  # tokens it could have been that begin a pair -> nodes
+    distribution: Tensor | None = None  # (K,) None: the last token is told
+    open: dict[int, int] = field(
+        default_factory=dict[int, int]
+    )  # tokens it could have been that begin a pair -> nodes
 
 
 class Merging:
@@ -81,24 +87,28 @@ class Merging:
     want = Want()
     claims: tuple[type[Claim], ...] = (Drawn,)
 
-    def __init__(self, foreign: Foreign, vocab: int, depth: int, breadth: int, *, online: bool) -> None:
-        self._foreign, self._vocab, self._breadth = foreign, vocab, breadth
-        self._own, self._twin = foreign.shared
-        self._shared = foreign.twin_of >= 0
-        self._inner = Translated(foreign, self.grow, nodes=1 + depth * (1 + breadth), reach=depth + 1)
+    def __init__(
+        self, cross_vocabulary: CrossVocabularyDraft, vocab: int, depth: int, breadth: int, *, online: bool
+    ) -> None:
+        self._cross_vocabulary, self._vocab, self._breadth = cross_vocabulary, vocab, breadth
+        self._own, self._match = cross_vocabulary.shared
+        self._shared = cross_vocabulary.match_of >= 0
+        self._inner = CrossVocabularyDrafter(
+            cross_vocabulary, self.grow, nodes=1 + depth * (1 + breadth), reach=depth + 1
+        )
         self._pairs: dict[int, Pairs] = {}
         self._all: Pairs | None = None
         if not online:
-            self._all = Pairs(foreign)
-            self._all.learn(range(len(foreign.ours.pieces)))
+            self._all = Pairs(cross_vocabulary)
+            self._all.learn(range(len(cross_vocabulary.ours.pieces)))
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         return self._inner.propose(ctx, plan)
 
     def observe(self, step: Step) -> None:
         if self._all is None:
-            for slot, emitted in zip(step.ctx.slots, step.emitted, strict=True):
-                self._pairs_of(slot).learn(emitted)
+            for slot, generated in zip(step.ctx.slots, step.generated, strict=True):
+                self._pairs_of(slot).learn(generated)
 
     def release(self, slots: Sequence[int]) -> None:
         self._inner.release(slots)
@@ -106,48 +116,56 @@ class Merging:
             self._pairs.pop(slot, None)
 
     def _pairs_of(self, slot: int) -> Pairs:
-        return self._all or self._pairs.setdefault(slot, Pairs(self._foreign))
+        return self._all or self._pairs.setdefault(slot, Pairs(self._cross_vocabulary))
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         """A chain in every row, in the target's tokens."""
-        told, abroad = Grower(ctx.roots), Reading(ctx, read)
+        told, abroad = Grower(ctx.roots), IncrementalTree(ctx, read)
         rows = [_Row(row, row, row, self._pairs_of(slot)) for row, slot in enumerate(ctx.slots)]
         for level in range(max(plan.depth)):
             live = [row for row in rows if plan.depth[row.row] > level]
             last = [plan.depth[row.row] == level + 1 for row in live]
-            laws, begins = self._laws(abroad, ctx, live, last)
-            drawn = self._draw(ctx, live, torch.stack([laws[row.node] for row in live]), level)
+            distributions, begins = self._distributions(abroad, ctx, live, last)
+            drawn = self._draw(ctx, live, torch.stack([distributions[row.node] for row in live]), level)
             for row, token, ends in zip(live, drawn, last, strict=True):
-                law = laws[row.node]
-                if row.law is not None:
+                distribution = distributions[row.node]
+                if row.distribution is not None:
                     pairs = row.pairs.after[row.token] if row.token in row.open else {}
-                    self._tell(told, ctx, row, pairs.get(token, self._foreign.twins.get(row.token, -1)), laws)
+                    self._tell(
+                        told,
+                        ctx,
+                        row,
+                        pairs.get(token, self._cross_vocabulary.matching_tokens.get(row.token, -1)),
+                        distributions,
+                    )
                     if token in pairs:
-                        row.node, row.law = abroad.down(row.node, [token]), None
+                        row.node, row.distribution = abroad.down(row.node, [token]), None
                         continue
-                    law = self.unmerged(law, pairs)
+                    distribution = self.unmerged(distribution, pairs)
                 row.open = {first: abroad.down(row.node, [first]) for first in begins[row.node]}
-                row.node, row.token, row.law = abroad.down(row.node, [token]), token, law
+                row.node, row.token, row.distribution = abroad.down(row.node, [token]), token, distribution
                 if ends:
-                    self._tell(told, ctx, row, self._foreign.twins[token], laws)
+                    self._tell(told, ctx, row, self._cross_vocabulary.matching_tokens[token], distributions)
         return told.tree()
 
-    def unmerged(self, law: Tensor, pairs: dict[int, int]) -> Tensor:  # (K,) -> (K,)
-        """The law of a token given that it completes none of these pairs."""
+    def unmerged(self, distribution: Tensor, pairs: dict[int, int]) -> Tensor:  # (K,) -> (K,)
+        """The distribution of a token given that it completes none of these pairs."""
         if not pairs:
-            return law
-        rest = law.clone()
+            return distribution
+        rest = distribution.clone()
         rest[list(pairs)] = 0
         return rest / rest.sum()
 
-    def _laws(
-        self, abroad: Reading, ctx: Context, live: Sequence[_Row], last: Sequence[bool]
+    def _distributions(
+        self, abroad: IncrementalTree, ctx: Context, live: Sequence[_Row], last: Sequence[bool]
     ) -> tuple[dict[int, Tensor], dict[int, list[int]]]:
-        """Per node the law of the next token (K,), and which tokens could begin a pair there: at the last tokens of the
+        """Per node the distribution of the next token (K,), and which tokens could begin a pair there: at the last tokens of the
         rows, and at those that they could have been instead."""
-        asked: dict[int, tuple[_Row, bool, int]] = {}  # node -> its row, whether nothing follows, the token it opens
+        asked: dict[
+            int, tuple[_Row, bool, int]
+        ] = {}  # node -> its row, whether nothing follows, the token it opens
         for row, ends in zip(live, last, strict=True):
-            for first, node in row.open.items() if row.law is not None else ():
+            for first, node in row.open.items() if row.distribution is not None else ():
                 asked[node] = (row, ends, first)
             asked.setdefault(row.node, (row, ends, -1))
         nodes = list(asked)
@@ -168,36 +186,43 @@ class Merging:
                 allowed[place] = False
             if first >= 0:
                 allowed[place, list(row.pairs.after[first])] = True
-        q = warp(logits.masked_fill(~allowed, float("-inf")), [ctx.sampling[row.row] for row, _, _ in asked.values()])
+        q = warp(
+            logits.masked_fill(~allowed, float("-inf")),
+            [ctx.sampling[row.row] for row, _, _ in asked.values()],
+        )
         return dict(zip(nodes, q.unbind(), strict=True)), begins
 
     def _draw(self, ctx: Context, live: Sequence[_Row], q: Tensor, level: int) -> list[int]:
-        """The next token of every row; at temperature 0 the law leaves no choice."""
+        """The next token of every row; at temperature 0 the distribution leaves no choice."""
         levels = [level] * len(live)
         return ctx.noise.choose(q, Key([row.row for row in live], levels, levels, DRAFT)).tolist()
 
-    def _tell(self, told: Grower, ctx: Context, row: _Row, token: int, laws: dict[int, Tensor]) -> None:
+    def _tell(
+        self, told: Grower, ctx: Context, row: _Row, token: int, distributions: dict[int, Tensor]
+    ) -> None:
         """Put the row's last token, or what it was merged into, at the end of its draft."""
         if ctx.sampling[row.row].greedy:
             (row.told,) = told.add_chosen([row.told], torch.tensor([token]))
         else:
-            (row.told,) = told.add_drawn([row.told], self._law(row, laws)[None], 1, Settled(token))
+            (row.told,) = told.add_drawn(
+                [row.told], self._distribution(row, distributions)[None], 1, Settled(token)
+            )
 
-    def _law(self, row: _Row, laws: dict[int, Tensor]) -> Tensor:  # (V,)
+    def _distribution(self, row: _Row, distributions: dict[int, Tensor]) -> Tensor:  # (V,)
         """How likely each of the target's tokens was, merged or not, where the row's last token was drawn."""
-        law = row.law
-        assert law is not None
-        q = law.new_zeros(self._vocab)
-        q[self._twin.to(law.device)] = law[self._own.to(law.device)]
+        distribution = row.distribution
+        assert distribution is not None
+        q = distribution.new_zeros(self._vocab)
+        q[self._match.to(distribution.device)] = distribution[self._own.to(distribution.device)]
         for first, node in row.open.items():
-            pairs, after = row.pairs.after[first], laws[node]
+            pairs, after = row.pairs.after[first], distributions[node]
             seconds = list(pairs)
-            q[list(pairs.values())] = law[first] * after[seconds]
-            twin = self._foreign.twins.get(first)
-            if twin is not None:
+            q[list(pairs.values())] = distribution[first] * after[seconds]
+            match = self._cross_vocabulary.matching_tokens.get(first)
+            if match is not None:
                 rest = after.clone()  # summed anew: 1 less the rest may be nothing, or less, by rounding
                 rest[seconds] = 0
-                q[twin] = law[first] * rest.sum()
+                q[match] = distribution[first] * rest.sum()
         return q
 
 

@@ -12,10 +12,10 @@ Use it where answers copy from their prompts: summaries, questions about a text,
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.ngram import NGram
+from outpace.drafters.lookup.ngram import NGram
 from outpace.verifiers.match import Match
 
 
 @recipe(paper="github.com/apoorvumang/prompt-lookup-decoding", family="training-free")
-def prompt_lookup(target: Target, *, longest: int = 3, depth: int = 10, clip: bool = False) -> Parts:
-    return Parts(target, NGram(longest, clip=clip), Match(), Fixed(depth))
+def prompt_lookup(target: Target, *, max_ngram: int = 3, depth: int = 10, clip: bool = False) -> Parts:
+    return Parts(target, NGram(max_ngram, clip=clip), Match(), Fixed(depth))

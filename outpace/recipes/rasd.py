@@ -1,7 +1,7 @@
 """RASD (Quan et al. 2025): a model's tree and what retrieval finds, pruned by the model, in one tree.
 
 New here: pruned. Reuses: Fused, Sources, LM, SuffixAutomaton, SuffixArray, Rejection, Fixed. Exact at any temperature:
-found tokens carry no claim, and pruning looks at the model's law, never at a token that was drawn.
+found tokens carry no claim, and pruning looks at the model's distribution, never at a token that was drawn.
 
 The model drafts `widths[d]` children at depth d: the likeliest, or with `sampled` drawn without replacement. What
 followed the last tokens earlier in the text, in `index` (a file of `outpace index build`) and in the newest `past`
@@ -20,18 +20,18 @@ from torch import Tensor
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Context, Parts, Plan, Target, recipe
 from outpace.core.tree import Shape, TokenTree
-from outpace.drafters.fusion import Fused, Fusion
-from outpace.drafters.past import Past, corpus
-from outpace.drafters.sources import Sources
+from outpace.drafters.compose.fusion import Fused, Fusion
+from outpace.drafters.lookup.past_requests import PastRequests, corpus
+from outpace.drafters.lookup.sources import TextSources
 from outpace.indexes.store import IndexFile
-from outpace.sampling.largest import top
+from outpace.sampling.topk import top
 from outpace.verifiers.rejection import Rejection
 
 FOUND = 64  # nodes of a branch before it is pruned
 
 
 def pruned(
-    ctx: Context, plan: Plan, tree: TokenTree, logits: Tensor, *, sources: Sources, top_k: int, nodes: int
+    ctx: Context, plan: Plan, tree: TokenTree, logits: Tensor, *, sources: TextSources, top_k: int, nodes: int
 ) -> TokenTree:
     """The model's tree, and of what was found the branches whose first token the model thinks likely."""
     beliefs, ids = top(logits.float().softmax(-1), min(top_k, logits.shape[-1]))
@@ -46,9 +46,11 @@ def pruned(
             kept = [node for node, belief in enumerate(first) if belief > 0]
             place = {node: index for index, node in enumerate(kept)}
             found.hang(
-                0, [tokens[node] for node in kept], [place.get(parents[node], -1) for node in kept],
+                0,
+                [tokens[node] for node in kept],
+                [place.get(parents[node], -1) for node in kept],
                 [first[node] * shares[node] for node in kept],
-            )  # fmt: skip
+            )
         if len(found.tokens) > 1:
             chosen = found.tree(nodes)
             parents = [parent - 1 for parent in chosen.forest.parents[1:]]
@@ -67,15 +69,20 @@ def rasd(
     depth: int = 10,
     top_k: int = 10,
     nodes: int = 24,
-    longest: int = 16,
-    shortest: int = 2,
+    max_ngram: int = 16,
+    min_ngram: int = 2,
     past: int = 1 << 20,
 ) -> Parts:
     if top_k < 1 or nodes < 1:
         raise ValueError(f"top_k is {top_k} and nodes {nodes}; keep at least one")
-    sources = Sources(Past(corpus(index, target.vocab), past), longest=longest, shortest=shortest)
+    sources = TextSources(
+        PastRequests(corpus(index, target.vocab), past), max_ngram=max_ngram, min_ngram=min_ngram
+    )
     shape = Shape.branching(widths)
     fuse = partial(pruned, sources=sources, top_k=top_k, nodes=nodes)
     return Parts(
-        target, Fused(draft, shape, sources, fuse, sampled=sampled), Rejection(), Fixed(max(depth, shape.depth))
+        target,
+        Fused(draft, shape, sources, fuse, sampled=sampled),
+        Rejection(),
+        Fixed(max(depth, shape.depth)),
     )

@@ -21,15 +21,15 @@ from torch import Tensor
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Context, Parts, Plan, Target, recipe
 from outpace.core.tree import Shape, TokenTree
-from outpace.drafters.fusion import Fused, Fusion
-from outpace.drafters.past import Past, corpus
-from outpace.drafters.sources import Sources
+from outpace.drafters.compose.fusion import Fused, Fusion
+from outpace.drafters.lookup.past_requests import PastRequests, corpus
+from outpace.drafters.lookup.sources import TextSources
 from outpace.indexes.store import IndexFile
 from outpace.verifiers.rejection import Rejection
 
 
 def deepened(
-    ctx: Context, plan: Plan, tree: TokenTree, logits: Tensor, *, sources: Sources, chain: int, nodes: int
+    ctx: Context, plan: Plan, tree: TokenTree, logits: Tensor, *, sources: TextSources, chain: int, nodes: int
 ) -> TokenTree:
     """The model's tree with found chains below its likeliest path, cut to the nodes reached most likely."""
     fusion, children = Fusion(tree), tree.forest.children
@@ -37,7 +37,9 @@ def deepened(
     for row, most in enumerate(plan.depth):
         node, path = row, list[int]()
         while True:
-            for tokens, parents, shares, matched in sources.found(ctx, row, min(chain, most - len(path)), nodes, path):
+            for tokens, parents, shares, matched in sources.found(
+                ctx, row, min(chain, most - len(path)), nodes, path
+            ):
                 depth, chances = list[int](), list[float]()
                 for parent, share in zip(parents, shares, strict=True):
                     depth.append(1 if parent < 0 else depth[parent] + 1)
@@ -60,13 +62,15 @@ def reader(
     index: IndexFile | None = None,
     chain: int = 16,
     nodes: int = 60,
-    longest: int = 16,
-    shortest: int = 2,
+    max_ngram: int = 16,
+    min_ngram: int = 2,
     past: int = 1 << 20,
 ) -> Parts:
     if chain < 1 or nodes < 1:
         raise ValueError(f"chain is {chain} and nodes {nodes}; draft at least one token")
-    sources = Sources(Past(corpus(index, target.vocab), past), longest=longest, shortest=shortest)
+    sources = TextSources(
+        PastRequests(corpus(index, target.vocab), past), max_ngram=max_ngram, min_ngram=min_ngram
+    )
     shape = Shape.branching(widths)
     fuse = partial(deepened, sources=sources, chain=chain, nodes=nodes)
     depth = shape.depth + chain

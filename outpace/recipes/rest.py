@@ -14,8 +14,8 @@ of it an even sample is taken instead of the first.
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.past import Past, corpus
-from outpace.drafters.retrieval import Retrieval
+from outpace.drafters.lookup.past_requests import PastRequests, corpus
+from outpace.drafters.lookup.retrieval import Retrieval
 from outpace.indexes.store import IndexFile
 from outpace.verifiers.match import Match
 
@@ -27,9 +27,11 @@ def rest(
     index: IndexFile | None = None,
     nodes: int = 64,
     depth: int = 10,
-    longest: int = 16,
-    shortest: int = 2,
+    max_ngram: int = 16,
+    min_ngram: int = 2,
     past: int = 1 << 20,
 ) -> Parts:
-    found = Past(corpus(index, target.vocab), past)
-    return Parts(target, Retrieval(found, nodes, longest=longest, shortest=shortest), Match(), Fixed(depth))
+    found = PastRequests(corpus(index, target.vocab), past)
+    return Parts(
+        target, Retrieval(found, nodes, max_ngram=max_ngram, min_ngram=min_ngram), Match(), Fixed(depth)
+    )

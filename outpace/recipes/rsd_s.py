@@ -10,11 +10,13 @@ from functools import partial
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.beam import beam
-from outpace.drafters.lm import LM
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.stochastic_beam import beam
 from outpace.verifiers.rejection import Rejection
 
 
 @recipe(paper="arXiv:2402.14160", family="exact verification")
 def rsd_s(target: Target, *, draft: Target, widths: tuple[int, ...] = (6, 6, 6, 6, 6)) -> Parts:
-    return Parts(target, LM(draft, growth=partial(beam, widths=widths)), Rejection(), Fixed(len(widths)))
+    return Parts(
+        target, DraftModel(draft, growth=partial(beam, widths=widths)), Rejection(), Fixed(len(widths))
+    )

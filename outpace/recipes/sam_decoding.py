@@ -26,13 +26,13 @@ from typing import Literal
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.core.tree import Shape
-from outpace.drafters.automata import Automata
-from outpace.drafters.lm import LM
-from outpace.drafters.lookup import LookingUp
-from outpace.drafters.recycling import Recycling
-from outpace.drafters.template import rank_template
+from outpace.drafters.lookup.rank_template import rank_template
+from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
+from outpace.drafters.lookup.text_lookup import LookupDrafter
+from outpace.drafters.lookup.token_recycling import TokenRecycling
+from outpace.drafters.model.draft_model import DraftModel
 from outpace.indexes import store
-from outpace.indexes.static_automaton import StaticAutomaton
+from outpace.indexes.automata.static import StaticAutomaton
 from outpace.indexes.store import IndexFile
 from outpace.verifiers.match import Match
 
@@ -46,17 +46,19 @@ def sam_decoding(
     alone: int = 15,
     least: int = 11,
     auxiliary: Literal["token-recycling"] | Target | None = None,
-    shortest: int = 5,
+    min_ngram: int = 5,
     depth: int = 40,
     widths: tuple[int, ...] = (4, 2, 2),
     nodes: int = 15,
 ) -> Parts:
     index = store.opened(StaticAutomaton, corpus, target.vocab, lambda index: [index.text])
     if auxiliary is None:
-        return Parts(target, LookingUp(Automata(index, bias=bias, least=least)), Match(), Fixed(alone))
-    lookup = Automata(index, shortest=shortest, bias=bias)
+        return Parts(
+            target, LookupDrafter(SuffixAutomatonLookup(index, bias=bias, least=least)), Match(), Fixed(alone)
+        )
+    lookup = SuffixAutomatonLookup(index, min_ngram=min_ngram, bias=bias)
     if auxiliary == "token-recycling":
-        drafter = LookingUp(lookup, Recycling(target.vocab), rank_template(nodes, width=8))
+        drafter = LookupDrafter(lookup, TokenRecycling(target.vocab), rank_template(nodes, width=8))
     else:
-        drafter = LookingUp(lookup, LM(auxiliary, sampled=False), Shape.branching(widths))
+        drafter = LookupDrafter(lookup, DraftModel(auxiliary, sampled=False), Shape.branching(widths))
     return Parts(target, drafter, Match(), Fixed(depth))

@@ -1,7 +1,7 @@
 """String-level exact match (Timor et al. 2025): a draft of any vocabulary, rewritten as text in the target's tokens.
 
 New here: what the draft model wrote is spelt out and cut into the target's tokens. Reuses: Translated, Match, Fixed.
-Exact at any temperature, whatever the tokenizers do: the tokens carry no claim, and each one emitted is the target's
+Exact at any temperature, whatever the tokenizers do: the tokens carry no claim, and each one generated is the target's
 own choice. The draft model reads the text cut anew, as it met text in training. A draft that ends within a character
 loses that part of it; one that ends within a word keeps it, since a wrong last token costs nothing. `heuristic` drafts
 two tokens more after a draft that was kept whole and one less after any other, as transformers does.
@@ -18,20 +18,33 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.context import Context
 from outpace.core.contracts import Parts, Plan, Step, Target, Want, recipe
 from outpace.core.tree import Forest, TokenTree
-from outpace.drafters.grow import Read, grow
-from outpace.drafters.translate import WINDOW, Tails, Translated
-from outpace.models.vocabulary import STRAY, Foreign
+from outpace.drafters.model.cross_vocabulary import WINDOW, CrossVocabularyDrafter, Tails
+from outpace.drafters.model.grow import Read, grow
+from outpace.models.vocabulary import STRAY, CrossVocabularyDraft
 from outpace.verifiers.match import Match
 
 MOST = 32  # tokens of the longest draft that successes lead to
 
 
 @recipe(paper="arXiv:2502.05202", family="other vocabularies")
-def slem(target: Target, *, draft: Foreign, depth: int = 5, sampled: bool = True, heuristic: bool = True) -> Parts:
+def slem(
+    target: Target,
+    *,
+    draft: CrossVocabularyDraft,
+    depth: int = 5,
+    sampled: bool = True,
+    heuristic: bool = True,
+) -> Parts:
     spoken = Spoken(draft, sampled=sampled)
     longest = MOST if heuristic else depth
-    drafter = Translated(
-        draft, spoken.grow, spoken.retold, nodes=longest + WINDOW + 1, reach=longest + WINDOW + 1, recut=True, claims=()
+    drafter = CrossVocabularyDrafter(
+        draft,
+        spoken.grow,
+        spoken.retold,
+        nodes=longest + WINDOW + 1,
+        reach=longest + WINDOW + 1,
+        recut=True,
+        claims=(),
     )
     return Parts(target, drafter, Match(), Heuristic(depth) if heuristic else Fixed(depth))
 
@@ -39,8 +52,8 @@ def slem(target: Target, *, draft: Foreign, depth: int = 5, sampled: bool = True
 class Spoken:
     """Drafting text, and cutting it into the target's tokens."""
 
-    def __init__(self, foreign: Foreign, *, sampled: bool) -> None:
-        self._foreign, self._sampled = foreign, sampled
+    def __init__(self, cross_vocabulary: CrossVocabularyDraft, *, sampled: bool) -> None:
+        self._cross_vocabulary, self._sampled = cross_vocabulary, sampled
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         """A chain in every row, in the draft's tokens, below those that may yet change."""
@@ -57,17 +70,21 @@ class Spoken:
 
     def rewritten(self, before: Tensor, drafted: Sequence[int]) -> list[int]:  # (T,) of the target's tokens
         """These tokens of the draft's, spelt with the target's; up to the first that spells nothing."""
-        ours, theirs = self._foreign.ours, self._foreign.theirs
-        special = next((place for place, token in enumerate(drafted) if not theirs.pieces[token]), len(drafted))
+        ours, theirs = self._cross_vocabulary.ours, self._cross_vocabulary.theirs
+        special = next(
+            (place for place, token in enumerate(drafted) if not theirs.pieces[token]), len(drafted)
+        )
         added = theirs.spell(drafted[:special])
-        end = self._foreign.twins.get(drafted[special]) if special < len(drafted) else None
+        end = self._cross_vocabulary.matching_tokens.get(drafted[special]) if special < len(drafted) else None
         window: list[int] = []
         for token in reversed(before[-WINDOW:].tolist()):
             if ours.pieces[token] is None:
                 break
             window.append(token)
         known = ours.spell(window[::-1])
-        tokens = _after(known, known + added if end is not None else _whole(known, added), self._foreign)
+        tokens = _after(
+            known, known + added if end is not None else _whole(known, added), self._cross_vocabulary
+        )
         return tokens if end is None else [*tokens, end]
 
 
@@ -80,9 +97,9 @@ def _whole(known: bytes, added: bytes) -> bytes:
     return text
 
 
-def _after(known: bytes, text: bytes, foreign: Foreign) -> list[int]:
+def _after(known: bytes, text: bytes, cross_vocabulary: CrossVocabularyDraft) -> list[int]:
     """The tokens of a text that come after what is known of it, where the target has set an end of a token already."""
-    ours = foreign.ours
+    ours = cross_vocabulary.ours
     cut = ours.cut(text)
     if ours.spell(cut) != text:  # it writes this text otherwise, so places in it mean nothing
         return ours.cut(text[len(known) :])

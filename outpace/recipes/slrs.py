@@ -1,8 +1,8 @@
-"""String-level rejection sampling (Timor et al. 2025): what a draft writes, as a law over the target's next token.
+"""String-level rejection sampling (Timor et al. 2025): what a draft writes, as a distribution over the target's next token.
 
-New here: the law of the first target token in what the draft model goes on to write, summed over all ways in which it
-may write it, and draws from that law. Reuses: Translated, Rejection, Fixed. Exact at any temperature: the tokens are
-drawn from the very law that is claimed. Of the methods for drafts with other tokens it accepts most and costs most: all
+New here: the distribution of the first target token in what the draft model goes on to write, summed over all ways in which it
+may write it, and draws from that distribution. Reuses: Translated, Rejection, Fixed. Exact at any temperature: the tokens are
+drawn from the very distribution that is claimed. Of the methods for drafts with other tokens it accepts most and costs most: all
 strings that are at least `least` likely are followed until no longer token of the target can begin with them, so the
 draft should have short tokens, bytes at best. Less likely strings count as the longest token that they have spelt by
 then. A string is taken to begin with the longest token that it spells; where a tokenizer would begin otherwise, the
@@ -26,11 +26,11 @@ from outpace.core.context import Context
 from outpace.core.contracts import Parts, Plan, Target, recipe
 from outpace.core.grower import Grower
 from outpace.core.tree import TokenTree
-from outpace.drafters.grow import Read
-from outpace.drafters.reading import Reading
-from outpace.drafters.translate import Tails, Translated
-from outpace.models.vocabulary import Foreign
-from outpace.sampling.largest import likeliest
+from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, Tails
+from outpace.drafters.model.grow import Read
+from outpace.drafters.model.incremental_tree import IncrementalTree
+from outpace.models.vocabulary import CrossVocabularyDraft
+from outpace.sampling.topk import likeliest
 from outpace.sampling.warp import warp
 from outpace.verifiers.rejection import Rejection
 
@@ -40,27 +40,27 @@ KNOWN = 1 << 22  # tokens of the draft's, over all places of which it is kept wh
 
 
 @recipe(paper="arXiv:2502.05202", family="other vocabularies")
-def slrs(target: Target, *, draft: Foreign, depth: int = 1, least: float = 0.02) -> Parts:
+def slrs(target: Target, *, draft: CrossVocabularyDraft, depth: int = 1, least: float = 0.02) -> Parts:
     strings = Strings(draft, target.vocab, least)
     reach = depth * (strings.longest + 1)
-    drafter = Translated(draft, strings.grow, nodes=1 + reach * strings.most, reach=reach + 1)
+    drafter = CrossVocabularyDrafter(draft, strings.grow, nodes=1 + reach * strings.most, reach=reach + 1)
     return Parts(target, drafter, Rejection(), Fixed(depth))
 
 
 class Strings:
-    """Drafting from the law of the next target token."""
+    """Drafting from the distribution of the next target token."""
 
-    def __init__(self, foreign: Foreign, vocab: int, least: float) -> None:
+    def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, least: float) -> None:
         if not 0 < least <= 1:
             raise ValueError(f"least is {least}; give a probability above 0 and at most 1")
-        self.foreign, self._vocab, self._least = foreign, vocab, least
-        self._spelling = Spelling(foreign)
-        self.longest = max(len(piece) for piece in foreign.ours.pieces if piece)
+        self.cross_vocabulary, self._vocab, self._least = cross_vocabulary, vocab, least
+        self._spelling = Spelling(cross_vocabulary)
+        self.longest = max(len(piece) for piece in cross_vocabulary.ours.pieces if piece)
         self.most = int(1 / least) + 1  # strings followed at once
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         """A chain in every row, in the target's tokens."""
-        told, strings = Grower(ctx.roots), Reading(ctx, read)
+        told, strings = Grower(ctx.roots), IncrementalTree(ctx, read)
         ends = {row: row for row, depth in enumerate(plan.depth) if depth > 0}  # row -> the last node told
         starts = dict(ends)  # row -> the node below which its strings begin
         for level in range(max(plan.depth)):
@@ -68,32 +68,41 @@ class Strings:
             if not ends:
                 break
             rows = list(ends)
-            law = self.law(strings, [starts[row] for row in rows], ctx)
-            mass = law.sum(-1)
-            drawn = self._draw(told, ctx, [(row, ends[row]) for row in rows], law / mass[:, None], mass.tolist())
+            distribution = self.distribution(strings, [starts[row] for row in rows], ctx)
+            mass = distribution.sum(-1)
+            drawn = self._draw(
+                told, ctx, [(row, ends[row]) for row in rows], distribution / mass[:, None], mass.tolist()
+            )
             ends = {row: node for row, node, _ in drawn}
             for row, _, token in drawn:
-                starts[row] = strings.down(starts[row], self.foreign.translated(token))
+                starts[row] = strings.down(starts[row], self.cross_vocabulary.translated(token))
         return told.tree()
 
     def _draw(
-        self, told: Grower, ctx: Context, at: Sequence[tuple[int, int]], law: Tensor, mass: Sequence[float]
+        self,
+        told: Grower,
+        ctx: Context,
+        at: Sequence[tuple[int, int]],
+        distribution: Tensor,
+        mass: Sequence[float],
     ) -> list[tuple[int, int, int]]:
         """One token below each of these nodes, where there is any: its row, its node and itself."""
         found: list[tuple[int, int, int]] = []
         for greedy in (False, True):
-            picked = [m for m, (row, _) in enumerate(at) if ctx.sampling[row].greedy is greedy and mass[m] > 0]
+            picked = [
+                m for m, (row, _) in enumerate(at) if ctx.sampling[row].greedy is greedy and mass[m] > 0
+            ]
             nodes = [at[m][1] for m in picked]
             if nodes and greedy:
-                new = told.add_chosen(nodes, likeliest(law[picked]))
+                new = told.add_chosen(nodes, likeliest(distribution[picked]))
             elif nodes:
-                new = told.add_drawn(nodes, law[picked], 1, ctx.noise)
+                new = told.add_drawn(nodes, distribution[picked], 1, ctx.noise)
             else:
                 continue
             found += zip([at[m][0] for m in picked], new, told.newest.tolist(), strict=True)
         return found
 
-    def law(self, strings: Reading, starts: Sequence[int], ctx: Context) -> Tensor:  # (B, V)
+    def distribution(self, strings: IncrementalTree, starts: Sequence[int], ctx: Context) -> Tensor:  # (B, V)
         """How likely each of the target's tokens is to begin what the draft model writes below these nodes."""
         found: Tensor | None = None
         followed = [String(m, node, START, 1.0) for m, node in enumerate(starts)]
@@ -102,13 +111,17 @@ class Strings:
             if found is None:
                 found = torch.zeros(len(starts) * self._vocab, dtype=q.dtype, device=q.device)
             q = q * q.new_tensor([[each.mass] for each in followed])
-            then, now = (torch.stack(each).to(q.device) for each in self._spelling.after([s.place for s in followed]))
+            then, now = (
+                torch.stack(each).to(q.device) for each in self._spelling.after([s.place for s in followed])
+            )
             on = (then <= ON) & (q >= self._least) & (q > 0)
             ended = (~on & (now != NONE)).to(q.dtype) * q
             shift = torch.tensor([[each.start * self._vocab] for each in followed], device=q.device)
             found.index_add_(0, (now.clamp(min=0) + shift).flatten(), ended.flatten())
             s, token = on.nonzero().unbind(1)
-            onward = zip(s.tolist(), token.tolist(), then[s, token].tolist(), q[s, token].tolist(), strict=True)
+            onward = zip(
+                s.tolist(), token.tolist(), then[s, token].tolist(), q[s, token].tolist(), strict=True
+            )
             followed = [
                 String(followed[s].start, strings.down(followed[s].node, [token]), ON - place, mass)
                 for s, token, place, mass in onward
@@ -116,8 +129,8 @@ class Strings:
         assert found is not None
         return found.view(len(starts), self._vocab)
 
-    def after(self, strings: Reading, followed: Sequence[String], ctx: Context) -> Tensor:  # (S, K)
-        """The draft model's law after each string, without tokens that mean nothing to the target where one begins."""
+    def after(self, strings: IncrementalTree, followed: Sequence[String], ctx: Context) -> Tensor:  # (S, K)
+        """The draft model's distribution after each string, without tokens that mean nothing to the target where one begins."""
         nodes = [each.node for each in followed]
         logits = strings.logits(nodes)
         begins = torch.tensor([[each.place == START] for each in followed])
@@ -139,11 +152,11 @@ class String:
 class Spelling:
     """The target's tokens as a tree of bytes, and where each of the draft model's leads in it."""
 
-    def __init__(self, foreign: Foreign) -> None:
-        self._pieces, self._twins = foreign.theirs.pieces, foreign.twins
+    def __init__(self, cross_vocabulary: CrossVocabularyDraft) -> None:
+        self._pieces, self._matches = cross_vocabulary.theirs.pieces, cross_vocabulary.matching_tokens
         self._below: list[dict[int, int]] = [{}]  # per place the places after it, by byte
         self._token: list[int] = [NONE]  # per place the longest token that it has spelt
-        for piece, token in sorted(foreign.ours.ids.items()):  # shorter tokens come first
+        for piece, token in sorted(cross_vocabulary.ours.ids.items()):  # shorter tokens come first
             place = START
             for byte in piece:
                 if byte not in self._below[place]:
@@ -157,7 +170,10 @@ class Spelling:
             if piece:
                 self._by_byte.setdefault(piece[0], []).append(token)
         self.strange = torch.tensor(
-            [not piece and token not in foreign.twins for token, piece in enumerate(self._pieces)]
+            [
+                not piece and token not in cross_vocabulary.matching_tokens
+                for token, piece in enumerate(self._pieces)
+            ]
         )
         # two numbers a token of the draft's for every place: of all places together they would take gigabytes
         self._known = lru_cache(max(16, KNOWN // len(self._pieces)))(self._after)
@@ -173,9 +189,9 @@ class Spelling:
         then = torch.full((len(self._pieces),), self._token[place], dtype=torch.int64)
         now = then.clone()
         if place == START:
-            for token, twin in self._twins.items():
+            for token, match in self._matches.items():
                 if not self._pieces[token]:
-                    then[token] = now[token] = twin
+                    then[token] = now[token] = match
         for byte in self._below[place]:
             for token in self._by_byte.get(byte, ()):
                 end, fallen = self._walk(place, self._pieces[token] or b"")

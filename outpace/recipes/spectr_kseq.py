@@ -10,7 +10,7 @@ start with the likeliest tokens and carry no claim.
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.core.tree import Shape
-from outpace.drafters.lm import LM
+from outpace.drafters.model.draft_model import DraftModel
 from outpace.verifiers.kseq import KSequential
 
 
@@ -18,4 +18,6 @@ from outpace.verifiers.kseq import KSequential
 def spectr_kseq(
     target: Target, *, draft: Target, widths: tuple[int, ...] = (8, 1, 1, 1, 1, 1, 1, 1), slack: float = 1e-4
 ) -> Parts:
-    return Parts(target, LM(draft, replace=True), KSequential(slack=slack), Fixed(Shape.branching(widths)))
+    return Parts(
+        target, DraftModel(draft, replace=True), KSequential(slack=slack), Fixed(Shape.branching(widths))
+    )

@@ -26,9 +26,9 @@ nothing follows yet, counts as one more place in both trees.
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.lm import LM
-from outpace.drafters.lookup import LookingUp
-from outpace.drafters.suffix import Suffix
+from outpace.drafters.lookup.suffix_trees import SuffixTreeLookup
+from outpace.drafters.lookup.text_lookup import LookupDrafter
+from outpace.drafters.model.draft_model import DraftModel
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
@@ -48,7 +48,7 @@ def suffix_decoding(
     fallback_depth: int = 5,
     score: float = 2.0,
 ) -> Parts:
-    lookup = Suffix(
+    lookup = SuffixTreeLookup(
         max_tree_depth,
         factor=factor,
         offset=offset,
@@ -58,5 +58,7 @@ def suffix_decoding(
         most_tokens=most_tokens,
     )
     if fallback is None:
-        return Parts(target, LookingUp(lookup), Match(), Fixed(depth))
-    return Parts(target, LookingUp(lookup, LM(fallback), fallback_depth), Rejection(), Fixed(depth))
+        return Parts(target, LookupDrafter(lookup), Match(), Fixed(depth))
+    return Parts(
+        target, LookupDrafter(lookup, DraftModel(fallback), fallback_depth), Rejection(), Fixed(depth)
+    )

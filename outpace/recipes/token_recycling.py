@@ -17,8 +17,8 @@ step and needs no repetition.
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.core.tree import Shape
-from outpace.drafters.recycling import Recycling
-from outpace.drafters.template import rank_template
+from outpace.drafters.lookup.rank_template import rank_template
+from outpace.drafters.lookup.token_recycling import TokenRecycling
 from outpace.verifiers.match import Match
 
 
@@ -33,4 +33,4 @@ def token_recycling(
     prompt: bool = False,
 ) -> Parts:
     shape = rank_template(nodes, levels, width=width) if parents is None else Shape(parents)
-    return Parts(target, Recycling(target.vocab, width, prompt=prompt), Match(), Fixed(shape))
+    return Parts(target, TokenRecycling(target.vocab, width, prompt=prompt), Match(), Fixed(shape))

@@ -10,7 +10,7 @@ children are the likeliest tokens, carry no claim, and nothing is gained over ot
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.core.tree import Shape
-from outpace.drafters.lm import LM
+from outpace.drafters.model.draft_model import DraftModel
 from outpace.verifiers.traversal import Traversal
 
 
@@ -24,4 +24,4 @@ def traversal(
     replace: bool = False,
 ) -> Parts:
     shape = Shape(parents) if parents else Shape.branching(widths)
-    return Parts(target, LM(draft, replace=replace), Traversal(), Fixed(shape))
+    return Parts(target, DraftModel(draft, replace=replace), Traversal(), Fixed(shape))

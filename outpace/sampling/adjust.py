@@ -15,7 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.grower import Grower
 
 NEVER = float("-inf")
@@ -28,7 +28,9 @@ class Adjuster:
         self._ctx = ctx
         self._counts: dict[int, Tensor] = {}
 
-    def __call__(self, logits: Tensor, rows: Sequence[int], paths: Sequence[Sequence[int]]) -> Tensor:  # (M, V)
+    def __call__(
+        self, logits: Tensor, rows: Sequence[int], paths: Sequence[Sequence[int]]
+    ) -> Tensor:  # (M, V)
         """The logits after these paths, changed as their rows ask; the given ones stay as they are."""
         sampling = self._ctx.sampling
         nodes: dict[int, list[int]] = {}
@@ -49,26 +51,29 @@ class Adjuster:
 
     def _row(self, logits: Tensor, row: int, paths: Sequence[Sequence[int]]) -> None:
         """Change the logits of some of one row's nodes in place."""
-        ctx, wish, device = self._ctx, self._ctx.sampling[row], logits.device
+        ctx, params, device = self._ctx, self._ctx.sampling[row], logits.device
         tokens = ctx.tokens[row]
-        if wish.logit_bias:
-            ids, values = zip(*wish.logit_bias, strict=True)
+        if params.logit_bias:
+            ids, values = zip(*params.logit_bias, strict=True)
             logits[:, list(ids)] += torch.tensor(values, dtype=logits.dtype, device=device)
-        at = [node for node, path in enumerate(paths) for _ in path], [token for path in paths for token in path]
-        if wish.repetition_penalty != 1:
-            _repetition(logits, tokens.to(device), at, wish.repetition_penalty)
-        if wish.presence_penalty or wish.frequency_penalty:
+        at = (
+            [node for node, path in enumerate(paths) for _ in path],
+            [token for path in paths for token in path],
+        )
+        if params.repetition_penalty != 1:
+            _repetition(logits, tokens.to(device), at, params.repetition_penalty)
+        if params.presence_penalty or params.frequency_penalty:
             counts = self._count(row, logits)
             again = [path.count(token) for path in paths for token in path]
-            _count_penalties(logits, self._new(row).to(device), counts, at, again, wish)
-        if wish.bad_words:
-            _forbid_words(logits, tokens, paths, wish)
-        if wish.grammar is not None:
-            logits.masked_fill_(~wish.grammar.allowed(self._new(row), paths).to(device), NEVER)
-        if wish.min_tokens and wish.stop:
+            _count_penalties(logits, self._new(row).to(device), counts, at, again, params)
+        if params.bad_words:
+            _forbid_words(logits, tokens, paths, params)
+        if params.grammar is not None:
+            logits.masked_fill_(~params.grammar.allowed(self._new(row), paths).to(device), NEVER)
+        if params.min_tokens and params.stop:
             new = len(self._new(row))
-            if early := [node for node, path in enumerate(paths) if new + len(path) < wish.min_tokens]:
-                _go_on(logits, early, wish)
+            if early := [node for node, path in enumerate(paths) if new + len(path) < params.min_tokens]:
+                _go_on(logits, early, params)
 
     def _new(self, row: int) -> Tensor:  # (G,)
         return self._ctx.tokens[row][self._ctx.prompt_lengths[row] :]
@@ -83,14 +88,14 @@ class Adjuster:
 
 def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> Tensor:  # (M, V)
     """The drafter's logits after these nodes, changed as the target's will be, so that it drafts what can be kept."""
-    if not any(wish.adjusts for wish in ctx.sampling):
+    if not any(params.adjusts for params in ctx.sampling):
         return logits
     tree = grower.structure()
     tokens, forest = tree.tokens.tolist(), tree.forest
     wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     paths = [[tokens[node] for node in forest.path(leaf)[1:]] for leaf in at]
     adjusted = Adjuster(ctx)(wide, [forest.rows[node] for node in at], paths)
-    # nothing may be left behind a path that the target refuses: any law will do there, as long as it is one
+    # nothing may be left behind a path that the target refuses: any distribution will do there, as long as it is one
     return torch.where(adjusted.amax(-1, keepdim=True) == NEVER, wide, adjusted)
 
 
@@ -104,7 +109,9 @@ def _repetition(logits: Tensor, tokens: Tensor, at: Places, penalty: float) -> N
         return torch.where(values < 0, values * penalty, values / penalty)
 
     before, along = penalised(logits[:, tokens]), penalised(logits[at])
-    logits.scatter_(1, tokens.expand(len(logits), -1), before)  # a token met twice is written the same value twice
+    logits.scatter_(
+        1, tokens.expand(len(logits), -1), before
+    )  # a token met twice is written the same value twice
     logits[at] = along
 
 
@@ -114,10 +121,10 @@ def _count_penalties(
     counts: Tensor,  # (V,)
     at: Places,
     again: Sequence[int],  # (P,) how often the token stands on its path
-    wish: Sampling,
+    params: SamplingParams,
 ) -> None:
     """Take frequency times count, and presence once, from the tokens of the new text and of the path."""
-    frequency, presence = wish.frequency_penalty, wish.presence_penalty
+    frequency, presence = params.frequency_penalty, params.presence_penalty
     before = logits[:, new] - frequency * counts[new] - presence
     times = counts[at[1]] + torch.tensor(again, dtype=logits.dtype, device=logits.device)
     along = logits[at] - frequency * times - presence
@@ -125,9 +132,11 @@ def _count_penalties(
     logits[at] = along
 
 
-def _forbid_words(logits: Tensor, tokens: Tensor, paths: Sequence[Sequence[int]], wish: Sampling) -> None:
+def _forbid_words(
+    logits: Tensor, tokens: Tensor, paths: Sequence[Sequence[int]], params: SamplingParams
+) -> None:
     """Rule out the last token of every word whose other tokens have just been written."""
-    alone, longer = _words(wish.bad_words, wish.stop)
+    alone, longer = _words(params.bad_words, params.stop)
     if alone:
         logits[:, list(alone)] = NEVER
     if not longer:
@@ -144,11 +153,11 @@ def _forbid_words(logits: Tensor, tokens: Tensor, paths: Sequence[Sequence[int]]
     logits[nodes, ends] = NEVER
 
 
-def _go_on(logits: Tensor, early: Sequence[int], wish: Sampling) -> None:
+def _go_on(logits: Tensor, early: Sequence[int], params: SamplingParams) -> None:
     """Rule out the end of the text; where a grammar asks for it, and for nothing else, the text is complete."""
     kept = logits[early]
-    kept[:, list(wish.stop)] = NEVER
-    if wish.grammar is not None:
+    kept[:, list(params.stop)] = NEVER
+    if params.grammar is not None:
         kept = torch.where(kept.amax(-1, keepdim=True) == NEVER, logits[early], kept)
     logits[early] = kept
 

@@ -40,7 +40,9 @@ class Follower:
         wanted = list(wanted)
         shared = len(read)
         if wanted[:shared] != read:
-            differing = (at for at, (one, other) in enumerate(zip(read, wanted, strict=False)) if one != other)
+            differing = (
+                at for at, (one, other) in enumerate(zip(read, wanted, strict=False)) if one != other
+            )
             shared = next(differing, min(len(read), len(wanted)))
             self._matcher.rollback(len(read) - shared)
             del read[shared:]
@@ -65,7 +67,9 @@ def follower(
     if tokenizer is None:
         raise ValueError("a grammar needs a tokenizer: pass tokenizer=...")
     if not stop:
-        raise ValueError("a grammar needs a token that ends the text: leave out ignore_eos, or choose a model with one")
+        raise ValueError(
+            "a grammar needs a token that ends the text: leave out ignore_eos, or choose a model with one"
+        )
     xgrammar, compiler = _compiler(tokenizer, vocab, stop)
     try:
         if grammar is not None:

@@ -1,7 +1,7 @@
-"""Temperature and truncation: from logits to a law.
+"""Temperature and truncation: from logits to a distribution.
 
 Order and definition are those of transformers' processors: temperature, then top-k, then the smallest head of the
-sorted law whose mass reaches top-p, then tokens of at least `min_p` times the largest probability, then the tokens of
+sorted distribution whose mass reaches top-p, then tokens of at least `min_p` times the largest probability, then the tokens of
 most typical information whose mass reaches `typical_p`.
 
 Letters: M rows, V vocabulary.
@@ -14,14 +14,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outpace.core.context import Sampling
-from outpace.sampling.largest import comparable, likeliest
+from outpace.core.context import SamplingParams
+from outpace.sampling.topk import comparable, likeliest
 
 HEAD = 1024  # top-p looks at this many tokens before it sorts a whole vocabulary
 
 
-def warp(logits: Tensor, sampling: Sequence[Sampling]) -> Tensor:  # (M, V), M of them -> (M, V)
-    """The laws that these requests sample from, at least float32; temperature 0 gives one-hot rows."""
+def warp(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:  # (M, V), M of them -> (M, V)
+    """The distributions that these requests sample from, at least float32; temperature 0 gives one-hot rows."""
     # float32: probabilities in half precision cannot tell apart what verification compares; float64 stays
     logits = comparable(logits)
     first = sampling[0]
@@ -30,12 +30,12 @@ def warp(logits: Tensor, sampling: Sequence[Sampling]) -> Tensor:  # (M, V), M o
     return torch.cat([_warp(logits[row : row + 1], each) for row, each in enumerate(sampling)])
 
 
-def _same(one: Sampling, other: Sampling) -> bool:
+def _same(one: SamplingParams, other: SamplingParams) -> bool:
     asked = (one.temperature, one.top_k, one.top_p, one.min_p, one.typical_p)
     return asked == (other.temperature, other.top_k, other.top_p, other.min_p, other.typical_p)
 
 
-def _warp(logits: Tensor, sampling: Sampling) -> Tensor:
+def _warp(logits: Tensor, sampling: SamplingParams) -> Tensor:
     if sampling.greedy:
         return torch.zeros_like(logits).scatter_(1, likeliest(logits)[:, None], 1)
     if sampling.temperature != 1:
@@ -71,7 +71,9 @@ def _typical(probs: Tensor, mass: float) -> Tensor:
     mean = torch.where(probs > 0, probs * information, 0).sum(-1, keepdim=True)
     far, ids = (information - mean).abs().sort(-1)
     last = (probs.gather(1, ids).cumsum(-1) < mass).sum(-1, keepdim=True).clamp_(max=probs.shape[-1] - 1)
-    far = far.masked_fill(far > far.gather(1, last), float("inf"))  # those as far as the last one stay with it
+    far = far.masked_fill(
+        far > far.gather(1, last), float("inf")
+    )  # those as far as the last one stay with it
     return _kept(probs, torch.zeros_like(probs).scatter_(1, ids, (far < float("inf")).to(probs.dtype)) > 0)
 
 

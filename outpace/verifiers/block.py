@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
+from outpace.core.contracts import Guarantee, Scores, TargetProbs, Verdict, Want
 from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
 from outpace.verifiers.rejection import ACCEPT, RESIDUAL
@@ -33,26 +33,30 @@ class Block:
     accepts: tuple[type[Claim], ...] = (Drawn,)
     guarantee = Guarantee.EXACT
 
-    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         if not tree.forest.is_chain:
-            raise ValueError("Block verifies chains and was given a tree: draft a chain, or use verifier=Traversal()")
+            raise ValueError(
+                "Block verifies chains and was given a tree: draft a chain, or use verifier=Traversal()"
+            )
         rows = drawn_rows(tree, tree.claim)
-        return with_matched(self._ends(rows, tree, law, noise) if rows else {}, tree, law, noise)
+        return with_matched(
+            self._ends(rows, tree, target_probs, noise) if rows else {}, tree, target_probs, noise
+        )
 
-    def _ends(self, rows: Sequence[int], tree: TokenTree, law: Law, noise: Noise) -> Ends:
+    def _ends(self, rows: Sequence[int], tree: TokenTree, target_probs: TargetProbs, noise: Noise) -> Ends:
         forest, claim = tree.forest, tree.claim
         assert isinstance(claim, Drawn)
         drafted = [node for node in range(forest.num_rows, len(tree)) if forest.rows[node] in rows]
         above = [forest.parents[node] for node in drafted]
-        p = law.probs(above)
-        q = drafting_laws(drafted, tree, claim, p)
+        p = target_probs.probs(above)
+        q = draft_distributions(drafted, tree, claim, p)
         weights = node_weights(drafted, above, tree, p, q)
         ends: Ends = {}
         last = [forest.nodes[row][-1] for row in rows]
         kept = noise.flip([weights[node] for node in last], keys(last, forest, ACCEPT))
         whole = [node for node, keep in zip(last, kept, strict=True) if keep]
         if whole:
-            pairs = zip(whole, law.choose(whole, noise), strict=True)
+            pairs = zip(whole, target_probs.choose(whole, noise), strict=True)
             ends.update((forest.rows[node], (node, token)) for node, token in pairs)
         if len(whole) < len(rows):
             rest = [node for node, keep in zip(last, kept, strict=True) if not keep]
@@ -82,10 +86,10 @@ class Block:
         places = {node: index for index, node in enumerate(above)}
         ends = [places[node] for node in leaf]
         few = [totals[end] <= smallest_mass(p.dtype) for end in ends]
-        laws = left[ends]
+        distributions = left[ends]
         if any(few):  # a refusal proves that something was left, but rounding ate it
-            laws = torch.where(torch.tensor(few, device=p.device)[:, None], p[ends], laws)
-        tokens = noise.choose(laws, keys(leaf, forest, RESIDUAL)).tolist()
+            distributions = torch.where(torch.tensor(few, device=p.device)[:, None], p[ends], distributions)
+        tokens = noise.choose(distributions, keys(leaf, forest, RESIDUAL)).tolist()
         return {forest.rows[node]: (node, token) for node, token in zip(leaf, tokens, strict=True)}
 
     def _climb(
@@ -121,7 +125,7 @@ def node_weights(
     """The weight of every node of these chains."""
     tokens = tree.tokens[list(drafted), None].to(p.device)
     q_token = q.gather(1, tokens).double()
-    assert bool((q_token > 0).all()), "a token is claimed to be drawn from a law that cannot give it"
+    assert bool((q_token > 0).all()), "a token is claimed to be drawn from a distribution that cannot give it"
     ratios = (p.gather(1, tokens).double() / q_token)[:, 0].tolist()
     weights = dict.fromkeys(range(tree.forest.num_rows), 1.0)
     for node, parent, ratio in zip(drafted, above, ratios, strict=True):
@@ -129,8 +133,8 @@ def node_weights(
     return weights
 
 
-def drafting_laws(drafted: Sequence[int], tree: TokenTree, claim: Drawn, p: Tensor) -> Tensor:  # (M, V)
-    """The law each node was drawn from; one-hot where it was chosen."""
+def draft_distributions(drafted: Sequence[int], tree: TokenTree, claim: Drawn, p: Tensor) -> Tensor:  # (M, V)
+    """The distribution each node was drawn from; one-hot where it was chosen."""
     rows = [claim.row[node] for node in drafted]
     if claim.ids is not None:
         q = p.new_zeros(p.shape).scatter_add_(1, claim.ids[rows], claim.q[rows].to(p.dtype))

@@ -1,8 +1,8 @@
-"""K-sequential selection: test all draws of one law under one acceptance rule, scaled so that p is just not overdrawn.
+"""K-sequential selection: test all draws of one distribution under one acceptance rule, scaled so that p is just not overdrawn.
 
 Of k independent draws from q, each is accepted in turn with probability min(1, p(x) / (rho q(x))). A rho between 1 and
 k is valid when no token is given more often than p allows; the smallest valid one accepts most (Sun et al. 2023,
-SpecTr). With a single draw rho is 1, which is token-level rejection. Draws from different laws are tested law by law,
+SpecTr). With a single draw rho is 1, which is token-level rejection. Draws from different distributions are tested distribution by distribution,
 each against what the ones before left of p. Exact at any temperature, for siblings drawn independently only.
 
 Letters: R nodes tested at once, V vocabulary.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
+from outpace.core.contracts import Guarantee, Scores, TargetProbs, Verdict, Want
 from outpace.core.noise import Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import Match
@@ -40,26 +40,38 @@ class KSequential:
         self._slack = slack
         self._match = Match()
 
-    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         claim, forest, tokens = tree.claim, tree.forest, tree.tokens.tolist()
         if claim is None:
-            return self._match.verify(tree, law, scores, noise)
+            return self._match.verify(tree, target_probs, scores, noise)
         assert isinstance(claim, Drawn)
-        levels = [[root] for root in range(forest.num_rows)]  # nodes spelt by the accepted tokens: several where draws
+        levels = [
+            [root] for root in range(forest.num_rows)
+        ]  # nodes spelt by the accepted tokens: several where draws
         bonus = [0] * forest.num_rows  # repeated a token
         walking = list(range(forest.num_rows))
         while walking:
-            below = {row: [child for node in levels[row] for child in forest.children[node]] for row in walking}
+            below = {
+                row: [child for node in levels[row] for child in forest.children[node]] for row in walking
+            }
             drawn = {row: [child for child in below[row] if claim.row[child] >= 0] for row in walking}
             tested = [row for row in walking if drawn[row]]
             free = [row for row in walking if not drawn[row]]
             found: dict[int, int] = {}
             if free:
-                found.update(zip(free, law.choose([levels[row][0] for row in free], noise), strict=True))
+                found.update(
+                    zip(free, target_probs.choose([levels[row][0] for row in free], noise), strict=True)
+                )
             if tested:
                 nodes = [levels[row][0] for row in tested]
                 groups = [_groups(drawn[row], claim) for row in tested]
-                found.update(zip(tested, self._test(nodes, groups, tokens, forest, claim, law, noise), strict=True))
+                found.update(
+                    zip(
+                        tested,
+                        self._test(nodes, groups, tokens, forest, claim, target_probs, noise),
+                        strict=True,
+                    )
+                )
             goes_on = []
             for row in walking:
                 # a refused token may be drawn again from what is left, so siblings are looked up in any case
@@ -92,11 +104,11 @@ class KSequential:
         tokens: list[int],
         forest: Forest,
         claim: Drawn,
-        law: Law,
+        target_probs: TargetProbs,
         noise: Noise,
     ) -> list[int]:
         """The token after each node: the first sibling accepted, else one drawn from what they left of p."""
-        p = law.probs(nodes)
+        p = target_probs.probs(nodes)
         p = p.to(torch.promote_types(p.dtype, claim.q.dtype))
         left = list(p.unbind())
         found = [-1] * len(nodes)
@@ -105,7 +117,7 @@ class KSequential:
             if not at:
                 break
             p_at = _stack([left[m] for m in at])
-            q_at = _laws(claim, [groups[m][turn][0] for m in at], p)
+            q_at = _distributions(claim, [groups[m][turn][0] for m in at], p)
             siblings = [groups[m][turn][1] for m in at]
             rho, factor = self.scale(p_at, q_at, [len(each) for each in siblings])
             ratios = _ratios(p_at, q_at, siblings, tokens)
@@ -125,13 +137,15 @@ class KSequential:
                     left[at[index]] = row
         if ended := [m for m, token in enumerate(found) if token < 0]:
             key = keys([nodes[m] for m in ended], forest, RESIDUAL)
-            for m, token in zip(ended, noise.choose(_stack([left[m] for m in ended]), key).tolist(), strict=True):
+            for m, token in zip(
+                ended, noise.choose(_stack([left[m] for m in ended]), key).tolist(), strict=True
+            ):
                 found[m] = token
         return found
 
 
 def _groups(drawn: Sequence[int], claim: Drawn) -> list[Group]:
-    """Siblings by the law they were drawn from; the same law below two nodes that spell the same text is one."""
+    """Siblings by the distribution they were drawn from; the same distribution below two nodes that spell the same text is one."""
     groups: list[Group] = []
     for child in drawn:
         row = claim.row[child]
@@ -158,7 +172,7 @@ def _same(claim: Drawn, one: int, other: int) -> bool:
     return float((claim.q[one] - claim.q[other]).abs().sum()) <= 64 * torch.finfo(claim.q.dtype).eps
 
 
-def _laws(claim: Drawn, rows: Sequence[int], like: Tensor) -> Tensor:  # (R,) -> (R, V)
+def _distributions(claim: Drawn, rows: Sequence[int], like: Tensor) -> Tensor:  # (R,) -> (R, V)
     q = _rows(claim.q, rows).to(like.dtype)
     if claim.ids is not None:
         return q.new_zeros(len(rows), like.shape[1]).scatter_add_(1, _rows(claim.ids, rows), q)
@@ -171,14 +185,16 @@ def _ratios(p: Tensor, q: Tensor, siblings: Sequence[list[int]], tokens: list[in
     places = [index * vocabulary + tokens[child] for index, each in enumerate(siblings) for child in each]
     at = torch.tensor(places, device=p.device)
     flat: list[float] = (p.take(at) / q.take(at)).tolist()
-    assert all(ratio < float("inf") for ratio in flat), "a token is claimed to be drawn from a law that cannot give it"
+    assert all(ratio < float("inf") for ratio in flat), (
+        "a token is claimed to be drawn from a distribution that cannot give it"
+    )
     ratios = iter(flat)
     return [[next(ratios) for _ in each] for each in siblings]
 
 
-def _rows(laws: Tensor, rows: Sequence[int]) -> Tensor:
+def _rows(distributions: Tensor, rows: Sequence[int]) -> Tensor:
     # a view of one row saves copying a vocabulary
-    return laws[rows[0] : rows[0] + 1] if len(rows) == 1 else laws[list(rows)]
+    return distributions[rows[0] : rows[0] + 1] if len(rows) == 1 else distributions[list(rows)]
 
 
 def _stack(rows: Sequence[Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outpace.core.claim import Claim
-from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
+from outpace.core.contracts import Guarantee, Scores, TargetProbs, Verdict, Want
 from outpace.core.noise import Noise
 from outpace.core.tree import Forest, TokenTree
 
@@ -21,11 +21,11 @@ class Match:
     accepts: tuple[type[Claim], ...] = (Claim,)  # it never reads them
     guarantee = Guarantee.EXACT
 
-    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
-        return follow(tree, law, noise, range(tree.forest.num_rows))
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
+        return follow(tree, target_probs, noise, range(tree.forest.num_rows))
 
 
-def follow(tree: TokenTree, law: Law, noise: Noise, rows: Sequence[int]) -> Verdict:
+def follow(tree: TokenTree, target_probs: TargetProbs, noise: Noise, rows: Sequence[int]) -> Verdict:
     """The verdict on these rows of the tree: the path that the target's own choices spell.
 
     The target is asked for its choices at the roots, then a level further, then twice as far each time: most drafts end
@@ -36,13 +36,22 @@ def follow(tree: TokenTree, law: Law, noise: Noise, rows: Sequence[int]) -> Verd
     bonus: dict[int, int] = {}
     reach = 1
     while len(bonus) < len(levels):
-        asked = [node for root, level in levels.items() if root not in bonus for node in _within(level, forest, reach)]
+        asked = [
+            node
+            for root, level in levels.items()
+            if root not in bonus
+            for node in _within(level, forest, reach)
+        ]
         asked = range(len(tree)) if len(asked) == len(tree) else asked
-        chosen = dict(zip(asked, law.choose(asked if len(asked) < len(tree) else None, noise), strict=True))
+        chosen = dict(
+            zip(asked, target_probs.choose(asked if len(asked) < len(tree) else None, noise), strict=True)
+        )
         for root, level in levels.items():
             while root not in bonus and level[0] in chosen:
                 token = chosen[level[0]]
-                if below := [child for node in level for child in forest.children[node] if tokens[child] == token]:
+                if below := [
+                    child for node in level for child in forest.children[node] if tokens[child] == token
+                ]:
                     level = levels[root] = below
                 else:
                     bonus[root] = token

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
+from outpace.core.contracts import Guarantee, Scores, TargetProbs, Verdict, Want
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import Match
@@ -37,33 +37,41 @@ class Rejection:
         self._random_order = random_order
         self._match = Match()
 
-    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         claim, forest = tree.claim, tree.forest
         if claim is None:
-            return self._match.verify(tree, law, scores, noise)
+            return self._match.verify(tree, target_probs, scores, noise)
         assert isinstance(claim, Drawn)
         if forest.is_chain and claim.ids is None and -1 not in claim.row[forest.num_rows :]:
-            return _chains(tree, claim, law, noise)
+            return _chains(tree, claim, target_probs, noise)
         # rows in which truncation left nothing to draw are matched, as they would be without the others
         rows = drawn_rows(tree, claim)
         draft = Drafted(tree, claim)
-        return with_matched({row: self._walk(row, draft, law, noise) for row in rows}, tree, law, noise)
+        return with_matched(
+            {row: self._walk(row, draft, target_probs, noise) for row in rows}, tree, target_probs, noise
+        )
 
-    def _walk(self, root: int, draft: Drafted, law: Law, noise: Noise) -> tuple[int, int]:
+    def _walk(self, root: int, draft: Drafted, target_probs: TargetProbs, noise: Noise) -> tuple[int, int]:
         children, tokens = draft.forest.children, draft.tokens
         level = [root]  # the nodes spelt by the accepted tokens: several where two draws gave the same token
         while True:
             node = level[0]
             below = [child for each in level for child in children[each]]
             drawn = [child for child in below if draft.claim.row[child] >= 0]
-            token = self._test(node, drawn, draft, law, noise) if drawn else law.choose([node], noise)[0]
+            token = (
+                self._test(node, drawn, draft, target_probs, noise)
+                if drawn
+                else target_probs.choose([node], noise)[0]
+            )
             level = [child for child in below if tokens[child] == token]
             if not level:
                 return node, token
 
-    def _test(self, node: int, drawn: list[int], draft: Drafted, law: Law, noise: Noise) -> int:
+    def _test(
+        self, node: int, drawn: list[int], draft: Drafted, target_probs: TargetProbs, noise: Noise
+    ) -> int:
         """The token after this node: the first sibling accepted, else one drawn from what they left of p."""
-        p = left = law.probs([node])[0]
+        p = left = target_probs.probs([node])[0]
         total = 1.0  # sum of what is left, which is not normalised on the way
         if self._random_order and len(drawn) > 1:
             drawn = _shuffled(drawn, node, draft.forest, draft.claim, noise)
@@ -76,9 +84,11 @@ class Rejection:
                 return token
             earlier.append(child)
             # refused tokens need not be taken out of q: a refusal leaves nothing of its token
-            left = torch.sub(left, draft.law(child, len(p)), alpha=scale).clamp_(min=0)
+            left = torch.sub(left, draft.distribution(child, len(p)), alpha=scale).clamp_(min=0)
             before, total = total, float(left.sum())
-            if total <= smallest_mass(p.dtype) * before:  # a refusal proves that mass was left: this is rounding
+            if (
+                total <= smallest_mass(p.dtype) * before
+            ):  # a refusal proves that mass was left: this is rounding
                 left, total = p, 1.0
         return int(noise.choose((left / total)[None], keys([node], draft.forest, RESIDUAL)))
 
@@ -106,27 +116,33 @@ def _shuffled(drawn: list[int], node: int, forest: Forest, claim: Drawn, noise: 
     return order + left
 
 
-def _chains(tree: TokenTree, claim: Drawn, law: Law, noise: Noise) -> Verdict:
+def _chains(tree: TokenTree, claim: Drawn, target_probs: TargetProbs, noise: Noise) -> Verdict:
     """The same rule for chains: all ratios at once, a walk on the host, one draw for all rows that end alike."""
     forest, rows = tree.forest, tree.forest.num_rows
-    p, children = law.probs(None), forest.children
+    p, children = target_probs.probs(None), forest.children
     ratios: list[float] = []
     if len(tree) > rows:
         drafted = tree.tokens[rows:].to(p.device)
         p_token, q_token = _at(p, forest.parents[rows:], drafted), _at(claim.q, claim.row[rows:], drafted)
         ratios = (p_token / q_token).tolist()
-        assert all(ratio < INFINITE for ratio in ratios), "a token is claimed to be drawn, but its law cannot give it"
+        assert all(ratio < INFINITE for ratio in ratios), (
+            "a token is claimed to be drawn, but its distribution cannot give it"
+        )
     leaf: list[int] = []
     ended: list[int] = []
     refused: list[int] = []  # nodes whose child was refused
     for node in range(rows):
-        while (below := children[node]) and noise.flip((ratios[below[0] - rows],), keys([below[0]], forest, ACCEPT))[0]:
+        while (below := children[node]) and noise.flip(
+            (ratios[below[0] - rows],), keys([below[0]], forest, ACCEPT)
+        )[0]:
             node = below[0]
         leaf.append(node)
         (refused if below else ended).append(node)
     bonus: dict[int, int] = {}
     if ended:
-        bonus.update(zip(ended, noise.choose(_rows(p, ended), keys(ended, forest, TARGET)).tolist(), strict=True))
+        bonus.update(
+            zip(ended, noise.choose(_rows(p, ended), keys(ended, forest, TARGET)).tolist(), strict=True)
+        )
     if refused:
         p_left = _rows(p, refused)
         q_left = _rows(claim.q, [claim.row[children[node][0]] for node in refused])
@@ -135,17 +151,19 @@ def _chains(tree: TokenTree, claim: Drawn, law: Law, noise: Noise) -> Verdict:
     return Verdict(leaf, [bonus[node] for node in leaf])
 
 
-def _at(laws: Tensor, rows: Sequence[int], tokens: Tensor) -> Tensor:  # (N, V), M of them, (M,) -> (M,)
+def _at(
+    distributions: Tensor, rows: Sequence[int], tokens: Tensor
+) -> Tensor:  # (N, V), M of them, (M,) -> (M,)
     """What these rows say of a token each."""
     first, last = rows[0], rows[-1]
     if tuple(rows) == tuple(range(first, last + 1)):
-        return laws[first : last + 1].gather(1, tokens[:, None])[:, 0]
-    return laws[list(rows), tokens]  # rows that are no view would be copied whole
+        return distributions[first : last + 1].gather(1, tokens[:, None])[:, 0]
+    return distributions[list(rows), tokens]  # rows that are no view would be copied whole
 
 
-def _rows(laws: Tensor, rows: Sequence[int]) -> Tensor:  # (N, V), M of them -> (M, V)
+def _rows(distributions: Tensor, rows: Sequence[int]) -> Tensor:  # (N, V), M of them -> (M, V)
     """These rows; neighbours as a view, which is several times faster than looking them up."""
     first, count = rows[0], len(rows)
     if rows[-1] - first == count - 1 and (count < 3 or tuple(rows) == tuple(range(first, first + count))):
-        return laws[first : first + count]
-    return laws[list(rows)]
+        return distributions[first : first + count]
+    return distributions[list(rows)]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.contracts import Law, Verdict
+from outpace.core.contracts import TargetProbs, Verdict
 from outpace.core.noise import Key, Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import follow
@@ -28,11 +28,11 @@ def drawn_rows(tree: TokenTree, claim: Claim | None) -> list[int]:
     return sorted({rows[node] for node, row in enumerate(claim.row) if row >= 0})
 
 
-def with_matched(ends: Ends, tree: TokenTree, law: Law, noise: Noise) -> Verdict:
+def with_matched(ends: Ends, tree: TokenTree, target_probs: TargetProbs, noise: Noise) -> Verdict:
     """The verdict on all rows: these ends, and the target's own choices in the rows that are missing."""
     missing = [row for row in range(tree.forest.num_rows) if row not in ends]
     if missing:
-        matched = follow(tree, law, noise, missing)
+        matched = follow(tree, target_probs, noise, missing)
         ends = ends | dict(zip(missing, zip(matched.leaf, matched.bonus, strict=True), strict=True))
     pairs = [ends[row] for row in range(tree.forest.num_rows)]
     return Verdict([leaf for leaf, _ in pairs], [bonus for _, bonus in pairs])
@@ -45,7 +45,7 @@ def keys(nodes: Sequence[int], forest: Forest, use: str) -> Key:
 
 
 def smallest_mass(dtype: torch.dtype) -> float:
-    """Less than this is rounding of a sum over the vocabulary, not something a law has left."""
+    """Less than this is rounding of a sum over the vocabulary, not something a distribution has left."""
     return 1e-14 if dtype == torch.float64 else 1e-7
 
 
@@ -57,22 +57,24 @@ class Drafted:
         self.beliefs: dict[int, float] = {}  # of nodes that were asked about
 
     def belief(self, child: int) -> float:
-        """What its law said of this drawn node's token."""
+        """What its distribution said of this drawn node's token."""
         if child not in self.beliefs:
             row, token = self.claim.row[child], self.tokens[child]
             q = self.claim.q[row]
-            self.beliefs[child] = float(q[token] if self.claim.ids is None else q[self.claim.ids[row] == token].sum())
+            self.beliefs[child] = float(
+                q[token] if self.claim.ids is None else q[self.claim.ids[row] == token].sum()
+            )
             self.check(child)
         return self.beliefs[child]
 
     def check(self, child: int) -> None:
         """Refuse a claim that cannot be true."""
         assert self.beliefs[child] > 0, (
-            f"token {self.tokens[child]} is claimed to be drawn from a law that cannot give it"
+            f"token {self.tokens[child]} is claimed to be drawn from a distribution that cannot give it"
         )
 
-    def law(self, child: int, vocabulary: int) -> Tensor:  # (V,)
-        """The law that this node was drawn from, its earlier siblings included."""
+    def distribution(self, child: int, vocabulary: int) -> Tensor:  # (V,)
+        """The distribution that this node was drawn from, its earlier siblings included."""
         row = self.claim.row[child]
         q = self.claim.q[row]
         if self.claim.ids is None:
@@ -80,7 +82,7 @@ class Drafted:
         return q.new_zeros(vocabulary).index_add_(0, self.claim.ids[row], q)
 
     def remaining(self, child: int, refused: Sequence[int]) -> float:
-        """The mass that its law had left for this node, drawn without these from the same row."""
+        """The mass that its distribution had left for this node, drawn without these from the same row."""
         row = self.claim.row[child]
         if self.claim.replace[row] or not refused:
             return 1.0

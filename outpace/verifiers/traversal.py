@@ -1,13 +1,13 @@
 """Traversal verification (Weng et al. 2025): a drafted tree is judged from its leaves up to its root.
 
 The walk goes down to the first leaf. Each node on the way gets the weight w = min(1, w of its parent * r / q), where r
-is what earlier siblings left of p (p at first) and q the law the node was drawn from. A node without children left to
+is what earlier siblings left of p (p at first) and q the distribution the node was drawn from. A node without children left to
 try is kept with its weight, the bonus drawn from its r. A refused child leaves its parent the positive part of w r - q
 as r and, S being the sum of that part, S / (S + 1 - w) as weight; then the next child is tried. The root always has the
 weight 1. On a chain this is block verification. Exact at any temperature, provided every claim is true and siblings are
 tried in an order that does not depend on which tokens they are.
 
-Chosen siblings come last, each as a draw from a law with all its mass on it. Equal tokens drawn below one node are one
+Chosen siblings come last, each as a draw from a distribution with all its mass on it. Equal tokens drawn below one node are one
 node with the children of both: a refusal leaves nothing of a token, so nothing below its second copy could be kept.
 
 Letters: A rows whose verdict is open, N nodes, V vocabulary, K columns of q.
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.contracts import Guarantee, Law, Scores, Verdict, Want
+from outpace.core.contracts import Guarantee, Scores, TargetProbs, Verdict, Want
 from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
 from outpace.verifiers.block import NEVER, chance_left
@@ -37,35 +37,39 @@ class Traversal:
     accepts: tuple[type[Claim], ...] = (Drawn,)
     guarantee = Guarantee.EXACT
 
-    def verify(self, tree: TokenTree, law: Law, scores: Scores, noise: Noise) -> Verdict:
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         rows = drawn_rows(tree, tree.claim)
-        return with_matched(self._ends(rows, tree, law, noise) if rows else {}, tree, law, noise)
+        return with_matched(
+            self._ends(rows, tree, target_probs, noise) if rows else {}, tree, target_probs, noise
+        )
 
-    def _ends(self, rows: Sequence[int], tree: TokenTree, law: Law, noise: Noise) -> Ends:
+    def _ends(self, rows: Sequence[int], tree: TokenTree, target_probs: TargetProbs, noise: Noise) -> Ends:
         assert isinstance(tree.claim, Drawn)
         draft, forest = _Drafted(tree, tree.claim), tree.forest
         open_paths = [[Place(row, 1.0, draft.below([row]))] for row in rows]
         ended: list[Place] = []
         while open_paths:
-            self._descend(open_paths, draft, law)
+            self._descend(open_paths, draft, target_probs)
             ends = [path[-1] for path in open_paths]
             kept = noise.flip([end.weight for end in ends], keys([end.node for end in ends], forest, ACCEPT))
             ended += [end for end, keep in zip(ends, kept, strict=True) if keep]
             open_paths = [path for path, keep in zip(open_paths, kept, strict=True) if not keep]
             if open_paths:
-                self._refuse(open_paths, draft, law)
+                self._refuse(open_paths, draft, target_probs)
         tokens: list[int] = []
         untouched = [place for place in ended if not place.refused]
         if untouched:
-            tokens += law.choose([place.node for place in untouched], noise)
+            tokens += target_probs.choose([place.node for place in untouched], noise)
         touched = [place for place in ended if place.refused]
         if touched:
-            laws = _stacked([self._law(place, law) for place in touched])
-            tokens += noise.choose(laws, keys([place.node for place in touched], forest, RESIDUAL)).tolist()
+            distributions = _stacked([self._distribution(place, target_probs) for place in touched])
+            tokens += noise.choose(
+                distributions, keys([place.node for place in touched], forest, RESIDUAL)
+            ).tolist()
         pairs = zip(untouched + touched, tokens, strict=True)
         return {forest.rows[place.node]: (place.node, token) for place, token in pairs}
 
-    def _descend(self, paths: Sequence[list[Place]], draft: _Drafted, law: Law) -> None:
+    def _descend(self, paths: Sequence[list[Place]], draft: _Drafted, target_probs: TargetProbs) -> None:
         """Lengthen every path by the child in turn, its first child, and so on to a leaf or a node of no weight."""
         new = [self._first_path(path[-1], draft) for path in paths]
         unread = [
@@ -75,7 +79,7 @@ class Traversal:
             if place.left is None and place.child
         ]
         if unread:
-            p = law.probs([place.node for place in unread])
+            p = target_probs.probs([place.node for place in unread])
             values = _at(p, draft.on(p.device, [place.child for place in unread])).tolist()
             for place, left, value in zip(unread, p.unbind(), values, strict=True):
                 place.left, place.value = left, value
@@ -101,8 +105,8 @@ class Traversal:
             path.append(place)
         return path
 
-    def _refuse(self, paths: Sequence[list[Place]], draft: _Drafted, law: Law) -> None:
-        """Leave the last place of every path, and take its token's law out of what its parent has left."""
+    def _refuse(self, paths: Sequence[list[Place]], draft: _Drafted, target_probs: TargetProbs) -> None:
+        """Leave the last place of every path, and take its token's distribution out of what its parent has left."""
         for path in paths:
             path.pop()
         places = [path[-1] for path in paths]
@@ -115,8 +119,10 @@ class Traversal:
         for place, row, value, total in zip(places, left.unbind(), values, totals, strict=True):
             place.refused.append(place.child)
             place.weight = self._weight(place.weight, place.weight * total / place.total)
-            if total <= smallest_mass(left.dtype):  # a refusal proves that something was left, but rounding ate it
-                row, total = law.probs([place.node])[0], 1.0
+            if total <= smallest_mass(
+                left.dtype
+            ):  # a refusal proves that something was left, but rounding ate it
+                row, total = target_probs.probs([place.node])[0], 1.0
                 value = float(row[draft.tokens[place.child]])
             place.left, place.value, place.total = row, value, total
 
@@ -124,7 +130,7 @@ class Traversal:
         """A parent's weight after a refusal below it."""
         return chance_left(weight, left)
 
-    def _law(self, place: Place, law: Law) -> Tensor:  # (V,)
+    def _distribution(self, place: Place, target_probs: TargetProbs) -> Tensor:  # (V,)
         """What the bonus is drawn from, not normalised."""
         assert place.left is not None
         return place.left
@@ -158,7 +164,9 @@ class _Drafted(Drafted):
 
     def __init__(self, tree: TokenTree, claim: Drawn) -> None:
         super().__init__(tree, claim)
-        drawn = [node for node, row in enumerate(claim.row) if row >= 0]  # most are asked about: look up all at once
+        drawn = [
+            node for node, row in enumerate(claim.row) if row >= 0
+        ]  # most are asked about: look up all at once
         rows, tokens = [claim.row[node] for node in drawn], tree.tokens[drawn].to(claim.q.device)
         if claim.ids is None:
             beliefs = claim.q[rows, tokens]
@@ -213,7 +221,7 @@ def _without(places: Sequence[Place], draft: _Drafted) -> Tensor:  # (A, V), not
             left = r.scatter_add(1, claim.ids.index_select(0, at), q * -share)
     left.clamp_(min=0)
     for index, (child, row) in enumerate(zip(children, rows, strict=True)):
-        if row < 0:  # a law with all its mass on the token takes all of it
+        if row < 0:  # a distribution with all its mass on the token takes all of it
             left[index, draft.tokens[child]] = 0
     return left
 
@@ -222,5 +230,5 @@ def _stacked(rows: Sequence[Tensor]) -> Tensor:  # A × (V,) -> (A, V)
     return rows[0][None] if len(rows) == 1 else torch.stack(list(rows))
 
 
-def _at(laws: Tensor, tokens: Tensor) -> Tensor:  # (A, V), (A,) -> (A,)
-    return laws.gather(1, tokens[:, None])[:, 0]
+def _at(distributions: Tensor, tokens: Tensor) -> Tensor:  # (A, V), (A,) -> (A,)
+    return distributions.gather(1, tokens[:, None])[:, 0]

@@ -1,4 +1,4 @@
-"""The models in the package: small, trained from scratch by `outpace.zoo.build`, for demos, tests and benchmarks."""
+"""The models in the package: small, trained from scratch by `zoo_training.build`, for demos, tests and benchmarks."""
 
 import json
 from pathlib import Path

@@ -83,14 +83,18 @@ class AtWord:
 def test_a_padded_batch_gets_plain_decodings_tokens(model, draft, batch, options):
     ask = {**batch, "max_new_tokens": 20, "do_sample": False, **options}
     plain = model.generate(**ask)
-    assert torch.equal(model.generate(**ask, custom_generate=outpace.hf("speculative-sampling", draft=draft)), plain)
+    assert torch.equal(
+        model.generate(**ask, custom_generate=outpace.hf("speculative-sampling", draft=draft)), plain
+    )
 
 
 @pytest.mark.parametrize("method", ["prompt-lookup", "mcsd"])
 def test_processors_follow_every_branch(model, draft, one, method):
     ask = {**one, "max_new_tokens": 20, "do_sample": False, "repetition_penalty": 1.5}
     drafts = {"draft": draft} if method == "mcsd" else {}
-    assert torch.equal(model.generate(**ask, custom_generate=outpace.hf(method, **drafts)), model.generate(**ask))
+    assert torch.equal(
+        model.generate(**ask, custom_generate=outpace.hf(method, **drafts)), model.generate(**ask)
+    )
 
 
 def test_processors_may_write_where_they_read(model, one):
@@ -99,7 +103,9 @@ def test_processors_may_write_where_they_read(model, one):
         return scores
 
     ask = {**one, "max_new_tokens": 12, "do_sample": False, "logits_processor": [harsh]}
-    assert torch.equal(model.generate(**ask, custom_generate=outpace.hf("prompt-lookup")), model.generate(**ask))
+    assert torch.equal(
+        model.generate(**ask, custom_generate=outpace.hf("prompt-lookup")), model.generate(**ask)
+    )
 
 
 def test_a_streamer_gets_the_same_tokens(model, draft, one):
@@ -115,10 +121,15 @@ def test_a_streamer_gets_the_same_tokens(model, draft, one):
 
 def test_a_text_streamer_prints_the_text(model, words, one, capsys):
     out = model.generate(
-        **one, max_new_tokens=12, do_sample=False, streamer=TextStreamer(words, skip_prompt=True),
+        **one,
+        max_new_tokens=12,
+        do_sample=False,
+        streamer=TextStreamer(words, skip_prompt=True),
         custom_generate=outpace.hf("prompt-lookup"),
-    )  # fmt: skip
-    assert capsys.readouterr().out.strip("\n") == words.decode(out[0, one["input_ids"].shape[1] :]).strip("\n")
+    )
+    assert capsys.readouterr().out.strip("\n") == words.decode(out[0, one["input_ids"].shape[1] :]).strip(
+        "\n"
+    )
 
 
 @pytest.mark.parametrize("inputs", ["one", "batch"])
@@ -131,7 +142,9 @@ def test_text_is_cut_where_a_criterion_says_stop(model, draft, words, inputs, re
     ask = {**tokens, "max_new_tokens": 20, "do_sample": False, "stopping_criteria": criteria}
     cut = model.generate(**ask)
     assert cut.shape[1] <= plain.shape[1]
-    assert torch.equal(model.generate(**ask, custom_generate=outpace.hf("speculative-sampling", draft=draft)), cut)
+    assert torch.equal(
+        model.generate(**ask, custom_generate=outpace.hf("speculative-sampling", draft=draft)), cut
+    )
 
 
 def test_time_can_run_out(model, one):
@@ -165,13 +178,17 @@ def test_processors_become_settings_that_drafters_follow():
 
     def found(*processors, **options):
         warped = Warped.of(processors, 1, sampled=True, **options)
-        return warped.wish, warped.processors
+        return warped.params, warped.processors
 
-    wish, left = found(bias, again, words, heat, few, least, typical)
-    assert (wish.temperature, wish.top_k, wish.min_p, wish.typical_p, left) == (0.5, 5, 0.1, 0.9, ())
-    assert (wish.logit_bias, wish.repetition_penalty, wish.bad_words) == (((3, 1.5),), 1.2, ((4,), (5, 6)))
-    wish, left = found(few, heat)  # another order is another law
-    assert (wish.temperature, wish.top_k, left) == (0.5, 0, (few,))
+    params, left = found(bias, again, words, heat, few, least, typical)
+    assert (params.temperature, params.top_k, params.min_p, params.typical_p, left) == (0.5, 5, 0.1, 0.9, ())
+    assert (params.logit_bias, params.repetition_penalty, params.bad_words) == (
+        ((3, 1.5),),
+        1.2,
+        ((4,), (5, 6)),
+    )
+    params, left = found(few, heat)  # another order is another distribution
+    assert (params.temperature, params.top_k, left) == (0.5, 0, (few,))
     assert found(again, bias)[1] == (again, bias)
     assert found(pairs)[1] == (pairs,)  # no setting says this
     assert found(again, heat, padded=True)[1] == (again,)  # transformers decides what it makes of padding
@@ -188,7 +205,9 @@ def test_settings_give_plain_decodings_tokens(model, draft, one, method):
     }
     ask["sequence_bias"] = [[[212], 1.5], [[300], -2.0]]
     drafts = {"draft": draft} if method == "mcsd" else {}
-    assert torch.equal(model.generate(**ask, custom_generate=outpace.hf(method, **drafts)), model.generate(**ask))
+    assert torch.equal(
+        model.generate(**ask, custom_generate=outpace.hf(method, **drafts)), model.generate(**ask)
+    )
 
 
 @pytest.mark.parametrize("inputs", ["one", "batch"])
@@ -218,7 +237,9 @@ def test_the_model_is_given_back_as_it_was(tiny, one):
 
     mine.generate(**one, max_new_tokens=4, custom_generate=outpace.hf("prompt-lookup"))
     with pytest.raises(RuntimeError, match="broken"):
-        mine.generate(**one, max_new_tokens=4, logits_processor=[broken], custom_generate=outpace.hf("prompt-lookup"))
+        mine.generate(
+            **one, max_new_tokens=4, logits_processor=[broken], custom_generate=outpace.hf("prompt-lookup")
+        )
     assert mine.config._attn_implementation == before and mine.training
 
 
@@ -231,7 +252,7 @@ def test_a_dict_holds_the_sequences(model, one):
 
 def test_drafts_may_be_folders(model, tiny, one, monkeypatch):
     # they are loaded where the model is, not where there is most to be had
-    monkeypatch.setattr("outpace.models.loading.torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("outpace.models.checkpoint.torch.cuda.is_available", lambda: True)
     decode = outpace.hf("specinfer", drafts=f"{tiny.draft},{tiny.draft}", widths="2,1")
     ask = {**one, "max_new_tokens": 8, "do_sample": False}
     assert torch.equal(model.generate(**ask, custom_generate=decode), model.generate(**ask))
@@ -242,7 +263,10 @@ def test_drafts_may_be_folders(model, tiny, one, monkeypatch):
     [
         ({"num_beams": 2}, "not by beam_search"),
         ({"return_dict_in_generate": True, "output_scores": True}, "output_scores cannot be returned"),
-        ({"return_dict_in_generate": True, "output_hidden_states": True}, "output_hidden_states cannot be returned"),
+        (
+            {"return_dict_in_generate": True, "output_hidden_states": True},
+            "output_hidden_states cannot be returned",
+        ),
         ({"prompt_lookup_num_tokens": 3}, "drafts by itself"),
         ({"assistant_model": "draft"}, "drafts by itself"),
         ({"past_key_values": DynamicCache()}, "past_key_values cannot be continued"),
@@ -263,17 +287,28 @@ def test_what_cannot_be_honoured_is_refused(model, draft, ask, sentence):
 
 def test_what_cannot_be_honoured_for_a_batch_is_refused(model, batch):
     with pytest.raises(ValueError, match="one text, but there are 3"):
-        model.generate(**batch, max_new_tokens=4, streamer=Collected(), custom_generate=outpace.hf("prompt-lookup"))
+        model.generate(
+            **batch, max_new_tokens=4, streamer=Collected(), custom_generate=outpace.hf("prompt-lookup")
+        )
     with pytest.raises(ValueError, match="PrefixConstrained.* one prompt at a time"):
         model.generate(
-            **batch, max_new_tokens=4, prefix_allowed_tokens_fn=lambda row, ids: [5],
+            **batch,
+            max_new_tokens=4,
+            prefix_allowed_tokens_fn=lambda row, ids: [5],
             custom_generate=outpace.hf("prompt-lookup"),
-        )  # fmt: skip
+        )
 
 
 def test_one_prompt_may_be_constrained(model, one):
-    ask = {**one, "max_new_tokens": 6, "do_sample": False, "prefix_allowed_tokens_fn": lambda row, ids: [5, len(ids)]}
-    assert torch.equal(model.generate(**ask, custom_generate=outpace.hf("prompt-lookup")), model.generate(**ask))
+    ask = {
+        **one,
+        "max_new_tokens": 6,
+        "do_sample": False,
+        "prefix_allowed_tokens_fn": lambda row, ids: [5, len(ids)],
+    }
+    assert torch.equal(
+        model.generate(**ask, custom_generate=outpace.hf("prompt-lookup")), model.generate(**ask)
+    )
 
 
 def test_mistakes_in_the_method_are_told_at_once():

@@ -16,7 +16,9 @@ METHODS = [name for name, path in outpace.recipes.files().items() if "draft: For
 
 @pytest.fixture(scope="module")
 def plain(loaded):
-    found = outpace.generate(loaded[0], PROMPTS, "autoregressive", max_tokens=24, temperature=0, ignore_eos=True)
+    found = outpace.generate(
+        loaded[0], PROMPTS, "autoregressive", max_tokens=24, temperature=0, ignore_eos=True
+    )
     return [result.tokens for result in found]
 
 
@@ -37,7 +39,12 @@ def test_greedy_text_is_that_of_plain_decoding(loaded, tiny, plain, method, draf
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_row_alone_is_the_row_in_a_batch(loaded, tiny, method) -> None:
-    ask = {"max_tokens": 16, "temperature": 0.9, "seed": 5, "draft": outpace.load(tiny.stranger, dtype="float64")}
+    ask = {
+        "max_tokens": 16,
+        "temperature": 0.9,
+        "seed": 5,
+        "draft": outpace.load(tiny.stranger, dtype="float64"),
+    }
     together = outpace.generate(loaded[0], PROMPTS, method, **ask)
     assert [result.tokens for result in together] == [
         outpace.generate(loaded[0], prompt, method, **ask)[0].tokens for prompt in PROMPTS

@@ -57,9 +57,13 @@ def test_a_row_alone_is_the_row_in_a_batch(loaded, method):
 def test_a_seed_makes_sampling_repeatable_and_is_reported(loaded):
     target, draft = loaded
     first = outpace.generate(target, "def", draft=draft, max_tokens=16, temperature=1)[0]
-    again = outpace.generate(target, "def", draft=draft, max_tokens=16, temperature=1, seed=first.statistics.seed)[0]
+    again = outpace.generate(
+        target, "def", draft=draft, max_tokens=16, temperature=1, seed=first.statistics.seed
+    )[0]
     assert again.tokens == first.tokens
-    one, two = outpace.generate(target, ["def", "def"], draft=draft, max_tokens=16, temperature=1, seed=[1, 2])
+    one, two = outpace.generate(
+        target, ["def", "def"], draft=draft, max_tokens=16, temperature=1, seed=[1, 2]
+    )
     assert (one.statistics.seed, two.statistics.seed) == (1, 2) and one.tokens != two.tokens
     with pytest.raises(ValueError, match="1 prompts and 2 seeds"):
         outpace.generate(target, "def", draft=draft, seed=[1, 2])
@@ -90,7 +94,9 @@ def test_the_end_of_text_ends_it(loaded, plain):
     target.defaults.eos_token_id = [0, usual[9]]  # several ids may end a text
     try:
         result = outpace.generate(target, "def add(a, b):", draft=draft, max_tokens=24, temperature=0)[0]
-        on = outpace.generate(target, "def add(a, b):", draft=draft, max_tokens=24, temperature=0, ignore_eos=True)[0]
+        on = outpace.generate(
+            target, "def add(a, b):", draft=draft, max_tokens=24, temperature=0, ignore_eos=True
+        )[0]
     finally:
         target.defaults.eos_token_id = 0
     first = usual.index(usual[9])
@@ -129,7 +135,11 @@ def test_prompts_of_every_kind(loaded):
     messages = [{"role": "user", "content": "hello"}]
     text, tokens, chat = (
         outpace.generate(target, prompt, draft=draft, max_tokens=5)[0]
-        for prompt in ("<user>hello\n<assistant>", target.tokenizer("<user>hello\n<assistant>")["input_ids"], messages)
+        for prompt in (
+            "<user>hello\n<assistant>",
+            target.tokenizer("<user>hello\n<assistant>")["input_ids"],
+            messages,
+        )
     )
     assert text.tokens == tokens.tokens == chat.tokens
 
@@ -200,7 +210,9 @@ def test_a_draft_that_reads_less_far_is_refused_only_where_it_matters(loaded, mo
     target, draft = loaded
     monkeypatch.setattr(draft.target, "max_length", 20)
     outpace.generate(target, [5] * 10, draft=draft, max_tokens=10)
-    with pytest.raises(ValueError, match="draft model reads at most 20 tokens, but prompt and answer may have 21"):
+    with pytest.raises(
+        ValueError, match="draft model reads at most 20 tokens, but prompt and answer may have 21"
+    ):
         outpace.generate(target, [5] * 10, draft=draft, max_tokens=11)
 
 
@@ -213,14 +225,16 @@ def test_what_each_step_adds_is_told(loaded):
     target, draft = loaded
     pieces = []
     results = list(
-        api.generate_each(target, ["def a", "x = 1"], draft=draft, max_tokens=9, ignore_eos=True, after=pieces.append)
+        api.generate_each(
+            target, ["def a", "x = 1"], draft=draft, max_tokens=9, ignore_eos=True, after=pieces.append
+        )
     )
     for row, result in enumerate(results):
         assert [token for piece in pieces if piece.row == row for token in piece.tokens] == result.tokens
 
 
 def test_a_draft_that_is_named_is_loaded_where_the_target_is(loaded, tiny, monkeypatch):
-    monkeypatch.setattr("outpace.models.loading.torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("outpace.models.checkpoint.torch.cuda.is_available", lambda: True)
     ask = {"max_tokens": 8, "temperature": 0}
     drafted = outpace.generate(loaded[0], "def", draft=tiny.draft, **ask)[0]
     assert drafted.tokens == outpace.generate(loaded[0], "def", "autoregressive", **ask)[0].tokens

@@ -27,7 +27,9 @@ def test_a_prediction_changes_the_steps_and_not_the_text(loaded, method):
     assert right.statistics.num_rejected_prediction_tokens == 0
     assert right.statistics.as_dict()["num_accepted_prediction_tokens"] == 21
     for wrong in ("", "  ", "nothing of the kind", [1] * 5000, plain.tokens[::-1]):
-        assert outpace.generate(target, "def add", method, prediction=wrong, **given)[0].tokens == plain.tokens
+        assert (
+            outpace.generate(target, "def add", method, prediction=wrong, **given)[0].tokens == plain.tokens
+        )
 
 
 def test_what_was_drafted_in_vain_is_counted(loaded):
@@ -35,7 +37,9 @@ def test_what_was_drafted_in_vain_is_counted(loaded):
     plain = outpace.generate(target, "def", "autoregressive", temperature=0, **ASK)[0].tokens
     other = next(token for token in range(2, target.target.vocab) if token not in plain)
     changed = [*plain[:5], other, *plain[6:]]
-    told = outpace.generate(target, "def", "autoregressive", temperature=0, prediction=changed, **ASK)[0].statistics
+    told = outpace.generate(target, "def", "autoregressive", temperature=0, prediction=changed, **ASK)[
+        0
+    ].statistics
     # the first draft of 8 loses 3
     assert told.num_accepted_prediction_tokens == told.num_accepted_draft_tokens >= 5
     assert told.num_rejected_prediction_tokens >= 3
@@ -52,11 +56,18 @@ def test_the_same_seed_says_the_same_with_one(loaded, method):
     plain = outpace.generate(target, ["def add", "class"], method, **given)
     texts = [result.tokens for result in plain]
     for prediction in (texts[0], [texts[0], None], [None, texts[2]], [texts[3], "class Stack"]):
-        found = outpace.generate(target, ["def add", "class"], method, prediction=prediction, batch=3, **given)
+        found = outpace.generate(
+            target, ["def add", "class"], method, prediction=prediction, batch=3, **given
+        )
         assert [result.tokens for result in found] == texts
     # each sample gets its prompt's, and a sample that is right about it needs few steps
     found = outpace.generate(target, ["def add", "class"], method, prediction=[None, texts[2]], **given)
-    assert [result.statistics.num_accepted_prediction_tokens > 15 for result in found] == [False, False, True, False]
+    assert [result.statistics.num_accepted_prediction_tokens > 15 for result in found] == [
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_stream_takes_one(loaded):

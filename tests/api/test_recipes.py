@@ -52,8 +52,12 @@ def test_the_catalogue_read_from_sources_is_what_the_recipes_say():
     for entry in entries():
         recipe = get(entry.name)
         assert (entry.name, entry.paper, entry.summary, entry.family, entry.guarantee) == (
-            recipe.name, recipe.paper, recipe.summary, recipe.family, recipe.guarantee.value,
-        )  # fmt: skip
+            recipe.name,
+            recipe.paper,
+            recipe.summary,
+            recipe.family,
+            recipe.guarantee.value,
+        )
 
 
 def test_a_file_of_ones_own(own):
@@ -108,7 +112,11 @@ def configured(recipe, **options):
 
 def test_strings_become_what_the_signature_says(own):
     recipe = from_file(own)
-    assert configured(recipe, depth="4", shape="4,2,2", on="no") == {"depth": 4, "shape": (4, 2, 2), "on": False}
+    assert configured(recipe, depth="4", shape="4,2,2", on="no") == {
+        "depth": 4,
+        "shape": (4, 2, 2),
+        "on": False,
+    }
     assert configured(recipe, shape=[3, 1]) == {"shape": (3, 1)}
     assert configured(recipe, shape=3) == {"shape": (3,)}
 

@@ -38,7 +38,9 @@ def test_greedy_text_is_that_of_plain_decoding(loaded, method, ask):
 
 
 @pytest.mark.parametrize("method", ["prompt-lookup", "mcsd"])
-@pytest.mark.parametrize("ask", [*SETTINGS, {"min_p": 0.05}, {"typical_p": 0.8}], ids=lambda ask: "+".join(ask))
+@pytest.mark.parametrize(
+    "ask", [*SETTINGS, {"min_p": 0.05}, {"typical_p": 0.8}], ids=lambda ask: "+".join(ask)
+)
 def test_sampled_text_by_matching_is_that_of_plain_decoding(loaded, method, ask):
     target, draft = loaded
     ask = {"max_tokens": 16, "temperature": 0.9, "seed": 3, **ask}
@@ -104,7 +106,13 @@ def expected(target, prompt, tokens, k):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_logprobs_are_those_of_plain_decoding(loaded, method, temperature):
     target, draft = loaded
-    ask = {"max_tokens": 14, "temperature": temperature, "seed": 5, "repetition_penalty": 1.2, **options(method, draft)}
+    ask = {
+        "max_tokens": 14,
+        "temperature": temperature,
+        "seed": 5,
+        "repetition_penalty": 1.2,
+        **options(method, draft),
+    }
     result = outpace.generate(target, PROMPTS, method, logprobs=3, **ask)[0]
     raw, top = expected(target, PROMPTS[0], result.tokens, 3)
     assert [each.token for each in result.logprobs] == result.tokens
@@ -120,13 +128,13 @@ def test_logprobs_are_those_of_plain_decoding(loaded, method, temperature):
     assert [each.raw for each in own] == pytest.approx(raw, abs=1e-9) and not any(each.top for each in own)
 
 
-def test_processed_logprobs_are_those_of_the_law(loaded):
+def test_processed_logprobs_are_those_of_the_distribution(loaded):
     """Settings that only scale and cut are undone by hand."""
     target, draft = loaded
     ask = {"max_tokens": 10, "temperature": 0.5, "top_k": 2, "seed": 1, "draft": draft}
     for each in outpace.generate(target, PROMPTS[0], logprobs=2, **ask)[0].logprobs:
-        law = torch.tensor([2 * other.raw for other in each.top], dtype=torch.float64).log_softmax(0)
-        assert [other.processed for other in each.top] == pytest.approx(law.tolist(), abs=1e-9)
+        distribution = torch.tensor([2 * other.raw for other in each.top], dtype=torch.float64).log_softmax(0)
+        assert [other.processed for other in each.top] == pytest.approx(distribution.tolist(), abs=1e-9)
 
 
 def test_logprobs_end_with_the_text_and_are_json(loaded):
@@ -140,7 +148,11 @@ def test_logprobs_end_with_the_text_and_are_json(loaded):
     assert len(told) == len(cut.tokens) and [len(each["top"]) for each in told] == [2] * len(told)
     assert min(other["processed"] for each in told for other in each["top"]) == -9999.0
     stream = outpace.stream(target, PROMPTS[0], **ask)
-    assert [each for piece in stream.pieces() for each in piece.logprobs] == stream.result.logprobs == whole.logprobs
+    assert (
+        [each for piece in stream.pieces() for each in piece.logprobs]
+        == stream.result.logprobs
+        == whole.logprobs
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from outpace.api.settings import MAX_TOKENS, OTHER_LAWS, OTHER_SAMPLING, settle
 
 
 def shown(settings):
-    wish = settings.wish
-    return wish.temperature, wish.top_k, wish.top_p, wish.max_tokens
+    params = settings.params
+    return params.temperature, params.top_k, params.top_p, params.max_tokens
 
 
 def test_without_defaults_decoding_is_greedy():
@@ -24,26 +24,26 @@ def test_a_checkpoint_that_samples_is_sampled_from():
     )
     settings = settle(defaults, None)
     assert shown(settings) == (0.6, 20, 0.9, 7)
-    assert settings.wish.stop == (3, 4)
+    assert settings.params.stop == (3, 4)
 
 
 def test_the_caller_has_the_last_word():
     defaults = GenerationConfig(do_sample=True, temperature=0.6, top_k=20, top_p=0.9, max_new_tokens=7)
     settings = settle(defaults, None, temperature=0, max_tokens=3)
     assert shown(settings) == (0, 0, 1, 3)
-    assert settle(defaults, None, temperature=1.0, top_k=0).wish.top_p == 0.9
-    assert settle(defaults, None, ignore_eos=True).wish.stop == ()
+    assert settle(defaults, None, temperature=1.0, top_k=0).params.top_p == 0.9
+    assert settle(defaults, None, ignore_eos=True).params.stop == ()
 
 
 def test_a_checkpoint_that_does_not_sample_is_greedy_whatever_its_temperature():
-    assert settle(GenerationConfig(temperature=0.6), None).wish.temperature == 0
+    assert settle(GenerationConfig(temperature=0.6), None).params.temperature == 0
 
 
 def test_the_tokenizer_knows_the_end_where_the_checkpoint_does_not():
     class Words:
         eos_token_id = 9
 
-    assert settle(GenerationConfig(), Words()).wish.stop == (9,)
+    assert settle(GenerationConfig(), Words()).params.stop == (9,)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_the_tokenizer_knows_the_end_where_the_checkpoint_does_not():
         ({"do_sample": True, "typical_p": 0.9}, {"typical_p": 0.9}),
     ],
 )
-def test_what_changes_the_law_and_can_be_applied_is_applied(asked, found):
-    wish = settle(GenerationConfig(**asked), None).wish
-    assert {name: getattr(wish, name) for name in found} == found
+def test_what_changes_the_distribution_and_can_be_applied_is_applied(asked, found):
+    params = settle(GenerationConfig(**asked), None).params
+    assert {name: getattr(params, name) for name in found} == found
 
 
 def test_n_grams_that_must_not_come_again_stay_a_processor():
@@ -68,10 +68,15 @@ def test_n_grams_that_must_not_come_again_stay_a_processor():
 
 def test_the_caller_overrides_the_checkpoint_setting_by_setting():
     defaults = GenerationConfig(
-        do_sample=True, min_p=0.1, typical_p=0.9, repetition_penalty=1.2, bad_words_ids=[[3]], suppress_tokens=[3, 4],
+        do_sample=True,
+        min_p=0.1,
+        typical_p=0.9,
+        repetition_penalty=1.2,
+        bad_words_ids=[[3]],
+        suppress_tokens=[3, 4],
         min_new_tokens=4,
-    )  # fmt: skip
-    wish = settle(
+    )
+    params = settle(
         defaults,
         None,
         min_p=0.0,
@@ -80,10 +85,16 @@ def test_the_caller_overrides_the_checkpoint_setting_by_setting():
         bad_words=(),
         logit_bias={"4": 2},
         min_tokens=0,
-    ).wish
-    assert (wish.min_p, wish.typical_p, wish.repetition_penalty, wish.bad_words, wish.min_tokens) == (0, 1, 1, (), 0)
-    assert dict(wish.logit_bias) == {3: float("-inf"), 4: 2.0}
-    assert settle(defaults, None, max_tokens=2).wish.min_tokens == 2  # what is left of a default
+    ).params
+    assert (
+        params.min_p,
+        params.typical_p,
+        params.repetition_penalty,
+        params.bad_words,
+        params.min_tokens,
+    ) == (0, 1, 1, (), 0)
+    assert dict(params.logit_bias) == {3: float("-inf"), 4: 2.0}
+    assert settle(defaults, None, max_tokens=2).params.min_tokens == 2  # what is left of a default
 
 
 def test_a_bad_word_is_forbidden_as_first_word_and_after_a_space():
@@ -94,8 +105,8 @@ def test_a_bad_word_is_forbidden_as_first_word_and_after_a_space():
             assert not add_special_tokens
             return {"input_ids": [len(text)]}
 
-    assert settle(None, Words(), bad_words="abc").wish.bad_words == ((3,), (4,))
-    assert settle(None, Words(), bad_words=["abc", [1, 2]]).wish.bad_words == ((3,), (4,), (1, 2))
+    assert settle(None, Words(), bad_words="abc").params.bad_words == ((3,), (4,))
+    assert settle(None, Words(), bad_words=["abc", [1, 2]]).params.bad_words == ((3,), (4,), (1, 2))
 
 
 @pytest.mark.parametrize("name", [name for name, _ in OTHER_LAWS])
@@ -116,7 +127,7 @@ def test_what_only_sampling_reads_is_refused_only_then(name):
 
 
 @pytest.mark.parametrize(
-    ("wish", "sentence"),
+    ("params", "sentence"),
     [
         ({"temperature": -0.1}, "temperature is -0.1"),
         ({"max_tokens": 0}, "max_tokens is 0"),
@@ -128,7 +139,10 @@ def test_what_only_sampling_reads_is_refused_only_then(name):
         ({"presence_penalty": 3}, "presence_penalty is 3"),
         ({"frequency_penalty": -3}, "frequency_penalty is -3"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9 and max_tokens 8"),
-        ({"logit_bias": {320: 1.0}, "vocab": 320}, "logit_bias names token 320, but the model's tokens are 0 to 319"),
+        (
+            {"logit_bias": {320: 1.0}, "vocab": 320},
+            "logit_bias names token 320, but the model's tokens are 0 to 319",
+        ),
         ({"logit_bias": {"word": 1.0}}, "logit_bias maps token ids to numbers"),
         ({"logit_bias": [1, 2]}, "logit_bias maps token ids to numbers"),
         ({"bad_words": [[5, 320]], "vocab": 320}, "bad_words names token 320"),
@@ -138,6 +152,6 @@ def test_what_only_sampling_reads_is_refused_only_then(name):
         ({"stop": ["a", ""]}, "stop string is empty"),
     ],
 )
-def test_impossible_wishes_are_told_before_anything_runs(wish, sentence):
+def test_impossible_wishes_are_told_before_anything_runs(params, sentence):
     with pytest.raises(ValueError, match=sentence):
-        settle(None, None, **wish)
+        settle(None, None, **params)

@@ -18,16 +18,23 @@ def test_ngram():
 
 def test_suffix():
     config = {
-        "method": "suffix", "num_speculative_tokens": 16, "suffix_decoding_max_tree_depth": 32,
-        "suffix_decoding_max_spec_factor": 2.0, "suffix_decoding_min_token_prob": 0.2,
-    }  # fmt: skip
+        "method": "suffix",
+        "num_speculative_tokens": 16,
+        "suffix_decoding_max_tree_depth": 32,
+        "suffix_decoding_max_spec_factor": 2.0,
+        "suffix_decoding_min_token_prob": 0.2,
+    }
     expected = {"depth": 16, "max_tree_depth": 32, "factor": 2.0, "offset": 0.0, "threshold": 0.2}
     assert translate(config) == ("suffix-decoding", expected)
 
 
 @pytest.mark.parametrize(
     ("extra", "sampled"),
-    [({}, False), ({"draft_sample_method": "greedy"}, False), ({"draft_sample_method": "probabilistic"}, True)],
+    [
+        ({}, False),
+        ({"draft_sample_method": "greedy"}, False),
+        ({"draft_sample_method": "probabilistic"}, True),
+    ],
 )
 def test_a_draft_model_is_greedy_unless_told_to_sample(extra, sampled):
     config = {"model": "some/draft", "num_speculative_tokens": 3, **extra}
@@ -41,7 +48,12 @@ def test_names_of_our_own_pass_through():
 
 
 def test_keys_that_mean_nothing_here_are_named_once():
-    config = {"method": "ngram", "num_speculative_tokens": 5, "enforce_eager": True, "draft_tensor_parallel_size": 2}
+    config = {
+        "method": "ngram",
+        "num_speculative_tokens": 5,
+        "enforce_eager": True,
+        "draft_tensor_parallel_size": 2,
+    }
     with pytest.warns(
         UserWarning, match="enforce_eager, draft_tensor_parallel_size mean nothing to prompt-lookup"
     ) as told:

@@ -103,7 +103,10 @@ def test_a_stream_that_is_dropped_gives_the_model_back(tiny):
 
 def test_two_streams_share_a_model(tiny):
     model = AutoModelForCausalLM.from_pretrained(tiny.target, dtype=torch.float64)
-    wholes = [outpace.generate(model, [5, token], "prompt-lookup", max_tokens=12 * token)[0].tokens for token in (1, 2)]
+    wholes = [
+        outpace.generate(model, [5, token], "prompt-lookup", max_tokens=12 * token)[0].tokens
+        for token in (1, 2)
+    ]
     streams = [outpace.stream(model, [5, token], "prompt-lookup", max_tokens=12 * token) for token in (1, 2)]
     for first, second in itertools.zip_longest(*(stream.pieces() for stream in streams)):
         assert first or second

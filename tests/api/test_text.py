@@ -62,7 +62,9 @@ def test_stop_strings_of_the_first_tokens_are_text(words, size, least):
     ends = [len("".join(parts[: index + 1])) for index in range(len(parts))]
     text = "".join(parts)
     stops = [
-        at for at in range(len(text)) if text[at] == "," and next(n for n, e in enumerate(ends) if e > at) >= least
+        at
+        for at in range(len(text))
+        if text[at] == "," and next(n for n, e in enumerate(ends) if e > at) >= least
     ]
     writer = Writer(words, [], stop=[",", "-never-"], min_tokens=least)
     assert "".join(written(writer, tokens, size)) == (text[: stops[0]] if stops else text)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from outpace.bench.best import ROW_STEPS, Best, look, look_at_all
-from outpace.bench.contender import Engine
-from outpace.bench.peers import Generate
-from outpace.bench.run import Case
-from outpace.core.context import Sampling
+from outpace.bench.measure.acceptance_ceiling import ROW_STEPS, Best, look, look_at_all
+from outpace.bench.measure.contender import Engine
+from outpace.bench.measure.run import Case
+from outpace.bench.peers.transformers_peer import Generate
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
-from outpace.models.toy import Table
+from outpace.models.table import Table
 from outpace.recipes import get
 
 PROMPTS = [torch.tensor([0, 1, 2]), torch.tensor([3])]
@@ -28,19 +28,19 @@ def parts(name: str, **options: object) -> Parts:
     return get(name)(target, draft=draft, **options)
 
 
-def wishes(temperature: float, count: int = 2) -> list[Sampling]:
-    return [Sampling(temperature, max_tokens=20, seed=seed) for seed in range(count)]
+def row_params(temperature: float, count: int = 2) -> list[SamplingParams]:
+    return [SamplingParams(temperature, max_tokens=20, seed=seed) for seed in range(count)]
 
 
 def test_greedy_drafts_have_nothing_to_bound() -> None:
-    assert look(parts("mcsd", widths=(2,)), PROMPTS, wishes(0.0)) == Best()
-    assert look(parts("speculative-sampling", sampled=False), PROMPTS, wishes(1.0)) == Best()
-    assert look(get("prompt-lookup")(pair()[0]), PROMPTS, wishes(1.0)) == Best()
+    assert look(parts("mcsd", widths=(2,)), PROMPTS, row_params(0.0)) == Best()
+    assert look(parts("speculative-sampling", sampled=False), PROMPTS, row_params(1.0)) == Best()
+    assert look(get("prompt-lookup")(pair()[0]), PROMPTS, row_params(1.0)) == Best()
 
 
 def test_a_draft_of_the_target_itself_could_always_be_accepted() -> None:
     target, _ = pair()
-    found = look(get("speculative-sampling")(target, draft=target, depth=2), PROMPTS, wishes(1.0))
+    found = look(get("speculative-sampling")(target, draft=target, depth=2), PROMPTS, row_params(1.0))
     assert found.row_steps > 5 and found.kept == found.row_steps
     assert found.most == pytest.approx(found.row_steps, abs=1e-9)
 
@@ -49,7 +49,7 @@ def test_a_draft_of_the_target_itself_could_always_be_accepted() -> None:
 def test_what_is_kept_is_about_what_can_be(name: str) -> None:
     total = Best()
     for seed in range(60):
-        sampling = [Sampling(1.0, max_tokens=24, seed=2 * seed + row) for row in range(2)]
+        sampling = [SamplingParams(1.0, max_tokens=24, seed=2 * seed + row) for row in range(2)]
         total += look(parts(name, widths=(2,)), PROMPTS, sampling)
     rate, most = total.kept / total.row_steps, total.most / total.row_steps
     deviation = (most * (1 - most) / total.row_steps) ** 0.5
@@ -59,7 +59,7 @@ def test_what_is_kept_is_about_what_can_be(name: str) -> None:
 
 
 def test_the_work_is_limited() -> None:
-    sampling = [Sampling(1.0, max_tokens=200, seed=seed) for seed in range(20)]
+    sampling = [SamplingParams(1.0, max_tokens=200, seed=seed) for seed in range(20)]
     found = look(parts("speculative-sampling"), [PROMPTS[0]] * 20, sampling)
     assert found.row_steps < ROW_STEPS + 20
 
@@ -69,12 +69,12 @@ def test_every_workload_and_temperature_is_looked_at_where_it_samples() -> None:
     drafting = Engine("drafting", "mcsd", get("mcsd")(target, draft=draft, widths=(2,)))
     plain = Engine("plain", "autoregressive", get("autoregressive")(target))
     groups: Sequence[Sequence[Case]] = [[Case("a", "code", PROMPTS[0])], [Case("b", "edit", PROMPTS[1])]]
-    found = look_at_all([plain, drafting], groups, Sampling(max_tokens=8), [0.0, 0.7, 1.0])
+    found = look_at_all([plain, drafting], groups, SamplingParams(max_tokens=8), [0.0, 0.7, 1.0])
     assert set(found) == {("drafting", w, t) for w in ("code", "edit") for t in (0.7, 1.0)}
 
 
 def test_a_peer_does_not_say() -> None:
-    assert Generate("peer", None).look(PROMPTS, wishes(1.0)) == Best()
+    assert Generate("peer", None).look(PROMPTS, row_params(1.0)) == Best()
 
 
 def test_what_is_reported() -> None:

@@ -11,27 +11,57 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
-from outpace.bench.contender import Engine, Outcome
-from outpace.bench.json_file import finite, write_json
+from outpace.bench.measure.contender import Engine, Outcome
+from outpace.bench.report.json_file import finite, write_json
 from outpace.cli.bench import bench
-from outpace.models.hf import load
-from outpace.models.loading import load_checkpoint
+from outpace.models.checkpoint import load_checkpoint
+from outpace.models.hf.target import load
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 APP.command()(bench)
 PROMPTS = "def push(self, item):\nclass Queue:\nfor index in range(3):\n"
 RESULT_KEYS = {
-    "method", "kind", "mode", "options", "workload", "temperature", "selection", "prompts", "runs", "tokens_per_second",
-    "speedup", "speedup_of_totals", "decode_speedup", "ideal_speedup", "efficiency", "repetition", "lossless",
-    "divergence", "mean_acceptance_length", "acceptance_rate", "acceptance_by_position",
-    "acceptance_by_position_conditional", "milliseconds_per_step", "first_token", "headline",
-}  # fmt: skip
+    "method",
+    "kind",
+    "mode",
+    "options",
+    "workload",
+    "temperature",
+    "selection",
+    "prompts",
+    "runs",
+    "tokens_per_second",
+    "speedup",
+    "speedup_of_totals",
+    "decode_speedup",
+    "ideal_speedup",
+    "efficiency",
+    "repetition",
+    "lossless",
+    "divergence",
+    "mean_acceptance_length",
+    "acceptance_rate",
+    "acceptance_by_position",
+    "acceptance_by_position_conditional",
+    "milliseconds_per_step",
+    "first_token",
+    "headline",
+}
 
 
 def call(tiny: Any, tmp_path: Path, *arguments: str) -> Result:
     prompts = tmp_path / "some.txt"
     prompts.write_text(PROMPTS, encoding="utf-8")
-    options = ["--target", tiny.target, "--draft", tiny.draft, "--prompts", str(prompts), "--dtype", "float64"]
+    options = [
+        "--target",
+        tiny.target,
+        "--draft",
+        tiny.draft,
+        "--prompts",
+        str(prompts),
+        "--dtype",
+        "float64",
+    ]
     options += ["--max-tokens", "8", "--rounds", "1", "--threads", "1", "--device", "cpu", "--ignore-eos"]
     return CliRunner().invoke(APP, [*options, *arguments])
 
@@ -40,7 +70,10 @@ def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
     path = tmp_path / "base.json"
     done = call(tiny, tmp_path, "--family", "base", "--temperature", "0", "--json", str(path))
     assert done.exit_code == 0, done.output
-    assert {row["method"] for row in json.loads(path.read_text())["results"]} == {"plain", "speculative-sampling"}
+    assert {row["method"] for row in json.loads(path.read_text())["results"]} == {
+        "plain",
+        "speculative-sampling",
+    }
     done = call(tiny, tmp_path, "--family", "magic")
     assert done.exit_code != 0 and "no method is of the family 'magic': choose one of base, " in done.output
 
@@ -59,18 +92,30 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     ours = [row for row in data["results"] if row["kind"] == "outpace"]
     assert all(set(row) >= RESULT_KEYS for row in ours)
     assert {row["method"] for row in ours} == {
-        "plain", "prompt-lookup:depth=3,clip=True", "speculative-sampling:depth=2"
-    }  # fmt: skip
+        "plain",
+        "prompt-lookup:depth=3,clip=True",
+        "speculative-sampling:depth=2",
+    }
     assert all(row["divergence"]["different"] == 0 for row in ours if row["temperature"] == 0)
     assert all(row["mean_acceptance_length"] == 1 for row in ours if row["method"] == "plain")
     advice = json.loads((tmp_path / "out" / "method.json").read_text())
-    assert set(advice) >= {"method", "options", "draft", "expected_speedup", "interval", "workload", "provenance"}
+    assert set(advice) >= {
+        "method",
+        "options",
+        "draft",
+        "expected_speedup",
+        "interval",
+        "workload",
+        "provenance",
+    }
     assert advice["workload"]["selection"] in data["selections"]
     assert any(row["headline"] for row in data["results"])
     assert advice["method"] in ("autoregressive", "prompt-lookup", "speculative-sampling")
     assert "| method |" in (tmp_path / "out" / "bench.md").read_text()
     page = (tmp_path / "out" / "bench.html").read_text()
-    assert page.count("<svg") == 3 and "http" not in page  # one chart a temperature and one for both; self-contained
+    assert (
+        page.count("<svg") == 3 and "http" not in page
+    )  # one chart a temperature and one for both; self-contained
     assert "Recommendation: " in done.output and "counts the bonus token" in done.output
 
 
@@ -97,8 +142,15 @@ def test_what_is_compiled_is_measured_beside_the_same_models_as_they_are(
         loads.append(name)
         return load_checkpoint(name, **options)
 
-    monkeypatch.setattr("outpace.models.hf.load_checkpoint", counted)
-    wanted = ["--methods", "speculative-sampling:depth=2,tli:depth=2", "--dtype", "float32", "--temperature", "0,1"]
+    monkeypatch.setattr("outpace.models.hf.target.load_checkpoint", counted)
+    wanted = [
+        "--methods",
+        "speculative-sampling:depth=2,tli:depth=2",
+        "--dtype",
+        "float32",
+        "--temperature",
+        "0,1",
+    ]
     done = call(tiny, tmp_path, *wanted, "--compile", "--out", str(tmp_path / "out"))
     assert done.exit_code == 0, done.output
     assert sorted(loads) == sorted([tiny.target, tiny.draft])  # the weights are there once
@@ -106,12 +158,16 @@ def test_what_is_compiled_is_measured_beside_the_same_models_as_they_are(
     names = ["plain", "speculative-sampling:depth=2", "tli:depth=2"]
     modes = {row["method"]: row["mode"] for row in data["results"]}
     assert modes == {name: "compiled" for name in names} | {f"{name} (eager)": "eager" for name in names}
-    assert list(modes) == [each for name in names for each in (name, f"{name} (eager)")]  # each beside its other
+    assert list(modes) == [
+        each for name in names for each in (name, f"{name} (eager)")
+    ]  # each beside its other
     assert data["complete"] and data["settings"]["compile"] is True and data["settings"]["methods"] == names
     assert set(data["milliseconds_by_nodes"]) == {"target", "draft", "target (eager)", "draft (eager)"}
     assert set(data["compile_seconds"]) == {"target", "draft"} == set(data["load_seconds"])
     assert min(data["compile_seconds"].values()) > 0 and set(data["warm_up_seconds"]) == set(modes)
-    assert set(data["best_trees"]) == {name for name in modes if "plain" not in name} == set(data["best_chains"])
+    assert (
+        set(data["best_trees"]) == {name for name in modes if "plain" not in name} == set(data["best_chains"])
+    )
     assert all(row["efficiency"] > 0 for row in data["results"])
     greedy = [row for row in data["results"] if row["temperature"] == 0]
     assert all(row["divergence"]["different"] == 0 for row in greedy)  # float32: the same text in both modes
@@ -123,7 +179,16 @@ def test_what_is_compiled_is_measured_beside_the_same_models_as_they_are(
 
 
 def test_eager_rows_can_be_left_out(tiny: Any, tmp_path: Path) -> None:
-    ask = ("--methods", "prompt-lookup", "--dtype", "float32", "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    ask = (
+        "--methods",
+        "prompt-lookup",
+        "--dtype",
+        "float32",
+        "--temperature",
+        "0",
+        "--json",
+        str(tmp_path / "x.json"),
+    )
     done = call(tiny, tmp_path, *ask, "--compile", "--no-eager")
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "x.json").read_text())
@@ -139,11 +204,23 @@ def test_a_target_that_could_not_be_compiled_is_measured_once(
         return load(name, **{**options, "compile": False})
 
     monkeypatch.setattr("outpace.api.model.load_target", as_it_is)
-    ask = ("--methods", "prompt-lookup", "--dtype", "float32", "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    ask = (
+        "--methods",
+        "prompt-lookup",
+        "--dtype",
+        "float32",
+        "--temperature",
+        "0",
+        "--json",
+        str(tmp_path / "x.json"),
+    )
     done = call(tiny, tmp_path, *ask, "--compile")
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "x.json").read_text())
-    assert {row["method"]: row["mode"] for row in data["results"]} == {"plain": "eager", "prompt-lookup": "eager"}
+    assert {row["method"]: row["mode"] for row in data["results"]} == {
+        "plain": "eager",
+        "prompt-lookup": "eager",
+    }
     assert "compile" not in data["settings"] and not data["compile_seconds"]
 
 
@@ -154,7 +231,7 @@ def test_peers_run_beside_us_on_the_same_prompts(tiny: Any, tmp_path: Path) -> N
     rows = {row["method"]: row for row in json.loads((tmp_path / "x.json").read_text())["results"]}
     assert [name for name, row in rows.items() if row["kind"] == "peer"] == [
         "transformers plain",
-        "transformers prompt-lookup:depth=3,longest=3",
+        "transformers prompt-lookup:depth=3,max_ngram=3",
         "transformers assisted:depth=2",
         "transformers assisted (its defaults)",
         "transformers prompt-lookup (its defaults)",
@@ -172,7 +249,9 @@ def test_batches_are_measured(tiny: Any, tmp_path: Path) -> None:
     assert {"plain", "plain, one at a time"} <= {run["method"] for run in data["runs"]}
 
 
-def test_nothing_is_lost_when_it_is_interrupted(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_lost_when_it_is_interrupted(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, made = Engine.run, []
 
     def interrupted(self: Engine, *arguments: Any) -> Outcome:
@@ -182,7 +261,9 @@ def test_nothing_is_lost_when_it_is_interrupted(tiny: Any, tmp_path: Path, monke
         return run(self, *arguments)
 
     monkeypatch.setattr(Engine, "run", interrupted)
-    done = call(tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    done = call(
+        tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--json", str(tmp_path / "x.json")
+    )
     assert done.exit_code == 1
     data = json.loads((tmp_path / "x.json").read_text())
     assert not data["complete"] and len(data["runs"]) == data["runs_made"] == 5 and data["runs_planned"] == 6
@@ -220,7 +301,9 @@ def test_nothing_is_lost_when_a_method_breaks_in_the_middle(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaking(3, "prompt-lookup", monkeypatch)  # warm-up, one timed run, then it breaks
-    done = call(tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    done = call(
+        tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--json", str(tmp_path / "x.json")
+    )
     assert done.exit_code == 1 and "RuntimeError: it broke" in done.output
     assert len(json.loads((tmp_path / "x.json").read_text())["runs"]) >= 2
 
@@ -297,7 +380,9 @@ def test_settings_hold_for_every_contender(tiny: Any, tmp_path: Path) -> None:
     done = call(tiny, tmp_path, *ask, *settings)
     assert done.exit_code == 0, done.output
     data = json.loads(Path(out).read_text())
-    assert {"top_k": 20, "top_p": 0.9, "min_p": 0.02, "repetition_penalty": 1.3}.items() <= data["settings"].items()
+    assert {"top_k": 20, "top_p": 0.9, "min_p": 0.02, "repetition_penalty": 1.3}.items() <= data[
+        "settings"
+    ].items()
     greedy = [row for row in data["results"] if row["temperature"] == 0]
     assert len(greedy) > 2 and all(row["divergence"]["different"] == 0 for row in greedy if row["divergence"])
     done = call(tiny, tmp_path, "--min-p", "2")

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from outpace.api import load
-from outpace.bench.halves import in_halves
-from outpace.bench.line_up import engines
-from outpace.bench.methods import Method
-from outpace.bench.replay import Text, build, replay
-from outpace.bench.run import Case, Run, batches, interleave, trials
-from outpace.core.context import Sampling
+from outpace.bench.measure.halves import in_halves
+from outpace.bench.measure.line_up import engines
+from outpace.bench.measure.method_names import Method
+from outpace.bench.measure.replay import Text, build, replay
+from outpace.bench.measure.run import Case, Run, batches, interleave, trials
+from outpace.core.context import SamplingParams
 from outpace.recipes import get, of_family
 
 REMEMBER = {"aded", "rasd", "reader", "rest", "stand", "suffix-decoding", "token-recycling"}
@@ -35,14 +35,14 @@ def test_the_second_half_of_prompts_asked_twice(models: Any, name: str) -> None:
     line, _ = engines([Method(name)], target.target, "draft", lambda name: models[name].target)
     cases = [Case(text, "code", torch.tensor(target.tokenizer(text)["input_ids"])) for text in PROMPTS]
     planned = list(trials(batches(cases, 1), [0.0], 1, passes=2))
-    runs = interleave(line[1:], planned, Sampling(max_tokens=20))
+    runs = interleave(line[1:], planned, SamplingParams(max_tokens=20))
     halves = in_halves([(run, run) for run in runs])
     first, second = (half.mean_acceptance_length or 0.0 for half in halves or pytest.fail("no halves"))
     if name in REMEMBER:
         assert second > first
     else:
         assert second == first
-    fresh = interleave(line[1:], planned[: len(cases)], Sampling(max_tokens=20))
+    fresh = interleave(line[1:], planned[: len(cases)], SamplingParams(max_tokens=20))
     assert [run.counts and run.counts.steps for run in fresh] == [
         run.counts and run.counts.steps for run in runs[: len(cases)]
     ]
@@ -52,7 +52,9 @@ def test_halves_are_told_apart_by_when_a_prompt_was_met() -> None:
     def run(index: int, again: int, seconds: float, name: str = "a") -> Run:
         case = Case(str(index), "w", torch.tensor([1, 2]))
         trial = next(
-            trial for trial in trials([(case,)] * 3, [0.0], 1, 2) if (trial.index, trial.again) == (index, again)
+            trial
+            for trial in trials([(case,)] * 3, [0.0], 1, 2)
+            if (trial.index, trial.again) == (index, again)
         )
         return Run(name, trial, seconds, 0.0, None, ((0,) * 12,))
 

@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from outpace.bench import results
+from benchmarks import results
 from outpace.cli.bench import bench
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,9 @@ def planned(*settings: str) -> list[list[str]]:
     command = ["make", "--dry-run", "--no-print-directory", "bench-compiled", *settings]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = [
-        shlex.split(line) for line in said.splitlines() if re.search(r"outpace (bench|\.bench)|bench\.results", line)
+        shlex.split(line)
+        for line in said.splitlines()
+        if re.search(r"outpace (bench|\.bench)|bench\.results", line)
     ]
     return [[word for word in words if not re.match(r"[A-Z_]+=", word)] for words in found]
 
@@ -52,18 +54,22 @@ def test_the_page_of_compiled_models_comes_out(tiny: Any, tmp_path: Path) -> Non
     arguments = [small.get(word, word) for word in measure[2:]]
     done = CliRunner().invoke(APP, [*arguments, "--draft", tiny.draft, "--dtype", "float32", "--ignore-eos"])
     assert done.exit_code == 0, done.output
-    assert results.main([str(ROOT / word) if word.endswith("wanted.json") else word for word in write[3:]]) == 0
+    assert (
+        results.main([str(ROOT / word) if word.endswith("wanted.json") else word for word in write[3:]]) == 0
+    )
     page = (tmp_path / "bench-compiled" / "compiled.md").read_text()
     ours = [line for line in page.splitlines() if line.startswith("| ") and "wanted" not in line]
     missing = [line for line in ours if "not measured" in line]
-    assert missing and all("OpenVINO" in line for line in missing)  # every row that is wanted is there otherwise
+    assert missing and all(
+        "OpenVINO" in line for line in missing
+    )  # every row that is wanted is there otherwise
     assert "How to read this" not in page
 
 
 def test_what_is_wanted_compares_both_modes() -> None:
-    wishes = json.loads(WANTED.read_text())["wanted"]
-    over = [wish for wish in wishes if wish.get("over") == {"method": "plain (eager)"}]
-    assert {(wish["select"]["temperature"], wish["at_least"]) for wish in over} == {(0, 1.5), (1, 1.5)}
-    asked = {wish["select"]["method"] for wish in wishes if wish["value"] == "efficiency"}
+    row_params = json.loads(WANTED.read_text())["wanted"]
+    over = [params for params in row_params if params.get("over") == {"method": "plain (eager)"}]
+    assert {(params["select"]["temperature"], params["at_least"]) for params in over} == {(0, 1.5), (1, 1.5)}
+    asked = {params["select"]["method"] for params in row_params if params["value"] == "efficiency"}
     names = ("speculative-sampling", "mcsd", "prompt-lookup")
     assert asked == {*names, *(f"{name} (eager)" for name in names)}

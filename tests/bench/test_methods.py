@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from outpace.bench.methods import Method, parse_methods, with_draft
+from outpace.bench.measure.method_names import Method, parse_methods, with_draft
 from outpace.recipes import get
 
 
 def test_names_and_options_are_read() -> None:
-    assert parse_methods("prompt_lookup:depth=8,longest=2,mcsd:widths=(4,2):replace=true, specinfer") == [
+    assert parse_methods("prompt_lookup:depth=8,max_ngram=2,mcsd:widths=(4,2):replace=true, specinfer") == [
         Method("prompt-lookup", {"depth": 8, "longest": 2}),
         Method("mcsd", {"widths": (4, 2), "replace": True}),
         Method("specinfer", {}),

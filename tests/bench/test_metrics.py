@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from outpace.bench.metrics import Cost, Counts, Record, first_difference, repetition
+from outpace.bench.measure.metrics import Cost, Counts, Record, first_difference, repetition
 from outpace.core.tree import Forest
 
-SECONDS = {"draft": 0.010, "score": 0.020, "law": 0.001, "verify": 0.002, "commit": 0.003, "observe": 0.004}
+SECONDS = {"draft": 0.010, "score": 0.020, "warp": 0.001, "verify": 0.002, "commit": 0.003, "observe": 0.004}
 
 
-def record(lengths: tuple[int, ...], leaf: tuple[int, ...], emitted: tuple[int, ...], forwards: int = 0) -> Record:
-    return Record(Forest.chain(lengths), leaf, emitted, forwards, 0.006, SECONDS)
+def record(
+    lengths: tuple[int, ...], leaf: tuple[int, ...], generated: tuple[int, ...], forwards: int = 0
+) -> Record:
+    return Record(Forest.chain(lengths), leaf, generated, forwards, 0.006, SECONDS)
 
 
 def test_mean_acceptance_length_includes_the_bonus_token() -> None:
@@ -21,8 +23,10 @@ def test_mean_acceptance_length_includes_the_bonus_token() -> None:
 
 
 def test_counts_of_steps_written_by_hand() -> None:
-    figures = Counts.of([record((3,), (2,), (3,)), record((2,), (2,), (3,)), record((0,), (0,), (1,))]).figures()
-    assert figures["drafted"] == 5 and figures["accepted"] == 4 and figures["emitted"] == 7
+    figures = Counts.of(
+        [record((3,), (2,), (3,)), record((2,), (2,), (3,)), record((0,), (0,), (1,))]
+    ).figures()
+    assert figures["drafted"] == 5 and figures["accepted"] == 4 and figures["generated"] == 7
     assert figures["acceptance_rate"] == 4 / 5
     assert figures["mean_acceptance_length"] == pytest.approx(7 / 3)
     assert figures["mean_acceptance_length_of_drafting_steps"] == 1 + 4 / 2
@@ -41,7 +45,7 @@ def test_acceptance_by_position_is_unconditional_and_the_other_is_conditional() 
 def test_a_tree_counts_its_nodes_as_drafted_and_its_path_as_accepted() -> None:
     tree = Forest.of((-1, 0, 0, 1, 1), 1)  # two children of the root, two below the first
     counts = Counts.of([Record(tree, (4,), (3,), 2, 0.0, SECONDS)])
-    assert (counts.drafted, counts.accepted, counts.emitted) == (4, 2, 3)
+    assert (counts.drafted, counts.accepted, counts.generated) == (4, 2, 3)
     assert Cost.of(Record(tree, (4,), (3,), 2, 0.0, SECONDS)) == Cost(1, 5, 2, (1, 2))
 
 
@@ -54,7 +58,7 @@ def test_acceptance_by_rank_counts_the_nodes_that_were_reached() -> None:
 
 def test_a_text_that_ends_inside_the_draft_counts_the_draft_tokens_that_became_text() -> None:
     counts = Counts.of([record((5,), (5,), (2,))])
-    assert (counts.accepted, counts.emitted) == (2, 2)
+    assert (counts.accepted, counts.generated) == (2, 2)
 
 
 def test_rows_of_a_batch_are_counted_apart() -> None:
@@ -83,7 +87,7 @@ def test_counts_add_up() -> None:
         "row_steps",
         "drafted",
         "accepted",
-        "emitted",
+        "generated",
         "forwards",
         "drafted_at",
         "accepted_at",

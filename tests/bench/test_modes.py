@@ -10,21 +10,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.bench.best import Best
-from outpace.bench.contender import COMPILED, EAGER, Outcome
-from outpace.bench.cost import Timings
-from outpace.bench.html import PALE, chart
-from outpace.bench.ideal import DRAFT, TARGET
-from outpace.bench.measurement import Measurement
-from outpace.bench.metrics import Counts, Record
-from outpace.bench.model_tables import preparation
-from outpace.bench.recommend import Choice
-from outpace.bench.report import to_json, to_markdown
-from outpace.bench.run import Case, Run, Trial
-from outpace.bench.summary import Row
-from outpace.bench.table import plain_text
-from outpace.core.context import Sampling
+from outpace.bench.measure.acceptance_ceiling import Best
+from outpace.bench.measure.contender import COMPILED, EAGER, Outcome
+from outpace.bench.measure.forward_cost import Timings
+from outpace.bench.measure.ideal import DRAFT, TARGET
+from outpace.bench.measure.measurement import Measurement
+from outpace.bench.measure.metrics import Counts, Record
+from outpace.bench.measure.recommend import Choice
+from outpace.bench.measure.run import Case, Run, Trial
+from outpace.bench.report.html import PALE, chart
+from outpace.bench.report.model_tables import preparation
+from outpace.bench.report.report import to_json, to_markdown
+from outpace.bench.report.summary import Row
+from outpace.core.context import SamplingParams
 from outpace.core.tree import Forest
+from outpace.tables import markdown
 
 ITS_OWN = {COMPILED: (10, 11, 12), EAGER: (20, 21, 22)}  # how the two modes' texts end
 
@@ -38,10 +38,10 @@ class Named:
     single: bool = False
     precision: str = ""
 
-    def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome:
         raise RuntimeError("it broke")
 
-    def look(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Best:
+    def look(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Best:
         return Best()
 
     def lossless(self, temperature: float) -> bool:
@@ -64,7 +64,12 @@ def made(who: Named, case: Case, index: int) -> Run:
     counts = None if who is PEER else Counts.of([chain] * (12 // length))
     text = (*range(9), *ITS_OWN.get(who.mode, (0, 0, 0)))
     return Run(
-        who.name, Trial(index, (case,), 0.0, 0), SECONDS[who.name], None if who is PEER else 0.0, counts, (text,)
+        who.name,
+        Trial(index, (case,), 0.0, 0),
+        SECONDS[who.name],
+        None if who is PEER else 0.0,
+        counts,
+        (text,),
     )
 
 
@@ -75,13 +80,23 @@ def measured(*left_out: Named) -> Measurement:
     return Measurement(
         contenders=everybody,
         cases=cases,
-        sampling=Sampling(max_tokens=12),
+        sampling=SamplingParams(max_tokens=12),
         temperatures=[0.0],
         rounds=1,
         batch=1,
         seed=0,
-        choices={"plain": Choice("autoregressive", {}, None), "chain": Choice("speculative-sampling", {}, "small")},
-        provenance={"versions": {}, "device": "a CPU", "threads": 1, "commit": None, "date": "today", "argv": []},
+        choices={
+            "plain": Choice("autoregressive", {}, None),
+            "chain": Choice("speculative-sampling", {}, "small"),
+        },
+        provenance={
+            "versions": {},
+            "device": "a CPU",
+            "threads": 1,
+            "commit": None,
+            "date": "today",
+            "argv": [],
+        },
         load_seconds={"target": 1.5},
         compile_seconds={"target": 2.5},
         timings={
@@ -90,7 +105,12 @@ def measured(*left_out: Named) -> Measurement:
             (TARGET, EAGER): flat(2.0, 6.0),
             (DRAFT, EAGER): flat(0.5, 0.5),
         },
-        runs=[made(who, case, index) for index, case in enumerate(cases) for who in everybody if who not in left_out],
+        runs=[
+            made(who, case, index)
+            for index, case in enumerate(cases)
+            for who in everybody
+            if who not in left_out
+        ],
     )
 
 
@@ -105,11 +125,19 @@ def rows_of(measurement: Measurement) -> dict[str, Row]:
 def test_all_are_compared_with_compiled_plain_decoding() -> None:
     rows = rows_of(measured())
     assert {name: row.speedup.median for name, row in rows.items()} == {
-        "plain": 1.0, "plain (eager)": 0.5, "chain": 2.0, "chain (eager)": 0.625, "peer": pytest.approx(1 / 3),
-    }  # fmt: skip
+        "plain": 1.0,
+        "plain (eager)": 0.5,
+        "chain": 2.0,
+        "chain (eager)": 0.625,
+        "peer": pytest.approx(1 / 3),
+    }
     assert {name: row.mode for name, row in rows.items()} == {
-        "plain": COMPILED, "plain (eager)": EAGER, "chain": COMPILED, "chain (eager)": EAGER, "peer": "",
-    }  # fmt: skip
+        "plain": COMPILED,
+        "plain (eager)": EAGER,
+        "chain": COMPILED,
+        "chain (eager)": EAGER,
+        "peer": "",
+    }
 
 
 def test_efficiency_is_about_one_mode() -> None:
@@ -124,8 +152,12 @@ def test_efficiency_is_about_one_mode() -> None:
 def test_texts_are_compared_within_a_mode_and_those_of_plain_decoding_across() -> None:
     found = {name: (row.different, row.first_difference) for name, row in rows_of(measured()).items()}
     assert found == {
-        "plain": (0, None), "plain (eager)": (4, 9), "chain": (0, None), "chain (eager)": (0, None), "peer": (4, 9),
-    }  # fmt: skip
+        "plain": (0, None),
+        "plain (eager)": (4, 9),
+        "chain": (0, None),
+        "chain (eager)": (0, None),
+        "peer": (4, 9),
+    }
 
 
 def test_without_plain_decoding_in_its_mode_a_row_says_less() -> None:
@@ -159,7 +191,10 @@ def test_a_tree_that_is_filled_without_a_model_is_chosen_too() -> None:
     rows = measurement.rows()
     assert measurement.chains(rows) == {}  # it has no depth
     found = measurement.trees(rows)
-    assert {name: tree.shape.parents for name, tree in found.items()} == {"chain": (0, 1), "chain (eager)": ()}
+    assert {name: tree.shape.parents for name, tree in found.items()} == {
+        "chain": (0, 1),
+        "chain (eager)": (),
+    }
     # of three nodes on a path two had a child, which was right; a forward over three tokens costs as much as one
     assert found["chain"].speedup == pytest.approx(1 + 2 / 3 + (2 / 3) ** 2)
 
@@ -193,8 +228,12 @@ def test_files_and_pages_tell_the_modes_apart() -> None:
     rows = measurement.rows()
     data = to_json(measurement, rows)
     assert {row["method"]: row["mode"] for row in data["results"]} == {
-        "plain": "compiled", "plain (eager)": "eager", "chain": "compiled", "chain (eager)": "eager", "peer": None,
-    }  # fmt: skip
+        "plain": "compiled",
+        "plain (eager)": "eager",
+        "chain": "compiled",
+        "chain (eager)": "eager",
+        "peer": None,
+    }
     assert data["milliseconds_by_nodes"]["target (eager)"] == {"1": 2000, "3": 6000}
     assert data["milliseconds_after_another_size"]["draft"] == {"1": 1100, "3": 1100}
     assert data["load_seconds"] == {"target": 1.5} and data["compile_seconds"] == {"target": 2.5}
@@ -217,6 +256,10 @@ def test_a_mode_that_cannot_start_is_left_out_and_compiled_plain_decoding_must()
 
 def test_getting_ready_is_a_table_of_its_own() -> None:
     told: dict[str, Any] = {"loading": {"target": 1.0, "peer": 2.0}, "warm_up": {"plain": 0.5, "chain": 1.0}}
-    text = plain_text(preparation(compiling={"target": 3.25}, **told))
-    assert "target  1.00     3.25" in text and "peer    2.00     -" in text and "Warming up took 1.5 s." in text
-    assert "compiling" not in plain_text(preparation(compiling={}, **told))
+    text = markdown(preparation(compiling={"target": 3.25}, **told))
+    assert (
+        "| target | 1.00 | 3.25 |" in text
+        and "| peer | 2.00 | - |" in text
+        and "Warming up took 1.5 s." in text
+    )
+    assert "compiling" not in markdown(preparation(compiling={}, **told))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from outpace.bench.cost import IN_A_ROW, CostCurve, increasing, measure_forwards
-from outpace.bench.spread import bootstrap
+from outpace.bench.measure.bootstrap import bootstrap
+from outpace.bench.measure.forward_cost import IN_A_ROW, CostCurve, increasing, measure_forwards
 from outpace.core.contracts import Scores, TokenTree
-from outpace.models.toy import Table
+from outpace.models.table import Table
 
 
 def test_an_interval_holds_its_median_and_is_the_same_every_time() -> None:

@@ -14,17 +14,17 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from outpace.bench import peer_kinds
-from outpace.bench.openvino_models import converted, key
-from outpace.bench.peer_kinds import KINDS, Home, find_home, parse_peers
-from outpace.bench.worker import Worker
+from outpace.bench.peers import environments as peer_kinds
+from outpace.bench.peers.environments import KINDS, PeerEnvironment, find_home, parse_peers
+from outpace.bench.peers.openvino_models import converted, key
+from outpace.bench.peers.worker import Worker
 from outpace.cli.bench import bench
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 APP.command()(bench)
 STUB = Path(__file__).parent / "stub_engine.py"
-PLAIN, DRAFT, LOOKUP = "vllm plain", "vllm draft_model:depth=2", "vllm ngram:depth=3,longest=2"
-METHODS = "speculative-sampling:depth=2,prompt-lookup:depth=3:longest=2"
+PLAIN, DRAFT, LOOKUP = "vllm plain", "vllm draft_model:depth=2", "vllm ngram:depth=3,max_ngram=2"
+METHODS = "speculative-sampling:depth=2,prompt-lookup:depth=3:max_ngram=2"
 
 
 @pytest.fixture
@@ -45,7 +45,16 @@ def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def call(tiny: Any, tmp_path: Path, *arguments: str) -> Result:
     prompts = tmp_path / "some.txt"
     prompts.write_text("def push(self, item):\nclass Queue:\n", encoding="utf-8")
-    options = ["--target", tiny.target, "--draft", tiny.draft, "--prompts", str(prompts), "--dtype", "float64"]
+    options = [
+        "--target",
+        tiny.target,
+        "--draft",
+        tiny.draft,
+        "--prompts",
+        str(prompts),
+        "--dtype",
+        "float64",
+    ]
     options += ["--max-tokens", "8", "--rounds", "1", "--threads", "1", "--device", "cpu", "--ignore-eos"]
     return CliRunner().invoke(APP, [*options, "--methods", METHODS, "--peer", "vllm", *arguments])
 
@@ -58,7 +67,9 @@ def test_rows_have_our_settings_and_say_their_precision(tiny: Any, tmp_path: Pat
     done = call(tiny, tmp_path, "--temperature", "0,1", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "bench.json").read_text())
-    peers = {row["method"]: row for row in data["results"] if row["kind"] == "peer" and row["temperature"] == 0}
+    peers = {
+        row["method"]: row for row in data["results"] if row["kind"] == "peer" and row["temperature"] == 0
+    }
     assert list(peers) == [PLAIN, DRAFT, LOOKUP]
     assert peers[LOOKUP]["options"] == {"depth": 3, "longest": 2}
     assert {row["precision"] for row in peers.values()} == {"float64 in threes"}
@@ -69,7 +80,9 @@ def test_rows_have_our_settings_and_say_their_precision(tiny: Any, tmp_path: Pat
     # what it cannot do at one temperature it still does at the other, and no row pools the two
     why = f"{LOOKUP} at temperature 1 was left out: it only looks up greedily"
     assert why in done.output and why in (tmp_path / "bench.md").read_text()
-    met = [row["temperature"] for row in data["results"] if row["method"] == LOOKUP and row["selection"] == "all"]
+    met = [
+        row["temperature"] for row in data["results"] if row["method"] == LOOKUP and row["selection"] == "all"
+    ]
     assert met == [0.0] and data["complete"]
     assert len(pids) == 3 and gone(pids)
 
@@ -114,7 +127,9 @@ def test_a_missing_package_is_one_sentence_that_says_how_to_install_it(tiny: Any
     done = call(tiny, tmp_path, "--peer", "openvino")
     assert done.exit_code == 2
     line = done.output.splitlines()[-1]
-    assert "openvino_genai is not installed" in line and "pip install openvino-genai optimum-intel nncf" in line
+    assert (
+        "openvino_genai is not installed" in line and "pip install openvino-genai optimum-intel nncf" in line
+    )
     assert "--peer openvino=openvino/bin/python" in line and "loading" not in done.output
 
 
@@ -134,8 +149,10 @@ def test_a_peer_that_cannot_be_meant(text: str, sentence: str) -> None:
 
 def test_peers_and_their_interpreters() -> None:
     assert parse_peers("transformers, openvino=~/ov/bin/python,vllm") == {
-        "transformers": None, "openvino": "~/ov/bin/python", "vllm": None
-    }  # fmt: skip
+        "transformers": None,
+        "openvino": "~/ov/bin/python",
+        "vllm": None,
+    }
     kind = replace(KINDS["vllm"], module="json", packages=("pytest", "nothing-like-it"))
     assert find_home(kind, sys.executable).versions == {"pytest": pytest.__version__}
     assert find_home(kind, None).own
@@ -145,7 +162,9 @@ def test_peers_and_their_interpreters() -> None:
         find_home(kind, "/bin/false")
 
 
-def test_peers_of_their_own_environment_are_measured_on_a_cpu(tiny: Any, tmp_path: Path, pids: list[int]) -> None:
+def test_peers_of_their_own_environment_are_measured_on_a_cpu(
+    tiny: Any, tmp_path: Path, pids: list[int]
+) -> None:
     done = call(tiny, tmp_path, "--device", "cuda")
     assert done.exit_code == 2 and "--peer vllm is measured on a CPU" in done.output.splitlines()[-1]
 
@@ -165,10 +184,13 @@ def test_a_model_is_converted_once_for_its_content_and_versions(tmp_path: Path) 
     for model in models:
         model.mkdir()
         (model / "config.json").write_text("{}")
-    home = Home(KINDS["openvino"], str(python), {"openvino": "1"})
+    home = PeerEnvironment(KINDS["openvino"], str(python), {"openvino": "1"})
     said, environment = list[str](), os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     first, seconds = converted(home, str(models[0]), "bfloat16", environment, said.append)
-    assert first.parent == tmp_path / "cache" / "outpace" / "openvino" and (first / "openvino_model.xml").is_file()
+    assert (
+        first.parent == tmp_path / "cache" / "outpace" / "openvino"
+        and (first / "openvino_model.xml").is_file()
+    )
     assert seconds > 0 and len(said) == 1 and "converting" in said[0]
     assert converted(home, str(models[0]), "bfloat16", environment, said.append) == (first, 0.0)
     assert len({key(models[0], "fp16", {"a": version}) for version in "12"}) == 2

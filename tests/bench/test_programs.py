@@ -8,38 +8,58 @@ from typing import Any
 
 import pytest
 
-from outpace.bench import forwards, gpu_check, indexes, results
-from outpace.bench.overhead import Case, cases, measure, small_pair, to_table
-from outpace.bench.provenance import provenance
-from outpace.bench.table import markdown, plain_text
-from outpace.models.hf import HFTarget
+from benchmarks import forwards, indexes, results
+from benchmarks import gpu_speed as gpu_check
+from benchmarks.overhead import Case, cases, measure, small_pair, to_table
+from outpace.bench.measure.provenance import provenance
+from outpace.models.hf.target import HFTarget
 from outpace.recipes import get
+from outpace.tables import markdown
 
 
 def test_overhead_is_measured_outside_the_models_and_leaves_them_as_they_were() -> None:
     models = small_pair(64)
-    case = Case("chain", lambda target, draft: get("speculative-sampling")(target, draft=draft, depth=2), 1.0, 2, 9.0)
+    case = Case(
+        "chain", lambda target, draft: get("speculative-sampling")(target, draft=draft, depth=2), 1.0, 2, 9.0
+    )
     with HFTarget(models[0]) as target, HFTarget(models[1]) as draft:
         found = measure(case, target, draft, tokens=8, repeats=1)
     assert found.steps > 0 and found.rows == 2
     assert min(found.draft, found.prepare, found.verify, found.commit, found.observe) >= 0
     assert found.low <= found.total <= found.high
     assert not models[0]._forward_hooks and not models[0]._forward_pre_hooks
-    assert "chain, 2 rows" in plain_text(to_table([found]))
+    assert "chain, 2 rows" in markdown(to_table([found]))
 
 
 def test_the_cases_are_chains_trees_and_batches() -> None:
     names = [(case.name, case.rows) for case in cases()]
     assert len(names) == len(set(names))
-    assert {("n-gram chain of 4, greedy", 8), ("model chain of 5, sampled", 1), ("tree of 16 nodes, greedy", 1)} <= set(
-        names
-    )
-    assert {case.name: case.goal for case in cases()}["model chain of 4, greedy"] is None  # batches have no goal
+    assert {
+        ("n-gram chain of 4, greedy", 8),
+        ("model chain of 5, sampled", 1),
+        ("tree of 16 nodes, greedy", 1),
+    } <= set(names)
+    assert {case.name: case.goal for case in cases()}[
+        "model chain of 4, greedy"
+    ] is None  # batches have no goal
 
 
-def test_a_short_check_writes_what_it_has(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_check_writes_what_it_has(
+    tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--target", tiny.target, "--draft", tiny.draft, "--device", "cpu", "--max-tokens", "4"]
-    arguments += ["--num-prompts", "1", "--rounds", "1", "--seconds", "0", "--out", str(tmp_path), "--dtype", "float64"]
+    arguments += [
+        "--num-prompts",
+        "1",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0",
+        "--out",
+        str(tmp_path),
+        "--dtype",
+        "float64",
+    ]
     assert gpu_check.main(arguments) == 0
     data = json.loads((tmp_path / "gpu.json").read_text())
     assert len(data["runs"]) == 1 and not data["complete"]
@@ -47,7 +67,9 @@ def test_a_short_check_writes_what_it_has(tiny: Any, tmp_path: Path, capsys: pyt
 
 
 def test_a_short_check_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu_check.main(["--target", str(tmp_path / "nowhere"), "--draft", "x", "--out", str(tmp_path)]) == 2
+    assert (
+        gpu_check.main(["--target", str(tmp_path / "nowhere"), "--draft", "x", "--out", str(tmp_path)]) == 2
+    )
     assert "there is no checkpoint folder" in capsys.readouterr().err
 
 
@@ -56,24 +78,38 @@ def test_forwards_are_timed_compiled_and_as_they_are(
 ) -> None:
     prompts = tmp_path / "some.txt"
     prompts.write_text("def push(self, item):\nclass Queue:\n", encoding="utf-8")
-    arguments = ["--target", tiny.target, "--draft", tiny.draft, "--dtype", "float32", "--threads", "1", "--cpu-time"]
+    arguments = [
+        "--target",
+        tiny.target,
+        "--draft",
+        tiny.draft,
+        "--dtype",
+        "float32",
+        "--threads",
+        "1",
+        "--cpu-time",
+    ]
     arguments += ["--methods", "speculative-sampling:depth=2", "--prompts", str(prompts), "--max-tokens", "4"]
     arguments += ["--rounds", "1", "--sizes", "1,3", "--repeats", "2", "--length", "9"]
     arguments += ["--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md")]
     assert forwards.main(arguments) == 0
     data = json.loads((tmp_path / "x.json").read_text())
     rows = {(row["model"], row["mode"], row["tokens"]) for row in data["milliseconds"]}
-    assert rows == {(m, mode, n) for m in ("target", "draft") for mode in ("compiled", "eager") for n in (1, 3)}
+    assert rows == {
+        (m, mode, n) for m in ("target", "draft") for mode in ("compiled", "eager") for n in (1, 3)
+    }
     assert all(min(row["milliseconds"], row["after_another_size"]) > 0 for row in data["milliseconds"])
     speeds = [(row["method"], row["mode"]) for row in data["tokens_per_second"] if row["low"] > 0]
-    assert speeds == [(m, mode) for m in ("plain", "speculative-sampling:depth=2") for mode in ("compiled", "eager")]
+    assert speeds == [
+        (m, mode) for m in ("plain", "speculative-sampling:depth=2") for mode in ("compiled", "eager")
+    ]
     assert set(data["compile_seconds"]) == {"target", "draft"} and data["provenance"]["dtype"] == "float32"
     printed = capsys.readouterr().out
     assert "9 being read: milliseconds of CPU time" in printed
     assert "| draft, compiled, after another size |" in (tmp_path / "x.md").read_text()
-    wish = {"what": "flat", "file": "x.json", "value": "milliseconds", "over": {"tokens": 1}}
-    wish["select"] = {"model": "target", "mode": "compiled", "tokens": 3}
-    page = results.page({"x.json": data, "wanted.json": {"wanted": [wish]}})
+    params = {"what": "flat", "file": "x.json", "value": "milliseconds", "over": {"tokens": 1}}
+    params["select"] = {"model": "target", "mode": "compiled", "tokens": 3}
+    page = results.page({"x.json": data, "wanted.json": {"wanted": [params]}})
     assert "not measured" not in page and "| target, as it is |" in page
 
 
@@ -89,7 +125,17 @@ def test_forwards_are_timed_compiled_and_as_they_are(
 def test_forwards_that_cannot_be_timed_are_one_sentence(
     tiny: Any, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["--target", tiny.target, "--draft", tiny.draft, "--dtype", "float32", "--threads", "1", *arguments]
+    given = [
+        "--target",
+        tiny.target,
+        "--draft",
+        tiny.draft,
+        "--dtype",
+        "float32",
+        "--threads",
+        "1",
+        *arguments,
+    ]
     assert forwards.main(given) == 2
     assert sentence in capsys.readouterr().err
 
@@ -97,10 +143,19 @@ def test_forwards_that_cannot_be_timed_are_one_sentence(
 def row(method: str, speed: float, **fields: Any) -> dict[str, Any]:
     interval = {"median": speed, "low": speed / 2, "high": speed * 2}
     return {
-        "method": method, "workload": "code", "temperature": 0.0, "selection": "all", "headline": True, "prompts": 3,
-        "tokens_per_second": interval, "speedup": interval, "mean_acceptance_length": 2.0,
-        "efficiency": 0.95, "repetition": 0.1, **fields,
-    }  # fmt: skip
+        "method": method,
+        "workload": "code",
+        "temperature": 0.0,
+        "selection": "all",
+        "headline": True,
+        "prompts": 3,
+        "tokens_per_second": interval,
+        "speedup": interval,
+        "mean_acceptance_length": 2.0,
+        "efficiency": 0.95,
+        "repetition": 0.1,
+        **fields,
+    }
 
 
 FILE = {
@@ -116,16 +171,29 @@ FILE = {
 
 
 def test_a_page_says_what_was_wanted_and_what_came_out() -> None:
-    wishes = [
-        {"what": "fast", "file": "a.json", "select": {"method": "fast"}, "value": "speedup.median", "at_least": 20},
+    row_params = [
         {
-            "what": "fast / plain", "file": "a.json", "select": {"method": "fast"}, "value": "tokens_per_second.median",
-            "over": {"method": "plain"}, "at_least": 3.5, "unit": " times",
+            "what": "fast",
+            "file": "a.json",
+            "select": {"method": "fast"},
+            "value": "speedup.median",
+            "at_least": 20,
+        },
+        {
+            "what": "fast / plain",
+            "file": "a.json",
+            "select": {"method": "fast"},
+            "value": "tokens_per_second.median",
+            "over": {"method": "plain"},
+            "at_least": 3.5,
+            "unit": " times",
         },
         {"what": "slow", "file": "a.json", "select": {"method": "slow"}, "value": "speedup.median"},
         {"what": "other", "file": "b.json", "select": {}, "value": "x"},
-    ]  # fmt: skip
-    text = results.page({"a.json": FILE, "wanted.json": {"wanted": wishes, "reading": ["Twelve prompts are few."]}})
+    ]
+    text = results.page(
+        {"a.json": FILE, "wanted.json": {"wanted": row_params, "reading": ["Twelve prompts are few."]}}
+    )
     assert "| fast: at least 20 | 30 | 1 | abc |" in text
     assert "| fast / plain: at least 3.5 times | 3 times (missed) | 1 | abc |" in text
     assert text.count("not measured") == 2
@@ -138,7 +206,7 @@ def test_a_page_says_what_was_wanted_and_what_came_out() -> None:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["/x/bench/overhead.py", "--json"], ["python", "-m", "outpace.bench.overhead", "--json"]),
+        (["/x/bench/overhead.py", "--json"], ["python", "-m", "benchmarks.overhead", "--json"]),
         (["/x/bin/outpace", "bench"], ["outpace", "bench"]),
         ([], []),
     ],
@@ -163,9 +231,15 @@ def test_the_costs_of_indexes_are_measured(tmp_path: Path, capsys: pytest.Captur
     found = json.loads(path.read_text())
     assert found["schema"] == "outpace-indexes/1" and found["provenance"]["argv"]
     assert {row["index"] for row in found["microseconds"]} == {
-        "suffix automaton", "static automaton", "suffix tree", "suffix array", "adjacency", "trigrams",
-        "logit n-grams", "dense",
-    }  # fmt: skip
+        "suffix automaton",
+        "static automaton",
+        "suffix tree",
+        "suffix array",
+        "adjacency",
+        "trigrams",
+        "logit n-grams",
+        "dense",
+    }
     assert all(row["microseconds"] > 0 for row in found["microseconds"])
     assert found["alone"]["peak_mib"] >= found["alone"]["before_mib"] > 0
     assert "suffix tree: extend, a token" in capsys.readouterr().out
@@ -182,4 +256,6 @@ def test_the_page_about_indexes_shows_what_was_measured() -> None:
     assert "\n".join(rows) in page
     alone = data["alone"]
     assert f"{alone['tokens']:,} tokens is built in {alone['seconds']:.1f} seconds" in page
-    assert f"{alone['before_mib']:.0f} MiB before and {alone['peak_mib']:.0f} MiB at most" in page.replace("\n", " ")
+    assert f"{alone['before_mib']:.0f} MiB before and {alone['peak_mib']:.0f} MiB at most" in page.replace(
+        "\n", " "
+    )

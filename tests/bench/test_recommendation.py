@@ -16,17 +16,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.bench.line_up import engines
-from outpace.bench.measurement import Measurement
-from outpace.bench.methods import parse_methods
-from outpace.bench.recommend import Recommendation
-from outpace.bench.run import Case
-from outpace.bench.table import tables
-from outpace.core.context import Sampling
+from outpace.bench.measure.line_up import engines
+from outpace.bench.measure.measurement import Measurement
+from outpace.bench.measure.method_names import parse_methods
+from outpace.bench.measure.recommend import Recommendation
+from outpace.bench.measure.run import Case
+from outpace.bench.report.tables import tables
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import NOTHING, Scores, TokenTree
 from outpace.indexes import store
-from outpace.indexes.suffix_array import SuffixArray
-from outpace.models.toy import Table, TableCache
+from outpace.indexes.suffix_array.array import SuffixArray
+from outpace.models.table import Table, TableCache
 
 VOCAB, END_OF_PROMPT, LENGTH = 300, 0, 60
 LINE_UP = "prompt-lookup,suffix-decoding,rest,speculative-sampling"
@@ -42,11 +42,13 @@ class Clock:
 
 
 class Charged(Table):
-    """Says what `law` makes of the text so far, and charges for each forward."""
+    """Says what `distribution` makes of the text so far, and charges for each forward."""
 
-    def __init__(self, law: Callable[[Sequence[int]], Tensor], clock: Clock, forward: int, node: int) -> None:
+    def __init__(
+        self, target_probs: Callable[[Sequence[int]], Tensor], clock: Clock, forward: int, node: int
+    ) -> None:
         self.vocab, self.max_length = VOCAB, None
-        self._law, self._clock, self._forward, self._node = law, clock, forward, node
+        self._distribution, self._clock, self._forward, self._node = target_probs, clock, forward, node
 
     def _after(self, state: Any, token: int) -> Any:  # the text itself
         return (*(state or ()), token)
@@ -58,7 +60,7 @@ class Charged(Table):
         first = cache.extend(tree, slots, gap, self)
         texts: Any = cache.states[first:]
         self._clock.now += self._forward + self._node * (len(tree) - first)
-        return Scores(first, torch.stack([self._law(text) for text in texts]))
+        return Scores(first, torch.stack([self._distribution(text) for text in texts]))
 
 
 def certain(token: int) -> Tensor:
@@ -68,30 +70,30 @@ def certain(token: int) -> Tensor:
 def reciting(book: Book) -> Callable[[Sequence[int]], Tensor]:
     """The answers of a book, and nonsense beside them."""
 
-    def law(text: Sequence[int]) -> Tensor:
+    def distribution(text: Sequence[int]) -> Tensor:
         start = text.index(END_OF_PROMPT) + 1
         answer, said = book[tuple(text[:start])], list(text[start:])
         right = said == list(answer[: len(said)]) and len(said) < len(answer)
         return certain(answer[len(said)] if right else 1 + 7 * len(text) % (VOCAB - 1))
 
-    return law
+    return distribution
 
 
 def measured(
-    book: Book, methods: str = LINE_UP, *, law: Any = None, temperature: float = 0.0, **settings: int
+    book: Book, methods: str = LINE_UP, *, distribution: Any = None, temperature: float = 0.0, **settings: int
 ) -> Measurement:
     """The book's prompts, asked of all methods; the draft model knows nothing of the book."""
     clock = Clock()
-    target = Charged(law or reciting(book), clock, 100, 1)
+    target = Charged(distribution or reciting(book), clock, 100, 1)
     draft = Charged(lambda text: certain(1 + 11 * len(text) % (VOCAB - 1)), clock, 20, 1)
     found, choices = engines(parse_methods(methods), target, "small", lambda name: draft)
     measurement = Measurement(
         contenders=[replace(engine, clock=clock) for engine in found],
         cases=[Case(f"p{place}", "made", torch.tensor(prompt)) for place, prompt in enumerate(book)],
-        sampling=Sampling(max_tokens=LENGTH),
+        sampling=SamplingParams(max_tokens=LENGTH),
         temperatures=[temperature],
         **{"rounds": 2, "batch": 1, "seed": 0, "choices": choices, "provenance": {}, **settings},
-    )  # fmt: skip
+    )
     measurement.measure()
     assert measurement.error is None and measurement.complete
     return measurement
@@ -111,7 +113,9 @@ def edits() -> Book:
     for number in range(4):
         random = Random(number)
         document = words(random, LENGTH)
-        edited = [random.randrange(1, VOCAB) if place % 15 == 14 else word for place, word in enumerate(document)]
+        edited = [
+            random.randrange(1, VOCAB) if place % 15 == 14 else word for place, word in enumerate(document)
+        ]
         book[*document, END_OF_PROMPT] = edited
     return book
 
@@ -142,7 +146,10 @@ def test_remembering_is_recommended_where_the_same_questions_come_again() -> Non
     advice = picked(measurement)
     assert advice.method == "rest" and "on these prompts asked 3 times (" in advice.reason
     gains = speedups(measurement)
-    assert gains["rest"] > gains["suffix-decoding"] > 2 and gains["prompt-lookup"] == 1 > gains["speculative-sampling"]
+    assert (
+        gains["rest"] > gains["suffix-decoding"] > 2
+        and gains["prompt-lookup"] == 1 > gains["speculative-sampling"]
+    )
     assert measurement.advice(measurement.rows())["workload"]["passes"] == 3
 
 
@@ -160,9 +167,13 @@ def test_rounds_do_not_make_questions_come_again() -> None:
 
 
 def test_plain_decoding_is_recommended_for_text_at_random() -> None:
-    measurement = measured(questions(), law=lambda text: torch.zeros(VOCAB), temperature=1.0, passes=2)
+    measurement = measured(
+        questions(), distribution=lambda text: torch.zeros(VOCAB), temperature=1.0, passes=2
+    )
     advice = picked(measurement)
-    assert advice.method == "autoregressive" and advice.reason.startswith("do not speculate: the best of them")
+    assert advice.method == "autoregressive" and advice.reason.startswith(
+        "do not speculate: the best of them"
+    )
     assert max(speedups(measurement).values()) < 1.01 and speedups(measurement)["speculative-sampling"] < 0.6
 
 
@@ -174,7 +185,9 @@ def test_a_prompt_that_comes_again_is_one_prompt_and_halves_say_what_was_learnt(
     measurement = measured(questions(), "rest,prompt-lookup", passes=2)
     rows = {row.contender: row for row in measurement.rows() if row.selection == "all"}
     assert {row.prompts for row in rows.values()} == {4} and rows["rest"].runs == 4 * 2 * 2
-    assert rows["rest"].speedup.low > 1.5  # both times together: an interval over prompts, not over first and second
+    assert (
+        rows["rest"].speedup.low > 1.5
+    )  # both times together: an interval over prompts, not over first and second
     first, second = rows["rest"].halves or pytest.fail("no halves")
     assert (first.mean_acceptance_length, first.speedup) == (1, 1) and second.speedup > 5
     assert [half.mean_acceptance_length for half in rows["prompt-lookup"].halves or ()] == [1, 1]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from outpace.api import generate, load
-from outpace.bench.replay import Text, build, read, replay
+from outpace.bench.measure.replay import Text, build, read, replay
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.nothing import Nothing
+from outpace.drafters.no_draft import NoDraft
 from outpace.recipes import RecipeError, get
 from outpace.verifiers.match import Match
 
@@ -40,19 +40,25 @@ def target() -> Any:
 
 
 @pytest.mark.parametrize(("name", "options", "temperature"), METHODS)
-def test_counts_are_those_of_the_engine(target: Any, name: str, options: dict[str, Any], temperature: float) -> None:
+def test_counts_are_those_of_the_engine(
+    target: Any, name: str, options: dict[str, Any], temperature: float
+) -> None:
     ask = {"max_tokens": 40, "temperature": temperature, "seed": 3, "batch": 1}
     live = generate(target, list(PROMPTS), name, **ask, **options)
     texts = [
-        Text(target.tokenizer(prompt)["input_ids"], result.tokens) for prompt, result in zip(PROMPTS, live, strict=True)
+        Text(target.tokenizer(prompt)["input_ids"], result.tokens)
+        for prompt, result in zip(PROMPTS, live, strict=True)
     ]
     stop = (target.tokenizer.eos_token_id,)
     found = replay(name, build(get(name), options, target.target.vocab), texts, stop=stop, max_tokens=40)
     for counts, result in zip(found.each, live, strict=True):
         told = result.statistics
-        assert (counts.row_steps, counts.drafted, counts.accepted, counts.emitted) == (
-            told.num_steps, told.num_draft_tokens, told.num_accepted_draft_tokens, told.num_tokens,
-        )  # fmt: skip
+        assert (counts.row_steps, counts.drafted, counts.accepted, counts.generated) == (
+            told.num_steps,
+            told.num_draft_tokens,
+            told.num_accepted_draft_tokens,
+            told.num_tokens,
+        )
     figures = found.figures()
     assert figures["mean_acceptance_length"] == sum(len(t.tokens) for t in texts) / figures["steps"]
     if name == "autoregressive":
@@ -77,7 +83,7 @@ def test_methods_with_a_model_are_refused() -> None:
 
 
 def test_a_drafter_that_looks_at_scores_is_refused_when_it_does() -> None:
-    class Looking(Nothing):
+    class Looking(NoDraft):
         def observe(self, step: Any) -> None:
             if step.scores.logits is not None:
                 step.scores.logits.topk(8)
@@ -96,7 +102,9 @@ def encode(text: str) -> list[int]:
 
 def texts(folder: Path, rows: Sequence[Any], name: str = "past.jsonl") -> Path:
     path = folder / name
-    whole = json.dumps({"results": rows}) if path.suffix == ".json" else "\n".join(map(json.dumps, rows)) + "\n\n"
+    whole = (
+        json.dumps({"results": rows}) if path.suffix == ".json" else "\n".join(map(json.dumps, rows)) + "\n\n"
+    )
     path.write_text(whole)
     return path
 

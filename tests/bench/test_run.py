@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.bench.best import Best
-from outpace.bench.contender import Engine, Outcome
-from outpace.bench.line_up import engines
-from outpace.bench.methods import Method, parse_methods
-from outpace.bench.run import Case, Trial, batches, interleave, rotated, seeds, trials, unfold
-from outpace.bench.workload import Item
-from outpace.core.context import Sampling
-from outpace.models.toy import Table
+from outpace.bench.measure.acceptance_ceiling import Best
+from outpace.bench.measure.contender import Engine, Outcome
+from outpace.bench.measure.line_up import engines
+from outpace.bench.measure.method_names import Method, parse_methods
+from outpace.bench.measure.run import Case, Trial, batches, interleave, rotated, seeds, trials, unfold
+from outpace.bench.measure.workload import Item
+from outpace.core.context import SamplingParams
+from outpace.models.table import Table
 
-SAMPLING = Sampling(max_tokens=9)
+SAMPLING = SamplingParams(max_tokens=9)
 
 
 @dataclass
@@ -33,12 +33,14 @@ class Fake:
     precision: str = ""
     mode: str = "eager"
 
-    def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome:
         temperature = sampling[0].temperature
-        self.asked.append(([len(prompt) for prompt in prompts], [wish.seed for wish in sampling], temperature))
+        self.asked.append(
+            ([len(prompt) for prompt in prompts], [params.seed for params in sampling], temperature)
+        )
         return Outcome([[0] * 4 for _ in prompts], 1.0)
 
-    def look(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Best:
+    def look(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Best:
         return Best()
 
     def lossless(self, temperature: float) -> bool:
@@ -84,7 +86,7 @@ def test_one_who_takes_single_prompts_is_given_them_one_by_one() -> None:
 
 def test_what_was_made_is_told_even_when_the_next_run_is_interrupted() -> None:
     class Broken(Fake):
-        def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
+        def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome:
             if len(self.asked) == 2:
                 raise KeyboardInterrupt
             return super().run(prompts, sampling)
@@ -123,15 +125,18 @@ def test_the_engine_counts_what_it_emits(batch: int) -> None:
     for engine in line_up(*parse_methods("prompt-lookup:depth=3,clip=true,speculative-sampling:depth=2")):
         runs = interleave([engine], list(trials(batches(cases(3), batch), [0.0, 1.0], 1)), SAMPLING)
         for run in runs:
-            assert run.counts and run.counts.emitted == run.tokens == 9 * len(run.outputs)
+            assert run.counts and run.counts.generated == run.tokens == 9 * len(run.outputs)
             assert run.prompt_seconds is not None and 0 <= run.prompt_seconds <= run.seconds
 
 
 def test_greedy_texts_are_those_of_plain_decoding() -> None:
     line = line_up(*parse_methods("prompt-lookup,speculative-sampling:depth=2,mcsd:widths=(2,2)"))
     assert [engine.name for engine in line] == [
-        "plain", "prompt-lookup", "speculative-sampling:depth=2", "mcsd:widths=(2,2)"
-    ]  # fmt: skip
+        "plain",
+        "prompt-lookup",
+        "speculative-sampling:depth=2",
+        "mcsd:widths=(2,2)",
+    ]
     runs = interleave(line, list(trials(batches(cases(2), 1), [0.0], 1)), SAMPLING)
     plain = {run.trial.index: run for run in runs if run.contender == "plain"}
     assert all(run.differences(plain[run.trial.index]) == [None] for run in runs)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from outpace.bench import results, suffix_trees
-from outpace.bench.replay import Text
-from outpace.bench.workers.arctic_suffix import replayed, right
+from benchmarks import results, suffix_trees
+from outpace.bench.measure.replay import Text
+from outpace.bench.peers.workers.arctic_suffix import replayed, right
 
 STAND_IN = '''
 from types import SimpleNamespace
@@ -78,8 +78,13 @@ def test_a_step_keeps_what_was_drafted_rightly_and_gets_a_token_more() -> None:
     assert (steps, drafted, accepted) == (2, 3, 2)  # 7 and a token more, then the last 7 with room for one
     assert seconds == 2 + 2 * steps  # one tick a call
     assert Same.told == [
-        ("begin", [1, 2]), ("draft", [1, 2]), ("add", [7, 5]), ("draft", [1, 2, 7, 5]), ("add", [7, 7]), ("end", []),
-    ]  # fmt: skip
+        ("begin", [1, 2]),
+        ("draft", [1, 2]),
+        ("add", [7, 5]),
+        ("draft", [1, 2, 7, 5]),
+        ("add", [7, 7]),
+        ("end", []),
+    ]
 
 
 def test_our_trees_alone_draft_what_the_method_drafts_in_the_engine() -> None:
@@ -91,7 +96,9 @@ def test_our_trees_alone_draft_what_the_method_drafts_in_the_engine() -> None:
     ]
     for alone, method in (rows[:2], rows[2:]):
         assert alone["accepted"] > 10
-        assert all(alone[name] == method[name] for name in ("steps", "drafted", "accepted", "mean_acceptance_length"))
+        assert all(
+            alone[name] == method[name] for name in ("steps", "drafted", "accepted", "mean_acceptance_length")
+        )
         assert min(alone["microseconds_per_token"], method["microseconds_per_token"]) > 0
 
 
@@ -99,14 +106,27 @@ def test_both_sides_get_the_same_texts(
     tiny: Any, tmp_path: Path, stand_in: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "suffix-trees.json"
-    short = ["--target", tiny.target, "--num-prompts", "4", "--max-tokens", "6", "--repeats", "1", "--threads", "1"]
+    short = [
+        "--target",
+        tiny.target,
+        "--num-prompts",
+        "4",
+        "--max-tokens",
+        "6",
+        "--repeats",
+        "1",
+        "--threads",
+        "1",
+    ]
     assert suffix_trees.main([*short, "--peer", stand_in, "--json", str(path)]) == 0
     data = json.loads(path.read_text())
     assert data["schema"] == suffix_trees.SCHEMA and data["settings"]["max_tokens"] == 6
     rows = data["results"]
     assert len(rows) == 12 and {row["who"] for row in rows} == {
-        suffix_trees.TREES, suffix_trees.METHOD, suffix_trees.PEER
-    }  # fmt: skip
+        suffix_trees.TREES,
+        suffix_trees.METHOD,
+        suffix_trees.PEER,
+    }
     for kind in ("greedy", "4 samples"):
         assert len({(row["tokens"], row["num_texts"]) for row in rows if row["texts"] == kind}) == 1
     assert "arctic-inference" in capsys.readouterr().out

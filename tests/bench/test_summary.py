@@ -10,17 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.bench.best import Best
-from outpace.bench.contender import Outcome
-from outpace.bench.cost import CostCurve
-from outpace.bench.metrics import Counts, Record
-from outpace.bench.recommend import Choice, recommend
-from outpace.bench.run import Case, Run, Trial
-from outpace.bench.summary import ALL, VARIED, Row, headline, summarise
-from outpace.bench.table import markdown, plain_text, tables
-from outpace.bench.terminal import progress, show
-from outpace.core.context import Sampling
+from outpace.bench.measure.acceptance_ceiling import Best
+from outpace.bench.measure.contender import Outcome
+from outpace.bench.measure.forward_cost import CostCurve
+from outpace.bench.measure.metrics import Counts, Record
+from outpace.bench.measure.recommend import Choice, recommend
+from outpace.bench.measure.run import Case, Run, Trial
+from outpace.bench.report.summary import ALL, VARIED, Row, headline, summarise
+from outpace.bench.report.tables import tables
+from outpace.console import progress
+from outpace.core.context import SamplingParams
 from outpace.core.tree import Forest
+from outpace.tables import markdown, print_tables
 
 VARIETY, LOOP = tuple(range(40)), (7,) * 40
 
@@ -28,21 +29,21 @@ VARIETY, LOOP = tuple(range(40)), (7,) * 40
 @dataclass
 class Named:
     name: str
-    keeps_the_law: bool = True
+    keeps_the_distribution: bool = True
     kind: str = "outpace"
     options: dict[str, int] = field(default_factory=dict)
     single: bool = False
     precision: str = ""
     mode: str = "eager"
 
-    def run(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Outcome:
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome:
         raise AssertionError("nothing is run here")
 
-    def look(self, prompts: Sequence[Tensor], sampling: Sequence[Sampling]) -> Best:
+    def look(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Best:
         return Best()
 
     def lossless(self, temperature: float) -> bool:
-        return self.keeps_the_law
+        return self.keeps_the_distribution
 
     def forget(self) -> None:
         pass
@@ -59,7 +60,9 @@ def run(name: str, prompt: int, seconds: float, text: tuple[int, ...] = VARIETY,
     return Run(name, trial, seconds, 0.0, Counts.of(records), (text,))
 
 
-def rows_of(*runs: Run, contenders: Sequence[Named] = (Named("plain"), Named("fast")), **more: Any) -> list[Row]:
+def rows_of(
+    *runs: Run, contenders: Sequence[Named] = (Named("plain"), Named("fast")), **more: Any
+) -> list[Row]:
     return summarise(runs, contenders, "plain", **more)
 
 
@@ -115,7 +118,9 @@ def test_a_run_whose_plain_counterpart_is_missing_is_not_compared() -> None:
 
 def test_differing_greedy_texts_are_counted_with_their_first_position() -> None:
     other = (*VARIETY[:30], *range(100, 110))
-    rows = rows_of(run("plain", 0, 1.0), run("fast", 0, 0.5, other), run("plain", 2, 1.0), run("fast", 2, 0.5))
+    rows = rows_of(
+        run("plain", 0, 1.0), run("fast", 0, 0.5, other), run("plain", 2, 1.0), run("fast", 2, 0.5)
+    )
     fast = only(rows, "fast", "code")
     assert (fast.different, fast.compared, fast.first_difference) == (1, 2, 30)
     sampled = rows_of(run("plain", 0, 1.0, temperature=1), run("fast", 0, 1.0, other, temperature=1))
@@ -130,8 +135,15 @@ def test_the_recommendation_names_method_options_and_gain() -> None:
     assert (advice.method, advice.options, advice.gain.median) == ("prompt-lookup", {"depth": 4}, 2.0)
     data = advice.to_json({"prompts": ["code"]}, {"device": "here"})
     assert set(data) == {
-        "method", "options", "draft", "expected_speedup", "interval", "reason", "workload", "provenance"
-    }  # fmt: skip
+        "method",
+        "options",
+        "draft",
+        "expected_speedup",
+        "interval",
+        "reason",
+        "workload",
+        "provenance",
+    }
 
 
 def test_a_gain_that_is_not_certain_means_do_not_speculate() -> None:
@@ -147,10 +159,10 @@ def test_one_or_two_prompts_make_nothing_certain() -> None:
     assert advice.reason == "do not speculate: fewer than 3 prompts make no gain certain."
 
 
-def test_a_method_with_another_law_and_a_peer_are_never_recommended() -> None:
-    lossy = (Named("plain"), Named("fast", keeps_the_law=False))
+def test_a_method_with_another_distribution_and_a_peer_are_never_recommended() -> None:
+    lossy = (Named("plain"), Named("fast", keeps_the_distribution=False))
     advice = recommend(headline(rows_of(*paired(0.5), contenders=lossy), "all", 0.0), CHOICES)
-    assert advice.reason == "do not speculate: none of the measured methods keeps the target's law."
+    assert advice.reason == "do not speculate: none of the measured methods keeps the target's distribution."
     peer = {"plain": CHOICES["plain"]}
     assert recommend(headline(rows_of(*paired(0.5)), "all", 0.0), peer).method == "autoregressive"
     assert recommend([], CHOICES).reason == "do not speculate: no method was measured to the end."
@@ -162,9 +174,9 @@ def test_numbers_stay_whole_on_a_terminal_of_eighty_columns(
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    names = (Named("plain"), Named("a-method-with-a-long-name:depth=10,longest=3"))
+    names = (Named("plain"), Named("a-method-with-a-long-name:depth=10,max_ngram=3"))
     runs = [made for p in range(4) for made in (run("plain", p, 1.0), run(names[1].name, p, 0.5))]
-    show(tables(rows_of(*runs, contenders=names)))
+    print_tables(tables(rows_of(*runs, contenders=names)))
     with progress(2) as tell:
         tell("working", 1)
     printed = capsys.readouterr().out
@@ -174,7 +186,7 @@ def test_numbers_stay_whole_on_a_terminal_of_eighty_columns(
 def test_tables_say_which_prompts_they_are_about_and_what_is_counted() -> None:
     found = tables(rows_of(*paired(0.5)))
     assert "repeats at most 15 %" in next(table.title for table in found if table.title.startswith("all"))
-    text = "\n".join(map(plain_text, found))
+    text = "\n".join(map(markdown, found))
     assert "mean acceptance length" in text and "speedup (95 %)" in text and "2.00 (2.00-2.00)" in text
     page = markdown(found[0])
-    assert page.splitlines()[3].startswith("| -") and page.count("|") % 2 == 0
+    assert page.splitlines()[3].startswith("| ---") and page.count("|") % 2 == 0

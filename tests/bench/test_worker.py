@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from outpace.bench import worker
-from outpace.bench.worker import Cannot, Gone, Worker, close_all, environment_of
+from outpace.bench.peers import worker
+from outpace.bench.peers.worker import Worker, WorkerDied, WorkerRefused, close_all, environment_of
 
 STUB = Path(__file__).parent / "stub_engine.py"
 REQUEST = {"prompts": [[8, 9, 10], [3]], "max_tokens": 2, "temperature": 0.0}
@@ -60,9 +60,9 @@ def test_it_answers_requests_with_tokens_and_seconds(start: Start) -> None:
 def test_an_error_and_a_request_it_cannot_serve_are_told_apart(start: Start) -> None:
     one = start(mode="prompt-lookup")
     one.ready()
-    with pytest.raises(Cannot, match="^it only looks up greedily$"):
+    with pytest.raises(WorkerRefused, match="^it only looks up greedily$"):
         one.ask(REQUEST | {"temperature": 1.0})
-    with pytest.raises(Gone, match="^RuntimeError: no room left$"):
+    with pytest.raises(WorkerDied, match="^RuntimeError: no room left$"):
         one.ask(REQUEST | {"break": True})
     assert one.ask(REQUEST)["outputs"]
 
@@ -71,25 +71,25 @@ def test_one_that_dies_says_how_and_why(start: Start) -> None:
     one = start()
     one.ready()
     for _ in range(2):  # and says so again when it is asked again
-        with pytest.raises(Gone, match="exit code 3: a wheel came off"):
+        with pytest.raises(WorkerDied, match="exit code 3: a wheel came off"):
             one.ask(REQUEST | {"die": True})
     two = start()
     pid = two.ready()["pid"]
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(Gone, match="ended by signal SIGKILL"):
+    with pytest.raises(WorkerDied, match="ended by signal SIGKILL"):
         two.ask(REQUEST)
 
 
 def test_one_whose_children_hold_the_pipe_is_gone_all_the_same(start: Start) -> None:
     one = start()
     one.ready()
-    with pytest.raises(Gone, match="exit code 4"):
+    with pytest.raises(WorkerDied, match="exit code 4"):
         one.ask(REQUEST | {"child": True})
 
 
 def test_one_that_cannot_load_says_why(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_FAILS", "plain")
-    with pytest.raises(Gone, match="ValueError: these weights are for another engine"):
+    with pytest.raises(WorkerDied, match="ValueError: these weights are for another engine"):
         start(mode="plain").ready()
 
 
@@ -106,7 +106,7 @@ def test_it_ends_when_it_is_closed_even_while_it_works(start: Start, monkeypatch
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
-from outpace.bench.worker import Worker
+from outpace.bench.peers.worker import Worker
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests in the background ignores it
 one = Worker(sys.executable, Path(sys.argv[1]), {}, os.environ)
 try:

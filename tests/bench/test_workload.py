@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outpace.bench.workload import BUILT_IN, FOLDER, Item, encode, load_items
+from outpace.bench.measure.workload import BUILT_IN, FOLDER, Item, encode, load_items
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +29,9 @@ def test_every_built_in_set_has_forty_different_prompts(name: str) -> None:
 
 
 def test_the_generated_sets_are_what_the_script_writes(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("make_bench_prompts", ROOT / "scripts" / "make_bench_prompts.py")
+    spec = importlib.util.spec_from_file_location(
+        "make_bench_prompts", ROOT / "scripts" / "make_bench_prompts.py"
+    )
     assert spec and spec.loader
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -53,14 +55,20 @@ def test_a_file_of_questions_with_turns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_file_of_functions_to_complete(tmp_path: Path, zipped: bool) -> None:
     path = tmp_path / ("HumanEval.jsonl.gz" if zipped else "HumanEval.jsonl")
-    text = json.dumps({"task_id": "HumanEval/0", "prompt": "def f():\n", "canonical_solution": "    pass"}) + "\n"
+    text = (
+        json.dumps({"task_id": "HumanEval/0", "prompt": "def f():\n", "canonical_solution": "    pass"})
+        + "\n"
+    )
     path.write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
     assert load_items(str(path)) == [Item("HumanEval/0", "HumanEval", ("def f():\n",), False)]
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
     path = rows(tmp_path / "mine.jsonl", {"prompt": "one"}, {"prompt": "two", "chat": True})
-    assert load_items(str(path)) == [Item("mine/0", "mine", ("one",), False), Item("mine/1", "mine", ("two",), True)]
+    assert load_items(str(path)) == [
+        Item("mine/0", "mine", ("one",), False),
+        Item("mine/1", "mine", ("two",), True),
+    ]
     text = tmp_path / "mine.txt"
     text.write_text("one\n\ntwo\n", encoding="utf-8")
     assert [item.turns[0] for item in load_items(str(text))] == ["one", "two"]
@@ -95,7 +103,9 @@ class Letters:
     def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
         return {"input_ids": [1] * add_special_tokens + [ord(letter) for letter in text]}
 
-    def apply_chat_template(self, messages: list[dict[str, str]], tokenize: bool, add_generation_prompt: bool) -> str:
+    def apply_chat_template(
+        self, messages: list[dict[str, str]], tokenize: bool, add_generation_prompt: bool
+    ) -> str:
         assert not tokenize and add_generation_prompt
         return "".join(f"[{message['role'][0]}]{message['content']}" for message in messages) + "[a]"
 

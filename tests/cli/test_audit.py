@@ -41,9 +41,19 @@ def audit(*arguments: str) -> tuple[int, str]:
 
 def test_a_report_says_what_was_enumerated_and_what_was_looked_at(tiny) -> None:
     code, out = audit(
-        "prompt-lookup", "--target", tiny.target, "--prompt", "def add(a, b):", "--prompt", "for index in",
-        "--samples", "12", "--max-tokens", "40", "--json",
-    )  # fmt: skip
+        "prompt-lookup",
+        "--target",
+        tiny.target,
+        "--prompt",
+        "def add(a, b):",
+        "--prompt",
+        "for index in",
+        "--samples",
+        "12",
+        "--max-tokens",
+        "40",
+        "--json",
+    )
     report = json.loads(out)
     assert code == 0 and report["passed"]
     assert {proof["models"].split(",")[0] for proof in report["proofs"]} == {"table", "transformers"}
@@ -66,6 +76,6 @@ def test_a_recipe_with_a_false_claim_fails(tmp_path: Path) -> None:
 
 
 def test_a_known_mistake_that_slips_through_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outpace.law.proofs.prove_wrong", lambda: {"harmless": 0.0})
+    monkeypatch.setattr("outpace.proof.suite.prove_wrong", lambda: {"harmless": 0.0})
     code, out = audit("autoregressive")
     assert code == 1 and "SLIPPED" in out and "FAILED" in out

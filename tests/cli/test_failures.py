@@ -36,17 +36,29 @@ def told(result, code: int) -> str:
         ),
         (("--method", "prompt-lookup", "--temprature", "1", "def"), "did you mean --temperature?"),
         (("--method", "prompt-lookup", "--draft", "x", "def"), "prompt-lookup has no option --draft"),
-        (("--method", "prompt-lookup", "--longest", "three", "def"), "longest is a whole number, not 'three'"),
-        (("--method", "prompt-lookup", "--longest"), "--longest needs a value"),
-        (("--method", "speculative-sampling", "def"), "needs draft: a smaller model with the same vocabulary"),
+        (
+            ("--method", "prompt-lookup", "--max-ngram", "three", "def"),
+            "longest is a whole number, not 'three'",
+        ),
+        (("--method", "prompt-lookup", "--max-ngram"), "--max-ngram needs a value"),
+        (
+            ("--method", "speculative-sampling", "def"),
+            "needs draft: a smaller model with the same vocabulary",
+        ),
         ((*PLAIN, ""), "the prompt is empty: give it some text"),
         ((*PLAIN, "--max-tokens", "0", "def"), "max_tokens is 0; ask for at least one token"),
         ((*PLAIN, "--temperature", "-1", "def"), "temperature is -1.0; use 0 for greedy decoding"),
         ((*PLAIN, "--top-p", "2", "--temperature", "1", "def"), "top_p is 2.0"),
         ((*PLAIN, "--min-p", "2", "--temperature", "1", "def"), "min_p is 2.0; use a number from 0 to 1"),
-        ((*PLAIN, "--min-tokens", "9", "--max-tokens", "8", "def"), "min_tokens is 9 and max_tokens 8; ask for 0 to 8"),
+        (
+            (*PLAIN, "--min-tokens", "9", "--max-tokens", "8", "def"),
+            "min_tokens is 9 and max_tokens 8; ask for 0 to 8",
+        ),
         ((*PLAIN, "--logit-bias", "abc", "def"), "--logit-bias takes TOKEN=BIAS, as in 42=-5, not abc"),
-        ((*PLAIN, "--logit-bias", "320=1", "def"), "logit_bias names token 320, but the model's tokens are 0 to 319"),
+        (
+            (*PLAIN, "--logit-bias", "320=1", "def"),
+            "logit_bias names token 320, but the model's tokens are 0 to 319",
+        ),
         ((*PLAIN, "--frequency-penalty", "3", "def"), "frequency_penalty is 3.0; use a number from -2 to 2"),
         ((*PLAIN, "--n", "0", "def"), "n is 0; ask for at least one sample"),
         ((*PLAIN, "--logprobs", "2", "def"), "--logprobs are written as JSON: add --json"),
@@ -124,7 +136,7 @@ def test_a_gated_model(outpace_, monkeypatch):
         raise OSError("You are trying to access a gated repo. 401 Client Error")
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", gated)
-    monkeypatch.setattr("outpace.models.loading.hub_is_away", lambda name: False)
+    monkeypatch.setattr("outpace.models.checkpoint.hub_is_away", lambda name: False)
     sentence = told(outpace_("generate", "def", *PLAIN, "--target", "some/model"), 2)
     assert "some/model is gated" in sentence and "log in" in sentence
 
@@ -133,10 +145,16 @@ def test_a_hub_that_is_away():
     program = "from outpace.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program, "generate", "def", *PLAIN, "--target", "some/model"],
-        capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        timeout=120,
+    )
     assert done.returncode == 2, done.stderr
-    assert done.stderr.count("\n") == 1 and "some/model is not on this machine and the hub cannot be" in done.stderr
+    assert (
+        done.stderr.count("\n") == 1
+        and "some/model is not on this machine and the hub cannot be" in done.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +166,7 @@ def test_a_hub_that_is_away():
     ],
 )
 def test_out_of_memory(outpace_, tiny, monkeypatch, error):
-    from outpace.models.hf import HFTarget
+    from outpace.models.hf.target import HFTarget
 
     def score(*_, **__):
         raise error
@@ -159,7 +177,7 @@ def test_out_of_memory(outpace_, tiny, monkeypatch, error):
 
 
 def test_a_failed_run_keeps_what_was_finished(outpace_, tiny, monkeypatch):
-    from outpace.models.hf import HFTarget
+    from outpace.models.hf.target import HFTarget
 
     score, calls = HFTarget.score, []
 
@@ -170,7 +188,19 @@ def test_a_failed_run_keeps_what_was_finished(outpace_, tiny, monkeypatch):
         return score(self, *arguments, **options)
 
     monkeypatch.setattr(HFTarget, "score", later)
-    ask = ("generate", "def", "for", *PLAIN, "--target", tiny.target, "--max-tokens", 4, "--ignore-eos", "--batch", 1)
+    ask = (
+        "generate",
+        "def",
+        "for",
+        *PLAIN,
+        "--target",
+        tiny.target,
+        "--max-tokens",
+        4,
+        "--ignore-eos",
+        "--batch",
+        1,
+    )
     result = outpace_(*ask, "--json")
     assert "the run failed with RuntimeError: gone (--debug shows where)" in told(result, 1)
     assert [each["prompt"] for each in json.loads(result.stdout)["results"]] == ["def"]
@@ -198,7 +228,7 @@ def test_debug_shows_the_traceback(outpace_, tiny):
 
 
 def test_ctrl_c_keeps_the_text(outpace_, tiny, monkeypatch):
-    from outpace.models.hf import HFTarget
+    from outpace.models.hf.target import HFTarget
 
     score, calls = HFTarget.score, []
 

@@ -8,12 +8,12 @@ import pytest
 
 from outpace.cli.index import size
 from outpace.indexes import store
-from outpace.indexes.dense import DenseIndex
-from outpace.indexes.static_automaton import Pointer, StaticAutomaton
-from outpace.indexes.suffix_array import SuffixArray
-from outpace.indexes.suffix_tree import SuffixTree
-from outpace.indexes.trigrams import TrigramTable
-from outpace.models.loading import load_tokenizer
+from outpace.indexes.automata.static import Pointer, StaticAutomaton
+from outpace.indexes.hidden_states import HiddenStateIndex
+from outpace.indexes.suffix_array.array import SuffixArray
+from outpace.indexes.suffix_tree.tree import SuffixTree
+from outpace.indexes.tables.trigrams import TrigramTable
+from outpace.models.checkpoint import load_tokenizer
 
 
 @pytest.fixture
@@ -38,9 +38,11 @@ def texts(tmp_path):
 
 
 def test_states_are_read_by_the_model(outpace_, tiny, texts, words):
-    result = outpace_("index", "build", *texts, "--kind", "dense", "--tokenizer", tiny.target, "-o", "my.index")
+    result = outpace_(
+        "index", "build", *texts, "--kind", "dense", "--tokenizer", tiny.target, "-o", "my.index"
+    )
     assert result.exit_code == 0, result.output
-    index = store.load(DenseIndex, "my.index", store.fingerprint(words.get_vocab()))
+    index = store.load(HiddenStateIndex, "my.index", store.fingerprint(words.get_vocab()))
     assert result.stdout.startswith("my.index: dense, ") and len(index.mean) == 32
     assert [5, 6, 7, 8][1:] in index.values[:, :3].tolist()
 
@@ -48,10 +50,14 @@ def test_states_are_read_by_the_model(outpace_, tiny, texts, words):
 def test_every_kind_is_built_from_every_source(outpace_, tiny, texts, words):
     mine = store.fingerprint(words.get_vocab())
     for kind, cls in (
-        ("suffix-array", SuffixArray), ("suffix-automaton", StaticAutomaton), ("suffix-tree", SuffixTree),
+        ("suffix-array", SuffixArray),
+        ("suffix-automaton", StaticAutomaton),
+        ("suffix-tree", SuffixTree),
         ("trigrams", TrigramTable),
-    ):  # fmt: skip
-        result = outpace_("index", "build", *texts, "--kind", kind, "--tokenizer", tiny.target, "-o", "my.index")
+    ):
+        result = outpace_(
+            "index", "build", *texts, "--kind", kind, "--tokenizer", tiny.target, "-o", "my.index"
+        )
         assert result.exit_code == 0, result.output
         assert result.stdout.startswith(f"my.index: {kind}, ")
         index = store.load(cls, "my.index", mine)
@@ -118,8 +124,12 @@ def test_what_cannot_be_built_is_told_in_one_sentence(outpace_, tiny, tmp_path, 
 
 def test_sizes_are_told_in_their_unit():
     assert [size(each) for each in (0, 1023, 1024, 3 << 19, 5 << 40)] == [
-        "0 bytes", "1023 bytes", "1.0 KiB", "1.5 MiB", "5.0 TiB"
-    ]  # fmt: skip
+        "0 bytes",
+        "1023 bytes",
+        "1.0 KiB",
+        "1.5 MiB",
+        "5.0 TiB",
+    ]
 
 
 def test_what_is_no_index_is_not_shown(outpace_, tmp_path):
@@ -133,17 +143,31 @@ def test_an_index_for_another_tokenizer_is_refused(outpace_, tiny, texts):
     """Both tokenizers have the same number of tokens, so only the fingerprint tells them apart."""
     for tokenizer, refused in ((tiny.target, False), (tiny.lookalike, True)):
         for method, option, kind in (
-            ("sam-decoding", "corpus", "suffix-automaton"), ("rest", "index", "suffix-array"),
-            ("aded", "index", "trigrams"), ("dresd", "index", "dense"), ("rasd", "index", "suffix-array"),
+            ("sam-decoding", "corpus", "suffix-automaton"),
+            ("rest", "index", "suffix-array"),
+            ("aded", "index", "trigrams"),
+            ("dresd", "index", "dense"),
+            ("rasd", "index", "suffix-array"),
             ("reader", "index", "suffix-array"),
-        ):  # fmt: skip
-            built = outpace_("index", "build", *texts, "--kind", kind, "--tokenizer", tokenizer, "-o", "my.index")
+        ):
+            built = outpace_(
+                "index", "build", *texts, "--kind", kind, "--tokenizer", tokenizer, "-o", "my.index"
+            )
             assert built.exit_code == 0, built.output
             draft = ("--draft", tiny.draft) if method in ("rasd", "reader") else ()
             result = outpace_(
-                "generate", "def", "--target", tiny.target, "--method", method, *draft, f"--{option}", "my.index",
-                "--max-tokens", 4,
-            )  # fmt: skip
+                "generate",
+                "def",
+                "--target",
+                tiny.target,
+                "--method",
+                method,
+                *draft,
+                f"--{option}",
+                "my.index",
+                "--max-tokens",
+                4,
+            )
             assert result.exit_code == (2 if refused else 0), result.output
             assert ("my.index was made for another tokenizer: build it again" in result.stderr) is refused
 
@@ -153,9 +177,19 @@ def test_bench_and_replay_refuse_it_too(outpace_, tiny, texts, tmp_path):
     (tmp_path / "some.txt").write_text("def\n")
     for tokenizer, code in ((tiny.target, 0), (tiny.lookalike, 2)):
         outpace_("index", "build", *texts, "--tokenizer", tokenizer, "-o", "my.index")
-        replay = ("replay", "--from", "said.jsonl", "--methods", "rest:index=my.index", "--tokenizer", tiny.target)
+        replay = (
+            "replay",
+            "--from",
+            "said.jsonl",
+            "--methods",
+            "rest:index=my.index",
+            "--tokenizer",
+            tiny.target,
+        )
         result = outpace_(*replay)
         assert result.exit_code == code, result.output
         assert ("another tokenizer" in result.stderr) is bool(code)
-    result = outpace_("bench", "--target", tiny.target, "--methods", "rest:index=my.index", "--prompts", "some.txt")
+    result = outpace_(
+        "bench", "--target", tiny.target, "--methods", "rest:index=my.index", "--prompts", "some.txt"
+    )
     assert result.exit_code == 2 and "another tokenizer" in result.stderr

@@ -15,11 +15,17 @@ def test_what_generate_prints_is_replayed_to_the_same_counts(outpace_, tmp_path)
     (tmp_path / "past.json").write_text(said.stdout)
     live = [result["statistics"] for result in json.loads(said.stdout)["results"]]
     found = json.loads(
-        outpace_("replay", "--from", "past.json", "--methods", "suffix-decoding", "--max-tokens", 24, "--json").stdout
+        outpace_(
+            "replay", "--from", "past.json", "--methods", "suffix-decoding", "--max-tokens", 24, "--json"
+        ).stdout
     )
     [row] = found["results"]
-    for ours, theirs in (("steps", "num_steps"), ("drafted", "num_draft_tokens"), ("emitted", "num_tokens"),
-                         ("accepted", "num_accepted_draft_tokens")):  # fmt: skip
+    for ours, theirs in (
+        ("steps", "num_steps"),
+        ("drafted", "num_draft_tokens"),
+        ("generated", "num_tokens"),
+        ("accepted", "num_accepted_draft_tokens"),
+    ):
         assert row[ours] == sum(each[theirs] for each in live)
     assert found["schema"] == "outpace-replay/1" and found["settings"]["texts"] == 2
     assert row["milliseconds_drafting_per_step"] > 0

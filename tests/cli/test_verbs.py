@@ -49,7 +49,10 @@ def test_show(outpace_):
 
 def test_show_tells_nothing_from_needed(outpace_):
     lines = outpace_("show", "mcsd").stdout.splitlines()
-    assert [line.split()[-1] for line in lines if line.startswith(("--draft", "--parents"))] == ["needed", "none"]
+    assert [line.split()[-1] for line in lines if line.startswith(("--draft", "--parents"))] == [
+        "needed",
+        "none",
+    ]
     options = json.loads(outpace_("show", "mcsd", "--json").stdout)["options"]
     assert {each["name"]: each["default"] for each in options if each["name"] in ("draft", "parents")} == {
         "draft": None,
@@ -89,7 +92,9 @@ def test_generate_drafts_what_a_file_predicts(outpace_, tiny, tmp_path):
     assert result.stdout == f"def add{text}\n"
     assert "drafted prediction tokens accepted" in result.stderr
     assert "prediction" not in outpace_(*asked).stderr
-    told = json.loads(outpace_(*asked, "--prediction", "file.txt", "--json").stdout)["results"][0]["statistics"]
+    told = json.loads(outpace_(*asked, "--prediction", "file.txt", "--json").stdout)["results"][0][
+        "statistics"
+    ]
     assert told["num_accepted_prediction_tokens"] > 0
     result = outpace_(*asked, "--prediction", "nothing.txt")
     assert result.exit_code == 2 and "nothing.txt cannot be read" in result.stderr
@@ -144,7 +149,9 @@ def test_help_of_a_method_lists_its_options(outpace_):
 
 
 def test_chat_remembers_the_conversation(outpace_, tiny):
-    result = outpace_("chat", "--target", tiny.target, "--system", "Be brief.", *FEW[:4], given="hello\nagain\n")
+    result = outpace_(
+        "chat", "--target", tiny.target, "--system", "Be brief.", *FEW[:4], given="hello\nagain\n"
+    )
     assert result.exit_code == 0, result.output
     messages = [{"role": "system", "content": "Be brief."}]
     model = outpace.load(tiny.target)
@@ -160,8 +167,11 @@ def test_new_writes_a_recipe_and_a_test_that_pass(outpace_, tiny, tmp_path):
     root = str(Path(outpace.__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_method.py"],
-        cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root},
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
     assert done.returncode == 0, done.stdout
     result = outpace_("generate", "def", "--recipe", "my_method.py", "--target", tiny.target, *FEW)
     assert "my-method: 8 tokens" in result.stderr
@@ -191,7 +201,13 @@ def test_generate_takes_sampling_settings(outpace_, tiny):
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["results"]
     expected = outpace.generate(
-        tiny.target, "def add", "prompt-lookup", n=2, logit_bias={40: 2.5, 41: -float("inf")}, bad_words="self", **asked
+        tiny.target,
+        "def add",
+        "prompt-lookup",
+        n=2,
+        logit_bias={40: 2.5, 41: -float("inf")},
+        bad_words="self",
+        **asked,
     )
     assert [each["tokens"] for each in found] == [each.tokens for each in expected]
     assert all(each["prompt"] == "def add" and len(each["logprobs"]) == 8 for each in found)
@@ -211,16 +227,31 @@ def test_chat_takes_sampling_settings(outpace_, tiny):
     ask = ("chat", "--target", tiny.target, *FEW[:4], "--repetition-penalty", 1.5, "--logit-bias", "40=3")
     result = outpace_(*ask, given="hello\n")
     expected = outpace.generate(
-        tiny.target, [{"role": "user", "content": "hello"}], "prompt-lookup", max_tokens=8, temperature=0,
-        repetition_penalty=1.5, logit_bias={40: 3.0},
-    )[0]  # fmt: skip
+        tiny.target,
+        [{"role": "user", "content": "hello"}],
+        "prompt-lookup",
+        max_tokens=8,
+        temperature=0,
+        repetition_penalty=1.5,
+        logit_bias={40: 3.0},
+    )[0]
     assert result.stdout.strip() == expected.text.strip()
 
 
 def test_generate_takes_a_json_schema_or_a_grammar(outpace_, tiny, tmp_path):
     (tmp_path / "kind.json").write_text('{"enum": ["ox", "owl"]}')
     (tmp_path / "kind.ebnf").write_text('root ::= "ox" | "owl"')
-    ask = ("generate", "def", "--target", tiny.target, "--temperature", 1, "--method", "prompt-lookup", "--json")
+    ask = (
+        "generate",
+        "def",
+        "--target",
+        tiny.target,
+        "--temperature",
+        1,
+        "--method",
+        "prompt-lookup",
+        "--json",
+    )
     for option, words in (("--json-schema", ('"ox"', '"owl"')), ("--grammar", ("ox", "owl"))):
         result = outpace_(*ask, option, f"kind.{'json' if option == '--json-schema' else 'ebnf'}")
         assert result.exit_code == 0, result.output

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from outpace.bench import plot
-from outpace.bench.spread import bootstrap_mean
-from outpace.law import orderings
-from outpace.law.rules import DRAFTING, RULES
+from outpace.analysis import rule_orderings as orderings
+from outpace.analysis.rule_comparison import DRAFTING, RULES
+from outpace.bench.measure.bootstrap import bootstrap_mean
+from outpace.bench.report import plot
 
 FEW = ("--num-trees", 4, "--num-prompts", 2, "--widths", "2,1", "--threads", 1, "--device", "cpu")
 
@@ -40,7 +40,9 @@ def test_everything_as_json(outpace_, tiny) -> None:
     assert greedy["difference"]["low"] <= greedy["difference"]["mean"] <= greedy["difference"]["high"]
 
 
-def test_a_broken_ordering_is_told_and_fails_the_command(outpace_, tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_ordering_is_told_and_fails_the_command(
+    outpace_, tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(orderings, "k_sequential", lambda p, q, count: 0.0)
     done = outpace_("verifiers", "--target", tiny.target, "--draft", tiny.draft, *FEW)
     assert done.exit_code == 1 and [line for line in done.stdout.splitlines() if line.endswith("BROKEN")]

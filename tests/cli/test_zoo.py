@@ -28,7 +28,10 @@ def test_list_and_show(outpace_, stocked):
     assert "zoo:target" in outpace_("zoo", "list").stdout and "12345" in outpace_("zoo", "list").stdout
     found = json.loads(outpace_("zoo", "list", "--json").stdout)["models"]
     assert [each["name"] for each in found] == ["zoo:draft", "zoo:draft-2k", "zoo:target"]
-    assert json.loads(outpace_("zoo", "show", "zoo:target").stdout) == {**CARD, "folder": str(stocked / "target")}
+    assert json.loads(outpace_("zoo", "show", "zoo:target").stdout) == {
+        **CARD,
+        "folder": str(stocked / "target"),
+    }
     wrong = outpace_("zoo", "show", "zoo:horse")
     assert wrong.exit_code == 2 and "zoo:draft, zoo:draft-2k, zoo:target" in wrong.stderr
 
@@ -45,7 +48,18 @@ def test_without_a_target_the_pair_of_the_zoo_is_used(outpace_, stocked):
 
 @pytest.mark.parametrize("method", ["slem", "tli"])
 def test_a_method_that_translates_takes_the_draft_with_tokens_of_its_own(outpace_, stocked, tmp_path, method):
-    ask = ("generate", "def", "--max-tokens", 6, "--temperature", 0, "--ignore-eos", "--json", "--method", method)
+    ask = (
+        "generate",
+        "def",
+        "--max-tokens",
+        6,
+        "--temperature",
+        0,
+        "--ignore-eos",
+        "--json",
+        "--method",
+        method,
+    )
     usual, named = outpace_(*ask), outpace_(*ask, "--draft", "zoo:draft-2k")
     assert usual.exit_code == named.exit_code == 0, usual.output + named.output
 
@@ -71,13 +85,3 @@ def test_names_of_the_zoo_work_in_python(stocked):
     assert outpace.zoo.path("zoo:target") == stocked / "target"
     result = outpace.generate("zoo:target", "def", "mcsd", draft="zoo:draft", widths=(2, 1), max_tokens=4)[0]
     assert result.statistics.num_spec_steps
-
-
-def test_a_build_is_handed_its_options(outpace_, monkeypatch, tmp_path):
-    from outpace.zoo import build
-
-    asked = []
-    monkeypatch.setattr(build, "build", lambda name, out, **how: asked.append((name, out.name, how)) or out / name)
-    result = outpace_("zoo", "build", "zoo:target", "--out", tmp_path / "made", "--steps", 3)
-    assert result.exit_code == 0, result.output
-    assert asked[0][:2] == ("target", "made") and asked[0][2]["steps"] == 3

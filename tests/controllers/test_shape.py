@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outpace.controllers.shape import best_shape
+from outpace.analysis.best_shape import best_shape
 from outpace.core.tree import Shape
 
 RATES = [0.6, 0.2, 0.1]
@@ -51,7 +51,9 @@ def test_the_search_finds_the_best_tree_of_every_size(most: int) -> None:
 
 
 def test_a_costly_target_forward_makes_a_smaller_tree() -> None:
-    sizes = [len(best_shape(RATES, lambda n, s=s: 1 + s * n, 0.0).shape.parents) for s in (0.0, 0.02, 0.1, 5.0)]
+    sizes = [
+        len(best_shape(RATES, lambda n, s=s: 1 + s * n, 0.0).shape.parents) for s in (0.0, 0.02, 0.1, 5.0)
+    ]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] == 64 and sizes[-1] == 0
 
 

@@ -1,4 +1,4 @@
-"""Noise is a pure function of its keys, and its draws follow the law they are given."""
+"""Noise is a pure function of its keys, and its draws follow the distribution they are given."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def key(nodes: Sequence[int], use: str = "draft", draw: int = 0) -> Key:
     return Key([0] * len(nodes), nodes, [0] * len(nodes), use, draw)
 
 
-def test_choices_follow_the_law_and_skip_what_has_none() -> None:
+def test_choices_follow_the_distribution_and_skip_what_has_none() -> None:
     chosen = KeyedNoise([3], [1], [10]).choose(LAW.expand(20_000, -1), key(range(20_000)))
     counts = torch.bincount(chosen, minlength=4)
     assert counts[1] == 0
@@ -34,7 +34,7 @@ def test_uniforms_are_uniform_over_nodes_turns_positions_and_seeds() -> None:
         assert kstest(numbers, "uniform").pvalue > 1e-6
 
 
-def test_draws_without_replacement_are_distinct_and_follow_the_law() -> None:
+def test_draws_without_replacement_are_distinct_and_follow_the_distribution() -> None:
     noise = KeyedNoise([5], [1], [1])
     drawn = noise.draw(LAW.expand(20_000, -1), 2, key(range(20_000)), replace=False)
     assert bool((drawn[:, 0] != drawn[:, 1]).all())
@@ -48,12 +48,14 @@ def test_draws_without_replacement_are_distinct_and_follow_the_law() -> None:
 @pytest.mark.parametrize("support", [3, 5, 400])
 def test_several_draws_are_what_one_after_the_other_gives(replace: bool, support: int) -> None:
     noise = KeyedNoise([5], [1], [1])
-    law = torch.zeros(200, 500, dtype=torch.float64)
+    distribution = torch.zeros(200, 500, dtype=torch.float64)
     generator = torch.Generator().manual_seed(support)
     places = torch.rand(200, 500, generator=generator).argsort(-1)[:, :support]
-    law.scatter_(1, places, torch.randn(200, support, generator=generator, dtype=torch.float64).mul(3).softmax(-1))
-    at_once = noise.draw(law, 4, key(range(200)), replace=replace)
-    assert torch.equal(at_once, Chooser.draw(noise, law, 4, key(range(200)), replace=replace))
+    distribution.scatter_(
+        1, places, torch.randn(200, support, generator=generator, dtype=torch.float64).mul(3).softmax(-1)
+    )
+    at_once = noise.draw(distribution, 4, key(range(200)), replace=replace)
+    assert torch.equal(at_once, Chooser.draw(noise, distribution, 4, key(range(200)), replace=replace))
 
 
 def test_a_used_up_support_is_marked() -> None:
@@ -92,9 +94,9 @@ def test_the_largest_uniform_still_gives_a_possible_option(dtype: torch.dtype, r
 
     generator = torch.Generator().manual_seed(0)
     for _ in range(200):
-        law = torch.rand(rows, 9, generator=generator, dtype=dtype).softmax(-1)
-        law[:, -3:] = 0
-        assert Edge([0], [1], [1]).choose(law, key(range(rows))).tolist() == [5] * rows
+        distribution = torch.rand(rows, 9, generator=generator, dtype=dtype).softmax(-1)
+        distribution[:, -3:] = 0
+        assert Edge([0], [1], [1]).choose(distribution, key(range(rows))).tolist() == [5] * rows
 
 
 @pytest.mark.parametrize("size", [noise.WIDE, noise.WIDE + 77])
@@ -120,7 +122,9 @@ def test_large_vocabularies_choose_the_same_in_two_steps(
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
-def test_the_ends_of_a_large_vocabulary_are_possible_options(uniform: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ends_of_a_large_vocabulary_are_possible_options(
+    uniform: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(KeyedNoise, "uniforms", lambda self, key, draw=0: [uniform] * len(key.rows))
     probs = torch.zeros(2, noise.WIDE)
     probs[0, 700:900] = 0.1

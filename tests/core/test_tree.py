@@ -67,7 +67,7 @@ def grown(**options: bool) -> TokenTree:
     return grower.tree()
 
 
-def test_drawn_nodes_leave_with_the_law_they_were_drawn_from() -> None:
+def test_drawn_nodes_leave_with_the_distribution_they_were_drawn_from() -> None:
     tree = grown()
     assert isinstance(tree.claim, Drawn)
     assert tree.claim.row == (-1, 0, 0, 1)

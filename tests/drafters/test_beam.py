@@ -1,4 +1,4 @@
-"""Stochastic beam search: its trees follow the law of paths drawn without replacement, whatever chooses them."""
+"""Stochastic beam search: its trees follow the distribution of paths drawn without replacement, whatever chooses them."""
 
 from __future__ import annotations
 
@@ -14,47 +14,53 @@ from scipy.stats import chi2
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.noise import KeyedNoise, Noise
 from outpace.core.tree import TokenTree
-from outpace.drafters.beam import beam
-from outpace.drafters.lm import LM
-from outpace.law.enumerate import Branch, EnumeratedNoise
-from outpace.models.toy import Table
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.stochastic_beam import beam
+from outpace.models.table import TableTarget
+from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
 
-MODEL = Table(3, seed=5, order=2)
+MODEL = TableTarget(3, seed=5, order=2)
 Levels = tuple[tuple[tuple[int, ...], ...], ...]  # per level its paths, in the order they came
 
 
-def drafted(widths: Sequence[int], noise: Noise, *sampling: Sampling, depth: Sequence[int] = ()) -> TokenTree:
+def drafted(
+    widths: Sequence[int], noise: Noise, *sampling: SamplingParams, depth: Sequence[int] = ()
+) -> TokenTree:
     rows = len(sampling)
     text = torch.tensor([0])
-    ctx = Context((text,) * rows, (1,) * rows, (9,) * rows, tuple(range(rows)), MODEL.open(rows, 99), sampling, noise)
+    ctx = Context(
+        (text,) * rows, (1,) * rows, (9,) * rows, tuple(range(rows)), MODEL.open(rows, 99), sampling, noise
+    )
     plan = Fixed(len(widths)).plan(ctx)
     if depth:
         plan = plan.within(depth)
-    return LM(MODEL, growth=partial(beam, widths=widths)).propose(ctx, plan).tree
+    return DraftModel(MODEL, growth=partial(beam, widths=widths)).propose(ctx, plan).tree
 
 
 def levels(tree: TokenTree, row: int = 0) -> Levels:
     tokens, forest = tree.tokens.tolist(), tree.forest
     found: dict[int, list[tuple[int, ...]]] = {}
     for node in forest.nodes[row][1:]:
-        found.setdefault(forest.depths[node], []).append(tuple(tokens[each] for each in forest.path(node)[1:]))
+        found.setdefault(forest.depths[node], []).append(
+            tuple(tokens[each] for each in forest.path(node)[1:])
+        )
     return tuple(tuple(found[depth]) for depth in sorted(found))
 
 
 @cache
 def trees(widths: tuple[int, ...], temperature: float = 1.0) -> dict[Levels, float]:
-    """The exact law of what is drafted."""
-    law: dict[Levels, float] = {}
+    """The exact distribution of what is drafted."""
+    distribution: dict[Levels, float] = {}
     pending = [Branch((), 0)]
     while pending:
         branch = pending.pop()
-        found = levels(drafted(widths, EnumeratedNoise([branch], [1], [1]), Sampling(temperature)))
-        law[found] = law.get(found, 0.0) + branch.chance
+        found = levels(drafted(widths, EnumeratedNoise([branch], [1], [1]), SamplingParams(temperature)))
+        distribution[found] = distribution.get(found, 0.0) + branch.chance
         pending += [Branch(script, 0) for script in branch.left_open]
-    return law
+    return distribution
 
 
 def q(path: Sequence[int], temperature: float = 1.0) -> float:
@@ -66,7 +72,9 @@ def q(path: Sequence[int], temperature: float = 1.0) -> float:
     return chance
 
 
-@pytest.mark.parametrize(("widths", "temperature"), [((2, 2), 1.0), ((3, 3), 0.7), ((2, 2, 2), 1.0), ((3, 2, 1), 1.0)])
+@pytest.mark.parametrize(
+    ("widths", "temperature"), [((2, 2), 1.0), ((3, 3), 0.7), ((2, 2, 2), 1.0), ((3, 2, 1), 1.0)]
+)
 def test_every_level_is_paths_drawn_without_replacement(widths: tuple[int, ...], temperature: float) -> None:
     for level in range(len(widths)):
         found: dict[tuple[tuple[int, ...], ...], float] = {}
@@ -121,21 +129,23 @@ def test_the_path_that_came_first_goes_on_first() -> None:
             assert below[0][:-1] == above[0]
 
 
-def test_each_child_is_claimed_by_the_law_without_its_earlier_siblings() -> None:
+def test_each_child_is_claimed_by_the_distribution_without_its_earlier_siblings() -> None:
     for seed in range(20):
-        tree = drafted((3, 4), KeyedNoise([seed], [1], [1]), Sampling(1.0))
+        tree = drafted((3, 4), KeyedNoise([seed], [1], [1]), SamplingParams(1.0))
         claim, tokens = tree.claim, tree.tokens.tolist()
         assert isinstance(claim, Drawn)
         for node, children in enumerate(tree.forest.children):
             text = [0, *(tokens[each] for each in tree.forest.path(node)[1:])]
             expected = MODEL.logits[MODEL.state(text)].softmax(-1)
             for child in children:
-                assert claim.q[claim.row[child]].tolist() == pytest.approx((expected / expected.sum()).tolist())
+                assert claim.q[claim.row[child]].tolist() == pytest.approx(
+                    (expected / expected.sum()).tolist()
+                )
                 expected[tokens[child]] = 0
 
 
 def test_temperature_zero_keeps_the_likeliest_paths() -> None:
-    tree = drafted((2, 3), KeyedNoise([0], [1], [1]), Sampling(0.0))
+    tree = drafted((2, 3), KeyedNoise([0], [1], [1]), SamplingParams(0.0))
     assert tree.claim is None
     first, second = levels(tree)
     assert list(first) == sorted(((token,) for token in range(3)), key=lambda path: -q(path))[:2]
@@ -143,14 +153,14 @@ def test_temperature_zero_keeps_the_likeliest_paths() -> None:
 
 
 def test_a_support_that_is_used_up_keeps_fewer_paths() -> None:
-    tree = drafted((4, 4, 4), KeyedNoise([0], [1], [1]), Sampling(1.0, top_k=1))
+    tree = drafted((4, 4, 4), KeyedNoise([0], [1], [1]), SamplingParams(1.0, top_k=1))
     assert [len(level) for level in levels(tree)] == [1, 1, 1]
-    tree = drafted((4, 4), KeyedNoise([0], [1], [1]), Sampling(1.0, top_k=2))
+    tree = drafted((4, 4), KeyedNoise([0], [1], [1]), SamplingParams(1.0, top_k=2))
     assert [len(level) for level in levels(tree)] == [2, 4]
 
 
 def test_a_row_drafts_the_same_alone_and_among_others() -> None:
-    rows = [Sampling(temperature) for temperature in (1.0, 0.0, 0.7, 1.0, 1.0, 0.7)]
+    rows = [SamplingParams(temperature) for temperature in (1.0, 0.0, 0.7, 1.0, 1.0, 0.7)]
     depth = [3, 3, 2, 1, 3, 0]
     seeds, ones = list(range(6)), [1] * 6
     together = drafted((3, 3, 3), KeyedNoise(seeds, ones, ones), *rows, depth=depth)

@@ -1,4 +1,4 @@
-"""What each drafter proposes, apart from the law."""
+"""What each drafter proposes, apart from the distribution."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.contracts import Cache, Controller, Drafter, Parts, Plan, Scores, Step, Verifier
 from outpace.core.noise import KeyedNoise
 from outpace.core.tree import Forest
 from outpace.decode import Session
-from outpace.drafters.lm import LM
-from outpace.drafters.ngram import NGram
-from outpace.drafters.nothing import Nothing
+from outpace.drafters.lookup.ngram import NGram
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.no_draft import NoDraft
 from outpace.drafters.synthetic import Synthetic
-from outpace.models.toy import Table
-from outpace.sampling.law import TargetLaw
+from outpace.models.table import TableTarget
+from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
 VOCAB = 5
-TARGET = Table(VOCAB, seed=4)
+TARGET = TableTarget(VOCAB, seed=4)
 PROMPTS = [(0, 1, 2, 3), (2,), (1, 4, 1, 4, 1, 4)]
 
 
@@ -39,30 +39,35 @@ def run(
     max_tokens: int = 40,
     stop: tuple[int, ...] = (),
 ) -> tuple[list[list[int]], list[Step]]:
-    sampling = [Sampling(temperature, max_tokens=max_tokens, stop=stop, seed=seed) for seed in range(len(prompts))]
+    sampling = [
+        SamplingParams(temperature, max_tokens=max_tokens, stop=stop, seed=seed)
+        for seed in range(len(prompts))
+    ]
     parts = Parts(TARGET, drafter, verifier or Match(), controller)
-    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw)
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, LazyTargetProbs)
     steps = list(session.steps())
     return [session.output(slot) for slot in range(len(prompts))], steps
 
 
 def plain(**options: Any) -> list[list[int]]:
-    return run(Nothing(), Fixed(0), **options)[0]
+    return run(NoDraft(), Fixed(0), **options)[0]
 
 
 def context(text: Sequence[int], cache: Cache | None = None, stop: tuple[int, ...] = ()) -> Context:
     noise = KeyedNoise([0], [1], [len(text)])
     cache = cache or TARGET.open(1, 100)
-    return Context((torch.tensor(text),), (len(text),), (99,), (0,), cache, (Sampling(stop=stop),), noise)
+    return Context(
+        (torch.tensor(text),), (len(text),), (99,), (0,), cache, (SamplingParams(stop=stop),), noise
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 def test_a_draft_of_the_target_itself_is_fully_accepted(temperature: float) -> None:
     # only if the drafter's own cache is right after every accepted, skipped and full draft
-    texts, steps = run(LM(TARGET), Fixed(3), Rejection(), temperature=temperature)
+    texts, steps = run(DraftModel(TARGET), Fixed(3), Rejection(), temperature=temperature)
     for step in steps[1:]:
-        for row, emitted in enumerate(step.emitted):
-            assert len(emitted) == min(3, step.ctx.room[row]) + 1
+        for row, generated in enumerate(step.generated):
+            assert len(generated) == min(3, step.ctx.room[row]) + 1
     if temperature == 0:
         assert texts == plain()
 
@@ -87,25 +92,35 @@ class Wavering:
 def test_matching_gives_plain_text_whatever_the_draft(temperature: float, stop: tuple[int, ...]) -> None:
     options: dict[str, Any] = {"temperature": temperature, "stop": stop}
     expected = plain(**options)
-    drafters = [LM(Table(VOCAB, seed=9, order=2)), LM(TARGET, sampled=False), NGram(3, clip=True), NGram(2)]
+    drafters = [
+        DraftModel(TableTarget(VOCAB, seed=9, order=2)),
+        DraftModel(TARGET, sampled=False),
+        NGram(3, clip=True),
+        NGram(2),
+    ]
     for drafter in drafters:
         assert run(drafter, Wavering(), **options)[0] == expected
 
 
 @pytest.mark.parametrize("verifier", [Match(), Rejection()])
 def test_a_row_alone_says_what_it_says_in_a_batch(verifier: Verifier) -> None:
-    draft = Table(VOCAB, seed=9, order=2)
-    together, _ = run(LM(draft), Fixed(3), verifier, temperature=0.9)
+    draft = TableTarget(VOCAB, seed=9, order=2)
+    together, _ = run(DraftModel(draft), Fixed(3), verifier, temperature=0.9)
     for slot, prompt in enumerate(PROMPTS):
-        sampling = Sampling(0.9, max_tokens=40, seed=slot)
-        session = Session(Parts(TARGET, LM(draft), verifier, Fixed(3)), [torch.tensor(prompt)], [sampling], TargetLaw)
+        sampling = SamplingParams(0.9, max_tokens=40, seed=slot)
+        session = Session(
+            Parts(TARGET, DraftModel(draft), verifier, Fixed(3)),
+            [torch.tensor(prompt)],
+            [sampling],
+            LazyTargetProbs,
+        )
         for _ in session.steps():
             pass
         assert session.output(0) == together[slot]
 
 
 def test_the_same_parts_serve_one_session_after_another() -> None:
-    drafter, lookup = LM(TARGET), NGram(3, clip=True)
+    drafter, lookup = DraftModel(TARGET), NGram(3, clip=True)
     for each in (drafter, lookup):
         first, _ = run(each, Fixed(4))
         assert run(each, Fixed(4))[0] == first == plain()
@@ -141,7 +156,11 @@ def test_lookup_never_matches_the_suffix_to_itself() -> None:
 def test_lookup_drafts_nothing_behind_the_end_of_a_text() -> None:
     text = [1, 2, 3, 0, 4, 4, 1, 2]
     for clip in (False, True):
-        assert NGram(clip=clip).propose(context(text, stop=(0,)), Plan((4,))).tree.tokens.tolist() == [2, 3, 0]
+        assert NGram(clip=clip).propose(context(text, stop=(0,)), Plan((4,))).tree.tokens.tolist() == [
+            2,
+            3,
+            0,
+        ]
     # the whole continuation has to be there, also where it is not drafted
     assert len(NGram().propose(context(text, stop=(0,)), Plan((7,))).tree) == 1
 
@@ -159,18 +178,18 @@ def test_synthetic_acceptance_is_the_wished_rate() -> None:
         drafter = Synthetic([[*prompts[0], *text]], rate)
         again, steps = run(drafter, Fixed(4), prompts=prompts, max_tokens=3_000)
         assert again == [text]
-        tested = sum(min(len(step.emitted[0]), 4) for step in steps[1:])
-        kept = sum(len(step.emitted[0]) - 1 for step in steps[1:])
+        tested = sum(min(len(step.generated[0]), 4) for step in steps[1:])
+        kept = sum(len(step.generated[0]) - 1 for step in steps[1:])
         assert kept / tested == pytest.approx(rate, abs=0.04)
 
 
 def test_no_room_means_no_draft() -> None:
-    _, steps = run(LM(TARGET), Fixed(4), max_tokens=1)
+    _, steps = run(DraftModel(TARGET), Fixed(4), max_tokens=1)
     assert all(len(step.draft.tree) == len(step.ctx.slots) for step in steps[1:])
 
 
 def test_a_drafter_is_told_of_every_step_the_prompt_included() -> None:
-    class Recording(Nothing):
+    class Recording(NoDraft):
         scores: list[Scores] = []
 
         def observe(self, step: Step) -> None:

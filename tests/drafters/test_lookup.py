@@ -10,36 +10,36 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.contracts import Parts, Plan, Shape, Step
 from outpace.decode import Session
-from outpace.drafters.branches import hung
-from outpace.drafters.lm import LM
-from outpace.drafters.lookup import LookingUp, chain, within
-from outpace.drafters.requests import Requests
-from outpace.indexes.branches import NOTHING, Branches
-from outpace.law.proofs import Models, ragged, tables, transformers_models
-from outpace.law.prove import BOUND, enumerate_laws, largest_error
-from outpace.models.toy import Table
-from outpace.sampling.law import TargetLaw
+from outpace.drafters.lookup.candidate_tree import candidate_tree
+from outpace.drafters.lookup.request_memory import RequestMemory
+from outpace.drafters.lookup.text_lookup import LookupDrafter, chain, within
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, enumerate_distributions, largest_error
+from outpace.proof.suite import Models, ragged, tables, transformers_models
+from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
-TREE = Branches([5, 6, 7, 8], [-1, 0, -1, 1], [0.5, 0.3, 0.2, 0.1], 3)
+TREE = Candidates([5, 6, 7, 8], [-1, 0, -1, 1], [0.5, 0.3, 0.2, 0.1], 3)
 
 
 def test_branches_hang_below_the_roots_of_their_rows() -> None:
-    tree = hung(torch.tensor([1, 2, 3]), [TREE, NOTHING, chain([9, 9], 1)])
+    tree = candidate_tree(torch.tensor([1, 2, 3]), [TREE, NOTHING, chain([9, 9], 1)])
     assert tree.tokens.tolist() == [1, 2, 3, 5, 6, 7, 8, 9, 9]
     assert tree.forest.parents == (-1, -1, -1, 0, 3, 0, 4, 2, 7)
     assert tree.claim is None
-    assert len(hung(torch.tensor([1, 2]), [NOTHING, NOTHING])) == 2
+    assert len(candidate_tree(torch.tensor([1, 2]), [NOTHING, NOTHING])) == 2
 
 
 def test_what_is_too_deep_is_cut_with_what_hangs_below_it() -> None:
     assert within(TREE, 4) is TREE
-    assert within(TREE, 2) == Branches([5, 6, 7], [-1, 0, -1], [0.5, 0.3, 0.2], 3)
-    assert within(TREE, 1) == Branches([5, 7], [-1, -1], [0.5, 0.2], 3)
+    assert within(TREE, 2) == Candidates([5, 6, 7], [-1, 0, -1], [0.5, 0.3, 0.2], 3)
+    assert within(TREE, 1) == Candidates([5, 7], [-1, -1], [0.5, 0.2], 3)
 
 
 def test_a_chain_ends_with_the_text() -> None:
@@ -51,10 +51,10 @@ def test_a_chain_ends_with_the_text() -> None:
 class Alternating:
     """Says the same in every other position of a text, and nothing in the rest."""
 
-    def __init__(self, said: Branches) -> None:
+    def __init__(self, said: Candidates) -> None:
         self._said = said
 
-    def look_up(self, ctx: Context, plan: Plan) -> list[Branches]:
+    def look_up(self, ctx: Context, plan: Plan) -> list[Candidates]:
         pairs = zip(ctx.committed, plan.depth, strict=True)
         return [within(self._said, depth) if depth and size % 2 else NOTHING for size, depth in pairs]
 
@@ -64,22 +64,26 @@ class Alternating:
 
 @pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
 @pytest.mark.parametrize("sampled", [True, False])
-def test_law_is_the_targets_with_a_model_for_the_rest(models: Models, sampled: bool) -> None:
+def test_distribution_is_the_targets_with_a_model_for_the_rest(models: Models, sampled: bool) -> None:
     def build() -> Parts:
-        said = Branches([1, 0, 2], [-1, 0, -1], [0.5, 0.4, 0.3], 1)
-        drafter = LookingUp(Alternating(said), LM(models.drafts[0], sampled=sampled), 1 if sampled else Shape((0, 0)))
+        said = Candidates([1, 0, 2], [-1, 0, -1], [0.5, 0.4, 0.3], 1)
+        drafter = LookupDrafter(
+            Alternating(said), DraftModel(models.drafts[0], sampled=sampled), 1 if sampled else Shape((0, 0))
+        )
         return Parts(models.target, drafter, Rejection() if sampled else Match(), Fixed(2))
 
     cases = ragged(3)
-    assert largest_error(enumerate_laws(build, cases), models.logits, cases) < BOUND
+    assert largest_error(enumerate_distributions(build, cases), models.logits, cases) < BOUND
 
 
 def test_a_row_is_drafted_by_the_lookup_or_by_the_model() -> None:
-    target = Table(8, seed=1)
-    drafter = LookingUp(Alternating(chain([1, 2, 3], 1)), LM(Table(8, seed=2)), 1)
+    target = TableTarget(8, seed=1)
+    drafter = LookupDrafter(Alternating(chain([1, 2, 3], 1)), DraftModel(TableTarget(8, seed=2)), 1)
     prompts = [torch.tensor(prompt) for prompt in ([0, 1], [0, 1, 2], [3])]
-    sampling = [Sampling(1.0, max_tokens=12, seed=row) for row in range(3)]
-    steps = list(Session(Parts(target, drafter, Rejection(), Fixed(3)), prompts, sampling, TargetLaw).steps())
+    sampling = [SamplingParams(1.0, max_tokens=12, seed=row) for row in range(3)]
+    steps = list(
+        Session(Parts(target, drafter, Rejection(), Fixed(3)), prompts, sampling, LazyTargetProbs).steps()
+    )
     for step in steps[1:]:
         for row, (size, room) in enumerate(zip(step.ctx.committed, step.ctx.room, strict=True)):
             drafted = [int(step.draft.tree.tokens[node]) for node in step.draft.tree.forest.nodes[row][1:]]
@@ -87,12 +91,12 @@ def test_a_row_is_drafted_by_the_lookup_or_by_the_model() -> None:
 
 
 def test_nothing_to_draft_takes_no_forward_of_the_model() -> None:
-    drafter = LookingUp(Alternating(chain([1], 1)), LM(Table(8, seed=2)), 0)
+    drafter = LookupDrafter(Alternating(chain([1], 1)), DraftModel(TableTarget(8, seed=2)), 0)
     steps = Session(
-        Parts(Table(8, seed=1), drafter, Rejection(), Fixed(3)),
+        Parts(TableTarget(8, seed=1), drafter, Rejection(), Fixed(3)),
         [torch.tensor([0])],
-        [Sampling(max_tokens=9)],
-        TargetLaw,
+        [SamplingParams(max_tokens=9)],
+        LazyTargetProbs,
     ).steps()
     assert all(step.draft.forwards == 0 for step in steps)
 
@@ -102,9 +106,9 @@ class Recording:
 
     def __init__(self) -> None:
         self.said: list[list[int]] = []
-        self.requests = Requests[list[int]](list, self.said.append)
+        self.requests = RequestMemory[list[int]](list, self.said.append)
 
-    def look_up(self, ctx: Context, plan: Plan) -> list[Branches]:
+    def look_up(self, ctx: Context, plan: Plan) -> list[Candidates]:
         for row, (state, new) in enumerate(self.requests.follow(ctx)):
             state += new.tolist()
             assert state == ctx.tokens[row].tolist()
@@ -119,9 +123,9 @@ class Recording:
 
 def session(recording: Recording, seed: int = 0, most: int = 6) -> tuple[Session, Iterator[Step]]:
     prompts = [torch.tensor(prompt) for prompt in ([0, 1, 2], [3], [4, 4])]
-    sampling = [Sampling(1.0, max_tokens=most - row, seed=seed + row) for row in range(3)]
-    parts = Parts(Table(8, seed=1), LookingUp(recording), Match(), Fixed(3))
-    made = Session(parts, prompts, sampling, TargetLaw)
+    sampling = [SamplingParams(1.0, max_tokens=most - row, seed=seed + row) for row in range(3)]
+    parts = Parts(TableTarget(8, seed=1), LookupDrafter(recording), Match(), Fixed(3))
+    made = Session(parts, prompts, sampling, LazyTargetProbs)
     return made, made.steps()
 
 
@@ -153,10 +157,10 @@ def test_every_shape_of_up_to_four_nodes_is_cut_at_every_depth() -> None:
         for parents in product(range(-1, size), repeat=size):
             if any(parent >= node for node, parent in enumerate(parents)):
                 continue
-            branches = Branches(list(range(size)), list(parents), [1.0] * size, 1)
-            whole = hung(torch.tensor([9]), [branches])
+            branches = Candidates(list(range(size)), list(parents), [1.0] * size, 1)
+            whole = candidate_tree(torch.tensor([9]), [branches])
             paths = [whole.forest.path(node) for node in range(len(whole))]
             for depth in range(1, 5):
-                tree = hung(torch.tensor([9]), [within(branches, depth)])
+                tree = candidate_tree(torch.tensor([9]), [within(branches, depth)])
                 kept = [tree.tokens[tree.forest.path(node)].tolist() for node in range(len(tree))]
                 assert kept == [whole.tokens[path].tolist() for path in paths if len(path) <= depth + 1]

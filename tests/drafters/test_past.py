@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
 from outpace.decode import Session
-from outpace.drafters.past import Past
-from outpace.drafters.retrieval import Retrieval
-from outpace.indexes.suffix_array import SuffixArray
-from outpace.models.toy import Table
-from outpace.sampling.law import TargetLaw
+from outpace.drafters.lookup.past_requests import PastRequests
+from outpace.drafters.lookup.retrieval import Retrieval
+from outpace.indexes.suffix_array.array import SuffixArray
+from outpace.models.table import TableTarget
+from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
 
 
@@ -37,12 +37,16 @@ def followers(documents: Sequence[Sequence[int]], context: Sequence[int], length
     return 0, Counter()
 
 
-def written(past: Past, prompts: Sequence[Sequence[int]], seed: int, tokens: int = 12) -> list[list[int]]:
+def written(
+    past: PastRequests, prompts: Sequence[Sequence[int]], seed: int, tokens: int = 12
+) -> list[list[int]]:
     """One batch of requests; their whole texts."""
-    model = Table(4, order=1, seed=3)
+    model = TableTarget(4, order=1, seed=3)
     parts = Parts(model, Retrieval(past, 8), Match(), Fixed(4))
-    wishes = [Sampling(1.0, max_tokens=tokens - 3 * row, seed=seed + row) for row in range(len(prompts))]
-    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], wishes, TargetLaw)
+    row_params = [
+        SamplingParams(1.0, max_tokens=tokens - 3 * row, seed=seed + row) for row in range(len(prompts))
+    ]
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], row_params, LazyTargetProbs)
     for _ in session.steps():
         pass
     return [[*prompt, *session.output(row)] for row, prompt in enumerate(prompts)]
@@ -52,11 +56,11 @@ def written(past: Past, prompts: Sequence[Sequence[int]], seed: int, tokens: int
 def test_lookups_equal_a_search_of_all_texts(with_corpus: bool) -> None:
     random = Random(0)
     texts = [[random.randrange(4) for _ in range(40)] for _ in range(3)] if with_corpus else []
-    past = Past(SuffixArray.build(texts) if with_corpus else None)
+    past = PastRequests(SuffixArray.build(texts) if with_corpus else None)
     for turn in range(12):
         texts += written(past, [[0, 1, turn % 4], [2], [3, 1]], seed=10 * turn)
         written(past, [[1, 1]], seed=0, tokens=1)  # a session after it, which then finds them
-        texts.append([1, 1, *written(Past(), [[1, 1]], seed=0, tokens=1)[0][2:]])
+        texts.append([1, 1, *written(PastRequests(), [[1, 1]], seed=0, tokens=1)[0][2:]])
         context = [random.randrange(4) for _ in range(8)]
         known = texts[:-1]
         size, expected = followers(known, context, 3)
@@ -66,7 +70,7 @@ def test_lookups_equal_a_search_of_all_texts(with_corpus: bool) -> None:
 
 
 def test_the_newest_texts_are_kept() -> None:
-    past = Past(most=400)
+    past = PastRequests(most=400)
     for turn in range(60):
         text = written(past, [[0, 1]], seed=turn)[0]
     assert 200 < len(past) <= 400
@@ -76,7 +80,7 @@ def test_the_newest_texts_are_kept() -> None:
 
 
 def test_requests_of_one_batch_do_not_see_each_other() -> None:
-    past = Past()
+    past = PastRequests()
     written(past, [[0, 1, 2]] * 4, seed=0)
     assert len(past) == 0
     written(past, [[0]], seed=0)
@@ -94,16 +98,16 @@ def test_sorting_is_shared_by_parts_of_like_size(monkeypatch: pytest.MonkeyPatch
         return build(cls, texts, *arguments, **options)
 
     monkeypatch.setattr(SuffixArray, "build", classmethod(counted))
-    past, tokens = Past(), 0
+    past, tokens = PastRequests(), 0
     for turn in range(64):
         tokens += len(written(past, [[0, 1]], seed=turn)[0])
     assert sorted_tokens < 7 * tokens  # log2(64) + 1
 
 
 def test_no_room_keeps_nothing() -> None:
-    past = Past(most=0)
+    past = PastRequests(most=0)
     for turn in range(3):
         written(past, [[0, 1]], seed=turn)
     assert len(past) == 0
     with pytest.raises(ValueError, match="use 0 for none"):
-        Past(most=-1)
+        PastRequests(most=-1)

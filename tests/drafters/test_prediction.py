@@ -1,4 +1,4 @@
-"""Drafting what the caller expects: where it is followed, left and found again, and that no law notices."""
+"""Drafting what the caller expects: where it is followed, left and found again, and that no distribution notices."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Controller, Drafter, Parts, Shape, Step
 from outpace.decode import Session
-from outpace.drafters.lm import LM
-from outpace.drafters.ngram import NGram
-from outpace.drafters.nothing import Nothing
-from outpace.drafters.prediction import LEAST, MOST, Place, Predicted
-from outpace.law.predicted import predicting
-from outpace.law.proofs import Models, ragged, tables, transformers_models
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.models.toy import Table
-from outpace.sampling.law import TargetLaw
+from outpace.drafters.lookup.ngram import NGram
+from outpace.drafters.lookup.prediction import LEAST, MOST, Place, PredictionDrafter
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.no_draft import NoDraft
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.suite import Models, ragged, tables, transformers_models
+from outpace.proof.with_prediction import predicting
+from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
@@ -82,55 +82,66 @@ def test_an_empty_prediction_leaves_the_drafter_alone() -> None:
 
 def run(predictions: Sequence[Sequence[int]] | None, controller: Controller) -> list[list[int]]:
     """Trees of one row, a step each."""
-    target, drafter = Table(8, seed=1), LM(Table(8, seed=2))
-    parts = Parts(target, drafter if predictions is None else Predicted(drafter, predictions), Rejection(), controller)
-    asked = [Sampling(1.0, max_tokens=12, seed=3)]
-    steps = list(Session(parts, [torch.tensor([0, 1])], asked, TargetLaw).steps())
+    target, drafter = TableTarget(8, seed=1), DraftModel(TableTarget(8, seed=2))
+    parts = Parts(
+        target,
+        drafter if predictions is None else PredictionDrafter(drafter, predictions),
+        Rejection(),
+        controller,
+    )
+    asked = [SamplingParams(1.0, max_tokens=12, seed=3)]
+    steps = list(Session(parts, [torch.tensor([0, 1])], asked, LazyTargetProbs).steps())
     return [step.draft.tree.tokens.tolist() for step in steps[1:]]
 
 
 def greedy(length: int) -> list[int]:
-    parts = Parts(Table(8, seed=1), Nothing(), Match(), Fixed(0))
-    session = Session(parts, [torch.tensor([0, 1])], [Sampling(max_tokens=length)], TargetLaw)
+    parts = Parts(TableTarget(8, seed=1), NoDraft(), Match(), Fixed(0))
+    session = Session(parts, [torch.tensor([0, 1])], [SamplingParams(max_tokens=length)], LazyTargetProbs)
     list(session.steps())
     return session.output(0)
 
 
-def drafts(prediction: Sequence[int], sampling: Sampling) -> tuple[list[Step], Predicted]:
-    predicted = Predicted(NGram(2), [prediction])
+def drafts(prediction: Sequence[int], sampling: SamplingParams) -> tuple[list[Step], PredictionDrafter]:
+    predicted = PredictionDrafter(NGram(2), [prediction])
     session = Session(
-        Parts(Table(8, seed=1), predicted, Match(), Fixed(4)), [torch.tensor([0, 1])], [sampling], TargetLaw
+        Parts(TableTarget(8, seed=1), predicted, Match(), Fixed(4)),
+        [torch.tensor([0, 1])],
+        [sampling],
+        LazyTargetProbs,
     )
     return list(session.steps())[1:], predicted
 
 
 def test_a_right_prediction_is_taken_in_doubling_steps_to_the_last_token() -> None:
     text = greedy(60)
-    steps, _ = drafts(text, Sampling(max_tokens=60))
+    steps, _ = drafts(text, SamplingParams(max_tokens=60))
     assert [len(step.draft.tree) - 1 for step in steps] == [8, 9, 19, 20]  # the last one is what is left
-    assert [len(step.emitted[0]) for step in steps] == [9, 10, 20, 21]
-    assert sum((step.emitted[0] for step in steps), []) == text
+    assert [len(step.generated[0]) for step in steps] == [9, 10, 20, 21]
+    assert sum((step.generated[0] for step in steps), []) == text
 
 
 def test_a_draft_ends_with_the_text() -> None:
     text = greedy(40)
     stop = text[5]
-    steps, _ = drafts(text, Sampling(max_tokens=40, stop=(stop,)))
+    steps, _ = drafts(text, SamplingParams(max_tokens=40, stop=(stop,)))
     assert len(steps) == 1 and steps[0].draft.tree.tokens.tolist() == [1, *text[: text.index(stop) + 1]]
 
 
 DRAFTERS: dict[str, Callable[[Models], tuple[Drafter, Controller]]] = {
-    "sampled chain": lambda models: (LM(models.drafts[0]), Fixed(2)),
-    "sampled tree": lambda models: (LM(models.drafts[0]), Fixed(Shape.branching((2,)))),
-    "likeliest tree": lambda models: (LM(models.drafts[0], sampled=False), Fixed(Shape.branching((2, 1)))),
+    "sampled chain": lambda models: (DraftModel(models.drafts[0]), Fixed(2)),
+    "sampled tree": lambda models: (DraftModel(models.drafts[0]), Fixed(Shape.branching((2,)))),
+    "likeliest tree": lambda models: (
+        DraftModel(models.drafts[0], sampled=False),
+        Fixed(Shape.branching((2, 1))),
+    ),
     "n-grams": lambda models: (NGram(2, clip=True), Fixed(3)),
-    "nothing": lambda models: (Nothing(), Fixed(0)),
+    "nothing": lambda models: (NoDraft(), Fixed(0)),
 }
 
 
 @pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_the_law_is_the_targets(name: str, models: Models) -> None:
+def test_the_distribution_is_the_targets(name: str, models: Models) -> None:
     def build() -> Parts:
         drafter, controller = DRAFTERS[name](models)
         return Parts(models.target, drafter, Rejection(), controller)
@@ -138,8 +149,8 @@ def test_the_law_is_the_targets(name: str, models: Models) -> None:
     # one token more where there is room for a proof: behind a departure the place is found again and followed
     cases = ragged(3)
     if name in ("n-grams", "nothing", "likeliest tree"):
-        cases.append(Case((0, 1), Sampling(temperature=1.0, max_tokens=4)))
-    found = enumerate_laws(predicting(build, 256), cases)
+        cases.append(Case((0, 1), SamplingParams(temperature=1.0, max_tokens=4)))
+    found = enumerate_distributions(predicting(build, 256), cases)
     assert largest_error(found, models.logits, cases) < BOUND
     if name.startswith("sampled"):  # both drafters had their turns: plain decoding takes one run a text
-        assert found.runs > sum(map(len, found.laws))
+        assert found.runs > sum(map(len, found.distributions))

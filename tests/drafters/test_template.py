@@ -9,14 +9,23 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
 from outpace.core.tree import Shape
 from outpace.decode import Session
-from outpace.drafters.lm import LM
-from outpace.drafters.template import Ranks, accepted_ranks, by_level, cut, fitted, leaning, rank_template, shape_of
-from outpace.models.toy import Table
-from outpace.sampling.law import TargetLaw
+from outpace.drafters.lookup.rank_template import (
+    Ranks,
+    accepted_ranks,
+    by_level,
+    cut,
+    fitted,
+    leaning,
+    rank_template,
+    shape_of,
+)
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.models.table import TableTarget
+from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
 
 
@@ -38,7 +47,9 @@ def test_exact_levels_are_those_of_the_papers_tree() -> None:
 def test_a_template_of_so_many_nodes_holds_the_heaviest(nodes: int) -> None:
     found = ranks_of(rank_template(nodes, width=8))
     assert len(found) == nodes
-    everything = set(found) | {(*ranks, child) for ranks in [(), *found] for child in range(8) if len(ranks) < 6}
+    everything = set(found) | {
+        (*ranks, child) for ranks in [(), *found] for child in range(8) if len(ranks) < 6
+    }
     left = [leaning(ranks) for ranks in everything - set(found)]
     assert all(leaning(ranks) >= max(left) for ranks in found)
 
@@ -64,7 +75,9 @@ def test_cutting_leaves_the_upper_levels() -> None:
 def test_fitting_keeps_the_nodes_accepted_most() -> None:
     random = Random(1)
     counts = Counter[Ranks]()
-    for ranks in ranks_of(Shape.branching((3, 3, 3))):  # a node is accepted less than its parent and elder siblings
+    for ranks in ranks_of(
+        Shape.branching((3, 3, 3))
+    ):  # a node is accepted less than its parent and elder siblings
         elder, parent = (*ranks[:-1], ranks[-1] - 1), ranks[:-1]
         counts[ranks] = random.randint(1, min(counts.get(elder, 1000), counts.get(parent, 1000)))
     found = ranks_of(fitted(counts, 12))
@@ -76,11 +89,11 @@ def test_fitting_keeps_the_nodes_accepted_most() -> None:
 
 
 def test_accepted_ranks_are_those_of_the_paths_kept() -> None:
-    target, draft = Table(4, seed=1, order=2), Table(4, seed=2, order=2)
+    target, draft = TableTarget(4, seed=1, order=2), TableTarget(4, seed=2, order=2)
     shape = Shape.branching((3, 2))
-    parts = Parts(target, LM(draft), Rejection(), Fixed(shape))
-    sampling = [Sampling(1.0, max_tokens=60, seed=seed) for seed in range(2)]
-    steps = list(Session(parts, [torch.tensor([0, 1]), torch.tensor([2])], sampling, TargetLaw).steps())
+    parts = Parts(target, DraftModel(draft), Rejection(), Fixed(shape))
+    sampling = [SamplingParams(1.0, max_tokens=60, seed=seed) for seed in range(2)]
+    steps = list(Session(parts, [torch.tensor([0, 1]), torch.tensor([2])], sampling, LazyTargetProbs).steps())
     counts = accepted_ranks(steps)
     assert set(counts) <= set(ranks_of(shape))
     lengths = [step.draft.tree.forest.depths[leaf] for step in steps[1:] for leaf in step.verdict.leaf]

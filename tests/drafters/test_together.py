@@ -9,7 +9,7 @@ from outpace.core.claim import Drawn
 from outpace.core.grower import Grower
 from outpace.core.noise import Key, KeyedNoise
 from outpace.core.tree import TokenTree
-from outpace.drafters.together import apart, merged
+from outpace.drafters.compose.union import apart, merged
 
 
 def grown() -> TokenTree:
@@ -38,7 +38,7 @@ def test_merged_trees_keep_both_claims() -> None:
 
 def test_parts_that_draw_in_one_step_are_kept_apart() -> None:
     noise, nodes = KeyedNoise([3], [1], [10]), range(200)
-    law = torch.tensor([[0.5, 0.3, 0.2]]).expand(200, -1)
+    distribution = torch.tensor([[0.5, 0.3, 0.2]]).expand(200, -1)
     key = Key([0] * 200, nodes, [0] * 200, "draft")
-    one, two = (apart(noise, index).choose(law, key) for index in (1, 2))
+    one, two = (apart(noise, index).choose(distribution, key) for index in (1, 2))
     assert one.tolist() != two.tolist()

@@ -10,20 +10,23 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import NOTHING, Parts
-from outpace.drafters.grow import grow
-from outpace.drafters.translate import Recut, Text, Translated
-from outpace.law.texts import texts
-from outpace.models.toy import Table
-from outpace.models.vocabulary import END, Foreign, Vocabulary
+from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, Recut, Text
+from outpace.drafters.model.grow import grow
+from outpace.models.table import TableTarget
+from outpace.models.vocabulary import END, CrossVocabularyDraft, Vocabulary
+from outpace.proof.decode_all import texts
 from outpace.verifiers.match import Match
 
-TEXT = "def add(index, b):\n    return  range(index)  # naïve 漢字 🙂\n\n\nfor indexes in add:\n\tprint(10)\n" * 3
+TEXT = (
+    "def add(index, b):\n    return  range(index)  # naïve 漢字 🙂\n\n\nfor indexes in add:\n\tprint(10)\n"
+    * 3
+)
 
 
 @pytest.fixture(scope="module")
-def pairs(tokenizers: Any) -> dict[str, Foreign]:
+def pairs(tokenizers: Any) -> dict[str, CrossVocabularyDraft]:
     made = {
         "small": tokenizers.byte_level(300),
         "large": tokenizers.byte_level(460),
@@ -31,8 +34,10 @@ def pairs(tokenizers: Any) -> dict[str, Foreign]:
     }
     vocabularies = {name: Vocabulary.of(each, len(each)) for name, each in made.items()}
 
-    def pair(ours: str, theirs: str) -> Foreign:
-        return Foreign(Table(len(made[theirs]), order=1), vocabularies[theirs], vocabularies[ours])
+    def pair(ours: str, theirs: str) -> CrossVocabularyDraft:
+        return CrossVocabularyDraft(
+            TableTarget(len(made[theirs]), order=1), vocabularies[theirs], vocabularies[ours]
+        )
 
     return {f"{ours} {theirs}": pair(ours, theirs) for ours in made for theirs in made}
 
@@ -51,7 +56,9 @@ def pieces_of(tokens: list[int], seed: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("kind", [Text, Recut])
 @pytest.mark.parametrize("name", PAIRS)
-def test_whatever_the_target_wrote_is_read(pairs: dict[str, Foreign], name: str, kind: type[Text]) -> None:
+def test_whatever_the_target_wrote_is_read(
+    pairs: dict[str, CrossVocabularyDraft], name: str, kind: type[Text]
+) -> None:
     pair = pairs[name]
     ours = pair.ours.cut(TEXT.encode())
     for seed in range(5):
@@ -67,7 +74,7 @@ def test_whatever_the_target_wrote_is_read(pairs: dict[str, Foreign], name: str,
 
 
 @pytest.mark.parametrize("name", ["small large", "large small", "piece large", "large large"])
-def test_a_text_is_cut_as_if_at_once(pairs: dict[str, Foreign], name: str) -> None:
+def test_a_text_is_cut_as_if_at_once(pairs: dict[str, CrossVocabularyDraft], name: str) -> None:
     pair = pairs[name]
     ours = pair.ours.cut(TEXT.encode())
     for seed in range(5):
@@ -82,7 +89,7 @@ def test_a_text_is_cut_as_if_at_once(pairs: dict[str, Foreign], name: str) -> No
 def test_a_text_that_the_drafts_tokenizer_would_write_otherwise_is_read_as_it_is() -> None:
     words = Vocabulary.longest_match([b" ", b"a", b"b", b"ab", b" a"])
     tidy = replace(words, split=lambda text: words.split(text.replace("  ", " ")))
-    text, read = Recut(Foreign(Table(5, order=1), tidy, words)), list[int]()
+    text, read = Recut(CrossVocabularyDraft(TableTarget(5, order=1), tidy, words)), list[int]()
     for token in words.cut(b"ab  a b   ab a  b" * 3):
         text.extend([token])
         read.append(token)
@@ -92,7 +99,7 @@ def test_a_text_that_the_drafts_tokenizer_would_write_otherwise_is_read_as_it_is
 def test_special_tokens_are_read_by_their_role_or_left_out() -> None:
     ours = Vocabulary.longest_match([b"a", None, None, b"b"], {END: 1, "<|user|>": 2})
     theirs = Vocabulary.longest_match([None, b"b", b"a"], {END: 0})
-    pair = Foreign(Table(3, order=1), theirs, ours)
+    pair = CrossVocabularyDraft(TableTarget(3, order=1), theirs, ours)
     for kind in (Text, Recut):
         text = kind(pair)
         text.extend([0, 3, 1, 2, 0])
@@ -101,7 +108,9 @@ def test_special_tokens_are_read_by_their_role_or_left_out() -> None:
 
 def test_a_text_of_which_nothing_can_be_read_still_has_a_token() -> None:
     ours = Vocabulary.longest_match([b"a", None], {"<|user|>": 1})
-    pair = Foreign(Table(2, order=1), Vocabulary.longest_match([b"a", None], {END: 1}), ours)
+    pair = CrossVocabularyDraft(
+        TableTarget(2, order=1), Vocabulary.longest_match([b"a", None], {END: 1}), ours
+    )
     for kind in (Text, Recut):
         text = kind(pair)
         text.extend([1])
@@ -109,7 +118,7 @@ def test_a_text_of_which_nothing_can_be_read_still_has_a_token() -> None:
         assert text.extend([0]) and text.tokens == [1, 0]
 
 
-class Short(Table):
+class Short(TableTarget):
     """Reads so many tokens and no more."""
 
     def score(self, tree: Any, slots: Any, cache: Any, want: Any = NOTHING, *, gap: Any = None) -> Any:
@@ -125,7 +134,7 @@ def test_a_text_longer_than_the_model_can_read_loses_its_older_half(recut: bool)
     words = Vocabulary.longest_match([b"a", b" b", b"c"])
     model = Short(3, seed=2, order=2)
     model.max_length = 40
-    target, pair = Table(3, seed=1, order=2), Foreign(model, words, words)
+    target, pair = TableTarget(3, seed=1, order=2), CrossVocabularyDraft(model, words, words)
 
     def build() -> Parts:
         def growing(ctx: Any, plan: Any, read: Any, tails: Any) -> Any:
@@ -133,15 +142,17 @@ def test_a_text_longer_than_the_model_can_read_loses_its_older_half(recut: bool)
 
         def returning(tree: Any, ctx: Any, tails: Any) -> Any:
             ends = [nodes[1 + len(tail) :] for nodes, tail in zip(tree.forest.nodes, tails, strict=True)]
-            tokens = torch.tensor([int(tree.tokens[node]) for nodes in ends for node in nodes], dtype=torch.int64)
+            tokens = torch.tensor(
+                [int(tree.tokens[node]) for nodes in ends for node in nodes], dtype=torch.int64
+            )
             forest = type(tree.forest).chain(tuple(map(len, ends)))
             return type(tree)(torch.cat([ctx.roots, tokens]), forest)
 
-        drafter = Translated(pair, growing, returning, nodes=20, reach=14, recut=recut, claims=())
+        drafter = CrossVocabularyDrafter(pair, growing, returning, nodes=20, reach=14, recut=recut, claims=())
         return Parts(target, drafter, Match(), Fixed(3))
 
     prompts = [(0, 1, 2) * 9, (2,), (0, 1)]
-    sampling = [Sampling(temperature=1.0, max_tokens=70 + row, seed=row) for row in range(3)]
+    sampling = [SamplingParams(temperature=1.0, max_tokens=70 + row, seed=row) for row in range(3)]
     found = texts(build(), prompts, sampling)
     for row, text in enumerate(found):
         assert len(text) == 70 + row
@@ -149,6 +160,8 @@ def test_a_text_longer_than_the_model_can_read_loses_its_older_half(recut: bool)
 
 
 def test_a_draft_with_nothing_in_common_is_refused() -> None:
-    pair = Foreign(Table(1), Vocabulary.longest_match([b"a"]), Vocabulary.longest_match([b"b"]))
+    pair = CrossVocabularyDraft(
+        TableTarget(1), Vocabulary.longest_match([b"a"]), Vocabulary.longest_match([b"b"])
+    )
     with pytest.raises(ValueError, match="no token in common"):
-        Translated(pair, lambda ctx, plan, read, tails: grow(ctx, plan, read), nodes=1, reach=1)
+        CrossVocabularyDrafter(pair, lambda ctx, plan, read, tails: grow(ctx, plan, read), nodes=1, reach=1)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from outpace.indexes.loops import Loop
+from outpace.indexes.compiled_loops import Loop
 
 
 @pytest.fixture(params=["compiled", "plain"])

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from outpace.indexes.automaton import Match, SuffixAutomaton
-from outpace.indexes.static_automaton import Pointer, StaticAutomaton
+from outpace.indexes.automata.online import Match, SuffixAutomaton
+from outpace.indexes.automata.static import Pointer, StaticAutomaton
 
 Texts = Callable[..., list[list[int]]]
 Count = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
@@ -65,10 +65,10 @@ def test_what_followed_is_as_much_as_a_shorter_match_offers(loops: str) -> None:
 
 
 def test_both_ways_of_running_build_the_same_automaton(monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
-    from outpace.indexes.loops import Loop
+    from outpace.indexes.compiled_loops import Loop
 
     pytest.importorskip("numba")
-    for text in texts(1, 20, longest=300):
+    for text in texts(1, 20, max_ngram=300):
         compiled = SuffixAutomaton(text)
         with monkeypatch.context() as patch:
             patch.setattr(Loop, "__call__", lambda self, *arguments: self.plain(*arguments))
@@ -106,7 +106,9 @@ def test_the_pointer_has_the_longest_end_that_occurs_in_the_corpus(
             matched = text[end - pointer.length : end]
             assert automaton.count(pointer) == occurrences(documents, matched)
             known = {token: occurrences(documents, [*matched, token]) for token in range(6)}
-            best = sorted(((token, n) for token, n in known.items() if n), key=lambda each: (-each[1], each[0]))
+            best = sorted(
+                ((token, n) for token, n in known.items() if n), key=lambda each: (-each[1], each[0])
+            )
             assert automaton.successors(pointer, 3) == best[:3]
         assert automaton.move(Pointer(), text) == pointer
 

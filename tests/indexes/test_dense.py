@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outpace.indexes import dense, store
-from outpace.indexes.dense import DenseIndex
+from outpace.indexes import hidden_states as dense
+from outpace.indexes import store
+from outpace.indexes.hidden_states import HiddenStateIndex
 
 NUM, HIDDEN, DIMS = 2000, 48, 16
 
@@ -23,17 +24,19 @@ def states() -> np.ndarray:
 
 
 @pytest.fixture(params=["faiss", "lists", "numpy"])
-def index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, states: np.ndarray) -> DenseIndex:
+def index(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, states: np.ndarray
+) -> HiddenStateIndex:
     if request.param != "numpy" and not find_spec("faiss"):
         pytest.skip("faiss is not installed")
     monkeypatch.setattr(dense, "LISTS_FROM", 1000 if request.param == "lists" else 1 << 30)
-    built = DenseIndex.build(states, np.arange(NUM * 3).reshape(NUM, 3), dims=DIMS)
+    built = HiddenStateIndex.build(states, np.arange(NUM * 3).reshape(NUM, 3), dims=DIMS)
     if request.param == "numpy":
         built.__dict__["_faiss"] = None
     return built
 
 
-def test_what_is_stored_is_found_first(index: DenseIndex, states: np.ndarray) -> None:
+def test_what_is_stored_is_found_first(index: HiddenStateIndex, states: np.ndarray) -> None:
     reciprocal: list[float] = []
     for place in range(0, NUM, 7):
         values, similarity = index.search(states[place], 50)
@@ -44,7 +47,7 @@ def test_what_is_stored_is_found_first(index: DenseIndex, states: np.ndarray) ->
     assert np.mean(reciprocal) > 0.999  # the projection keeps these states apart
 
 
-def test_the_nearest_are_those_of_a_plain_statement(index: DenseIndex, states: np.ndarray) -> None:
+def test_the_nearest_are_those_of_a_plain_statement(index: HiddenStateIndex, states: np.ndarray) -> None:
     z = (states - states.mean(0, dtype=np.float64)) / states.std(0, dtype=np.float64)
     _, _, axes = np.linalg.svd(z, full_matrices=False)
     keys = z @ axes[:DIMS].T
@@ -58,13 +61,15 @@ def test_the_nearest_are_those_of_a_plain_statement(index: DenseIndex, states: n
         values, similarity = index.search(noisy, 10)
         agreed.append(len({*(3 * expected)} & {*values[:, 0]}) / 10)
         if not len(index.centers):
-            assert similarity == pytest.approx(np.sort(keys @ query / np.linalg.norm(query))[::-1][:10], abs=1e-3)
+            assert similarity == pytest.approx(
+                np.sort(keys @ query / np.linalg.norm(query))[::-1][:10], abs=1e-3
+            )
     assert np.mean(agreed) > (0.9 if len(index.centers) else 0.99)
 
 
 def test_paths_begin_with_the_newest_token(states: np.ndarray) -> None:
     values = np.tile([[1, 7, 8, 9], [2, 4, 5, -1]], (NUM // 2, 1))
-    index = DenseIndex.build(states, values, dims=DIMS)
+    index = HiddenStateIndex.build(states, values, dims=DIMS)
     nearest = index.search(states[4], 50)[0]
     for newest in (1, 2, 3):
         paths = index.paths(states[4], newest, num=50, keep=10, length=2)
@@ -74,18 +79,20 @@ def test_paths_begin_with_the_newest_token(states: np.ndarray) -> None:
 def test_a_channel_that_never_changes_is_left_out() -> None:
     states = np.random.default_rng(0).normal(size=(100, 6)).astype(np.float32)
     states[:, 2] = 4.0
-    index = DenseIndex.build(states, np.zeros((100, 1)), dims=4)
+    index = HiddenStateIndex.build(states, np.zeros((100, 1)), dims=4)
     assert np.isfinite(index.keys).all() and not index.components[2].any()
 
 
-def test_a_saved_index_finds_the_same(index: DenseIndex, states: np.ndarray, tmp_path: Path) -> None:
+def test_a_saved_index_finds_the_same(index: HiddenStateIndex, states: np.ndarray, tmp_path: Path) -> None:
     store.save(index, tmp_path / "dense.index")
     for mapped in (False, True):
-        loaded = store.load(DenseIndex, tmp_path / "dense.index", mapped=mapped)
+        loaded = store.load(HiddenStateIndex, tmp_path / "dense.index", mapped=mapped)
         if index.__dict__.get("_faiss", 1) is None:
             loaded.__dict__["_faiss"] = None
         for place in (3, 500, 1999):
-            for one, other in zip(loaded.search(states[place], 20), index.search(states[place], 20), strict=True):
+            for one, other in zip(
+                loaded.search(states[place], 20), index.search(states[place], 20), strict=True
+            ):
                 assert np.array_equal(one, other)
     arrays = [index.mean, index.components, index.keys, index.values, index.centers, index.lists]
     assert index.nbytes == loaded.nbytes == sum(array.nbytes for array in arrays)
@@ -93,6 +100,6 @@ def test_a_saved_index_finds_the_same(index: DenseIndex, states: np.ndarray, tmp
 
 def test_states_and_tokens_that_do_not_fit_are_refused(states: np.ndarray) -> None:
     with pytest.raises(ValueError, match="ask for fewer"):
-        DenseIndex.build(states, np.zeros((NUM, 2)), dims=HIDDEN + 1)
+        HiddenStateIndex.build(states, np.zeros((NUM, 2)), dims=HIDDEN + 1)
     with pytest.raises(ValueError, match="give"):
-        DenseIndex.build(states, np.zeros((NUM - 1, 2)))
+        HiddenStateIndex.build(states, np.zeros((NUM - 1, 2)))

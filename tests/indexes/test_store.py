@@ -15,13 +15,13 @@ from safetensors import safe_open
 
 from outpace.core.tree import Shape
 from outpace.indexes import store
-from outpace.indexes.adjacency import AdjacencyTable
-from outpace.indexes.dense import DenseIndex
-from outpace.indexes.logit_ngrams import LogitNGrams
-from outpace.indexes.static_automaton import Pointer, StaticAutomaton
-from outpace.indexes.suffix_array import SuffixArray
-from outpace.indexes.suffix_tree import SuffixTree
-from outpace.indexes.trigrams import TrigramTable
+from outpace.indexes.automata.static import Pointer, StaticAutomaton
+from outpace.indexes.hidden_states import HiddenStateIndex
+from outpace.indexes.suffix_array.array import SuffixArray
+from outpace.indexes.suffix_tree.tree import SuffixTree
+from outpace.indexes.tables.adjacency import AdjacencyTable
+from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
+from outpace.indexes.tables.trigrams import TrigramTable
 
 MINE, OTHER = store.fingerprint({"a": 0, "b": 1}), store.fingerprint({"a": 1, "b": 0})
 rng = np.random.default_rng(0)
@@ -48,14 +48,14 @@ def trigrams() -> TrigramTable:
     return table
 
 
-def logit_ngrams() -> LogitNGrams:
-    table = LogitNGrams()
+def logit_ngrams() -> NGramProbabilities:
+    table = NGramProbabilities()
     table.update(DOCUMENTS[0], [[1, 2]] * 30, [[0.5, 0.25]] * 30)
     return table
 
 
-def dense() -> DenseIndex:
-    return DenseIndex.build(rng.normal(size=(60, 6)), rng.integers(0, 6, (60, 4)), dims=4)
+def dense() -> HiddenStateIndex:
+    return HiddenStateIndex.build(rng.normal(size=(60, 6)), rng.integers(0, 6, (60, 4)), dims=4)
 
 
 # how each is made, and everything that can be asked of it
@@ -65,7 +65,10 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, list[int]], Any]]] = {
         lambda: StaticAutomaton.build(DOCUMENTS),
         lambda index, text: (index.branches(index.move(Pointer(), text)), index.move(Pointer(), text)),
     ),
-    "suffix-tree": (suffix_tree, lambda index, text: (index.speculate(text, tree=True), index.count(text[:2]))),
+    "suffix-tree": (
+        suffix_tree,
+        lambda index, text: (index.speculate(text, tree=True), index.count(text[:2])),
+    ),
     "adjacency": (adjacency, lambda index, text: index.draft(text[0], Shape((0, 0, 1, 1, 2)))),
     "trigrams": (trigrams, lambda index, text: index.successors(*text[:2])),
     "logit-ngrams": (logit_ngrams, lambda index, text: index.lookup(text)),
@@ -104,7 +107,9 @@ def test_a_file_says_what_it_is(made: Any) -> None:
     index, _, path = made
     about = store.header(path)
     assert about["kind"] == index.kind and about["facts"] == dict(index.facts)
-    assert re.match(r"outpace \d.*numpy", about["made_with"]) and re.match(r"\d{4}-\d\d-\d\dT", about["made_at"])
+    assert re.match(r"outpace \d.*numpy", about["made_with"]) and re.match(
+        r"\d{4}-\d\d-\d\dT", about["made_at"]
+    )
 
 
 def test_a_file_cut_off_anywhere_is_refused(made: Any) -> None:
@@ -121,7 +126,9 @@ def test_a_file_cut_off_anywhere_is_refused(made: Any) -> None:
 
 def test_a_file_for_another_tokenizer_or_of_another_kind_is_refused(made: Any) -> None:
     index, _, path = made
-    with pytest.raises(ValueError, match="another tokenizer: build it again with the --tokenizer of your model"):
+    with pytest.raises(
+        ValueError, match="another tokenizer: build it again with the --tokenizer of your model"
+    ):
         store.load(type(index), path, OTHER)
     other = AdjacencyTable if index.kind != "adjacency" else SuffixTree
     with pytest.raises(ValueError, match=f"holds a {index.kind} index: build one with --kind {other.kind}"):
@@ -164,7 +171,9 @@ def test_a_header_that_lies_is_refused(made: Any) -> None:
         lambda listed: listed[name].update(shape=[1 << 40]),
         lambda listed: listed[name].update(shape=[-1, -1]),
         lambda listed: listed[name].update(data_offsets=[-8, 0]),
-        lambda listed: listed["__metadata__"].update(facts="{}") if index.kind in NEEDS_FACTS else listed.pop(name),
+        lambda listed: (
+            listed["__metadata__"].update(facts="{}") if index.kind in NEEDS_FACTS else listed.pop(name)
+        ),
     ]
     for lie in lies:
         path.write_bytes(whole)

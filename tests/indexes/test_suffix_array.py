@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outpace.indexes.count_trie import count_trie
-from outpace.indexes.suffix_array import SuffixArray
-from outpace.indexes.suffix_sort import by_bytes, by_doubling
+from outpace.indexes.suffix_array.array import SuffixArray
+from outpace.indexes.suffix_array.count_trie import count_trie
+from outpace.indexes.suffix_array.sort import by_bytes, by_doubling
 
 Texts = Callable[..., list[list[int]]]
 Count = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
@@ -72,14 +72,14 @@ def test_nothing_is_found_in_nothing(loops: str) -> None:
         index = SuffixArray.build(documents)
         assert index.find([1, 2, 3]) == (0, [])
         assert index.branches([1, 2, 3]).tokens == []
-        assert index.branches([], longest=3, shortest=1).tokens == []
+        assert index.branches([], max_ngram=3, min_ngram=1).tokens == []
 
 
 def test_places_beyond_the_text_are_not_read(loops: str, texts: Texts) -> None:
     index = SuffixArray.build(texts(2, 5))
     for wrong in (-5, 1 << 30):
         index.places = np.full(len(index.places), wrong, np.int32)
-        index.continuations([1, 2, 1], shortest=1)
+        index.continuations([1, 2, 1], min_ngram=1)
 
 
 @pytest.mark.parametrize("highest", [1, 3, 300, 70_000, 20_000_000])

@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from outpace.indexes.branches import Branches
-from outpace.indexes.loops import Loop
-from outpace.indexes.siblings import CHILD, COUNT, LENGTH, NEXT
-from outpace.indexes.suffix_tree import SuffixTree
+from outpace.indexes.candidates import Candidates
+from outpace.indexes.compiled_loops import Loop
+from outpace.indexes.suffix_tree.siblings import CHILD, COUNT, LENGTH, NEXT
+from outpace.indexes.suffix_tree.tree import SuffixTree
 
 Count = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
 
@@ -39,7 +39,9 @@ class Naive:
 
 def check(tree: SuffixTree, texts: Sequence[Sequence[int]], occurrences: Count) -> None:
     """Every count, every order of siblings, and no more nodes than are needed."""
-    seen = {tuple(text[i : i + n]) for text in texts for i in range(len(text)) for n in range(1, tree.depth + 1)}
+    seen = {
+        tuple(text[i : i + n]) for text in texts for i in range(len(text)) for n in range(1, tree.depth + 1)
+    }
     for part in seen:
         assert tree.count(part) == occurrences(texts, part), part
     for token in range(7):
@@ -63,7 +65,9 @@ def check(tree: SuffixTree, texts: Sequence[Sequence[int]], occurrences: Count) 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_counts_are_those_of_all_substrings_after_any_history(loops: str, occurrences: Count, seed: int) -> None:
+def test_counts_are_those_of_all_substrings_after_any_history(
+    loops: str, occurrences: Count, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     tree, naive = SuffixTree(depth=int(rng.integers(1, 7)), most_tokens=90), Naive(90)
     alphabet = int(rng.integers(1, 5))
@@ -102,7 +106,8 @@ def test_a_long_history_leaves_no_more_memory_than_a_short_one() -> None:
     assert sizes[-1] == sizes[20]
     assert sizes[-1] <= 2000 * 400
     assert sizes[-1] == sum(
-        array.nbytes for array in [tree.nodes, tree.groups, *tree.map, tree.known, tree.slots, tree.active, tree.text]
+        array.nbytes
+        for array in [tree.nodes, tree.groups, *tree.map, tree.known, tree.slots, tree.active, tree.text]
     )
 
 
@@ -152,7 +157,9 @@ def test_a_chain_has_the_best_score_over_all_match_lengths(loops: str, occurrenc
             assert found.weights == pytest.approx(weights(found, texts, context, occurrences))
 
 
-def weights(found: Branches, texts: Sequence[Sequence[int]], context: list[int], count: Count) -> list[float]:
+def weights(
+    found: Candidates, texts: Sequence[Sequence[int]], context: list[int], count: Count
+) -> list[float]:
     """What the counts say of each node."""
     paths: list[list[int]] = []
     for token, parent in zip(found.tokens, found.parents, strict=True):
@@ -176,7 +183,9 @@ def test_a_tree_has_the_nodes_of_the_largest_weights(loops: str, occurrences: Co
         suffix = context[len(context) - found.matched :]
         every = []
         level = [suffix]
-        while level := [[*at, t] for at in level for t in range(4) if len(at) < 8 and occurrences(texts, [*at, t])]:
+        while level := [
+            [*at, t] for at in level for t in range(4) if len(at) < 8 and occurrences(texts, [*at, t])
+        ]:
             every += [occurrences(texts, path) / occurrences(texts, suffix) for path in level]
         best = [weight for weight in sorted(every, reverse=True) if weight >= 0.05][:budget]
         assert found.weights == pytest.approx(best)
@@ -190,8 +199,10 @@ def test_drafts_grow_with_the_match(loops: str) -> None:
     tree.extend(0, text)
     lengths = [len(tree.speculate(text[:p]).tokens) for p in range(1, 20)]
     assert lengths == list(range(1, 20))
-    assert tree.speculate([99, 5, 6], factor=0.0, offset=3.0) == Branches([7, 8, 9], [-1, 0, 1], [1.0] * 3, 2)
-    assert tree.speculate([5, 99]) == tree.speculate([]) == tree.speculate(text) == Branches([], [], [], 0)
+    assert tree.speculate([99, 5, 6], factor=0.0, offset=3.0) == Candidates(
+        [7, 8, 9], [-1, 0, 1], [1.0] * 3, 2
+    )
+    assert tree.speculate([5, 99]) == tree.speculate([]) == tree.speculate(text) == Candidates([], [], [], 0)
 
 
 def test_the_own_text_so_far_is_a_match_that_goes_nowhere(loops: str) -> None:
@@ -217,10 +228,13 @@ def test_places_outside_of_the_tree_that_nothing_follows_make_all_less_likely(lo
 def test_both_ways_of_running_build_the_same_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     rng = np.random.default_rng(0)
-    moves = [(int(rng.integers(0, 5)), rng.zipf(1.5, int(rng.integers(1, 30))).clip(max=9).tolist()) for _ in range(80)]
+    moves = [
+        (int(rng.integers(0, 5)), rng.zipf(1.5, int(rng.integers(1, 30))).clip(max=9).tolist())
+        for _ in range(80)
+    ]
 
-    def build() -> tuple[SuffixTree, list[Branches]]:
-        tree, drafts = SuffixTree(depth=12, most_tokens=400), list[Branches]()
+    def build() -> tuple[SuffixTree, list[Candidates]]:
+        tree, drafts = SuffixTree(depth=12, most_tokens=400), list[Candidates]()
         for request, tokens in moves:
             tree.extend(request, tokens)
             drafts += [tree.speculate(tokens, tree=True), tree.speculate(tokens[:3], factor=2.0)]

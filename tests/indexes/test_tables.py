@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from outpace.core.tree import Shape
-from outpace.indexes.adjacency import AdjacencyTable
-from outpace.indexes.branches import Branches
-from outpace.indexes.hash_map import HashMap, find, put, remove
-from outpace.indexes.logit_ngrams import LogitNGrams
-from outpace.indexes.loops import Loop
-from outpace.indexes.trigrams import TrigramTable
+from outpace.indexes.candidates import Candidates
+from outpace.indexes.compiled_loops import Loop
+from outpace.indexes.tables.adjacency import AdjacencyTable
+from outpace.indexes.tables.hash_map import HashMap, find, put, remove
+from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
+from outpace.indexes.tables.trigrams import TrigramTable
 
 Texts = Callable[..., list[list[int]]]
 
@@ -69,7 +69,7 @@ def test_a_draft_follows_the_template_level_by_level(loops: str) -> None:
                 tokens.append(row[r])
                 parents.append(place[parent])
         expected = [1 / (1 + sums[node]) for node in place if node]
-        assert table.draft(root, shape) == Branches(tokens, parents, expected, 1 if tokens else 0)
+        assert table.draft(root, shape) == Candidates(tokens, parents, expected, 1 if tokens else 0)
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:
@@ -189,7 +189,7 @@ class PlainNGrams:
 def test_ngrams_have_the_mean_of_what_was_observed(loops: str) -> None:
     rng = np.random.default_rng(0)
     for longest, width, room in ((4, 5, 1 << 10), (3, 2, 20)):
-        table, plain = LogitNGrams(longest, width, room), PlainNGrams(longest, width, room)
+        table, plain = NGramProbabilities(longest, width, room), PlainNGrams(longest, width, room)
         for _ in range(60):
             tokens = rng.integers(0, 4, rng.integers(1, 12)).tolist()
             num, best = int(rng.integers(0, len(tokens) + 1)), int(rng.integers(1, width + 1))
@@ -212,7 +212,7 @@ def test_ngrams_have_the_mean_of_what_was_observed(loops: str) -> None:
 
 
 def test_observations_that_do_not_fit_are_refused() -> None:
-    table = LogitNGrams(width=2)
+    table = NGramProbabilities(width=2)
     with pytest.raises(ValueError, match="n <= 1 tokens and K <= 2"):
         table.update([1], [[1], [2]], [[0.5], [0.5]])
     with pytest.raises(ValueError, match="K <= 2"):
@@ -224,7 +224,7 @@ def test_both_ways_of_running_fill_the_same_tables(monkeypatch: pytest.MonkeyPat
 
     def fill() -> list[np.ndarray]:
         rng = np.random.default_rng(0)
-        trigrams, ngrams = TrigramTable.build(texts(5, 10), 4, 6), LogitNGrams(room=200)
+        trigrams, ngrams = TrigramTable.build(texts(5, 10), 4, 6), NGramProbabilities(room=200)
         for text in texts(6, 30):
             trigrams.adapt(text)
             if len(text) > 3:
@@ -239,7 +239,7 @@ def test_both_ways_of_running_fill_the_same_tables(monkeypatch: pytest.MonkeyPat
 
 def test_a_template_is_filled_with_the_likeliest_after_the_longest_ngrams(loops: str) -> None:
     rng = np.random.default_rng(2)
-    table = LogitNGrams(3, 4)
+    table = NGramProbabilities(3, 4)
     text = rng.integers(0, 6, 200).tolist()
     for end in range(2, len(text)):
         probs = rng.dirichlet(np.ones(6))

@@ -7,14 +7,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from outpace.indexes import trigram_search
-from outpace.indexes.branches import Branches
-from outpace.indexes.loops import Loop
-from outpace.indexes.trigram_search import search
-from outpace.indexes.trigrams import TrigramTable
+from outpace.indexes.candidates import Candidates
+from outpace.indexes.compiled_loops import Loop
+from outpace.indexes.tables import trigram_search
+from outpace.indexes.tables.trigram_search import search
+from outpace.indexes.tables.trigrams import TrigramTable
 
 
-def paths(found: Branches) -> list[tuple[int, ...]]:
+def paths(found: Candidates) -> list[tuple[int, ...]]:
     made: list[tuple[int, ...]] = []
     for token, parent in zip(found.tokens, found.parents, strict=True):
         assert parent < len(made)
@@ -57,7 +57,9 @@ def test_without_exploration_the_heaviest_paths_are_visited_most() -> None:
 def test_exploration_widens_the_tree() -> None:
     width = []
     for explore in (0.0, 32.0):
-        found = [search(table(seed), TrigramTable(), [0, 0], iterations=150, explore=explore) for seed in range(6)]
+        found = [
+            search(table(seed), TrigramTable(), [0, 0], iterations=150, explore=explore) for seed in range(6)
+        ]
         width.append(np.mean([len({path[:2] for path in paths(each)}) for each in found]))
     assert width[1] > width[0]
 
@@ -81,7 +83,9 @@ def test_weights_of_both_tables_add_up() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_seed_gives_the_same_tree_compiled_or_not(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_seed_gives_the_same_tree_compiled_or_not(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known, own = table(seed), TrigramTable()
     own.adapt([3, 1, 0, 0, 1, 1], step=0.3)
     first = [search(known, own, [0, 0], iterations=60, seed=each) for each in range(8)]
@@ -113,4 +117,6 @@ def test_a_full_table_gives_its_newest_pairs_last() -> None:
     small, large = TrigramTable(room=4), TrigramTable(room=3)
     small.adapt(list(range(9)), step=0.5)  # pairs 3 4 to 6 7 are left
     large.add(small)
-    assert [bool(large.successors(first, first + 1)) for first in range(8)] == [False] * 4 + [True] * 3 + [False]
+    assert [bool(large.successors(first, first + 1)) for first in range(8)] == [False] * 4 + [True] * 3 + [
+        False
+    ]

@@ -27,10 +27,20 @@ COMMON: dict[str, Any] = {
 MIXED = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 MLA = {
-    "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
-    "moe_intermediate_size": 24, "first_k_dense_replace": 1, "kv_lora_rank": 16, "q_lora_rank": 24,
-    "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12, "num_key_value_heads": 4,
-}  # fmt: skip
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 12,
+    "num_key_value_heads": 4,
+}
 TINY: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {},
@@ -45,14 +55,24 @@ TINY: dict[str, dict[str, Any]] = {
     "granite": {"attention_multiplier": 0.3, "logits_scaling": 3.0, "residual_multiplier": 0.7},
     "cohere2": {**MIXED, "logit_scale": 0.3},
     "llama4_text": {
-        **EXPERTS, "attention_chunk_size": 6, "layer_types": ["chunked_attention", "full_attention"],
-        "no_rope_layers": [1, 0], "floor_scale": 5, "attn_temperature_tuning": True, "intermediate_size_mlp": 48,
+        **EXPERTS,
+        "attention_chunk_size": 6,
+        "layer_types": ["chunked_attention", "full_attention"],
+        "no_rope_layers": [1, 0],
+        "floor_scale": 5,
+        "attn_temperature_tuning": True,
+        "intermediate_size_mlp": 48,
     },
     "deepseek_v3": MLA,
     "gpt2": {},
     "gpt_neox": {},
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
-    "gemma2": {**MIXED, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0},
+    "gemma2": {
+        **MIXED,
+        "query_pre_attn_scalar": 8,
+        "attn_logit_softcapping": 3.0,
+        "final_logit_softcapping": 5.0,
+    },
     "gpt_oss": {**MIXED, **EXPERTS},
     "gptj": {"rotary_dim": 4},
     "falcon": {"alibi": False},
@@ -60,15 +80,27 @@ TINY: dict[str, dict[str, Any]] = {
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 6},
     "bart": {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48},
     "gemma3n_text": {
-        **MIXED, "num_kv_shared_layers": 1, "vocab_size_per_layer_input": 61, "hidden_size_per_layer_input": 8,
-        "laurel_rank": 4, "altup_num_inputs": 2, "intermediate_size": [48] * 3, "activation_sparsity_pattern": None,
-        "num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        **MIXED,
+        "num_kv_shared_layers": 1,
+        "vocab_size_per_layer_input": 61,
+        "hidden_size_per_layer_input": 8,
+        "laurel_rank": 4,
+        "altup_num_inputs": 2,
+        "intermediate_size": [48] * 3,
+        "activation_sparsity_pattern": None,
+        "num_hidden_layers": 3,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
     },
-    "gemma4_text": {**MIXED, "global_head_dim": 12, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0},
+    "gemma4_text": {
+        **MIXED,
+        "global_head_dim": 12,
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 0,
+    },
     "stablelm": {},
     "jetmoe": {**EXPERTS, "kv_channels": 8},
     "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 128, "expansion_ratio": 2},
-}  # fmt: skip
+}
 FOREIGN = {  # names these configurations do not know
     "mpt": tuple(COMMON)[1:8],
     "falcon": ("head_dim",),
@@ -100,7 +132,9 @@ class Reference:
         self.model = copy.deepcopy(model)
         # transformers 5.17 offers sdpa for gemma 2, and then forgets its soft cap
         capped = getattr(self.model.config, "attn_logit_softcapping", None)
-        self.model.config._attn_implementation = "sdpa" if self.model._supports_sdpa and not capped else "eager"
+        self.model.config._attn_implementation = (
+            "sdpa" if self.model._supports_sdpa and not capped else "eager"
+        )
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, **options: Any) -> Any:
@@ -136,7 +170,9 @@ def float64_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def kept(convert: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def wide(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
-            narrow = not args and not options or torch.float32 in args or options.get("dtype") == torch.float32
+            narrow = (
+                not args and not options or torch.float32 in args or options.get("dtype") == torch.float32
+            )
             if narrow and tensor.dtype == torch.float64:
                 return tensor
             converted = convert(tensor, *args, **options)

@@ -10,7 +10,7 @@ import torch
 
 from outpace.core.contracts import Prompt, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.hf import HFTarget
+from outpace.models.hf.target import HFTarget
 
 SLOTS = (4, 0, 2)
 TREES = [
@@ -75,7 +75,18 @@ def follow(name, tiny, reference, trees):
 @pytest.mark.parametrize(
     "name",
     [
-        *("llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral", "gemma3_text", "phi3", "olmo2", "smollm3"),
+        *(
+            "llama",
+            "qwen2",
+            "qwen3",
+            "qwen3_moe",
+            "mistral",
+            "mixtral",
+            "gemma3_text",
+            "phi3",
+            "olmo2",
+            "smollm3",
+        ),
         *("granite", "cohere2", "llama4_text", "deepseek_v3", "gpt2", "gpt_neox", "opt"),
         *(
             "gemma3n_text",
@@ -83,7 +94,12 @@ def follow(name, tiny, reference, trees):
             "jetmoe",
             "stablelm",
         ),  # shared keys, two head sizes, repeated queries
-        *("gemma2", "gpt_oss", "gptj", "falcon"),  # these have no fused attention, or none that does all they do
+        *(
+            "gemma2",
+            "gpt_oss",
+            "gptj",
+            "falcon",
+        ),  # these have no fused attention, or none that does all they do
     ],
 )
 def test_tree_scores_are_those_of_separate_paths(name, tiny, reference, float64_throughout):

@@ -10,7 +10,7 @@ import torch
 
 from outpace.core.contracts import Prompt, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.hf import HFTarget
+from outpace.models.hf.target import HFTarget
 
 EXACT = 1e-9
 
@@ -56,9 +56,13 @@ def test_cache_after_commit_is_that_of_a_fresh_prefill(name, tiny):
     for slot in slots:
         length = cache.lengths[slot]
         for here, there in zip(cache.views(slot, 0, length), fresh.views(slot, 0, length), strict=True):
-            assert (here - there).abs().max() < 1e-5  # keys and norms pass through float32 in the modelling code
+            assert (
+                here - there
+            ).abs().max() < 1e-5  # keys and norms pass through float32 in the modelling code
     roots = TokenTree.roots(torch.stack([text[-1] for text in texts]))
-    assert (target.score(roots, slots, cache).logits - target.score(roots, slots, fresh).logits).abs().max() < 1e-5
+    assert (
+        target.score(roots, slots, cache).logits - target.score(roots, slots, fresh).logits
+    ).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "deepseek_v3", "falcon"])
@@ -111,7 +115,9 @@ def test_long_prompts_are_read_in_chunks(tiny, reference, float64_throughout):
     target = HFTarget(model)
     texts = [some(1100, 1), some(40, 2), some(600, 3)]
     cache = target.open(3, 1200)
-    tree, scores = target.prefill([Prompt(text) for text in texts], (0, 1, 2), cache, Want(prompt_logits=True))
+    tree, scores = target.prefill(
+        [Prompt(text) for text in texts], (0, 1, 2), cache, Want(prompt_logits=True)
+    )
     assert cache.lengths == [1099, 39, 599]
     for row, text in enumerate(texts):
         nodes = list(tree.forest.nodes[row])
@@ -147,7 +153,10 @@ def test_a_tree_already_read_costs_nothing(tiny):
 def test_nothing_of_a_prompt_is_kept_but_its_keys_and_values(tiny):
     target = HFTarget(tiny("llama"))
     tree, scores = target.prefill([Prompt(some(90)), Prompt(some(80))], (0, 1), target.open(2, 96), Want())
-    assert [tree.tokens[list(nodes)].tolist() for nodes in tree.forest.nodes] == [some(89).tolist(), some(79).tolist()]
+    assert [tree.tokens[list(nodes)].tolist() for nodes in tree.forest.nodes] == [
+        some(89).tolist(),
+        some(79).tolist(),
+    ]
     kept = weakref.ref(tree.forest)
     del tree, scores
     assert kept() is None

@@ -18,10 +18,10 @@ import torch
 import outpace
 from outpace.core.contracts import Prompt, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.models import hf
-from outpace.models.compiled import grouped
-from outpace.models.hf import HFTarget
-from outpace.models.request import SIZES, Part, Request, part_of
+from outpace.models.hf import target as hf
+from outpace.models.hf.target import HFTarget
+from outpace.models.openvino.compiled import grouped
+from outpace.models.openvino.infer_request import SIZES, Part, Request, part_of
 
 ROUNDING = 3e-5  # of logits of about 1, in float32
 SLOTS = (4, 0, 2)
@@ -76,7 +76,9 @@ def same(pair, slots, lengths, below, monkeypatch, room=160):
         forest = Forest.of([-1] * count + parents, count)
         gap = None
         if turn == 3:
-            texts = [torch.cat((text, some(length, 7))) for text, length in zip(texts, (2, 40, 0), strict=False)]
+            texts = [
+                torch.cat((text, some(length, 7))) for text, length in zip(texts, (2, 40, 0), strict=False)
+            ]
             gap = [text[caches[0].lengths[slot] : -1] for text, slot in zip(texts, slots, strict=True)]
         tokens = torch.cat((torch.stack([text[-1] for text in texts]), some(len(parents), turn)))
         tree = TokenTree(tokens, forest)
@@ -131,11 +133,15 @@ def test_every_size_of_forward_is_met_before_decoding_and_gives_the_same(name, p
             parents = [random.Random(node).randrange(node + len(slots)) for node in range(below)]
             forest = Forest.of([-1] * len(slots) + parents, len(slots))
             tree = TokenTree(some(len(forest.parents), below), forest)
-            scored = [target.score(tree, slots, cache).logits for target, cache in zip(targets, caches, strict=True)]
+            scored = [
+                target.score(tree, slots, cache).logits for target, cache in zip(targets, caches, strict=True)
+            ]
             assert (scored[0] - scored[1]).abs().max() < ROUNDING
             for cache in caches:
                 cache.commit(tree, [-1] * len(slots), slots)
-    assert sizes >= set(SIZES) and (name == "mistral" or max(sizes) > SIZES[-1])  # trees in windows are read aside
+    assert sizes >= set(SIZES) and (
+        name == "mistral" or max(sizes) > SIZES[-1]
+    )  # trees in windows are read aside
 
 
 def test_a_size_is_kept_while_filling_it_up_costs_less_than_a_change(pair):
@@ -150,7 +156,9 @@ def test_rows_share_forwards_and_chains_alone_are_cut():
         seen = numpy.ones((size, size), bool) if tree else None
         return Part(slot, 10, numpy.arange(size), numpy.arange(10, 10 + size), seen, num)
 
-    groups = grouped([part(0, 300, 2), part(1, 50, 50), part(2, 100, 3, tree=True), part(3, 140, 1, tree=True)])
+    groups = grouped(
+        [part(0, 300, 2), part(1, 50, 50), part(2, 100, 3, tree=True), part(3, 140, 1, tree=True)]
+    )
     assert [[(p.slot, p.start, len(p.tokens), p.num) for p in group] for group in groups] == [
         [(0, 10, 64, 0)],
         [(0, 74, 64, 0)],
@@ -167,7 +175,19 @@ def test_rows_share_forwards_and_chains_alone_are_cut():
 
 @pytest.mark.parametrize(
     "name",
-    ["qwen2", "qwen3", "qwen3_moe", "mixtral", "phi3", "olmo2", "smollm3", "granite", "cohere2", "gpt_neox", "opt"]
+    [
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "mixtral",
+        "phi3",
+        "olmo2",
+        "smollm3",
+        "granite",
+        "cohere2",
+        "gpt_neox",
+        "opt",
+    ]
     + ["gemma4_text", "stablelm"],
 )
 def test_architectures_that_the_documentation_names_compile(name, tiny):
@@ -220,15 +240,21 @@ def test_a_cache_that_is_no_longer_used_is_freed(pair):
 
 def test_greedy_texts_are_those_of_plain_decoding():
     threads = torch.get_num_threads()
-    target, draft = (outpace.load(name, dtype="float32", compile=True) for name in ("zoo:target", "zoo:draft"))
-    assert target.target.compiled and target.target.compiled.seconds > 0 and torch.get_num_threads() == threads
+    target, draft = (
+        outpace.load(name, dtype="float32", compile=True) for name in ("zoo:target", "zoo:draft")
+    )
+    assert (
+        target.target.compiled and target.target.compiled.seconds > 0 and torch.get_num_threads() == threads
+    )
     prompts = ["def read(path):\n    with open(path) as file:\n", "class", "for name, value in sorted("]
     options = {"max_tokens": 24, "temperature": 0}
     plain = [each.text for each in outpace.generate(target, prompts, "autoregressive", **options)]
     for method in ("speculative-sampling", "mcsd"):
         found = outpace.generate(target, prompts, method, draft=draft, **options)
         assert [each.text for each in found] == plain
-        assert [each.text for each in outpace.generate(target, prompts[0], method, draft=draft, **options)] == plain[:1]
+        assert [
+            each.text for each in outpace.generate(target, prompts[0], method, draft=draft, **options)
+        ] == plain[:1]
 
 
 def test_one_thread_compiles_gated_layers_apart():
@@ -270,19 +296,23 @@ def test_a_model_that_cannot_be_compiled_says_why_and_runs(name, why, tiny):
 
 
 def test_a_graph_that_computes_something_else_is_not_used(tiny, monkeypatch):
-    monkeypatch.setattr("outpace.models.compiled.part_of", chain_of)  # trees are read as chains
+    monkeypatch.setattr("outpace.models.openvino.compiled.part_of", chain_of)  # trees are read as chains
     with pytest.warns(UserWarning, match="its graph computes something else"):
         assert HFTarget(tiny("llama").float(), compile=True).compiled is None
 
 
 def test_float64_is_refused(tiny):
-    with pytest.raises(ValueError, match="compile knows no float64: load LlamaForCausalLM in float32 or bfloat16"):
+    with pytest.raises(
+        ValueError, match="compile knows no float64: load LlamaForCausalLM in float32 or bfloat16"
+    ):
         HFTarget(tiny("llama"), compile=True)
 
 
 def test_without_openvino_the_extra_is_named(tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     model = tiny("llama").float()
-    with pytest.raises(ModuleNotFoundError, match=r"openvino is not installed: pip install 'outpace\[compile\]'"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"openvino is not installed: pip install 'outpace\[compile\]'"
+    ):
         HFTarget(model, compile=True)
     assert HFTarget(model).compiled is None

@@ -10,10 +10,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from outpace.core.contracts import Prompt, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.hf import HFTarget, load
-from outpace.models.loading import choose_dtype, explain
+from outpace.models.checkpoint import choose_dtype, explain
+from outpace.models.hf.target import HFTarget, load
 
-SMALL = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+SMALL = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
 
 
 @pytest.mark.parametrize(
@@ -21,7 +27,10 @@ SMALL = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_atten
     [
         ("mamba", {"state_size": 4}),
         ("rwkv", {"attention_hidden_size": 16}),
-        ("jamba", {"attn_layer_offset": 1, "attn_layer_period": 2, "num_experts": 2, "num_key_value_heads": 2}),
+        (
+            "jamba",
+            {"attn_layer_offset": 1, "attn_layer_period": 2, "num_experts": 2, "num_key_value_heads": 2},
+        ),
         ("qwen3_next", {"layer_types": ["linear_attention", "full_attention"], "num_experts": 2}),
         ("lfm2", {"layer_types": ["conv", "full_attention"], "num_key_value_heads": 2}),
     ],
@@ -91,7 +100,9 @@ def test_hub_failures_are_one_sentence_each():
     assert "hub cannot be reached" in offline
     gated = explain("a/b", OSError("You are trying to access a gated repo.\nMake sure to have access"))
     assert "accept its licence" in gated
-    unknown = explain("a/b", OSError("a/b is not a local folder and is not a valid model identifier listed on"))
+    unknown = explain(
+        "a/b", OSError("a/b is not a local folder and is not a valid model identifier listed on")
+    )
     assert "check the folder or the hub name" in unknown
     assert all("\n" not in sentence for sentence in (offline, gated, unknown))
 
@@ -99,7 +110,7 @@ def test_hub_failures_are_one_sentence_each():
 def test_dtype_auto_is_what_the_machine_computes_in(monkeypatch):
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr("outpace.models.loading.has_native_bfloat16", lambda native=native: native)
+        monkeypatch.setattr("outpace.models.checkpoint.has_native_bfloat16", lambda native=native: native)
         assert choose_dtype("auto", cpu, object()) == expected
     assert choose_dtype("auto", gpu, object()) == "auto"
     assert choose_dtype("float16", cpu, object()) == torch.float16
@@ -139,7 +150,9 @@ def test_a_users_model_is_given_back_as_it_was(name, how, tiny):
 def test_a_users_own_forward_still_works_while_our_attention_is_set(name, tiny):
     model = tiny(name).float()  # a masked row is NaN in float64: transformers casts its softmax
     if name == "gemma2":
-        model.config._attn_implementation = "eager"  # the sdpa that transformers 5.17 offers forgets its soft cap
+        model.config._attn_implementation = (
+            "eager"  # the sdpa that transformers 5.17 offers forgets its soft cap
+        )
     prompt = torch.tensor([[5, 6, 7, 8, 9, 10, 11, 12, 13], [0, 0, 5, 6, 7, 8, 9, 10, 11]])
     options = {"attention_mask": (prompt != 0).long(), "max_new_tokens": 8, "do_sample": False}
     text = model.generate(prompt, **options)

@@ -11,9 +11,9 @@ import torch
 
 from outpace.core.contracts import Prompt, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.compiled import check
-from outpace.models.hf import HFTarget
-from outpace.models.replayed import SIZES, Replayed
+from outpace.models.cuda_graphs.graph_replay import SIZES, GraphReplay
+from outpace.models.hf.target import HFTarget
+from outpace.models.openvino.compiled import check
 
 ROUNDING = 1e-11  # of logits of about 1, in float64
 
@@ -36,7 +36,7 @@ def pair(tiny):
     def get(name):
         model = tiny(name)
         targets = HFTarget(copy.deepcopy(model)), HFTarget(model)
-        targets[1].reader = Replayed(targets[1].forward, as_it_is)
+        targets[1].reader = GraphReplay(targets[1].forward, as_it_is)
         return targets
 
     return get
@@ -103,17 +103,21 @@ def test_a_cache_grows(pair):
     tree = TokenTree(some(301), Forest.of([-1] + [0] * 300, 1))
     leaf = TokenTree(some(2), Forest.chain((1,)))
     for each in (tree, leaf):
-        ours, theirs = (target.score(each, (0,), cache).logits for target, cache in zip(targets, caches, strict=True))
+        ours, theirs = (
+            target.score(each, (0,), cache).logits for target, cache in zip(targets, caches, strict=True)
+        )
         assert (ours - theirs).abs().max() < ROUNDING
         for cache in caches:
             cache.commit(each, [1], (0,))
 
 
-@pytest.mark.parametrize(("name", "why"), [("falcon", "computes its attention"), ("llama4_text", "count positions")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("falcon", "computes its attention"), ("llama4_text", "count positions")]
+)
 def test_a_model_that_cannot_be_recorded_says_why(name, why, tiny):
     target = HFTarget(tiny(name))
     with pytest.raises(ValueError, match=why):
-        check(Replayed(target.forward, as_it_is), target.forward, trees=True)
+        check(GraphReplay(target.forward, as_it_is), target.forward, trees=True)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="records on a GPU")
@@ -121,7 +125,7 @@ def test_a_model_that_cannot_be_recorded_says_why(name, why, tiny):
 def test_a_recording_gives_the_same_as_the_forward(name, tiny):
     model = tiny(name).float().cuda()
     targets = HFTarget(copy.deepcopy(model)), HFTarget(model, compile=True)
-    assert isinstance(targets[1].reader, Replayed)
+    assert isinstance(targets[1].reader, GraphReplay)
     for turn in range(3):
         caches = [target.open(3, 100) for target in targets]
         for target, cache in zip(targets, caches, strict=True):
@@ -130,7 +134,8 @@ def test_a_recording_gives_the_same_as_the_forward(name, tiny):
             parents = [random.Random(node).randrange(node + 2) for node in range(below)]
             tree = TokenTree(some(below + 2, turn).cuda(), Forest.of([-1, -1, *parents], 2))
             ours, theirs = (
-                target.score(tree, (2, 0), cache).logits for target, cache in zip(targets, caches, strict=True)
+                target.score(tree, (2, 0), cache).logits
+                for target, cache in zip(targets, caches, strict=True)
             )
             assert (ours - theirs).abs().max() < 1e-4
             for cache in caches:

@@ -7,7 +7,7 @@ import torch
 
 from outpace.core.contracts import Prompt, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.hf import HFTarget
+from outpace.models.hf.target import HFTarget
 
 EXACT = 1e-9
 SLOTS = (2, 0)
@@ -15,7 +15,8 @@ TREE = Forest.of([-1, -1, 0, 1, 2, 2, 1, 4, 6], 2)
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "mistral", "gemma3_text", "gemma2", "gpt_oss", "deepseek_v3", "gpt2", "opt", "gptj", "falcon"]
+    "name",
+    ["llama", "mistral", "gemma3_text", "gemma2", "gpt_oss", "deepseek_v3", "gpt2", "opt", "gptj", "falcon"],
 )
 def test_taps_are_what_transformers_reports(name, tiny, reference, float64_throughout):
     model = tiny(name)
@@ -35,7 +36,9 @@ def test_taps_are_what_transformers_reports(name, tiny, reference, float64_throu
         for node in range(len(tree)):
             path, row = tree.forest.path(node), tree.forest.rows[node]
             before = texts[row][:0] if is_prompt else texts[row][:-1]
-            expected = fresh(torch.cat((before, tree.tokens[path])), output_hidden_states=True, output_attentions=True)
+            expected = fresh(
+                torch.cat((before, tree.tokens[path])), output_hidden_states=True, output_attentions=True
+            )
             assert (got.hidden[0][node] - expected.hidden_states[1][0, -1]).abs().max() < EXACT
             assert (got.hidden[-1][node] - expected.hidden_states[-1][0, -1]).abs().max() < EXACT
             for layer in (0, 1):
@@ -57,7 +60,9 @@ def test_nothing_listens_when_nothing_is_wanted(tiny):
 def test_a_layer_that_is_not_there_is_refused(tiny):
     target = HFTarget(tiny("llama"))
     with pytest.raises(ValueError, match="there is no layer 7: layers are 0 to 1"):
-        target.score(TokenTree.roots(torch.tensor([7])), (0,), target.open(1, 16), Want(hidden=frozenset({7})))
+        target.score(
+            TokenTree.roots(torch.tensor([7])), (0,), target.open(1, 16), Want(hidden=frozenset({7}))
+        )
 
 
 def test_the_head_multiplies_nothing_while_a_prompt_is_read(tiny):

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from outpace.models.toy import Table
-from outpace.models.vocabulary import BEGIN, END, Foreign, Vocabulary
+from outpace.models.table import TableTarget
+from outpace.models.vocabulary import BEGIN, END, CrossVocabularyDraft, Vocabulary
 
 TEXTS = ["def add(a, b):\n    return a", "  two  spaces ", "naïve 漢字 🙂\n\n\tx", " x", "x", "\n"]
 
@@ -60,7 +60,11 @@ def test_a_token_before_every_text_is_known(tokenizers: Any) -> None:
 def test_a_piece_goes_before_the_byte_that_spells_the_same(tokenizers: Any) -> None:
     tokenizer = tokenizers.sentence_piece()
     vocabulary = Vocabulary.of(tokenizer, 512)
-    assert vocabulary.ids[b"a"] == tokenizer.convert_tokens_to_ids("a") != tokenizer.convert_tokens_to_ids("<0x61>")
+    assert (
+        vocabulary.ids[b"a"]
+        == tokenizer.convert_tokens_to_ids("a")
+        != tokenizer.convert_tokens_to_ids("<0x61>")
+    )
     assert vocabulary.ids[b"\xe6"] == tokenizer.convert_tokens_to_ids("<0xE6>")
 
 
@@ -73,32 +77,39 @@ def test_tokens_that_do_not_add_up_to_text_are_refused(tokenizers: Any) -> None:
         Vocabulary.of(object(), 3)
 
 
-def foreign(ours: PreTrainedTokenizerFast, theirs: PreTrainedTokenizerFast) -> Foreign:
+def cross_vocabulary(ours: PreTrainedTokenizerFast, theirs: PreTrainedTokenizerFast) -> CrossVocabularyDraft:
     size = len(theirs) + 7  # models have numbers to spare
-    return Foreign(Table(size, order=1), Vocabulary.of(theirs, size), Vocabulary.of(ours, len(ours)))
+    return CrossVocabularyDraft(
+        TableTarget(size, order=1), Vocabulary.of(theirs, size), Vocabulary.of(ours, len(ours))
+    )
 
 
 def test_twins_spell_the_same_or_play_the_same_role(tokenizers: Any) -> None:
     ours, theirs = tokenizers.byte_level(400), tokenizers.sentence_piece()
-    pair = foreign(ours, theirs)
-    assert len(set(pair.twins.values())) == len(pair.twins)
-    for own, twin in pair.twins.items():
+    pair = cross_vocabulary(ours, theirs)
+    assert len(set(pair.matching_tokens.values())) == len(pair.matching_tokens)
+    for own, match in pair.matching_tokens.items():
         if own != theirs.eos_token_id:
-            assert pair.theirs.pieces[own] == pair.ours.pieces[twin] is not None
-    assert pair.twins[theirs.eos_token_id] == ours.eos_token_id
-    assert pair.twins[theirs.convert_tokens_to_ids("<0xE6>")] == pair.ours.ids[b"\xe6"]
-    own, twin = pair.shared
-    assert (pair.twin_of[own] == twin).all() and int((pair.twin_of >= 0).sum()) == len(own)
+            assert pair.theirs.pieces[own] == pair.ours.pieces[match] is not None
+    assert pair.matching_tokens[theirs.eos_token_id] == ours.eos_token_id
+    assert pair.matching_tokens[theirs.convert_tokens_to_ids("<0xE6>")] == pair.ours.ids[b"\xe6"]
+    own, match = pair.shared
+    assert (pair.match_of[own] == match).all() and int((pair.match_of >= 0).sum()) == len(own)
 
 
 def test_a_token_without_a_twin_is_spelt(tokenizers: Any) -> None:
-    pair = foreign(tokenizers.byte_level(500), tokenizers.byte_level(280))
-    lacking = [token for token, piece in enumerate(pair.ours.pieces) if piece and piece not in pair.theirs.ids]
+    pair = cross_vocabulary(tokenizers.byte_level(500), tokenizers.byte_level(280))
+    lacking = [
+        token for token, piece in enumerate(pair.ours.pieces) if piece and piece not in pair.theirs.ids
+    ]
     assert lacking
     for token in lacking:
-        assert len(pair.translated(token)) > 1 and pair.theirs.spell(pair.translated(token)) == pair.ours.pieces[token]
+        assert (
+            len(pair.translated(token)) > 1
+            and pair.theirs.spell(pair.translated(token)) == pair.ours.pieces[token]
+        )
 
 
 def test_equal_vocabularies_are_twins_token_for_token(tokenizers: Any) -> None:
-    pair = foreign(tokenizers.byte_level(), tokenizers.byte_level())
-    assert pair.twins == {token: token for token in range(len(tokenizers.byte_level()))}
+    pair = cross_vocabulary(tokenizers.byte_level(), tokenizers.byte_level())
+    assert pair.matching_tokens == {token: token for token in range(len(tokenizers.byte_level()))}

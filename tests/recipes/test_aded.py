@@ -1,4 +1,4 @@
-"""ADED: the table follows the text, its search is no part of the law, and requests of one batch are apart."""
+"""ADED: the table follows the text, its search is no part of the distribution, and requests of one batch are apart."""
 
 from __future__ import annotations
 
@@ -8,37 +8,41 @@ from pathlib import Path
 import pytest
 import torch
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Step
 from outpace.decode import Session
 from outpace.indexes import store
-from outpace.indexes.trigrams import TrigramTable
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.reference import table_logits
-from outpace.models.hf import load
+from outpace.indexes.tables.trigrams import TrigramTable
+from outpace.models.hf.target import load
 from outpace.models.names import resolve
-from outpace.models.toy import Table
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.reference import table_logits
 from outpace.recipes.aded import aded
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 CODE = "class Stack:\n    def push(self, item):\n        self.items.append(item)\n\n    def pop(self):\n"
 
 
-def steps(parts: Parts, prompts: list[list[int]], sampling: Sampling) -> list[Step]:
-    session = Session(parts, [torch.tensor(each) for each in prompts], [sampling] * len(prompts), TargetLaw)
+def steps(parts: Parts, prompts: list[list[int]], sampling: SamplingParams) -> list[Step]:
+    session = Session(
+        parts, [torch.tensor(each) for each in prompts], [sampling] * len(prompts), LazyTargetProbs
+    )
     return [step for step in session.steps() if step.scores.logits is not None]
 
 
 @pytest.mark.parametrize("iterations", [3, 40])
-def test_the_law_is_the_targets_with_a_corpus(tmp_path: Path, iterations: int) -> None:
-    target = Table(3, seed=1)
+def test_the_distribution_is_the_targets_with_a_corpus(tmp_path: Path, iterations: int) -> None:
+    target = TableTarget(3, seed=1)
     store.save(TrigramTable.build([[0, 1, 2, 0, 1, 1], [2, 1, 0, 1, 2, 2, 0, 1, 0]]), tmp_path / "corpus")
     cases = [
-        Case((0, 1, 2, 0, 1), Sampling(temperature=1.0, max_tokens=4)),
-        Case((1, 0), Sampling(temperature=0.7, max_tokens=3, stop=(2,))),
-        Case((2, 0, 1), Sampling(temperature=0.0, max_tokens=4)),
+        Case((0, 1, 2, 0, 1), SamplingParams(temperature=1.0, max_tokens=4)),
+        Case((1, 0), SamplingParams(temperature=0.7, max_tokens=3, stop=(2,))),
+        Case((2, 0, 1), SamplingParams(temperature=0.0, max_tokens=4)),
     ]
-    found = enumerate_laws(lambda: aded.build(target, index=str(tmp_path / "corpus"), iterations=iterations), cases)
+    found = enumerate_distributions(
+        lambda: aded.build(target, index=str(tmp_path / "corpus"), iterations=iterations), cases
+    )
     assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
 
 
@@ -49,10 +53,10 @@ def zoo():
 
 def accepted(found: list[Step], parts: int = 2) -> list[float]:
     """Tokens a step, in the first and the second half of the steps' tokens."""
-    emitted = [len(step.emitted[0]) for step in found]
-    half, seen = sum(emitted) / parts, 0
+    generated = [len(step.generated[0]) for step in found]
+    half, seen = sum(generated) / parts, 0
     counts = [0] * parts
-    for each in emitted:
+    for each in generated:
         counts[min(int(seen // half), parts - 1)] += 1
         seen += each
     return [half / count for count in counts]
@@ -60,43 +64,48 @@ def accepted(found: list[Step], parts: int = 2) -> list[float]:
 
 def test_adapting_accepts_more_the_longer_a_text_goes_on() -> None:
     target, words = zoo()
-    prompt, wish = words(CODE)["input_ids"], Sampling(0.5, max_tokens=200, seed=1)
-    early, late = accepted(steps(aded.build(target), [prompt], wish))
+    prompt, params = words(CODE)["input_ids"], SamplingParams(0.5, max_tokens=200, seed=1)
+    early, late = accepted(steps(aded.build(target), [prompt], params))
     assert late > 1.1 * early
-    never = steps(aded.build(target, adapt=0.0), [prompt], wish)
+    never = steps(aded.build(target, adapt=0.0), [prompt], params)
     assert accepted(never) == [1.0, 1.0]  # a table that is empty and stays so
 
 
 def test_what_was_written_helps_the_next_request_and_not_the_neighbour() -> None:
     target, words = zoo()
-    prompt, wish = words(CODE)["input_ids"], Sampling(max_tokens=40)
+    prompt, params = words(CODE)["input_ids"], SamplingParams(max_tokens=40)
     parts = aded.build(target)
-    first, second = (steps(parts, [prompt], wish) for _ in range(2))
+    first, second = (steps(parts, [prompt], params) for _ in range(2))
     assert len(second) < len(first)
-    both = steps(aded.build(target), [prompt, prompt], wish)
+    both = steps(aded.build(target), [prompt, prompt], params)
     assert [len(step.draft.tree) for step in both] == [2 * len(step.draft.tree) for step in first]
 
 
 def test_memory_is_bounded() -> None:
-    table, parts = TrigramTable(room=200), aded.build(Table(60, order=1, spread=0.0))
+    table, parts = TrigramTable(room=200), aded.build(TableTarget(60, order=1, spread=0.0))
     parts.drafter._table = table
     for seed in range(8):
-        steps(parts, [[1, 2]], Sampling(1.0, max_tokens=100, seed=seed))
+        steps(parts, [[1, 2]], SamplingParams(1.0, max_tokens=100, seed=seed))
     assert table.facts["pairs"] == 200 and len(parts.drafter._own) == 0
 
 
 def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least one iteration"):
-        aded.build(Table(3), iterations=0)
+        aded.build(TableTarget(3), iterations=0)
     with pytest.raises(ValueError, match="to adapt"):
-        aded.build(Table(3), adapt=-1.0)
+        aded.build(TableTarget(3), adapt=-1.0)
     store.save(TrigramTable.build([[1, 2, 9]]), tmp_path / "corpus")
     with pytest.raises(ValueError, match="another tokenizer"):
-        aded.build(Table(9), index=str(tmp_path / "corpus"))
+        aded.build(TableTarget(9), index=str(tmp_path / "corpus"))
 
 
 def test_defaults_are_the_papers() -> None:
     defaults = {name: option.default for name, option in aded.options.items()}
     assert [defaults[name] for name in ("iterations", "paths", "nodes", "depth", "explore", "adapt")] == [
-        150, 24, 64, 4, 32.0, 0.04,
-    ]  # fmt: skip
+        150,
+        24,
+        64,
+        4,
+        32.0,
+        0.04,
+    ]

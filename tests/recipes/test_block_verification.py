@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Recipe
-from outpace.law.acceptance import expected_accepted
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.reference import table_logits
-from outpace.models.toy import Table
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.expected_acceptance import expected_accepted
+from outpace.proof.reference import table_logits
 from outpace.recipes.block_verification import block_verification
 from outpace.recipes.speculative_sampling import speculative_sampling
 
 
 def accepted(recipe: Recipe, vocab: int, seed: int, depth: int, **options: object) -> float:
-    target, draft = Table(vocab, seed=seed), Table(vocab, seed=seed + 100, order=2)
+    target, draft = TableTarget(vocab, seed=seed), TableTarget(vocab, seed=seed + 100, order=2)
     return expected_accepted(lambda: recipe.build(target, draft=draft, depth=depth, **options), depth)
 
 
@@ -41,12 +41,12 @@ def test_the_default_block_is_eight_tokens() -> None:
     assert block_verification.options["depth"].default == 8
 
 
-def test_law_is_the_targets_where_blocks_of_different_lengths_are_judged_together() -> None:
-    target, draft = Table(3, seed=1), Table(3, seed=2, order=2)
+def test_distribution_is_the_targets_where_blocks_of_different_lengths_are_judged_together() -> None:
+    target, draft = TableTarget(3, seed=1), TableTarget(3, seed=2, order=2)
     cases = [
-        Case((0, 1, 2), Sampling(temperature=1.0, max_tokens=4)),
-        Case((2,), Sampling(temperature=0.7, max_tokens=3)),
-        Case((1, 1), Sampling(temperature=1.0, max_tokens=2)),
+        Case((0, 1, 2), SamplingParams(temperature=1.0, max_tokens=4)),
+        Case((2,), SamplingParams(temperature=0.7, max_tokens=3)),
+        Case((1, 1), SamplingParams(temperature=1.0, max_tokens=2)),
     ]
-    found = enumerate_laws(lambda: block_verification.build(target, draft=draft), cases)
+    found = enumerate_distributions(lambda: block_verification.build(target, draft=draft), cases)
     assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
 from outpace.decode import Session
-from outpace.drafters.dense import indexed
+from outpace.drafters.lookup.hidden_state_search import indexed
 from outpace.indexes import store
-from outpace.indexes.suffix_array import SuffixArray
-from outpace.indexes.trigrams import TrigramTable
-from outpace.models.hf import load
+from outpace.indexes.suffix_array.array import SuffixArray
+from outpace.indexes.tables.trigrams import TrigramTable
+from outpace.models.hf.target import load
 from outpace.models.names import resolve
 from outpace.recipes.aded import aded
 from outpace.recipes.dresd import dresd
@@ -27,8 +27,8 @@ from outpace.recipes.reader import reader
 from outpace.recipes.rest import rest
 from outpace.recipes.sam_decoding import sam_decoding
 from outpace.recipes.token_recycling import token_recycling
-from outpace.sampling.law import TargetLaw
-from outpace.zoo.tasks import Task, make
+from outpace.sampling.target_probs import LazyTargetProbs
+from zoo_training.tasks import Task, make
 
 
 @cache
@@ -39,7 +39,9 @@ def zoo(name: str) -> tuple[Any, Any]:
 def written(task: Task, *, answered: bool) -> list[int]:
     answer = [{"role": "assistant", "content": task.answer}] if answered else []
     words = zoo("target")[1]
-    return words.apply_chat_template(task.messages + answer, add_generation_prompt=not answered, return_dict=False)
+    return words.apply_chat_template(
+        task.messages + answer, add_generation_prompt=not answered, return_dict=False
+    )
 
 
 def corpus(kind: str, count: int = 300) -> list[list[int]]:
@@ -55,17 +57,21 @@ def asked(kind: str, count: int) -> list[list[int]]:
 
 def length(parts: Parts, prompts: list[list[int]], most: int = 64, tokens: int = 48) -> float:
     """Mean tokens a step and row, the bonus counted, no draft having more nodes than `most`."""
-    sampling = [Sampling(max_tokens=tokens, stop=(zoo("target")[1].eos_token_id,))] * len(prompts)
-    emitted: list[int] = []
-    for step in Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw).steps():
+    sampling = [SamplingParams(max_tokens=tokens, stop=(zoo("target")[1].eos_token_id,))] * len(prompts)
+    generated: list[int] = []
+    for step in Session(
+        parts, [torch.tensor(prompt) for prompt in prompts], sampling, LazyTargetProbs
+    ).steps():
         if step.scores.logits is not None:
-            emitted += map(len, step.emitted)
+            generated += map(len, step.generated)
             assert max(map(len, step.draft.tree.forest.nodes)) <= 1 + most
-    return sum(emitted) / len(emitted)
+    return sum(generated) / len(generated)
 
 
 @pytest.mark.parametrize("kind", ["chat", "edit"])
-def test_a_search_in_trigrams_accepts_more_than_the_most_frequent_continuations(tmp_path: Path, kind: str) -> None:
+def test_a_search_in_trigrams_accepts_more_than_the_most_frequent_continuations(
+    tmp_path: Path, kind: str
+) -> None:
     target, texts, prompts = zoo("target")[0], corpus(kind), asked(kind, 4)
     store.save(SuffixArray.build(texts), tmp_path / "continuations")
     store.save(TrigramTable.build(texts), tmp_path / "trigrams")
@@ -100,5 +106,7 @@ def test_a_model_and_retrieval_accept_more_than_either(tmp_path: Path, kind: str
 def test_recycled_tokens_are_accepted_more_than_what_earlier_chats_said() -> None:
     target, prompts, most = zoo("target")[0], asked("chat", 8), 24
     recycling, retrieving = token_recycling.build(target, nodes=most), rest.build(target, nodes=most)
-    found = [[length(parts, prompts[at : at + 4], most) for at in (0, 4)] for parts in (recycling, retrieving)]
+    found = [
+        [length(parts, prompts[at : at + 4], most) for at in (0, 4)] for parts in (recycling, retrieving)
+    ]
     assert sum(found[0]) > 1.05 * sum(found[1])

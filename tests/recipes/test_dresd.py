@@ -9,38 +9,42 @@ import numpy as np
 import pytest
 import torch
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Step, Target
 from outpace.decode import Session
-from outpace.drafters.dense import Dense, indexed
+from outpace.drafters.lookup.hidden_state_search import HiddenStateSearch, indexed
 from outpace.indexes import store
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.reference import table_logits
-from outpace.law.texts import texts
-from outpace.models.hf import load
+from outpace.models.hf.target import load
 from outpace.models.names import resolve
-from outpace.models.toy import Table
+from outpace.models.table import TableTarget
+from outpace.proof.decode_all import texts
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.reference import table_logits
 from outpace.recipes.autoregressive import autoregressive
 from outpace.recipes.dresd import dresd
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
-CODE = "def read(path):\n    with open(path) as file:\n        return file.read()\n\n\ndef write(path, text):\n"
+CODE = (
+    "def read(path):\n    with open(path) as file:\n        return file.read()\n\n\ndef write(path, text):\n"
+)
 TEXTS = [[0, 1, 2, 0, 1, 1, 0, 2], [2, 1, 0, 1, 2, 2, 0, 1, 0]]
 
 
-def steps(parts: Parts, prompts: list[list[int]], sampling: Sampling) -> list[Step]:
-    session = Session(parts, [torch.tensor(each) for each in prompts], [sampling] * len(prompts), TargetLaw)
+def steps(parts: Parts, prompts: list[list[int]], sampling: SamplingParams) -> list[Step]:
+    session = Session(
+        parts, [torch.tensor(each) for each in prompts], [sampling] * len(prompts), LazyTargetProbs
+    )
     return [step for step in session.steps() if step.scores.logits is not None]
 
 
 @pytest.mark.parametrize("keep", [1, 4])
-def test_the_law_is_the_targets_with_an_index(tmp_path: Path, keep: int) -> None:
-    target = Table(3, seed=1)
+def test_the_distribution_is_the_targets_with_an_index(tmp_path: Path, keep: int) -> None:
+    target = TableTarget(3, seed=1)
     store.save(indexed(target, TEXTS), tmp_path / "states")
     cases = [
-        Case((0, 1, 2, 0, 1), Sampling(temperature=1.0, max_tokens=4)),
-        Case((1, 0), Sampling(temperature=0.7, max_tokens=3, stop=(2,))),
-        Case((2, 0, 1), Sampling(temperature=0.0, max_tokens=4)),
+        Case((0, 1, 2, 0, 1), SamplingParams(temperature=1.0, max_tokens=4)),
+        Case((1, 0), SamplingParams(temperature=0.7, max_tokens=3, stop=(2,))),
+        Case((2, 0, 1), SamplingParams(temperature=0.0, max_tokens=4)),
     ]
     drafted = 0
 
@@ -57,7 +61,7 @@ def test_the_law_is_the_targets_with_an_index(tmp_path: Path, keep: int) -> None
         parts.drafter.observe = counted
         return parts
 
-    found = enumerate_laws(build, cases)
+    found = enumerate_distributions(build, cases)
     assert drafted > 50
     assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
 
@@ -72,34 +76,41 @@ def written() -> list[list[int]]:
     """What the target answers, with the question."""
     target, words = zoo()
     prompt = words(CODE)["input_ids"]
-    wishes = [Sampling(0.7, max_tokens=60, seed=seed) for seed in range(1, 9)]
-    return [[*prompt, *text] for text in texts(autoregressive.build(target), [prompt] * 8, wishes)]
+    row_params = [SamplingParams(0.7, max_tokens=60, seed=seed) for seed in range(1, 9)]
+    return [[*prompt, *text] for text in texts(autoregressive.build(target), [prompt] * 8, row_params)]
 
 
 def test_a_state_is_the_one_that_chose_the_next_token() -> None:
     """Reading alone and while drafting give the same states, so a text that is indexed finds itself."""
     target, words = zoo()
     prompt = words(CODE)["input_ids"]
-    text = texts(autoregressive.build(target), [prompt], [Sampling(max_tokens=30)])[0]
+    text = texts(autoregressive.build(target), [prompt], [SamplingParams(max_tokens=30)])[0]
     index = indexed(target, [[*prompt, *text]])
-    parts = Parts(target, Dense(index, near=1, keep=1), dresd.build(target).verifier, dresd.build(target).controller)
-    found = steps(parts, [prompt], Sampling(max_tokens=30))
-    assert [token for step in found for token in step.emitted[0]] == text
+    parts = Parts(
+        target,
+        HiddenStateSearch(index, near=1, keep=1),
+        dresd.build(target).verifier,
+        dresd.build(target).controller,
+    )
+    found = steps(parts, [prompt], SamplingParams(max_tokens=30))
+    assert [token for step in found for token in step.generated[0]] == text
     assert len(found) == 3  # nine tokens and the one after them
 
 
 def test_stored_states_find_themselves() -> None:
     target, words = zoo()
-    others = [words("Shall I compare thee to a summer's day? Thou art more lovely and more temperate.")["input_ids"]]
+    others = [
+        words("Shall I compare thee to a summer's day? Thou art more lovely and more temperate.")["input_ids"]
+    ]
     index, heard = indexed(target, [written()[0], *others]), []
 
-    class Listening(Dense):
+    class Listening(HiddenStateSearch):
         def observe(self, step: Step) -> None:
             heard.append(step.scores.hidden[-1].float().numpy())
 
     drafter = Listening(index)
     parts = Parts(target, drafter, dresd.build(target).verifier, dresd.build(target).controller)
-    steps(parts, [written()[0]], Sampling(max_tokens=1))
+    steps(parts, [written()[0]], SamplingParams(max_tokens=1))
     ranks = []
     for place, state in enumerate(heard[0]):
         values, _ = index.search(state, 10)
@@ -111,7 +122,7 @@ def test_stored_states_find_themselves() -> None:
 
 def accepted(build: Parts) -> float:
     target, words = zoo()
-    found = steps(build, [words(CODE)["input_ids"]], Sampling(0.7, max_tokens=60, seed=0))
+    found = steps(build, [words(CODE)["input_ids"]], SamplingParams(0.7, max_tokens=60, seed=0))
     return 60 / len(found)
 
 
@@ -125,12 +136,16 @@ def test_texts_of_the_target_are_worth_more_than_others(tmp_path: Path) -> None:
 
 
 def test_an_index_of_another_model_is_refused(tmp_path: Path) -> None:
-    target: Target = Table(3, seed=1)
+    target: Target = TableTarget(3, seed=1)
     store.save(indexed(target, TEXTS), tmp_path / "states")
     with pytest.raises(ValueError, match="another tokenizer"):
-        dresd.build(Table(2), index=str(tmp_path / "states"))
+        dresd.build(TableTarget(2), index=str(tmp_path / "states"))
     with pytest.raises(ValueError, match="3 channels and this one has 4"):
-        steps(dresd.build(Table(4), index=str(tmp_path / "states")), [[0, 1, 2]], Sampling(max_tokens=4))
+        steps(
+            dresd.build(TableTarget(4), index=str(tmp_path / "states")),
+            [[0, 1, 2]],
+            SamplingParams(max_tokens=4),
+        )
     with pytest.raises(ValueError, match="fewer than two states"):
         indexed(target, [[1]])
     with pytest.raises(ValueError, match="at least one"):
@@ -138,4 +153,4 @@ def test_an_index_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_an_index_no_signals_are_asked_for() -> None:
-    assert not dresd.build(Table(3)).want.hidden
+    assert not dresd.build(TableTarget(3)).want.hidden

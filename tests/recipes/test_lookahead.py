@@ -7,35 +7,39 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Step
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
-from outpace.law.proofs import tables, transformers_models
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.models.toy import Table
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.suite import tables, transformers_models
 from outpace.recipes.lookahead import lookahead
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 Pool = dict[int, list[tuple[int, ...]]]
 
 
-def model(vocab: int = 20, spread: float = 3.0) -> Table:
-    return Table(vocab, order=2, seed=1, spread=spread)
+def model(vocab: int = 20, spread: float = 3.0) -> TableTarget:
+    return TableTarget(vocab, order=2, seed=1, spread=spread)
 
 
 def steps(
-    target: Table, prompts: Sequence[Sequence[int]], tokens: int = 60, temperature: float = 1.0, **options: int
+    target: TableTarget,
+    prompts: Sequence[Sequence[int]],
+    tokens: int = 60,
+    temperature: float = 1.0,
+    **options: int,
 ) -> list[Step]:
     parts = lookahead.build(target, **options)
-    sampling = [Sampling(temperature, max_tokens=tokens, seed=row) for row in range(len(prompts))]
-    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw)
+    sampling = [SamplingParams(temperature, max_tokens=tokens, seed=row) for row in range(len(prompts))]
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, LazyTargetProbs)
     return [step for step in session.steps() if step.scores.logits is not None]
 
 
 def accepted(found: Sequence[Step]) -> float:
-    emitted = [len(row) for step in found for row in step.emitted]
-    return sum(emitted) / len(emitted)
+    generated = [len(row) for step in found for row in step.generated]
+    return sum(generated) / len(generated)
 
 
 def paths(step: Step, row: int) -> list[tuple[int, ...]]:
@@ -60,7 +64,9 @@ def test_window_and_guesses_are_those_of_the_rule(window: int, ngram: int, guess
             text, found = step.ctx.tokens[row].tolist(), paths(step, row)
             kept = pools[slot].get(text[-1], [])
             reach = max(window + ngram - 3, ngram - 1)
-            expected = {(text[-1], *guess[: size + 1]) for guess in kept for size in range(step.ctx.room[row])}
+            expected = {
+                (text[-1], *guess[: size + 1]) for guess in kept for size in range(step.ctx.room[row])
+            }
             expected = {path for path in expected if len(path) <= ngram}
             assert expected <= set(found)
             if window + ngram - 3 > step.ctx.room[row]:
@@ -73,9 +79,14 @@ def test_window_and_guesses_are_those_of_the_rule(window: int, ngram: int, guess
                 rows[slot] = [list(chain)]
             shape = rows[slot]
             shape[0][0] = text[-1]
-            ends = [(*shape[0][: column + 1], *(each[column] for each in shape[1:])) for column in range(len(shape[0]))]
+            ends = [
+                (*shape[0][: column + 1], *(each[column] for each in shape[1:]))
+                for column in range(len(shape[0]))
+            ]
             assert set(ends) <= set(found)
-            assert len(found) == len(shape) * len(shape[0]) + len(expected)  # guesses that share tokens share nodes
+            assert len(found) == len(shape) * len(shape[0]) + len(
+                expected
+            )  # guesses that share tokens share nodes
             new = [int(target.logits[target.state(text[:-1] + list(path))].argmax()) for path in ends]
             shape.append(new)
             if len(shape) < ngram:
@@ -87,11 +98,18 @@ def test_window_and_guesses_are_those_of_the_rule(window: int, ngram: int, guess
     assert all(pools)
 
 
-@pytest.mark.parametrize(("vocab", "window", "ngram", "lookup"), [(3, 2, 2, False), (3, 1, 3, True), (2, 3, 2, False)])
-def test_the_law_is_the_targets_with_windows_that_fit(vocab: int, window: int, ngram: int, lookup: bool) -> None:
+@pytest.mark.parametrize(
+    ("vocab", "window", "ngram", "lookup"), [(3, 2, 2, False), (3, 1, 3, True), (2, 3, 2, False)]
+)
+def test_the_distribution_is_the_targets_with_windows_that_fit(
+    vocab: int, window: int, ngram: int, lookup: bool
+) -> None:
     models = tables(vocab)
-    cases = [Case((0, 1, 1), Sampling(1.0, max_tokens=4)), Case((1,), Sampling(0.7, max_tokens=4, stop=(1,)))]
-    found = enumerate_laws(
+    cases = [
+        Case((0, 1, 1), SamplingParams(1.0, max_tokens=4)),
+        Case((1,), SamplingParams(0.7, max_tokens=4, stop=(1,))),
+    ]
+    found = enumerate_distributions(
         lambda: lookahead.build(models.target, window=window, ngram=ngram, guesses=2, lookup=lookup), cases
     )
     assert largest_error(found, models.logits, cases) < BOUND
@@ -101,7 +119,7 @@ def test_window_tokens_never_touch_what_is_verified() -> None:
     models = transformers_models()
     parts = lookahead.build(models.target, window=3, ngram=3, guesses=3, lookup=True)
     prompt = [0, 1, 2, 3, 1, 2, 0, 3, 1]
-    session = Session(parts, [torch.tensor(prompt)], [Sampling(max_tokens=30)], TargetLaw)
+    session = Session(parts, [torch.tensor(prompt)], [SamplingParams(max_tokens=30)], LazyTargetProbs)
     checked = 0
     for step in session.steps():
         tree = step.draft.tree
@@ -156,7 +174,9 @@ def test_the_end_of_the_text_does_not_enter_the_window() -> None:
     target = model(4)
     end = 2
     parts = lookahead.build(target, window=4)
-    session = Session(parts, [torch.tensor([0, 1, 3])], [Sampling(1.0, max_tokens=50, stop=(end,))], TargetLaw)
+    session = Session(
+        parts, [torch.tensor([0, 1, 3])], [SamplingParams(1.0, max_tokens=50, stop=(end,))], LazyTargetProbs
+    )
     for step in session.steps():
         if step.scores.logits is not None:
             assert end not in step.draft.tree.tokens.tolist()

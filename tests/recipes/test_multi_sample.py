@@ -10,52 +10,59 @@ import pytest
 import torch
 
 import outpace
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Step
 from outpace.core.noise import derived
 from outpace.decode import Session
-from outpace.drafters.consensus import ROOT, Consensus, Group, Merged
-from outpace.law.sample import places
-from outpace.law.texts import texts
-from outpace.models.hf import HFTarget, load
+from outpace.drafters.lookup.consensus import ROOT, Consensus, Group, Merged
+from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve
-from outpace.models.toy import Table
+from outpace.models.table import TableTarget
+from outpace.proof.decode_all import texts
+from outpace.proof.sampled_test import places
 from outpace.recipes.autoregressive import autoregressive
 from outpace.recipes.multi_sample import multi_sample
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 VOCAB = 12
 CODE = "class Stack:\n    def push(self, item):\n        self.items.append(item)\n\n    def pop(self):\n"
 
 
-def model(seed: int = 3) -> Table:
-    return Table(VOCAB, order=1, seed=seed, spread=2.0)
+def model(seed: int = 3) -> TableTarget:
+    return TableTarget(VOCAB, order=1, seed=seed, spread=2.0)
 
 
-def wishes(count: int, tokens: int = 40, temperature: float = 1.0, **settings: Any) -> list[Sampling]:
-    return [Sampling(temperature, max_tokens=tokens, seed=derived(7, row), **settings) for row in range(count)]
+def row_params(
+    count: int, tokens: int = 40, temperature: float = 1.0, **settings: Any
+) -> list[SamplingParams]:
+    return [
+        SamplingParams(temperature, max_tokens=tokens, seed=derived(7, row), **settings)
+        for row in range(count)
+    ]
 
 
-def steps(parts: Parts, prompts: Sequence[Sequence[int]], sampling: Sequence[Sampling]) -> list[Step]:
-    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw)
+def steps(parts: Parts, prompts: Sequence[Sequence[int]], sampling: Sequence[SamplingParams]) -> list[Step]:
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, LazyTargetProbs)
     return [step for step in session.steps() if step.scores.logits is not None]
 
 
 def kept(found: Sequence[Step]) -> float:
     """Mean tokens a step and row, the bonus counted."""
-    emitted = [len(row) for step in found for row in step.emitted]
-    return sum(emitted) / len(emitted)
+    generated = [len(row) for step in found for row in step.generated]
+    return sum(generated) / len(generated)
 
 
 def drafted(step: Step) -> dict[int, list[tuple[int, ...]]]:
     """Per slot the paths of its draft nodes."""
     tokens, forest = step.draft.tree.tokens.tolist(), step.draft.tree.forest
-    paths = [[tuple(tokens[n] for n in forest.path(leaf)[1:]) for leaf in nodes[1:]] for nodes in forest.nodes]
+    paths = [
+        [tuple(tokens[n] for n in forest.path(leaf)[1:]) for leaf in nodes[1:]] for nodes in forest.nodes
+    ]
     return dict(zip(step.ctx.slots, paths, strict=True))
 
 
 def shares(
-    target: Table, said: Sequence[list[int]], starts: Sequence[int], slot: int, path: tuple[int, ...]
+    target: TableTarget, said: Sequence[list[int]], starts: Sequence[int], slot: int, path: tuple[int, ...]
 ) -> dict[int, float]:
     """What followed a row's last four to two tokens in rows with its prompt, then this path's last token anywhere."""
     own, weights = said[slot], dict[int, float]()
@@ -63,7 +70,11 @@ def shares(
         if other == slot or text[: starts[other]] != own[: starts[slot]]:
             continue
         for end in range(starts[other], len(text)):
-            fits = [size for size in (4, 3, 2) if end >= size <= len(own) and text[end - size : end] == own[-size:]]
+            fits = [
+                size
+                for size in (4, 3, 2)
+                if end >= size <= len(own) and text[end - size : end] == own[-size:]
+            ]
             length = max(fits, default=0)
             at = end + len(path)
             if length and at < len(text) and (not path or text[at - 1] == path[-1]):
@@ -78,7 +89,9 @@ def test_drafts_follow_the_rule(tree: bool) -> None:
     target, threshold, nodes = model(), 0.35, 6
     parts = multi_sample.build(target, tree=tree, nodes=nodes, threshold=threshold, matches=1000)
     prompts = [[1, 2, 1, 2, 3], [4], [1, 2, 1, 2, 3], [1, 2, 1, 2, 3], [4]]
-    sampling = [Sampling(1.0, max_tokens=size, seed=row) for row, size in enumerate((60, 40, 20, 50, 30))]
+    sampling = [
+        SamplingParams(1.0, max_tokens=size, seed=row) for row, size in enumerate((60, 40, 20, 50, 30))
+    ]
     said, starts, last = [list(prompt) for prompt in prompts], list(map(len, prompts)), 0
     for step in steps(parts, prompts, sampling):
         for (slot, paths), room in zip(drafted(step).items(), step.ctx.room, strict=True):
@@ -92,11 +105,13 @@ def test_drafts_follow_the_rule(tree: bool) -> None:
                 if len(path) < min(10, room):
                     below = shares(target, said, starts, slot, path)
                     best = sorted(below, key=lambda token: -below[token])[: None if tree else 1]
-                    open_ |= {(*path, token): chance * below[token] for token in best if below[token] >= threshold}
+                    open_ |= {
+                        (*path, token): chance * below[token] for token in best if below[token] >= threshold
+                    }
             assert set(paths) == set(expected)
             last += bool(paths) and step.ctx.slots == (0,)
-        for slot, emitted in zip(step.ctx.slots, step.emitted, strict=True):
-            said[slot] += emitted
+        for slot, generated in zip(step.ctx.slots, step.generated, strict=True):
+            said[slot] += generated
     assert last > 0  # the last row of all still drafts from those that have ended
 
 
@@ -122,24 +137,26 @@ def test_tokens_that_end_a_text_end_its_draft() -> None:
         group.extend(group.join(), iter([(token, 1.0) for token in text]))
     found = Merged(group.matches(2, [5], 10)).branches(9, 9, 0.1, (2,))
     assert (found.tokens, found.parents) == ([1, 2], [-1, 0])
-    sampling = wishes(6, 60, stop=(4,))
-    for step in steps(multi_sample.build(model(), shortest=1), [[1, 2]] * 6, sampling):
+    sampling = row_params(6, 60, stop=(4,))
+    for step in steps(multi_sample.build(model(), min_ngram=1), [[1, 2]] * 6, sampling):
         assert not any(4 in path[:-1] for paths in drafted(step).values() for path in paths)
 
 
 def test_one_sample_is_decoded_plainly() -> None:
     target, prompts = model(), [[1, 2, 1, 2], [1, 2, 1], [3]]
-    found = steps(multi_sample.build(target), prompts, wishes(3))
-    assert all(len(step.draft.tree) == len(step.emitted) for step in found)
-    assert all(len(row) == 1 for step in found for row in step.emitted)
+    found = steps(multi_sample.build(target), prompts, row_params(3))
+    assert all(len(step.draft.tree) == len(step.generated) for step in found)
+    assert all(len(row) == 1 for step in found for row in step.generated)
 
 
 def test_other_prompts_in_the_batch_change_nothing() -> None:
-    target, sampling = model(), wishes(7)
+    target, sampling = model(), row_params(7)
     prompts = [[1, 2], [1, 2, 2], [1, 2], [1, 2, 2], [2], [1, 2], [1, 2, 2]]
     together = steps(multi_sample.build(target), prompts, sampling)
     for rows in ([0, 2, 5], [1, 3, 6], [4]):
-        apart = steps(multi_sample.build(target), [prompts[row] for row in rows], [sampling[row] for row in rows])
+        apart = steps(
+            multi_sample.build(target), [prompts[row] for row in rows], [sampling[row] for row in rows]
+        )
         for one, all_ in zip(apart, together, strict=False):
             assert {rows[slot]: paths for slot, paths in drafted(one).items()} == {
                 slot: paths for slot, paths in drafted(all_).items() if slot in rows
@@ -148,34 +165,41 @@ def test_other_prompts_in_the_batch_change_nothing() -> None:
 
 def test_nothing_is_kept_of_a_batch() -> None:
     parts, prompts = multi_sample.build(model()), [[1, 2]] * 4
-    first, second = (steps(parts, prompts, wishes(4)) for _ in range(2))
+    first, second = (steps(parts, prompts, row_params(4)) for _ in range(2))
     assert [drafted(step) for step in first] == [drafted(step) for step in second]
     assert isinstance(parts.drafter, Consensus)
     assert not parts.drafter._groups and not parts.drafter._rows
-    broken = Session(parts, [torch.tensor([1, 2])] * 4, wishes(4), TargetLaw).steps()
+    broken = Session(parts, [torch.tensor([1, 2])] * 4, row_params(4), LazyTargetProbs).steps()
     for _ in range(20):
         next(broken)
     assert parts.drafter._groups
-    assert [drafted(step) for step in steps(parts, prompts, wishes(4))] == [drafted(step) for step in first]
+    assert [drafted(step) for step in steps(parts, prompts, row_params(4))] == [
+        drafted(step) for step in first
+    ]
 
 
 def test_rows_have_noise_of_their_own() -> None:
-    """Where rows stand in their laws is uncorrelated; under one seed they would say the same."""
+    """Where rows stand in their distributions is uncorrelated; under one seed they would say the same."""
     target = model()
     prompts = [[a, b] for a in range(VOCAB) for b in range(VOCAB) for _ in range(2)]
 
-    def correlation(sampling: Sequence[Sampling]) -> float:
-        said = texts(multi_sample.build(target, shortest=1), prompts, sampling)
+    def correlation(sampling: Sequence[SamplingParams]) -> float:
+        said = texts(multi_sample.build(target, min_ngram=1), prompts, sampling)
         generator, stood = torch.Generator().manual_seed(0), list[list[float]]()
         for prompt, text in zip(prompts, said, strict=True):
             whole = [*prompt, *text]
-            laws = [target.logits[target.state(whole[:end])].softmax(-1) for end in range(len(prompt), len(whole))]
-            stood.append(places(torch.stack(laws), text, generator))
+            distributions = [
+                target.logits[target.state(whole[:end])].softmax(-1) for end in range(len(prompt), len(whole))
+            ]
+            stood.append(places(torch.stack(distributions), text, generator))
         pairs = torch.tensor([[sum(stood[0::2], []), sum(stood[1::2], [])]])[0]
         return float(torch.corrcoef(pairs)[0, 1])
 
-    own = [Sampling(1.0, max_tokens=6, seed=derived(index // 2, index % 2)) for index in range(len(prompts))]
-    shared = [Sampling(1.0, max_tokens=6, seed=index // 2) for index in range(len(prompts))]
+    own = [
+        SamplingParams(1.0, max_tokens=6, seed=derived(index // 2, index % 2))
+        for index in range(len(prompts))
+    ]
+    shared = [SamplingParams(1.0, max_tokens=6, seed=index // 2) for index in range(len(prompts))]
     assert abs(correlation(own)) < 4 / (6 * len(prompts) / 2) ** 0.5
     assert correlation(shared) > 0.8
 
@@ -188,15 +212,20 @@ def zoo(dtype: str) -> tuple[HFTarget, list[int]]:
 
 def test_every_sample_says_what_it_would_say_alone() -> None:
     target, prompt = zoo("float64")
-    sampling = wishes(4, 32, 0.5)
-    together = texts(multi_sample.build(target, shortest=1, tree=True), [prompt] * 4, sampling)
-    assert together == [texts(autoregressive.build(target), [prompt], [wish])[0] for wish in sampling]
+    sampling = row_params(4, 32, 0.5)
+    together = texts(multi_sample.build(target, min_ngram=1, tree=True), [prompt] * 4, sampling)
+    assert together == [texts(autoregressive.build(target), [prompt], [params])[0] for params in sampling]
     assert len(set(map(tuple, together))) > 1
 
 
 def test_samples_asked_for_by_n_are_those_of_plain_decoding() -> None:
-    model, wish = outpace.load("zoo:target", dtype="float64"), {"n": 3, "seed": 5, "temperature": 0.5, "max_tokens": 32}
-    found, plain = (outpace.generate(model, CODE, method, **wish) for method in ("multi-sample", "autoregressive"))
+    model, params = (
+        outpace.load("zoo:target", dtype="float64"),
+        {"n": 3, "seed": 5, "temperature": 0.5, "max_tokens": 32},
+    )
+    found, plain = (
+        outpace.generate(model, CODE, method, **params) for method in ("multi-sample", "autoregressive")
+    )
     assert [each.tokens for each in found] == [each.tokens for each in plain]
     assert sum(each.statistics.num_steps for each in found) < sum(each.statistics.num_steps for each in plain)
 
@@ -204,13 +233,16 @@ def test_samples_asked_for_by_n_are_those_of_plain_decoding() -> None:
 @cache
 def sampled(count: int, matches: int = 32) -> float:
     target, prompt = zoo("float32")
-    return kept(steps(multi_sample.build(target, matches=matches), [prompt] * count, wishes(count, 80, 0.5)))
+    return kept(
+        steps(multi_sample.build(target, matches=matches), [prompt] * count, row_params(count, 80, 0.5))
+    )
 
 
 def test_more_samples_accept_more() -> None:
-    target = Table(30, order=1, seed=3, spread=3.0)
+    target = TableTarget(30, order=1, seed=3, spread=3.0)
     found = [
-        kept(steps(multi_sample.build(target), [[1, 2, 3]] * count, wishes(count, 60, 0.7))) for count in (1, 4, 16)
+        kept(steps(multi_sample.build(target), [[1, 2, 3]] * count, row_params(count, 60, 0.7)))
+        for count in (1, 4, 16)
     ]
     assert found[0] == 1 and found[0] + 0.2 < found[1] < found[2] - 0.2
     assert sampled(2) + 0.1 < sampled(8)
@@ -218,9 +250,11 @@ def test_more_samples_accept_more() -> None:
 
 def test_consensus_accepts_more_than_the_first_match() -> None:
     for seed in (3, 4):
-        target = Table(30, order=1, seed=seed, spread=3.0)
-        prompts, sampling = [[row, 2] for row in range(6) for _ in range(8)], wishes(48, 60, 0.7)
-        one, many = (kept(steps(multi_sample.build(target, matches=matches), prompts, sampling)) for matches in (1, 32))
+        target = TableTarget(30, order=1, seed=seed, spread=3.0)
+        prompts, sampling = [[row, 2] for row in range(6) for _ in range(8)], row_params(48, 60, 0.7)
+        one, many = (
+            kept(steps(multi_sample.build(target, matches=matches), prompts, sampling)) for matches in (1, 32)
+        )
         assert many > one + 0.05
     assert sampled(8) > sampled(8, matches=1)
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 import torch
 
+from outpace.analysis.acceptance_bound import Draws, acceptance_bound
 from outpace.core.claim import Drawn
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Verdict
 from outpace.core.grower import Grower
 from outpace.core.noise import KeyedNoise
 from outpace.decode import Session
-from outpace.drafters.greedy_last import greedy_last
-from outpace.law.acceptance import expected_accepted
-from outpace.models.toy import Table
+from outpace.drafters.model.greedy_last import greedy_last
+from outpace.models.table import TableTarget
+from outpace.proof.expected_acceptance import expected_accepted
 from outpace.recipes.mcsd import mcsd
 from outpace.recipes.optimal_mdsd import optimal_mdsd
 from outpace.recipes.speculative_sampling import speculative_sampling
-from outpace.sampling.law import TargetLaw
-from outpace.verifiers.bound import Draws, acceptance_bound
+from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
 
 
-def pair(seed: int, vocab: int = 4) -> tuple[Table, Table]:
-    return Table(vocab, seed=seed, order=2), Table(vocab, seed=seed + 100, order=2)
+def pair(seed: int, vocab: int = 4) -> tuple[TableTarget, TableTarget]:
+    return TableTarget(vocab, seed=seed, order=2), TableTarget(vocab, seed=seed + 100, order=2)
 
 
 def accepted(seed: int, widths: tuple[int, ...], vocab: int = 4) -> float:
@@ -96,8 +96,10 @@ def test_nothing_is_drawn_where_nothing_is_left() -> None:
 
 
 def test_the_default_tree_has_one_chosen_and_one_drawn_child_a_node() -> None:
-    parts = optimal_mdsd.build(Table(6, seed=1), draft=Table(6, seed=2, order=2))
-    session = Session(parts, [torch.tensor([0])], [Sampling(temperature=1.0, max_tokens=9, seed=1)], TargetLaw)
+    parts = optimal_mdsd.build(TableTarget(6, seed=1), draft=TableTarget(6, seed=2, order=2))
+    session = Session(
+        parts, [torch.tensor([0])], [SamplingParams(temperature=1.0, max_tokens=9, seed=1)], LazyTargetProbs
+    )
     draft = next(iter(session.steps())).draft
     claim, forest = draft.tree.claim, draft.tree.forest
     assert isinstance(claim, Drawn) and draft.forwards == 4 and len(draft.tree) == 1 + 30
@@ -105,8 +107,8 @@ def test_the_default_tree_has_one_chosen_and_one_drawn_child_a_node() -> None:
         assert [claim.row[child] >= 0 for child in children] in ([], [False, True])
 
 
-class Laws:
-    """A law at each node, in place of a target's."""
+class Distributions:
+    """A distribution at each node, in place of a target's."""
 
     seconds = 0.0
 
@@ -121,7 +123,7 @@ class Laws:
         return self.probs(nodes).argmax(-1).tolist()
 
 
-def test_nearly_equal_laws_in_single_precision_give_laws() -> None:
+def test_nearly_equal_distributions_in_single_precision_give_distributions() -> None:
     generator = torch.Generator().manual_seed(0)
     seen: list[torch.Tensor] = []
 
@@ -137,7 +139,9 @@ def test_nearly_equal_laws_in_single_precision_give_laws() -> None:
         grower = Grower(torch.zeros(1, dtype=torch.int64))
         greedy_last(grower, [0], [3], q, noise)
         tree = grower.tree()
-        law = Laws(logits.float().softmax(-1).expand(len(tree), -1))
-        verdict = Rejection().verify(tree, law, None, noise)
-        assert isinstance(verdict, Verdict) and law.asked <= {0, *verdict.leaf}
-    assert seen and all(bool((law >= 0).all()) and abs(float(law.sum()) - 1) < 1e-4 for law in seen)
+        distribution = Distributions(logits.float().softmax(-1).expand(len(tree), -1))
+        verdict = Rejection().verify(tree, distribution, None, noise)
+        assert isinstance(verdict, Verdict) and distribution.asked <= {0, *verdict.leaf}
+    assert seen and all(
+        bool((distribution >= 0).all()) and abs(float(distribution.sum()) - 1) < 1e-4 for distribution in seen
+    )

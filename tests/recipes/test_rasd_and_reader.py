@@ -8,45 +8,53 @@ from pathlib import Path
 import pytest
 import torch
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Recipe, Step
 from outpace.decode import Session
 from outpace.indexes import store
-from outpace.indexes.suffix_array import SuffixArray
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.reference import table_logits
-from outpace.models.hf import load
+from outpace.indexes.suffix_array.array import SuffixArray
+from outpace.models.hf.target import load
 from outpace.models.names import resolve
-from outpace.models.toy import Table
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.reference import table_logits
 from outpace.recipes.mcsd import mcsd
 from outpace.recipes.rasd import rasd
 from outpace.recipes.reader import reader
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 BOTH = pytest.mark.parametrize("recipe", [rasd, reader], ids=lambda recipe: recipe.name)
 CODE = "for name, value in sorted(table.items()):\n    print(name, value)\n" * 3
 
 
-def steps(parts: Parts, prompts: list[list[int]], sampling: Sampling) -> list[Step]:
-    session = Session(parts, [torch.tensor(each) for each in prompts], [sampling] * len(prompts), TargetLaw)
+def steps(parts: Parts, prompts: list[list[int]], sampling: SamplingParams) -> list[Step]:
+    session = Session(
+        parts, [torch.tensor(each) for each in prompts], [sampling] * len(prompts), LazyTargetProbs
+    )
     return [step for step in session.steps() if step.scores.logits is not None]
 
 
 @BOTH
 @pytest.mark.parametrize("sampled", [False, True])
-def test_the_law_is_the_targets_with_a_corpus(recipe: Recipe, sampled: bool, tmp_path: Path) -> None:
-    target, draft = Table(3, seed=1), Table(3, seed=2, order=2)
+def test_the_distribution_is_the_targets_with_a_corpus(recipe: Recipe, sampled: bool, tmp_path: Path) -> None:
+    target, draft = TableTarget(3, seed=1), TableTarget(3, seed=2, order=2)
     store.save(SuffixArray.build([[0, 1, 2, 0, 1, 1], [2, 1, 0, 1, 2, 2, 0, 1, 0]]), tmp_path / "corpus")
     cases = [
-        Case((0, 1, 2, 0, 1), Sampling(temperature=1.0, max_tokens=3)),
-        Case((1, 0), Sampling(temperature=0.7, max_tokens=3, stop=(2,))),
-        Case((2, 0, 1), Sampling(temperature=0.0, max_tokens=4)),
+        Case((0, 1, 2, 0, 1), SamplingParams(temperature=1.0, max_tokens=3)),
+        Case((1, 0), SamplingParams(temperature=0.7, max_tokens=3, stop=(2,))),
+        Case((2, 0, 1), SamplingParams(temperature=0.0, max_tokens=4)),
     ]
     mixed = 0
 
     def build() -> Parts:
         parts = recipe.build(
-            target, draft=draft, widths=(2,), sampled=sampled, index=str(tmp_path / "corpus"), shortest=1, nodes=6
+            target,
+            draft=draft,
+            widths=(2,),
+            sampled=sampled,
+            index=str(tmp_path / "corpus"),
+            min_ngram=1,
+            nodes=6,
         )
         observe = parts.drafter.observe
 
@@ -61,7 +69,7 @@ def test_the_law_is_the_targets_with_a_corpus(recipe: Recipe, sampled: bool, tmp
         parts.drafter.observe = counted
         return parts
 
-    found = enumerate_laws(build, cases)
+    found = enumerate_distributions(build, cases)
     assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
     assert (mixed > 0) == sampled
 
@@ -73,7 +81,7 @@ def zoo(name: str):
 
 def length(parts: Parts, text: str, tokens: int = 64) -> float:
     prompt = zoo("target")[1](text)["input_ids"]
-    return tokens / len(steps(parts, [prompt], Sampling(max_tokens=tokens)))
+    return tokens / len(steps(parts, [prompt], SamplingParams(max_tokens=tokens)))
 
 
 @BOTH
@@ -87,14 +95,14 @@ def test_text_that_repeats_is_accepted_further_than_by_the_model_alone(recipe: R
 def test_rows_draft_the_same_alone_and_together(recipe: Recipe) -> None:
     target, draft = zoo("target")[0], zoo("draft")[0]
     prompt = zoo("target")[1](CODE)["input_ids"]
-    one = steps(recipe.build(target, draft=draft), [prompt], Sampling(max_tokens=24))
-    two = steps(recipe.build(target, draft=draft), [prompt, prompt], Sampling(max_tokens=24))
+    one = steps(recipe.build(target, draft=draft), [prompt], SamplingParams(max_tokens=24))
+    two = steps(recipe.build(target, draft=draft), [prompt, prompt], SamplingParams(max_tokens=24))
     assert [2 * len(step.draft.tree) for step in one] == [len(step.draft.tree) for step in two]
 
 
 @BOTH
 def test_options_that_mean_nothing_are_refused(recipe: Recipe) -> None:
     with pytest.raises(ValueError, match="at least one"):
-        recipe.build(Table(3), draft=Table(3), nodes=0)
+        recipe.build(TableTarget(3), draft=TableTarget(3), nodes=0)
     with pytest.raises(ValueError, match="give shortest"):
-        recipe.build(Table(3), draft=Table(3), shortest=0)
+        recipe.build(TableTarget(3), draft=TableTarget(3), min_ngram=0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 import outpace
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.decode import Session
 from outpace.recipes.reader import reader
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 CODE = "for name, value in sorted(table.items()):\n    print(name, value)\n" * 3
 
@@ -17,6 +17,6 @@ def test_the_number_of_nodes_is_kept() -> None:
     target, draft = outpace.load("zoo:target"), outpace.load("zoo:draft")
     prompt = torch.tensor(target.tokenizer(CODE)["input_ids"])
     parts = reader.build(target.target, draft=draft.target, nodes=20)
-    session = Session(parts, [prompt, prompt[:9]], [Sampling(max_tokens=32)] * 2, TargetLaw)
+    session = Session(parts, [prompt, prompt[:9]], [SamplingParams(max_tokens=32)] * 2, LazyTargetProbs)
     found = [step for step in session.steps() if step.scores.logits is not None]
     assert max(len(nodes) for step in found for nodes in step.draft.tree.forest.nodes) == 21

@@ -8,42 +8,44 @@ from pathlib import Path
 import pytest
 import torch
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Step
 from outpace.decode import Session
 from outpace.indexes import store
-from outpace.indexes.suffix_array import SuffixArray
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.reference import table_logits
-from outpace.law.texts import texts
-from outpace.models.hf import load
+from outpace.indexes.suffix_array.array import SuffixArray
+from outpace.models.hf.target import load
 from outpace.models.names import resolve
-from outpace.models.toy import Table
+from outpace.models.table import TableTarget
+from outpace.proof.decode_all import texts
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.reference import table_logits
 from outpace.recipes.autoregressive import autoregressive
 from outpace.recipes.rest import rest
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
-CODE = "def read(path):\n    with open(path) as file:\n        return file.read()\n\n\ndef write(path, text):\n"
+CODE = (
+    "def read(path):\n    with open(path) as file:\n        return file.read()\n\n\ndef write(path, text):\n"
+)
 
 
-def steps(parts: Parts, prompt: list[int], sampling: Sampling) -> list[Step]:
-    session = Session(parts, [torch.tensor(prompt)], [sampling], TargetLaw)
+def steps(parts: Parts, prompt: list[int], sampling: SamplingParams) -> list[Step]:
+    session = Session(parts, [torch.tensor(prompt)], [sampling], LazyTargetProbs)
     return [step for step in session.steps() if step.scores.logits is not None]
 
 
 @pytest.mark.parametrize("nodes", [2, 5])
-def test_the_law_is_the_targets_with_a_corpus(tmp_path: Path, nodes: int) -> None:
-    target = Table(3, seed=1)
+def test_the_distribution_is_the_targets_with_a_corpus(tmp_path: Path, nodes: int) -> None:
+    target = TableTarget(3, seed=1)
     store.save(SuffixArray.build([[0, 1, 2, 0, 1, 1], [2, 1, 0, 1, 2, 2, 0, 1, 0]]), tmp_path / "corpus")
     cases = [
-        Case((0, 1, 2, 0, 1), Sampling(temperature=1.0, max_tokens=4)),
-        Case((1, 0), Sampling(temperature=0.7, max_tokens=3, stop=(2,))),
-        Case((2, 0, 1), Sampling(temperature=0.0, max_tokens=4)),
+        Case((0, 1, 2, 0, 1), SamplingParams(temperature=1.0, max_tokens=4)),
+        Case((1, 0), SamplingParams(temperature=0.7, max_tokens=3, stop=(2,))),
+        Case((2, 0, 1), SamplingParams(temperature=0.0, max_tokens=4)),
     ]
     drafted = 0
 
     def build() -> Parts:
-        parts = rest.build(target, index=str(tmp_path / "corpus"), nodes=nodes, shortest=1)
+        parts = rest.build(target, index=str(tmp_path / "corpus"), nodes=nodes, min_ngram=1)
         observe = parts.drafter.observe
 
         def counted(step: Step) -> None:
@@ -54,7 +56,7 @@ def test_the_law_is_the_targets_with_a_corpus(tmp_path: Path, nodes: int) -> Non
         parts.drafter.observe = counted
         return parts
 
-    found = enumerate_laws(build, cases)
+    found = enumerate_distributions(build, cases)
     assert drafted > 100
     assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
 
@@ -63,19 +65,27 @@ def test_the_tree_holds_the_most_frequent_beginnings(tmp_path: Path) -> None:
     torch.manual_seed(0)
     documents = torch.randint(0, 6, (30, 80)).tolist()
     store.save(SuffixArray.build(documents), tmp_path / "corpus")
-    step = steps(rest.build(Table(6), index=str(tmp_path / "corpus"), nodes=12), [1, 2, 3], Sampling(max_tokens=8))[0]
+    step = steps(
+        rest.build(TableTarget(6), index=str(tmp_path / "corpus"), nodes=12),
+        [1, 2, 3],
+        SamplingParams(max_tokens=8),
+    )[0]
     tree = step.draft.tree
     assert len(tree) == 13
     tokens = tree.tokens.tolist()
     kept = {tuple(tokens[node] for node in tree.forest.path(node)[1:]) for node in range(1, 13)}
     assert len(kept) == 12  # no duplicates
     assert all(path[:-1] in kept or len(path) == 1 for path in kept)
-    places = [text[at + 3 : at + 13] for text in documents for at in range(78) if text[at : at + 3] == [1, 2, 3]]
+    places = [
+        text[at + 3 : at + 13] for text in documents for at in range(78) if text[at : at + 3] == [1, 2, 3]
+    ]
     counts: dict[tuple[int, ...], int] = {}
     for after in places:
         for size in range(1, min(7, len(after)) + 1):  # as deep as there is room
             counts[tuple(after[:size])] = counts.get(tuple(after[:size]), 0) + 1
-    assert min(counts[path] for path in kept) >= max(count for path, count in counts.items() if path not in kept)
+    assert min(counts[path] for path in kept) >= max(
+        count for path, count in counts.items() if path not in kept
+    )
 
 
 @cache
@@ -87,7 +97,7 @@ def test_text_of_the_target_is_worth_more_than_other_text(tmp_path: Path) -> Non
     target, words = zoo()
     prompt = words(CODE)["input_ids"]
     written = [
-        texts(autoregressive.build(target), [prompt], [Sampling(0.7, max_tokens=60, seed=seed)])[0]
+        texts(autoregressive.build(target), [prompt], [SamplingParams(0.7, max_tokens=60, seed=seed)])[0]
         for seed in range(1, 6)
     ]
     poem = "Shall I compare thee to a summer's day? Thou art more lovely and more temperate. "
@@ -95,7 +105,9 @@ def test_text_of_the_target_is_worth_more_than_other_text(tmp_path: Path) -> Non
     lengths = []
     for name, documents in (("own", written), ("other", other)):
         store.save(SuffixArray.build(documents), tmp_path / name)
-        found = steps(rest.build(target, index=str(tmp_path / name)), prompt, Sampling(0.7, max_tokens=60, seed=0))
+        found = steps(
+            rest.build(target, index=str(tmp_path / name)), prompt, SamplingParams(0.7, max_tokens=60, seed=0)
+        )
         lengths.append(60 / len(found))
     assert lengths[0] > 1.1 * lengths[1]
 
@@ -103,20 +115,27 @@ def test_text_of_the_target_is_worth_more_than_other_text(tmp_path: Path) -> Non
 def test_what_was_written_helps_the_next_request() -> None:
     target, words = zoo()
     parts, prompt = rest.build(target), words(CODE)["input_ids"]
-    wish = Sampling(max_tokens=48)
-    first, second = (steps(parts, prompt, wish) for _ in range(2))
-    assert [token for step in first for token in step.emitted[0]] == [t for step in second for t in step.emitted[0]]
+    params = SamplingParams(max_tokens=48)
+    first, second = (steps(parts, prompt, params) for _ in range(2))
+    assert [token for step in first for token in step.generated[0]] == [
+        t for step in second for t in step.generated[0]
+    ]
     assert len(second) < len(first) / 3
 
 
 def test_a_corpus_of_other_tokens_is_refused(tmp_path: Path) -> None:
     store.save(SuffixArray.build([[1, 2, 9]]), tmp_path / "corpus")
     with pytest.raises(ValueError, match="another tokenizer"):
-        rest.build(Table(9), index=str(tmp_path / "corpus"))
+        rest.build(TableTarget(9), index=str(tmp_path / "corpus"))
     with pytest.raises(ValueError, match="at least one"):
-        rest.build(Table(9), nodes=0)
+        rest.build(TableTarget(9), nodes=0)
 
 
 def test_defaults_are_the_papers() -> None:
     defaults = {name: option.default for name, option in rest.options.items()}
-    assert (defaults["nodes"], defaults["depth"], defaults["longest"], defaults["shortest"]) == (64, 10, 16, 2)
+    assert (defaults["nodes"], defaults["depth"], defaults["longest"], defaults["shortest"]) == (
+        64,
+        10,
+        16,
+        2,
+    )

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.decode import Session
-from outpace.law.acceptance import expected_accepted
-from outpace.law.enumerate import Branch, EnumeratedNoise
-from outpace.models.toy import Table
+from outpace.models.table import TableTarget
+from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
+from outpace.proof.expected_acceptance import expected_accepted
 from outpace.recipes.mcsd import mcsd
 from outpace.recipes.rsd_c import rsd_c
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 BUDGET = 30  # draft nodes
 
 
-def pair(seed: int) -> tuple[Table, Table]:
-    return Table(3, seed=seed, order=2), Table(3, seed=seed + 100, order=2)
+def pair(seed: int) -> tuple[TableTarget, TableTarget]:
+    return TableTarget(3, seed=seed, order=2), TableTarget(3, seed=seed + 100, order=2)
 
 
 @pytest.mark.parametrize("widths", [(2,), (2, 1)])
@@ -26,7 +26,9 @@ def test_accepts_more_than_independent_children_on_average(widths: tuple[int, ..
     without, independent = 0.0, 0.0
     for seed in range(12 if len(widths) == 1 else 4):
         target, draft = pair(seed)
-        without += expected_accepted(lambda t=target, d=draft: rsd_c.build(t, draft=d, widths=widths), len(widths))
+        without += expected_accepted(
+            lambda t=target, d=draft: rsd_c.build(t, draft=d, widths=widths), len(widths)
+        )
         independent += expected_accepted(
             lambda t=target, d=draft: mcsd.build(t, draft=d, widths=widths, replace=True), len(widths)
         )
@@ -35,7 +37,9 @@ def test_accepts_more_than_independent_children_on_average(widths: tuple[int, ..
 
 def test_as_many_children_as_tokens_are_always_accepted() -> None:
     target, draft = pair(0)
-    assert expected_accepted(lambda: rsd_c.build(target, draft=draft, widths=(3,)), 1) == pytest.approx(1, abs=1e-12)
+    assert expected_accepted(lambda: rsd_c.build(target, draft=draft, widths=(3,)), 1) == pytest.approx(
+        1, abs=1e-12
+    )
 
 
 def test_the_default_tree_spends_the_budget() -> None:
@@ -48,19 +52,21 @@ def test_the_default_tree_spends_the_budget() -> None:
 
 def test_children_are_different_and_come_in_the_order_of_perturbed_scores() -> None:
     # the largest of log q plus Gumbel noise is a draw from q, the next one a draw from what is left of q
-    target, draft = Table(4, seed=1, order=1), Table(4, seed=2, order=1)
+    target, draft = TableTarget(4, seed=1, order=1), TableTarget(4, seed=2, order=1)
     q = draft.logits[draft.state((0,))].softmax(0).tolist()
     found: dict[tuple[int, ...], float] = {}
     pending = [Branch((), 0)]
     while pending:
         branch = pending.pop()
 
-        def noise(seeds: object, turns: list[int], lengths: list[int], branch: Branch = branch) -> EnumeratedNoise:
+        def noise(
+            seeds: object, turns: list[int], lengths: list[int], branch: Branch = branch
+        ) -> EnumeratedNoise:
             return EnumeratedNoise([branch], turns, lengths)
 
         parts = rsd_c.build(target, draft=draft, widths=(3,))
-        sampling = [Sampling(temperature=1.0, max_tokens=2)]
-        step = next(iter(Session(parts, [torch.tensor([0])], sampling, TargetLaw, noise=noise).steps()))
+        sampling = [SamplingParams(temperature=1.0, max_tokens=2)]
+        step = next(iter(Session(parts, [torch.tensor([0])], sampling, LazyTargetProbs, noise=noise).steps()))
         children = tuple(step.draft.tree.tokens[1:].tolist())
         found[children] = found.get(children, 0.0) + branch.chance
         pending += [Branch(script, 0) for script in branch.left_open]

@@ -10,29 +10,29 @@ from typing import Any
 import pytest
 import torch
 
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.contracts import Parts, Plan, Step
 from outpace.core.noise import KeyedNoise
 from outpace.decode import Session
-from outpace.drafters.automata import Automata
+from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.indexes import store
-from outpace.indexes.static_automaton import StaticAutomaton
-from outpace.law.choices import choices
-from outpace.law.proofs import Models, tables, transformers_models
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.row_by_row import row_by_row
-from outpace.models.toy import Table
+from outpace.indexes.automata.static import StaticAutomaton
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.option_values import choices
+from outpace.proof.per_row_drafter import row_by_row
+from outpace.proof.suite import Models, tables, transformers_models
 from outpace.recipes import RecipeError, configure
 from outpace.recipes.sam_decoding import sam_decoding
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 VOCAB = 120
-TABLE = Table(4)
+TABLE = TableTarget(4)
 
 
-def counting() -> Table:
+def counting() -> TableTarget:
     """A model that counts without end: nothing comes twice in fewer than `VOCAB` tokens."""
-    model = Table(VOCAB, order=1)
+    model = TableTarget(VOCAB, order=1)
     model.logits = torch.zeros_like(model.logits)
     for state in range(2 * VOCAB):
         model.logits[state, (state % VOCAB + 1) % VOCAB] = 30.0
@@ -45,14 +45,23 @@ def saved(folder: Path, *texts: Sequence[int]) -> str:
 
 
 def run(parts: Parts, prompt: Sequence[int], tokens: int = 80, **options: Any) -> list[Step]:
-    session = Session(parts, [torch.tensor(prompt)], [Sampling(max_tokens=tokens, **options)], TargetLaw)
+    session = Session(
+        parts, [torch.tensor(prompt)], [SamplingParams(max_tokens=tokens, **options)], LazyTargetProbs
+    )
     return [step for step in session.steps() if step.scores.logits is not None]
 
 
 def context(text: Sequence[int], stop: tuple[int, ...] = ()) -> Context:
     noise = KeyedNoise([0], [1], [len(text)])
     return Context(
-        (torch.tensor(text),), (len(text),), (99,), (0,), TABLE.open(1, 9), (Sampling(stop=stop),), noise, (1,)
+        (torch.tensor(text),),
+        (len(text),),
+        (99,),
+        (0,),
+        TABLE.open(1, 9),
+        (SamplingParams(stop=stop),),
+        noise,
+        (1,),
     )
 
 
@@ -69,10 +78,12 @@ def test_what_is_drafted_followed_the_longest_end_that_occurred_before() -> None
     random = Random(0)
     for _ in range(2_000):
         text = [random.randrange(random.choice((2, 3, 8))) for _ in range(random.randrange(1, 30))]
-        lookup, middle = Automata(), random.randrange(1, len(text) + 1)
+        lookup, middle = SuffixAutomatonLookup(), random.randrange(1, len(text) + 1)
         first = context(text[:middle])
         lookup.look_up(first, Plan((5,)))  # reads the text in two parts
-        whole = Context((torch.tensor(text),), (len(text),), (99,), (0,), first.cache, (Sampling(),), first.noise)
+        whole = Context(
+            (torch.tensor(text),), (len(text),), (99,), (0,), first.cache, (SamplingParams(),), first.noise
+        )
         [found] = lookup.look_up(whole, Plan((99,)))
         size, start = earlier(text)
         assert found.matched == size
@@ -85,18 +96,18 @@ def test_what_is_drafted_followed_the_longest_end_that_occurred_before() -> None
 
 
 def test_a_text_does_not_match_itself() -> None:
-    [found] = Automata().look_up(context([1, 2, 3]), Plan((9,)))
+    [found] = SuffixAutomatonLookup().look_up(context([1, 2, 3]), Plan((9,)))
     assert found.tokens == []
 
 
 def test_a_draft_ends_where_the_text_would() -> None:
-    [found] = Automata().look_up(context([1, 2, 3, 0, 5, 1, 2], stop=(0,)), Plan((9,)))
+    [found] = SuffixAutomatonLookup().look_up(context([1, 2, 3, 0, 5, 1, 2], stop=(0,)), Plan((9,)))
     assert found.tokens == [3, 0]
 
 
 def test_copying_takes_long_steps() -> None:
     steps = run(sam_decoding.build(counting()), [*range(VOCAB), 0, 1])
-    assert sum(len(step.emitted[0]) for step in steps) / len(steps) > 10
+    assert sum(len(step.generated[0]) for step in steps) / len(steps) > 10
     assert len(run(sam_decoding.build(counting()), [5])) == 80  # nothing came twice
 
 
@@ -132,11 +143,11 @@ def test_a_corpus_gives_a_tree_of_what_followed(tmp_path: Path) -> None:
 
 def test_a_corpus_for_other_tokens_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="another tokenizer"):
-        sam_decoding.build(Table(4), corpus=saved(tmp_path, [1, 2, 99]))
+        sam_decoding.build(TableTarget(4), corpus=saved(tmp_path, [1, 2, 99]))
 
 
 def test_short_matches_are_left_to_the_auxiliary() -> None:
-    parts = sam_decoding.build(counting(), auxiliary=counting(), widths=(2, 1), shortest=3)
+    parts = sam_decoding.build(counting(), auxiliary=counting(), widths=(2, 1), min_ngram=3)
     for matched, nodes, forwards in ((1, 4, 2), (2, 4, 2), (3, 40, 0), (9, 40, 0)):
         prompt = [*range(VOCAB), *range(20, 20 + matched)]
         [step, *_] = run(parts, prompt)
@@ -148,8 +159,8 @@ def test_together_they_need_fewer_steps_than_either() -> None:
     draft.logits[60:VOCAB] = draft.logits[VOCAB + 60 :] = 0.0  # it knows only the first half of the numbers
     draft.logits[:, 0] += 0.1
     prompt = [*range(60, 110), 119]
-    both = sam_decoding.build(counting(), auxiliary=draft, shortest=2)
-    model = sam_decoding.build(counting(), auxiliary=draft, shortest=99)
+    both = sam_decoding.build(counting(), auxiliary=draft, min_ngram=2)
+    model = sam_decoding.build(counting(), auxiliary=draft, min_ngram=99)
     alone = sam_decoding.build(counting())
     steps = [len(run(parts, prompt, 110)) for parts in (both, model, alone)]
     assert steps[0] < min(steps[1:])
@@ -157,20 +168,26 @@ def test_together_they_need_fewer_steps_than_either() -> None:
 
 @pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
 @pytest.mark.parametrize("auxiliary", [False, True])
-def test_law_is_the_targets_with_a_corpus(models: Models, auxiliary: bool, tmp_path: Path) -> None:
+def test_distribution_is_the_targets_with_a_corpus(models: Models, auxiliary: bool, tmp_path: Path) -> None:
     corpus = saved(tmp_path, [0, 1, 2, 0, 1, 1, 2], [2, 2, 1, 0], [1, 0, 0])
-    options: dict[str, Any] = {"auxiliary": models.drafts[0], "shortest": 3, "widths": (2, 1)} if auxiliary else {}
+    options: dict[str, Any] = (
+        {"auxiliary": models.drafts[0], "shortest": 3, "widths": (2, 1)} if auxiliary else {}
+    )
 
     def build() -> Parts:
         return sam_decoding.build(models.target, corpus=corpus, bias=1, **options)
 
-    cases = [Case(prompt, Sampling(t, max_tokens=3)) for prompt in ((0, 1, 2, 0), (2,)) for t in (0.0, 0.7, 1.0)]
-    assert largest_error(enumerate_laws(build, cases), models.logits, cases) < BOUND
+    cases = [
+        Case(prompt, SamplingParams(t, max_tokens=3))
+        for prompt in ((0, 1, 2, 0), (2,))
+        for t in (0.0, 0.7, 1.0)
+    ]
+    assert largest_error(enumerate_distributions(build, cases), models.logits, cases) < BOUND
     assert any(len(step.draft.tree) > 2 for step in run(build(), (0, 1, 2, 0), 6, temperature=1.0))
 
 
 def test_short_matches_are_left_to_token_recycling() -> None:
-    parts = sam_decoding.build(counting(), auxiliary="token-recycling", shortest=3, nodes=6)
+    parts = sam_decoding.build(counting(), auxiliary="token-recycling", min_ngram=3, nodes=6)
     prompt = [*range(50, VOCAB), 0]
     first, second, *_ = run(parts, prompt, 60)
     assert len(first.draft.tree) == 1  # nothing is known of any token yet
@@ -186,12 +203,12 @@ def test_short_matches_are_left_to_token_recycling() -> None:
 def test_an_auxiliary_is_a_word_or_a_model() -> None:
     opened: list[Any] = []
 
-    def open_model(name: Any) -> Table:
+    def open_model(name: Any) -> TableTarget:
         opened.append(name)
         return counting()
 
     target = counting()
-    for given, kind in (("token-recycling", str), ("none", type(None)), ("a folder", Table)):
+    for given, kind in (("token-recycling", str), ("none", type(None)), ("a folder", TableTarget)):
         found = configure(sam_decoding, target, {"auxiliary": given}, open_model)["auxiliary"]
         assert isinstance(found, kind)
     assert opened == ["a folder"]
@@ -200,13 +217,22 @@ def test_an_auxiliary_is_a_word_or_a_model() -> None:
 
 
 @pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
-def test_the_law_is_the_targets_with_token_recycling(models: Models) -> None:
-    build = row_by_row(lambda: sam_decoding.build(models.target, auxiliary="token-recycling", shortest=2, nodes=4))
-    cases = [Case(prompt, Sampling(t, max_tokens=4)) for prompt in ((0, 1, 2, 0, 1), (2,)) for t in (0.0, 1.0)]
-    assert largest_error(enumerate_laws(build, cases), models.logits, cases) < BOUND
+def test_the_distribution_is_the_targets_with_token_recycling(models: Models) -> None:
+    build = row_by_row(
+        lambda: sam_decoding.build(models.target, auxiliary="token-recycling", min_ngram=2, nodes=4)
+    )
+    cases = [
+        Case(prompt, SamplingParams(t, max_tokens=4))
+        for prompt in ((0, 1, 2, 0, 1), (2,))
+        for t in (0.0, 1.0)
+    ]
+    assert largest_error(enumerate_distributions(build, cases), models.logits, cases) < BOUND
 
 
 def test_an_audit_proves_each_auxiliary() -> None:
     models = tables()
-    found = [choice.get("auxiliary") for choice in choices(sam_decoding, models.drafts, models.foreign, [(2,)])]
+    found = [
+        choice.get("auxiliary")
+        for choice in choices(sam_decoding, models.drafts, models.cross_vocabulary, [(2,)])
+    ]
     assert found == [None, "token-recycling", models.drafts[0]]

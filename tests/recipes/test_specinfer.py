@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Verifier
-from outpace.drafters.lm import LM
-from outpace.drafters.together import Together
-from outpace.law.acceptance import expected_accepted
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.reference import table_logits
-from outpace.models.toy import Table
+from outpace.drafters.compose.union import UnionDrafter
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.expected_acceptance import expected_accepted
+from outpace.proof.reference import table_logits
 from outpace.recipes.specinfer import specinfer
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
-TARGET = Table(3, seed=1, order=2)
-DRAFTS = (Table(3, seed=2, order=2), Table(3, seed=3, order=1))
+TARGET = TableTarget(3, seed=1, order=2)
+DRAFTS = (TableTarget(3, seed=2, order=2), TableTarget(3, seed=3, order=1))
 
 
-def accepted(*drafts: Table, widths: tuple[int, ...] = (1,)) -> float:
+def accepted(*drafts: TableTarget, widths: tuple[int, ...] = (1,)) -> float:
     return expected_accepted(lambda: specinfer.build(TARGET, drafts=drafts, widths=widths), len(widths))
 
 
@@ -30,9 +30,9 @@ def test_two_drafters_accept_more_than_their_average() -> None:
     assert accepted(*DRAFTS) > sum(alone) / 2
 
 
-def beside(verifier: Verifier, *drafts: Table) -> float:
+def beside(verifier: Verifier, *drafts: TableTarget) -> float:
     """What this verifier accepts of one token of each drafter."""
-    drafter = Together([LM(draft, replace=True) for draft in drafts])
+    drafter = UnionDrafter([DraftModel(draft, replace=True) for draft in drafts])
     return expected_accepted(lambda: Parts(TARGET, drafter, verifier, Fixed(1)), 1)
 
 
@@ -44,7 +44,7 @@ def test_any_acceptance_is_at_least_that_of_the_drafter_tested_first() -> None:
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
-def test_the_same_drafter_twice_is_two_independent_draws(draft: Table) -> None:
+def test_the_same_drafter_twice_is_two_independent_draws(draft: TableTarget) -> None:
     assert accepted(draft, draft) == pytest.approx(accepted(draft, widths=(2,)), abs=1e-12)
 
 
@@ -62,9 +62,9 @@ def test_the_default_tree_branches_at_the_third_token() -> None:
     assert specinfer.options["widths"].default == (1, 1, 3, 1, 1, 1, 1, 1)
 
 
-def test_law_is_the_targets_when_two_drafters_draft_two_tokens_each() -> None:
+def test_distribution_is_the_targets_when_two_drafters_draft_two_tokens_each() -> None:
     # of two tokens many are drafted twice
-    target, *drafts = Table(2, seed=1), Table(2, seed=2, order=2), Table(2, seed=3, order=1)
-    cases = [Case((0, 1), Sampling(temperature=1.0, max_tokens=3))]
-    found = enumerate_laws(lambda: specinfer.build(target, drafts=drafts, widths=(1, 1)), cases)
+    target, *drafts = TableTarget(2, seed=1), TableTarget(2, seed=2, order=2), TableTarget(2, seed=3, order=1)
+    cases = [Case((0, 1), SamplingParams(temperature=1.0, max_tokens=3))]
+    found = enumerate_distributions(lambda: specinfer.build(target, drafts=drafts, widths=(1, 1)), cases)
     assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND

@@ -5,38 +5,44 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.core.context import Sampling
-from outpace.law.acceptance import expected_accepted
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.reference import table_logits
-from outpace.models.toy import Table
+from outpace.analysis.acceptance_bound import Draws, acceptance_bound
+from outpace.core.context import SamplingParams
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.expected_acceptance import expected_accepted
+from outpace.proof.reference import table_logits
 from outpace.recipes.spectr_kseq import spectr_kseq
 from outpace.recipes.speculative_sampling import speculative_sampling
-from outpace.verifiers.bound import Draws, acceptance_bound
 
 
-def flat(*law: float) -> Table:
-    model = Table(len(law), order=1)
-    model.logits = torch.tensor(law, dtype=torch.float64).log().expand(2 * len(law), -1).contiguous()
+def flat(*distribution: float) -> TableTarget:
+    model = TableTarget(len(distribution), order=1)
+    model.logits = (
+        torch.tensor(distribution, dtype=torch.float64).log().expand(2 * len(distribution), -1).contiguous()
+    )
     return model
 
 
 @pytest.mark.parametrize("slack", [0.0, 0.05, 1.0])  # from the smallest valid scale to one for each sequence
 @pytest.mark.parametrize("widths", [(2, 1), (3,)])
-def test_law_is_the_targets_when_sequences_run_out_along_the_path(widths: tuple[int, ...], slack: float) -> None:
-    target, draft = Table(3, seed=1), Table(3, seed=2, order=2)
+def test_distribution_is_the_targets_when_sequences_run_out_along_the_path(
+    widths: tuple[int, ...], slack: float
+) -> None:
+    target, draft = TableTarget(3, seed=1), TableTarget(3, seed=2, order=2)
     cases = [
-        Case((0, 1, 2, 0, 1), Sampling(temperature=0.7, max_tokens=3)),
-        Case((2, 2), Sampling(temperature=1.0, max_tokens=2)),
-        Case((1,), Sampling(temperature=0.0, max_tokens=3)),
+        Case((0, 1, 2, 0, 1), SamplingParams(temperature=0.7, max_tokens=3)),
+        Case((2, 2), SamplingParams(temperature=1.0, max_tokens=2)),
+        Case((1,), SamplingParams(temperature=0.0, max_tokens=3)),
     ]
-    found = enumerate_laws(lambda: spectr_kseq.build(target, draft=draft, widths=widths, slack=slack), cases)
+    found = enumerate_distributions(
+        lambda: spectr_kseq.build(target, draft=draft, widths=widths, slack=slack), cases
+    )
     assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_one_sequence_is_speculative_sampling(seed: int) -> None:
-    target, draft = Table(4, seed=seed, order=2), Table(4, seed=seed + 100, order=2)
+    target, draft = TableTarget(4, seed=seed, order=2), TableTarget(4, seed=seed + 100, order=2)
     chain = expected_accepted(lambda: speculative_sampling.build(target, draft=draft, depth=2), 2)
     found = expected_accepted(lambda: spectr_kseq.build(target, draft=draft, widths=(1, 1)), 2)
     assert found == pytest.approx(chain, abs=1e-12)
@@ -45,10 +51,12 @@ def test_one_sequence_is_speculative_sampling(seed: int) -> None:
 @pytest.mark.parametrize("k", [2, 3])
 def test_accepts_a_fixed_share_of_the_most_that_is_possible(k: int) -> None:
     for seed in range(18 - 4 * k):
-        target, draft = Table(4, seed=seed, order=1), Table(4, seed=seed + 100, order=1)
+        target, draft = TableTarget(4, seed=seed, order=1), TableTarget(4, seed=seed + 100, order=1)
         p, q = (model.logits[model.state((0,))].softmax(0) for model in (target, draft))
         most = acceptance_bound(p, [Draws(q, k, True)])
-        found = expected_accepted(lambda t=target, d=draft: spectr_kseq.build(t, draft=d, widths=(k,), slack=0.0), 1)
+        found = expected_accepted(
+            lambda t=target, d=draft: spectr_kseq.build(t, draft=d, widths=(k,), slack=0.0), 1
+        )
         assert (1 - (1 - 1 / k) ** k) * most - 1e-12 <= found <= most + 1e-12
 
 
@@ -60,7 +68,7 @@ def test_two_draws_of_the_worked_example() -> None:
 
 def test_eight_sequences_of_eight_tokens_are_the_default() -> None:
     assert spectr_kseq.options["widths"].default == (8, *[1] * 7)
-    target, draft = Table(4, seed=1, order=1), Table(4, seed=2, order=1)
+    target, draft = TableTarget(4, seed=1, order=1), TableTarget(4, seed=2, order=1)
     found = [
         expected_accepted(lambda o=options: spectr_kseq.build(target, draft=draft, widths=(2,), **o), 1)
         for options in ({}, {"slack": 0.0}, {"slack": 1.0})

@@ -1,18 +1,18 @@
-"""Speculative sampling: what the papers promise beyond the law."""
+"""Speculative sampling: what the papers promise beyond the distribution."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.decode import Session
-from outpace.law.acceptance import expected_accepted
-from outpace.models.toy import Table
+from outpace.models.table import TableTarget
+from outpace.proof.expected_acceptance import expected_accepted
 from outpace.recipes.speculative_sampling import speculative_sampling
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
-TARGET, DRAFT = Table(5, seed=1), Table(5, seed=2, order=2)
+TARGET, DRAFT = TableTarget(5, seed=1), TableTarget(5, seed=2, order=2)
 
 
 def overlap(text: tuple[int, ...]) -> float:
@@ -22,19 +22,21 @@ def overlap(text: tuple[int, ...]) -> float:
 
 
 @pytest.mark.parametrize("prompt", [(0,), (3, 1, 4), (2, 2)])
-def test_one_draft_token_is_accepted_with_the_overlap_of_the_laws(prompt: tuple[int, ...]) -> None:
+def test_one_draft_token_is_accepted_with_the_overlap_of_the_distributions(prompt: tuple[int, ...]) -> None:
     found = expected_accepted(lambda: speculative_sampling.build(TARGET, draft=DRAFT), 1, prompt)
     assert found == pytest.approx(overlap(prompt), abs=1e-12)
 
 
 def test_measured_acceptance_is_the_mean_overlap() -> None:
     parts = speculative_sampling.build(TARGET, draft=DRAFT, depth=3)
-    session = Session(parts, [torch.tensor([0])], [Sampling(1.0, max_tokens=1_500, seed=3)], TargetLaw)
+    session = Session(
+        parts, [torch.tensor([0])], [SamplingParams(1.0, max_tokens=1_500, seed=3)], LazyTargetProbs
+    )
     expected, kept, tested = 0.0, 0, 0
     for step in session.steps():
         text = tuple(step.ctx.tokens[0].tolist())
         drafted = step.draft.tree.tokens[1:].tolist()
-        accepted = len(step.emitted[0]) - 1
+        accepted = len(step.generated[0]) - 1
         for index in range(min(accepted + 1, len(drafted))):
             expected += overlap((*text, *drafted[:index]))
             tested += 1
@@ -49,7 +51,9 @@ def test_a_greedy_draft_carries_no_claim() -> None:
 
 def test_confidence_stops_after_the_unsure_token() -> None:
     parts = speculative_sampling.build(TARGET, draft=DRAFT, depth=4, confidence=0.5)
-    session = Session(parts, [torch.tensor([0])], [Sampling(1.0, max_tokens=400, seed=3)], TargetLaw)
+    session = Session(
+        parts, [torch.tensor([0])], [SamplingParams(1.0, max_tokens=400, seed=3)], LazyTargetProbs
+    )
     lengths = set()
     for step in session.steps():
         text, drafted = tuple(step.ctx.tokens[0].tolist()), step.draft.tree.tokens[1:].tolist()

@@ -11,60 +11,65 @@ import pytest
 import torch
 
 from outpace.core.claim import Drawn
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.contracts import Parts, Step
 from outpace.core.grower import Grower
 from outpace.core.tree import Shape
 from outpace.decode import Session
-from outpace.drafters.logit_ngrams import LogitNGram
-from outpace.drafters.template import accepted_ranks, fitted, rank_template
-from outpace.indexes.logit_ngrams import LogitNGrams
-from outpace.law.acceptance import expected_accepted
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.reference import table_logits
-from outpace.law.row_by_row import row_by_row
-from outpace.law.texts import texts
-from outpace.law.wrong_tables import informed
-from outpace.models.toy import Table
+from outpace.drafters.lookup.ngram_probabilities import NGramProbabilityDrafter
+from outpace.drafters.lookup.rank_template import accepted_ranks, fitted, rank_template
+from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
+from outpace.models.table import TableTarget
+from outpace.proof.decode_all import texts
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.expected_acceptance import expected_accepted
+from outpace.proof.mutants.ngram_tables import informed
+from outpace.proof.per_row_drafter import row_by_row
+from outpace.proof.reference import table_logits
 from outpace.recipes.autoregressive import autoregressive
 from outpace.recipes.stand import stand
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 
-def knowing(target: Table, model: Table, **options: Any) -> Parts:
+def knowing(target: TableTarget, model: TableTarget, **options: Any) -> Parts:
     """Parts whose table holds what a model thinks after each pair of tokens."""
     parts = stand.build(target, **options)
-    assert isinstance(parts.drafter, LogitNGram)
+    assert isinstance(parts.drafter, NGramProbabilityDrafter)
     informed(parts.drafter, model)
     return parts
 
 
 def steps(parts: Parts, prompts: Sequence[Sequence[int]], *, seed: int = 0, tokens: int = 40) -> list[Step]:
-    sampling = [Sampling(1.0, max_tokens=tokens, seed=seed + row) for row in range(len(prompts))]
-    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw)
+    sampling = [SamplingParams(1.0, max_tokens=tokens, seed=seed + row) for row in range(len(prompts))]
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, LazyTargetProbs)
     return [step for step in session.steps() if step.scores.logits is not None]
 
 
 def accepted(found: Sequence[Step]) -> float:
-    emitted = [len(row) for step in found for row in step.emitted]
-    return sum(emitted) / len(emitted)
+    generated = [len(row) for step in found for row in step.generated]
+    return sum(generated) / len(generated)
 
 
-@pytest.mark.parametrize("wish", [{}, {"top_p": 0.8}, {"top_k": 2}])
+@pytest.mark.parametrize("params", [{}, {"top_p": 0.8}, {"top_k": 2}])
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize(("levels", "width"), [((2, 2), 2), ((2, 1), 3), ((2,), 4)])
-def test_the_law_is_the_targets_with_a_law_cut_short(
-    levels: tuple[int, ...], width: int, temperature: float, wish: dict[str, Any]
+def test_the_distribution_is_the_targets_with_a_distribution_cut_short(
+    levels: tuple[int, ...], width: int, temperature: float, params: dict[str, Any]
 ) -> None:
-    target, model = Table(4, seed=1), Table(4, seed=2, order=2)
-    cases = [Case((0, 1), Sampling(temperature, max_tokens=3, **wish)), Case((2, 3, 3), Sampling(max_tokens=4))]
+    target, model = TableTarget(4, seed=1), TableTarget(4, seed=2, order=2)
+    cases = [
+        Case((0, 1), SamplingParams(temperature, max_tokens=3, **params)),
+        Case((2, 3, 3), SamplingParams(max_tokens=4)),
+    ]
     build = row_by_row(lambda: knowing(target, model, levels=levels, width=width))
-    found = enumerate_laws(build, cases, replays=5)
+    found = enumerate_distributions(build, cases, replays=5)
     assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
-    assert found.runs > sum(map(len, found.laws))  # drafts are drawn, and lead to the same texts in several ways
+    assert found.runs > sum(
+        map(len, found.distributions)
+    )  # drafts are drawn, and lead to the same texts in several ways
 
 
-class Chosen(LogitNGram):
+class Chosen(NGramProbabilityDrafter):
     """The likeliest tokens without a claim, at any temperature."""
 
     def draw(self, grower: Grower, parents: Any, ctx: Context) -> None:
@@ -75,26 +80,28 @@ class Chosen(LogitNGram):
 
 @pytest.mark.parametrize("levels", [(1, 1), (2,)])
 def test_drawn_drafts_are_accepted_more_than_the_likeliest(levels: tuple[int, ...]) -> None:
-    def kept(kind: type[LogitNGram], seed: int) -> float:
-        target = Table(4, seed=seed, order=2, spread=1.0)
+    def kept(kind: type[NGramProbabilityDrafter], seed: int) -> float:
+        target = TableTarget(4, seed=seed, order=2, spread=1.0)
 
         def build() -> Parts:
             return replace(knowing(target, target, levels=levels), drafter=informed(kind(4), target))
 
         return expected_accepted(build, 2, (0, 1))
 
-    assert sum(kept(LogitNGram, seed) for seed in range(6)) > sum(kept(Chosen, seed) for seed in range(6))
+    assert sum(kept(NGramProbabilityDrafter, seed) for seed in range(6)) > sum(
+        kept(Chosen, seed) for seed in range(6)
+    )
 
 
 def test_later_texts_on_a_problem_gain_more() -> None:
-    target = Table(30, order=2, seed=3, spread=2.5)
+    target = TableTarget(30, order=2, seed=3, spread=2.5)
     parts = stand.build(target)
     gains = [accepted(steps(parts, [[1, 2, 3]], seed=seed)) for seed in range(30)]
     assert sum(gains[20:]) > sum(gains[10:20]) > sum(gains[:10])
 
 
 def test_a_fitted_template_is_better_than_the_usual_one() -> None:
-    target = Table(30, order=2, seed=3, spread=6.0)  # surer than most: worth a deeper tree
+    target = TableTarget(30, order=2, seed=3, spread=6.0)  # surer than most: worth a deeper tree
     wide = stand.build(target, parents=rank_template(0, (4, 8, 8, 8, 8, 8), width=4).parents)
     practice = [step for seed in range(30) for step in steps(wide, [[1, 2, 3]], seed=seed)]
     found = fitted(accepted_ranks(practice[len(practice) // 2 :]), 8)
@@ -110,15 +117,17 @@ def test_a_fitted_template_is_better_than_the_usual_one() -> None:
 
 
 def test_the_table_holds_the_means_at_accepted_tokens() -> None:
-    target = Table(5, order=2, seed=1)
+    target = TableTarget(5, order=2, seed=1)
     parts = stand.build(target, width=3)
     found = steps(parts, [[1, 2, 3]], tokens=60)
-    text = [1, 2, 3, *(token for step in found for token in step.emitted[0])]
-    plain = LogitNGrams(4, 3)
-    for end in range(3, len(text)):  # after the last token of the prompt first; the last token of all is not read
+    text = [1, 2, 3, *(token for step in found for token in step.generated[0])]
+    plain = NGramProbabilities(4, 3)
+    for end in range(
+        3, len(text)
+    ):  # after the last token of the prompt first; the last token of all is not read
         best = target.logits[target.state(text[:end])].softmax(-1).topk(3)
         plain.update(text[max(0, end - 4) : end], [best.indices.tolist()], [best.values.tolist()])
-    assert isinstance(parts.drafter, LogitNGram)
+    assert isinstance(parts.drafter, NGramProbabilityDrafter)
     assert len(parts.drafter.table) == len(plain) > 30
     for end in range(4, len(text)):
         length, ids, means = parts.drafter.table.lookup(text[:end])
@@ -127,20 +136,24 @@ def test_the_table_holds_the_means_at_accepted_tokens() -> None:
 
 
 def test_a_full_table_starts_anew() -> None:
-    target = Table(30, seed=1)
-    parts = replace(stand.build(target), drafter=LogitNGram(30, room=50))
+    target = TableTarget(30, seed=1)
+    parts = replace(stand.build(target), drafter=NGramProbabilityDrafter(30, room=50))
     steps(parts, [[1, 2], [3]], tokens=200)
-    assert isinstance(parts.drafter, LogitNGram)
+    assert isinstance(parts.drafter, NGramProbabilityDrafter)
     assert 0 < len(parts.drafter.table) <= 50
     assert parts.drafter.table.lookup([1, 2])[0] == 0  # forgotten since
 
 
 def test_greedy_rows_are_not_drawn_for() -> None:
-    target = Table(4, seed=1)
-    sampling = [Sampling(max_tokens=30), Sampling(1.0, max_tokens=30, seed=1), Sampling(0.7, max_tokens=30, top_p=0.5)]
+    target = TableTarget(4, seed=1)
+    sampling = [
+        SamplingParams(max_tokens=30),
+        SamplingParams(1.0, max_tokens=30, seed=1),
+        SamplingParams(0.7, max_tokens=30, top_p=0.5),
+    ]
     prompts = [[0, 1], [2, 2, 2], [3]]
-    parts = knowing(target, Table(4, seed=2, order=2))
-    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw)
+    parts = knowing(target, TableTarget(4, seed=2, order=2))
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, LazyTargetProbs)
     seen: set[tuple[int, bool]] = set()
     for step in session.steps():
         tree = step.draft.tree
@@ -153,7 +166,9 @@ def test_greedy_rows_are_not_drawn_for() -> None:
 
 
 def test_defaults_are_the_papers_but_for_the_size_of_the_tree() -> None:
-    parts = stand.build(Table(30))
-    assert isinstance(parts.drafter, LogitNGram)
+    parts = stand.build(TableTarget(30))
+    assert isinstance(parts.drafter, NGramProbabilityDrafter)
     assert (parts.drafter.table.longest, parts.drafter.table.width) == (4, 10)
-    assert max(len(step.draft.tree) for seed in range(9) for step in steps(parts, [[1, 2]], seed=seed)) <= 1 + 24
+    assert (
+        max(len(step.draft.tree) for seed in range(9) for step in steps(parts, [[1, 2]], seed=seed)) <= 1 + 24
+    )

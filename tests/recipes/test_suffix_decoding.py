@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 import torch
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Step
 from outpace.decode import Session
-from outpace.drafters.lookup import LookingUp
-from outpace.drafters.suffix import Suffix
-from outpace.law.proofs import tables
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.texts import texts
-from outpace.models.toy import Table
+from outpace.drafters.lookup.suffix_trees import SuffixTreeLookup
+from outpace.drafters.lookup.text_lookup import LookupDrafter
+from outpace.models.table import TableTarget
+from outpace.proof.decode_all import texts
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.suite import tables
 from outpace.recipes.suffix_decoding import suffix_decoding
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 VOCAB = 120
 
 
-def counting(step: int = 1) -> Table:
+def counting(step: int = 1) -> TableTarget:
     """A model that counts without end: nothing comes twice in fewer than `VOCAB` tokens."""
-    model = Table(VOCAB, order=1)
+    model = TableTarget(VOCAB, order=1)
     model.logits = torch.zeros_like(model.logits)
     for state in range(2 * VOCAB):
         model.logits[state, (state % VOCAB + step) % VOCAB] = 30.0
@@ -33,13 +33,15 @@ def counting(step: int = 1) -> Table:
 
 
 def run(parts: Parts, prompts: Sequence[Sequence[int]], tokens: int = 60, **options: Any) -> list[Step]:
-    sampling = [Sampling(max_tokens=tokens, seed=row, **options) for row in range(len(prompts))]
-    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw)
+    sampling = [SamplingParams(max_tokens=tokens, seed=row, **options) for row in range(len(prompts))]
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, LazyTargetProbs)
     return [step for step in session.steps() if step.scores.logits is not None]
 
 
 def length(steps: Sequence[Step]) -> float:
-    return sum(len(emitted) for step in steps for emitted in step.emitted) / sum(len(step.emitted) for step in steps)
+    return sum(len(generated) for step in steps for generated in step.generated) / sum(
+        len(step.generated) for step in steps
+    )
 
 
 def test_what_was_said_before_is_said_again_in_long_steps() -> None:
@@ -98,41 +100,53 @@ def test_what_the_text_and_an_earlier_one_say_as_often_is_drafted_from_the_text(
 
 
 def test_memory_is_bounded_and_the_oldest_is_forgotten() -> None:
-    drafter = Suffix(most_tokens=100)
+    drafter = SuffixTreeLookup(most_tokens=100)
     parts = suffix_decoding.build(counting())
-    parts = Parts(parts.target, LookingUp(drafter), parts.verifier, parts.controller)
+    parts = Parts(parts.target, LookupDrafter(drafter), parts.verifier, parts.controller)
     for start in (0, 40, 80, 5):
         run(parts, [[start]], 40)
         assert drafter.common.num_tokens <= 100
     run(parts, [[1]], 5)
-    assert drafter.common.count([10, 11]) == 1 and drafter.common.count([50, 51]) == 0  # of 5 to 45, not of 40 to 80
+    assert (
+        drafter.common.count([10, 11]) == 1 and drafter.common.count([50, 51]) == 0
+    )  # of 5 to 45, not of 40 to 80
 
 
 @pytest.mark.parametrize("tree", [False, True])
-def test_law_is_the_targets_with_texts_of_earlier_requests(tree: bool) -> None:
+def test_distribution_is_the_targets_with_texts_of_earlier_requests(tree: bool) -> None:
     models = tables()
 
     def build() -> Parts:
         parts = suffix_decoding.build(models.target, tree=tree, offset=2.0)
-        texts(parts, [(0, 1), (2,), (1, 1)], [Sampling(1.0, max_tokens=12, seed=seed) for seed in range(3)])
+        texts(
+            parts,
+            [(0, 1), (2,), (1, 1)],
+            [SamplingParams(1.0, max_tokens=12, seed=seed) for seed in range(3)],
+        )
         return parts
 
-    cases = [Case(prompt, Sampling(t, max_tokens=3)) for prompt in ((0, 1, 2), (2,)) for t in (0.0, 0.7, 1.0)]
-    found = enumerate_laws(build, cases)
+    cases = [
+        Case(prompt, SamplingParams(t, max_tokens=3)) for prompt in ((0, 1, 2), (2,)) for t in (0.0, 0.7, 1.0)
+    ]
+    found = enumerate_distributions(build, cases)
     assert largest_error(found, models.logits, cases) < BOUND
     first = run(build(), [(0, 1, 2)], 6, temperature=1.0)[0]
     assert len(first.draft.tree) > 1  # the proof is of drafts
 
 
 @pytest.mark.parametrize("score", [0.0, 0.5, 1.0])
-def test_law_is_the_targets_with_a_fallback(score: float) -> None:
+def test_distribution_is_the_targets_with_a_fallback(score: float) -> None:
     models = tables()
 
     def build() -> Parts:
         return suffix_decoding.build(models.target, fallback=models.drafts[0], score=score, fallback_depth=2)
 
-    cases = [Case(prompt, Sampling(t, max_tokens=3)) for prompt in ((0, 1, 2, 0, 1), (2,)) for t in (0.0, 0.7, 1.0)]
-    assert largest_error(enumerate_laws(build, cases), models.logits, cases) < BOUND
+    cases = [
+        Case(prompt, SamplingParams(t, max_tokens=3))
+        for prompt in ((0, 1, 2, 0, 1), (2,))
+        for t in (0.0, 0.7, 1.0)
+    ]
+    assert largest_error(enumerate_distributions(build, cases), models.logits, cases) < BOUND
 
 
 def test_a_fallback_takes_the_steps_of_which_little_is_known() -> None:

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.contracts import Parts, Plan, Step
 from outpace.core.noise import KeyedNoise
 from outpace.core.tree import Shape
 from outpace.decode import Session
-from outpace.drafters.recycling import Recycling
-from outpace.models.toy import Table
+from outpace.drafters.lookup.token_recycling import TokenRecycling
+from outpace.models.table import Table
 from outpace.recipes.prompt_lookup import prompt_lookup
 from outpace.recipes.token_recycling import token_recycling
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 VOCAB = 50
 
@@ -26,16 +26,18 @@ def model(seed: int = 0) -> Table:
     return Table(VOCAB, order=1, seed=seed, spread=2.0)
 
 
-def steps(parts: Parts, prompts: Sequence[Sequence[int]], tokens: int = 60, temperature: float = 0.0) -> list[Step]:
-    sampling = [Sampling(temperature, max_tokens=tokens, seed=row) for row in range(len(prompts))]
-    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, TargetLaw)
+def steps(
+    parts: Parts, prompts: Sequence[Sequence[int]], tokens: int = 60, temperature: float = 0.0
+) -> list[Step]:
+    sampling = [SamplingParams(temperature, max_tokens=tokens, seed=row) for row in range(len(prompts))]
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, LazyTargetProbs)
     return [step for step in session.steps() if step.scores.logits is not None]
 
 
 def accepted(found: Sequence[Step]) -> float:
     """Mean tokens a step and row, the bonus counted."""
-    emitted = [len(row) for step in found for row in step.emitted]
-    return sum(emitted) / len(emitted)
+    generated = [len(row) for step in found for row in step.generated]
+    return sum(generated) / len(generated)
 
 
 def test_a_tree_may_be_named() -> None:
@@ -72,9 +74,15 @@ def test_drafts_follow_the_rule_and_the_last_node_read_wins() -> None:
             for _, parent in expected:
                 depths.append(depths[parent] + 1)
             kept = [node for node, depth in enumerate(depths) if depth <= room]
-            drafted = sorted((forest.depths[node], tokens[node], tokens[forest.parents[node]]) for node in nodes[1:])
+            drafted = sorted(
+                (forest.depths[node], tokens[node], tokens[forest.parents[node]]) for node in nodes[1:]
+            )
             assert drafted == sorted(
-                (depths[n], expected[n - 1][0], expected[p - 1][0] if (p := expected[n - 1][1]) else tokens[row])
+                (
+                    depths[n],
+                    expected[n - 1][0],
+                    expected[p - 1][0] if (p := expected[n - 1][1]) else tokens[row],
+                )
                 for n in kept[1:]
             )
         logits = step.scores.logits
@@ -90,7 +98,7 @@ def test_the_table_stays_from_request_to_request() -> None:
     assert second > first
 
 
-class AcceptedOnly(Recycling):
+class AcceptedOnly(TokenRecycling):
     """Learns from what was kept alone."""
 
     def observe(self, step: Step) -> None:
@@ -114,10 +122,10 @@ def test_more_is_kept_than_with_prompt_lookup() -> None:
 
 
 def test_what_was_never_read_has_no_children() -> None:
-    drafter = Recycling(VOCAB)
+    drafter = TokenRecycling(VOCAB)
     cache = model().open(1, 100)
     noise = KeyedNoise([0], [1], [1])
-    ctx = Context((torch.tensor([1]),), (1,), (9,), (0,), cache, (Sampling(),), noise)
+    ctx = Context((torch.tensor([1]),), (1,), (9,), (0,), cache, (SamplingParams(),), noise)
     plan = Plan((3,), Shape.branching((2, 2, 2)))
     assert len(drafter.propose(ctx, plan).tree) == 1
     drafter.table.update([1], [list(range(10, 18))])
@@ -126,9 +134,9 @@ def test_what_was_never_read_has_no_children() -> None:
 
 def test_raw_logits_are_learnt_whatever_the_sampling() -> None:
     parts = token_recycling.build(model(), width=4)
-    assert isinstance(parts.drafter, Recycling)
-    sampling = [Sampling(0.5, top_k=1, logit_bias=((3, 50.0),), max_tokens=9)]
-    for _ in Session(parts, [torch.tensor([1, 2])], sampling, TargetLaw).steps():
+    assert isinstance(parts.drafter, TokenRecycling)
+    sampling = [SamplingParams(0.5, top_k=1, logit_bias=((3, 50.0),), max_tokens=9)]
+    for _ in Session(parts, [torch.tensor([1, 2])], sampling, LazyTargetProbs).steps():
         pass
     logits = model().logits
     for token in range(VOCAB):
@@ -139,8 +147,10 @@ def test_raw_logits_are_learnt_whatever_the_sampling() -> None:
 @pytest.mark.parametrize("prompt", [False, True])
 def test_prompts_are_learnt_from_only_if_asked(prompt: bool) -> None:
     parts = token_recycling.build(model(), prompt=prompt)
-    assert isinstance(parts.drafter, Recycling)
-    session = Session(parts, [torch.tensor([1, 2, 3]), torch.tensor([4, 5])], [Sampling()] * 2, TargetLaw)
+    assert isinstance(parts.drafter, TokenRecycling)
+    session = Session(
+        parts, [torch.tensor([1, 2, 3]), torch.tensor([4, 5])], [SamplingParams()] * 2, LazyTargetProbs
+    )
     next(session.steps())
     assert [bool(parts.drafter.table.successors(token)) for token in range(1, 6)] == [
         prompt,

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.core.contracts import Recipe
 from outpace.decode import Session
-from outpace.law.acceptance import expected_accepted
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.reference import table_logits
-from outpace.models.toy import Table
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.expected_acceptance import expected_accepted
+from outpace.proof.reference import table_logits
 from outpace.recipes.block_verification import block_verification
 from outpace.recipes.mcsd import mcsd
 from outpace.recipes.traversal import traversal
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 
 def accepted(recipe: Recipe, seed: int, **options: object) -> float:
-    target, draft = Table(3, seed=seed, order=2), Table(3, seed=seed + 100, order=2)
+    target, draft = TableTarget(3, seed=seed, order=2), TableTarget(3, seed=seed + 100, order=2)
     return expected_accepted(lambda: recipe.build(target, draft=draft, **options), 2)
 
 
@@ -51,20 +51,27 @@ def test_the_default_tree_is_binary() -> None:
 
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize(("vocab", "widths"), [(3, (2, 1)), (3, (1, 2)), (2, (2, 2)), (2, (2, 1, 1))])
-def test_law_is_the_targets_on_wide_and_deep_trees(vocab: int, widths: tuple[int, ...], replace: bool) -> None:
+def test_distribution_is_the_targets_on_wide_and_deep_trees(
+    vocab: int, widths: tuple[int, ...], replace: bool
+) -> None:
     # after this draft a node may be refused a child and still have some weight
-    target, draft = Table(vocab, seed=1), Table(vocab, seed=3, order=1)
-    cases = [Case((0, 1, 0, 0, 1), Sampling(temperature=0.7, max_tokens=len(widths) + 1))]
-    found = enumerate_laws(lambda: traversal.build(target, draft=draft, widths=widths, replace=replace), cases)
+    target, draft = TableTarget(vocab, seed=1), TableTarget(vocab, seed=3, order=1)
+    cases = [Case((0, 1, 0, 0, 1), SamplingParams(temperature=0.7, max_tokens=len(widths) + 1))]
+    found = enumerate_distributions(
+        lambda: traversal.build(target, draft=draft, widths=widths, replace=replace), cases
+    )
     assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
 
 
 def test_at_temperature_zero_nothing_is_gained() -> None:
-    def emitted(recipe: Recipe) -> list[list[int]]:
-        target, draft = Table(4, seed=1), Table(4, seed=2, order=2)
-        sampling = [Sampling(temperature=0.0, max_tokens=40)]
+    def generated(recipe: Recipe) -> list[list[int]]:
+        target, draft = TableTarget(4, seed=1), TableTarget(4, seed=2, order=2)
+        sampling = [SamplingParams(temperature=0.0, max_tokens=40)]
         parts = recipe.build(target, draft=draft, widths=(2, 2, 2))
-        return [step.emitted[0] for step in Session(parts, [torch.tensor([0])], sampling, TargetLaw).steps()]
+        return [
+            step.generated[0]
+            for step in Session(parts, [torch.tensor([0])], sampling, LazyTargetProbs).steps()
+        ]
 
-    found = emitted(traversal)
-    assert found == emitted(mcsd) and {len(each) for each in found} > {1, 2}
+    found = generated(traversal)
+    assert found == generated(mcsd) and {len(each) for each in found} > {1, 2}

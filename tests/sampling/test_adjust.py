@@ -21,14 +21,14 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.contracts import Scores
 from outpace.core.grower import Grower
 from outpace.core.noise import KeyedNoise
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.toy import Table
+from outpace.models.table import TableTarget
 from outpace.sampling.adjust import adjust
-from outpace.sampling.law import TargetLaw
+from outpace.sampling.target_probs import LazyTargetProbs
 
 VOCAB = 40
 PROMPTS = (3, 2)
@@ -65,7 +65,10 @@ SETTINGS: dict[str, tuple[dict[str, object], Callable[[int], Processor]]] = {
         {"bad_words": WORDS},
         lambda _: NoBadWordsLogitsProcessor([list(word) for word in WORDS], list(STOP)),
     ),
-    "min_tokens": ({"min_tokens": 6}, lambda prompt: MinNewTokensLengthLogitsProcessor(prompt, 6, list(STOP))),
+    "min_tokens": (
+        {"min_tokens": 6},
+        lambda prompt: MinNewTokensLengthLogitsProcessor(prompt, 6, list(STOP)),
+    ),
     "temperature": ({"temperature": 0.8}, lambda _: TemperatureLogitsWarper(0.8)),
     "top_k": ({"top_k": 20}, lambda _: TopKLogitsWarper(20)),
     "top_p": ({"top_p": 0.9}, lambda _: TopPLogitsWarper(0.9)),
@@ -76,87 +79,99 @@ ALONE = [(name,) for name in SETTINGS]
 PAIRS = list(combinations(SETTINGS, 2))
 
 
-def asked(names: tuple[str, ...]) -> Sampling:
-    wishes: dict[str, object] = {"temperature": 1.0, "stop": STOP}
+def asked(names: tuple[str, ...]) -> SamplingParams:
+    row_params: dict[str, object] = {"temperature": 1.0, "stop": STOP}
     for name in names:
-        wishes |= SETTINGS[name][0]
-    return Sampling(**wishes)
+        row_params |= SETTINGS[name][0]
+    return SamplingParams(**row_params)
 
 
-def law(logits: Tensor, *sampling: Sampling) -> TargetLaw:
+def distribution(logits: Tensor, *sampling: SamplingParams) -> LazyTargetProbs:
     noise = KeyedNoise([3, 4], [1, 1], [len(text) for text in TEXTS])
-    ctx = Context(TEXTS, (7, 4), (9, 9), (0, 1), Table(2).open(2, 9), sampling, noise, prompt_lengths=PROMPTS)
-    return TargetLaw(Scores(0, logits), TokenTree(DRAFT, FOREST), ctx)
+    ctx = Context(
+        TEXTS, (7, 4), (9, 9), (0, 1), TableTarget(2).open(2, 9), sampling, noise, prompt_lengths=PROMPTS
+    )
+    return LazyTargetProbs(Scores(0, logits), TokenTree(DRAFT, FOREST), ctx)
 
 
 def random_logits(seed: int = 0) -> Tensor:
-    return torch.randn(len(FOREST), VOCAB, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
+    return (
+        torch.randn(len(FOREST), VOCAB, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        * 2
+    )
 
 
 def expected(logits: Tensor, names: tuple[str, ...]) -> Tensor:
     """Each node by itself, as plain decoding would meet it."""
-    laws = []
+    distributions = []
     for node, row in enumerate(FOREST.rows):
-        processors = LogitsProcessorList([SETTINGS[name][1](PROMPTS[row]) for name in SETTINGS if name in names])
+        processors = LogitsProcessorList(
+            [SETTINGS[name][1](PROMPTS[row]) for name in SETTINGS if name in names]
+        )
         history = torch.cat([TEXTS[row], DRAFT[FOREST.path(node)[1:]]])[None]
-        laws.append(processors(history, logits[node : node + 1].clone()).softmax(-1)[0])
-    return torch.stack(laws)
+        distributions.append(processors(history, logits[node : node + 1].clone()).softmax(-1)[0])
+    return torch.stack(distributions)
 
 
 @pytest.mark.parametrize("names", [*ALONE, *PAIRS, tuple(SETTINGS)], ids="+".join)
-def test_laws_equal_transformers_at_every_node(names: tuple[str, ...]) -> None:
+def test_distributions_equal_transformers_at_every_node(names: tuple[str, ...]) -> None:
     logits = random_logits()
-    wish = asked(names)
-    found = law(logits, wish, wish).probs(None)
+    params = asked(names)
+    found = distribution(logits, params, params).probs(None)
     assert torch.allclose(found, expected(logits, names), atol=1e-12)
-    one_by_one = law(logits, wish, wish)
+    one_by_one = distribution(logits, params, params)
     assert torch.equal(torch.cat([one_by_one.probs([node]) for node in (8, 2, 9, 0)]), found[[8, 2, 9, 0]])
 
 
 def test_greedy_choices_follow_the_settings() -> None:
     logits, noise = random_logits(1), KeyedNoise([3, 4], [1, 1], [7, 4])
     names = ("logit_bias", "repetition_penalty", "presence_penalty", "bad_words", "min_tokens")
-    wish = Sampling(stop=STOP, **{key: value for name in names for key, value in SETTINGS[name][0].items()})
-    assert law(logits, wish, wish).choose(None, noise) == expected(logits, names).argmax(-1).tolist()
+    params = SamplingParams(
+        stop=STOP, **{key: value for name in names for key, value in SETTINGS[name][0].items()}
+    )
+    assert (
+        distribution(logits, params, params).choose(None, noise)
+        == expected(logits, names).argmax(-1).tolist()
+    )
 
 
 def test_rows_with_and_without_settings_share_a_batch() -> None:
     logits = random_logits(2)
-    with_, without = asked(("repetition_penalty", "frequency_penalty")), Sampling(1.0, stop=STOP)
-    found = law(logits, with_, without).probs(None)
+    with_, without = asked(("repetition_penalty", "frequency_penalty")), SamplingParams(1.0, stop=STOP)
+    found = distribution(logits, with_, without).probs(None)
     for node, row in enumerate(FOREST.rows):
-        one = law(logits, *((with_,) * 2 if row == 0 else (without,) * 2)).probs([node])
+        one = distribution(logits, *((with_,) * 2 if row == 0 else (without,) * 2)).probs([node])
         assert torch.equal(found[node], one[0])
 
 
 def test_what_the_target_said_stays_as_it_is() -> None:
     logits = random_logits()
     before = logits.clone()
-    wish = asked(tuple(SETTINGS))
-    law(logits, wish, wish).probs(None)
-    law(logits, wish, wish).probs([3])
+    params = asked(tuple(SETTINGS))
+    distribution(logits, params, params).probs(None)
+    distribution(logits, params, params).probs([3])
     assert torch.equal(logits, before)
 
 
 def test_rows_without_settings_build_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outpace.sampling.law.Adjuster", None)
-    law(random_logits(), Sampling(1.0), Sampling(0.7, 5, 0.9, min_p=0.1)).probs(None)
+    monkeypatch.setattr("outpace.sampling.target_probs.Adjuster", None)
+    distribution(random_logits(), SamplingParams(1.0), SamplingParams(0.7, 5, 0.9, min_p=0.1)).probs(None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_half_precision_is_widened_first(dtype: torch.dtype) -> None:
     logits = random_logits().to(dtype)
-    wish = asked(("repetition_penalty", "frequency_penalty", "min_p"))
-    found = law(logits, wish, wish).probs(None)
+    params = asked(("repetition_penalty", "frequency_penalty", "min_p"))
+    found = distribution(logits, params, params).probs(None)
     assert found.dtype == torch.float32
-    assert torch.allclose(found, law(logits.float(), wish, wish).probs(None), atol=0)
+    assert torch.allclose(found, distribution(logits.float(), params, params).probs(None), atol=0)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_settings_that_leave_nothing_are_one_clear_sentence(temperature: float) -> None:
-    wish = Sampling(temperature, bad_words=tuple((token,) for token in range(VOCAB)))
+    params = SamplingParams(temperature, bad_words=tuple((token,) for token in range(VOCAB)))
     with pytest.raises(ValueError, match="leave no token that may come next"):
-        law(random_logits(), wish, wish).choose([0], KeyedNoise([3, 4], [1, 1], [7, 4]))
+        distribution(random_logits(), params, params).choose([0], KeyedNoise([3, 4], [1, 1], [7, 4]))
 
 
 def test_a_drafter_sees_what_the_target_will() -> None:
@@ -166,17 +181,28 @@ def test_a_drafter_sees_what_the_target_will() -> None:
     noise = KeyedNoise([3, 4], [1, 1], [7, 4])
     for node in range(2, len(FOREST)):
         grower.add_chosen([FOREST.parents[node]], DRAFT[node : node + 1])
-    wish = asked(("logit_bias", "repetition_penalty", "presence_penalty", "bad_words", "min_tokens"))
-    ctx = Context(TEXTS, (7, 4), (9, 9), (0, 1), Table(2).open(2, 9), (wish, wish), noise, prompt_lengths=PROMPTS)
+    params = asked(("logit_bias", "repetition_penalty", "presence_penalty", "bad_words", "min_tokens"))
+    ctx = Context(
+        TEXTS,
+        (7, 4),
+        (9, 9),
+        (0, 1),
+        TableTarget(2).open(2, 9),
+        (params, params),
+        noise,
+        prompt_lengths=PROMPTS,
+    )
     nodes = [7, 3, 9]
     found = adjust(logits[nodes], ctx, grower, nodes).softmax(-1)
-    assert torch.allclose(found, law(logits, wish, wish).probs(nodes), atol=1e-14)
-    plain = Context(TEXTS, (7, 4), (9, 9), (0, 1), Table(2).open(2, 9), (Sampling(1.0),) * 2, noise)
+    assert torch.allclose(found, distribution(logits, params, params).probs(nodes), atol=1e-14)
+    plain = Context(
+        TEXTS, (7, 4), (9, 9), (0, 1), TableTarget(2).open(2, 9), (SamplingParams(1.0),) * 2, noise
+    )
     assert adjust(logits, plain, grower, nodes) is logits
 
 
 @pytest.mark.parametrize(
-    ("wish", "sentence"),
+    ("params", "sentence"),
     [
         ({"min_p": -0.1}, "min_p is -0.1; use a number from 0 to 1"),
         ({"min_p": float("nan")}, "min_p is nan"),
@@ -193,6 +219,6 @@ def test_a_drafter_sees_what_the_target_will() -> None:
         ({"bad_words": ((1, -2),)}, "bad word is empty or holds a negative"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(wish: dict[str, object], sentence: str) -> None:
+def test_settings_that_mean_nothing_are_refused(params: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        Sampling(**wish)
+        SamplingParams(**params)

@@ -13,10 +13,10 @@ import xgrammar
 from torch import Tensor
 
 import outpace
-from outpace.core.context import Sampling
-from outpace.law.prove import BOUND, Case, enumerate_laws
-from outpace.law.reference import difference, plain_law, table_logits
-from outpace.models.toy import Table
+from outpace.core.context import SamplingParams
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions
+from outpace.proof.reference import difference, plain_distribution, table_logits
 from outpace.recipes import find
 from outpace.sampling.grammar import Follower
 
@@ -27,7 +27,9 @@ EBNF = 'root ::= "a"? ("bc" | "cb" | "b")* "a"'
 def sentences(most: int = 8) -> set[str]:
     middles = {""}
     for _ in range(most):
-        middles |= {middle + part for middle in middles for part in ("bc", "cb", "b") if len(middle + part) <= most}
+        middles |= {
+            middle + part for middle in middles for part in ("bc", "cb", "b") if len(middle + part) <= most
+        }
     return {start + middle + "a" for start in ("", "a") for middle in middles}
 
 
@@ -54,10 +56,26 @@ def follower() -> Follower:
     return Follower(xgrammar.GrammarMatcher(compiled, override_stop_tokens=[END]), 4)
 
 
-PATHS = ((), (0,), (1,), (1, 2), (1, 2, 1), (1, 0), (1, 0, 3), (1, 0, 3, 3), (2,), (2, 2), (2, 2, 1), (1, 1, 0), (3,))
+PATHS = (
+    (),
+    (0,),
+    (1,),
+    (1, 2),
+    (1, 2, 1),
+    (1, 0),
+    (1, 0, 3),
+    (1, 0, 3, 3),
+    (2,),
+    (2, 2),
+    (2, 2, 1),
+    (1, 1, 0),
+    (3,),
+)
 
 
-@pytest.mark.parametrize("texts", [[()], [(0,), (0, 1), ()], [(1, 2, 1), (1, 0), (2,), (1, 2, 1)], [(1, 0, 3), (1,)]])
+@pytest.mark.parametrize(
+    "texts", [[()], [(0,), (0, 1), ()], [(1, 2, 1), (1, 0), (2,), (1, 2, 1)], [(1, 0, 3), (1,)]]
+)
 def test_what_is_allowed_depends_on_text_and_path_alone(texts: list[tuple[int, ...]]) -> None:
     ours, theirs = follower(), ByHand()
     for text in texts:
@@ -66,25 +84,30 @@ def test_what_is_allowed_depends_on_text_and_path_alone(texts: list[tuple[int, .
             assert torch.equal(ours.allowed(given, paths), theirs.allowed(given, paths)), (text, paths)
 
 
-@pytest.mark.parametrize("name", ["autoregressive", "prompt-lookup", "speculative-sampling", "mcsd", "traversal"])
-def test_law_is_plain_decodings_under_the_grammar(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["autoregressive", "prompt-lookup", "speculative-sampling", "mcsd", "traversal"]
+)
+def test_distribution_is_plain_decodings_under_the_grammar(name: str) -> None:
     """All rows of a batch share one automaton, so whatever one of them left behind would show in the others."""
-    target, draft = Table(4, seed=1), Table(4, seed=2, order=2)
+    target, draft = TableTarget(4, seed=1), TableTarget(4, seed=2, order=2)
     recipe = find()[name]
     known = {"draft": draft, "widths": (1, 2), "depth": 2}
     options = {option: known[option] for option in recipe.options if option in known}
     asked = [
-        Sampling(1.0, max_tokens=3, stop=(END,)),
-        Sampling(0.7, top_k=2, max_tokens=3, stop=(END,), repetition_penalty=1.4),
-        Sampling(0.0, max_tokens=6, stop=(END,), min_tokens=4),
+        SamplingParams(1.0, max_tokens=3, stop=(END,)),
+        SamplingParams(0.7, top_k=2, max_tokens=3, stop=(END,), repetition_penalty=1.4),
+        SamplingParams(0.0, max_tokens=6, stop=(END,), min_tokens=4),
     ]
     grammar = follower()
-    cases = [Case((0, 1, 2), replace(wish, grammar=grammar)) for wish in asked]
-    found = enumerate_laws(lambda: recipe.build(target, **options), cases)
+    cases = [Case((0, 1, 2), replace(params, grammar=grammar)) for params in asked]
+    found = enumerate_distributions(lambda: recipe.build(target, **options), cases)
     logits = table_logits(target.logits, target.state)
-    for law, wish in zip(found.laws, asked, strict=True):
-        assert difference(law, plain_law(logits, (0, 1, 2), replace(wish, grammar=ByHand()))) <= BOUND
-    assert len(found.laws[0]) > 5
+    for distribution, params in zip(found.distributions, asked, strict=True):
+        assert (
+            difference(distribution, plain_distribution(logits, (0, 1, 2), replace(params, grammar=ByHand())))
+            <= BOUND
+        )
+    assert len(found.distributions[0]) > 5
 
 
 SCHEMA = {
@@ -108,7 +131,9 @@ def options(method: str, draft: object) -> dict[str, object]:
 def test_json_follows_its_schema(loaded, method: str) -> None:
     target, draft = loaded
     ask = {"json_schema": SCHEMA, "max_tokens": 150, **options(method, draft)}
-    for result in outpace.generate(target, ["x", "def add(a, b):"], method, n=2, temperature=1.0, seed=4, **ask):
+    for result in outpace.generate(
+        target, ["x", "def add(a, b):"], method, n=2, temperature=1.0, seed=4, **ask
+    ):
         found = json.loads(result.text)
         assert result.finish_reason == "stop" and list(found) == SCHEMA["required"]
         assert 0 <= found["age"] <= 120 and found["kind"] in ("ox", "owl") and isinstance(found["well"], bool)

@@ -7,7 +7,7 @@ from math import isnan
 import pytest
 import torch
 
-from outpace.sampling.largest import WIDE, largest, likeliest, top
+from outpace.sampling.topk import WIDE, largest, likeliest, top
 
 INFINITE = float("inf")
 
@@ -45,7 +45,9 @@ def test_no_place_comes_twice_where_nothing_is_left() -> None:
 def test_what_is_no_number_is_the_largest() -> None:
     values = torch.zeros(1, 4 * WIDE)
     values[0, 7] = float("nan")
-    assert isnan(largest(values)[0][0]) and likeliest(values).tolist() == [7] and top(values, 2)[0].isnan().any()
+    assert (
+        isnan(largest(values)[0][0]) and likeliest(values).tolist() == [7] and top(values, 2)[0].isnan().any()
+    )
 
 
 def test_what_is_given_stays_as_it_is() -> None:

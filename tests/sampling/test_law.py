@@ -1,27 +1,31 @@
-"""The lazy law: what it computes, for whom, and what it refuses."""
+"""The lazy distribution: what it computes, for whom, and what it refuses."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.contracts import Scores
 from outpace.core.noise import KeyedNoise
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.toy import Table
-from outpace.sampling.law import TargetLaw
+from outpace.models.table import TableTarget
+from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.sampling.warp import warp
 
 FOREST = Forest.of((-1, -1, 0, 0, 2), 2)
-SAMPLING = (Sampling(1.0), Sampling(0.0))
+SAMPLING = (SamplingParams(1.0), SamplingParams(0.0))
 
 
-def law(logits: torch.Tensor, sampling: tuple[Sampling, ...] = SAMPLING, **options: object) -> TargetLaw:
+def distribution(
+    logits: torch.Tensor, sampling: tuple[SamplingParams, ...] = SAMPLING, **options: object
+) -> LazyTargetProbs:
     noise = KeyedNoise([3, 4], [1, 1], [2, 3])
     tokens = (torch.tensor([5, 1]), torch.tensor([6, 7, 2]))
-    ctx = Context(tokens, (2, 3), (9, 9), (0, 1), Table(2).open(2, 9), sampling, noise)
-    return TargetLaw(Scores(0, logits), TokenTree(torch.tensor([1, 2, 3, 4, 0]), FOREST), ctx, **options)
+    ctx = Context(tokens, (2, 3), (9, 9), (0, 1), TableTarget(2).open(2, 9), sampling, noise)
+    return LazyTargetProbs(
+        Scores(0, logits), TokenTree(torch.tensor([1, 2, 3, 4, 0]), FOREST), ctx, **options
+    )
 
 
 def random_logits() -> torch.Tensor:
@@ -29,23 +33,23 @@ def random_logits() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("nodes", [None, [4, 0], [1]])
-def test_laws_are_those_of_each_nodes_own_row(nodes: list[int] | None) -> None:
+def test_distributions_are_those_of_each_nodes_own_row(nodes: list[int] | None) -> None:
     logits = random_logits()
     expected = warp(logits, [SAMPLING[row] for row in FOREST.rows])
-    assert torch.equal(law(logits).probs(nodes), expected if nodes is None else expected[nodes])
+    assert torch.equal(distribution(logits).probs(nodes), expected if nodes is None else expected[nodes])
 
 
 def test_choices_are_the_same_whatever_is_asked_with_them() -> None:
     logits, noise = random_logits(), KeyedNoise([3, 4], [1, 1], [2, 3])
-    together = law(logits).choose(None, noise)
-    assert together == [law(logits).choose([node], noise)[0] for node in range(5)]
+    together = distribution(logits).choose(None, noise)
+    assert together == [distribution(logits).choose([node], noise)[0] for node in range(5)]
     assert together[1] == int(logits[1].argmax())
 
 
-def test_greedy_rows_never_build_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outpace.sampling.law.warp", None)
+def test_greedy_rows_never_build_a_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outpace.sampling.target_probs.warp", None)
     logits = random_logits()
-    chosen = law(logits, (Sampling(0.0),) * 2).choose(None, KeyedNoise([1, 2], [1, 1], [1, 1]))
+    chosen = distribution(logits, (SamplingParams(0.0),) * 2).choose(None, KeyedNoise([1, 2], [1, 1], [1, 1]))
     assert chosen == logits.argmax(-1).tolist()
 
 
@@ -59,11 +63,11 @@ def test_greedy_choices_look_at_few_logits_once_and_refuse_only_what_was_asked(
         looked.append(len(values))
         return values.max(-1).values.tolist(), values.argmax(-1).tolist()
 
-    monkeypatch.setattr("outpace.sampling.law.AT_ONCE", at_once)
-    monkeypatch.setattr("outpace.sampling.law.largest", largest)
+    monkeypatch.setattr("outpace.sampling.target_probs.AT_ONCE", at_once)
+    monkeypatch.setattr("outpace.sampling.target_probs.largest", largest)
     logits, noise = random_logits(), KeyedNoise([1, 2], [1, 1], [1, 1])
     logits[3, 2] = float("nan")
-    greedy = law(logits, (Sampling(0.0),) * 2)
+    greedy = distribution(logits, (SamplingParams(0.0),) * 2)
     for nodes in ([0, 1], [2], [4]):
         assert greedy.choose(nodes, noise) == logits[nodes].argmax(-1).tolist()
     assert looked == ([5] if at_once else [2, 1, 1])
@@ -78,20 +82,20 @@ def test_processors_see_each_nodes_own_history() -> None:
         seen.append(history[0].tolist())
         return logits
 
-    law(random_logits(), processor=processor).probs(None)
+    distribution(random_logits(), processor=processor).probs(None)
     assert seen == [[5, 1], [6, 7, 2], [5, 1, 3], [5, 1, 4], [5, 1, 3, 0]]
 
 
-@pytest.mark.parametrize("sampling", [SAMPLING, (Sampling(0.0),) * 2])
-def test_nan_logits_are_one_clear_sentence(sampling: tuple[Sampling, ...]) -> None:
+@pytest.mark.parametrize("sampling", [SAMPLING, (SamplingParams(0.0),) * 2])
+def test_nan_logits_are_one_clear_sentence(sampling: tuple[SamplingParams, ...]) -> None:
     logits = random_logits()
     logits[3, 2] = float("nan")
     with pytest.raises(FloatingPointError, match="NaN logits.*--dtype float32"):
-        law(logits, sampling).choose(None, KeyedNoise([1, 2], [1, 1], [1, 1]))
+        distribution(logits, sampling).choose(None, KeyedNoise([1, 2], [1, 1], [1, 1]))
 
 
 def test_infinite_logits_are_no_fault_of_the_settings() -> None:
     logits = random_logits()
     logits[3, 2] = float("inf")
     with pytest.raises(FloatingPointError, match="infinite"):
-        law(logits).probs(None)
+        distribution(logits).probs(None)

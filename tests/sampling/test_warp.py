@@ -1,4 +1,4 @@
-"""Laws after temperature, top-k and top-p equal those of the installed transformers."""
+"""Distributions after temperature, top-k and top-p equal those of the installed transformers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from outpace.core.context import Sampling
+from outpace.core.context import SamplingParams
 from outpace.sampling import warp as module
 from outpace.sampling.warp import warp
 
@@ -17,7 +17,9 @@ GENERATOR = torch.Generator().manual_seed(0)
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
 @pytest.mark.parametrize("top_k", [0, 1, 5, 5000])
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999, 1.0])
-def test_laws_equal_transformers(vocabulary: int, temperature: float, top_k: int, top_p: float) -> None:
+def test_distributions_equal_transformers(
+    vocabulary: int, temperature: float, top_k: int, top_p: float
+) -> None:
     logits = torch.randn(6, vocabulary, generator=GENERATOR, dtype=torch.float64) * 2
     theirs = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
     if top_k:
@@ -25,13 +27,15 @@ def test_laws_equal_transformers(vocabulary: int, temperature: float, top_k: int
     if top_p < 1:
         theirs.append(TopPLogitsWarper(top_p))
     expected = theirs(torch.zeros(6, 1, dtype=torch.int64), logits.clone()).softmax(-1)
-    ours = warp(logits, [Sampling(temperature, top_k, top_p)] * 6)
+    ours = warp(logits, [SamplingParams(temperature, top_k, top_p)] * 6)
     assert torch.allclose(ours, expected, atol=1e-12)
 
 
-def test_a_head_too_short_for_top_p_falls_back_to_the_whole_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_too_short_for_top_p_falls_back_to_the_whole_vocabulary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     logits = torch.randn(3, 500, generator=GENERATOR, dtype=torch.float64)
-    sampling = [Sampling(1.0, top_p=0.95)] * 3
+    sampling = [SamplingParams(1.0, top_p=0.95)] * 3
     expected = warp(logits, sampling)
     monkeypatch.setattr(module, "HEAD", 4)
     assert torch.equal(warp(logits, sampling), expected)
@@ -39,7 +43,7 @@ def test_a_head_too_short_for_top_p_falls_back_to_the_whole_vocabulary(monkeypat
 
 def test_rows_with_settings_of_their_own() -> None:
     logits = torch.randn(3, 50, generator=GENERATOR, dtype=torch.float64)
-    sampling = [Sampling(0.0), Sampling(0.7), Sampling(1.0, top_k=3)]
+    sampling = [SamplingParams(0.0), SamplingParams(0.7), SamplingParams(1.0, top_k=3)]
     together = warp(logits, sampling)
     for row, each in enumerate(sampling):
         assert torch.equal(together[row], warp(logits[row : row + 1], [each])[0])
@@ -48,13 +52,14 @@ def test_rows_with_settings_of_their_own() -> None:
 
 def test_precision_is_at_least_float32_and_float64_stays() -> None:
     logits = torch.randn(2, 50, generator=GENERATOR)
-    assert warp(logits.bfloat16(), [Sampling(1.0)] * 2).dtype == torch.float32
-    assert warp(logits.double(), [Sampling(1.0)] * 2).dtype == torch.float64
+    assert warp(logits.bfloat16(), [SamplingParams(1.0)] * 2).dtype == torch.float32
+    assert warp(logits.double(), [SamplingParams(1.0)] * 2).dtype == torch.float64
 
 
 @pytest.mark.parametrize(
-    "options", [{"temperature": -0.1}, {"max_tokens": 0}, {"top_k": -1}, {"top_p": 0.0}, {"temperature": float("nan")}]
+    "options",
+    [{"temperature": -0.1}, {"max_tokens": 0}, {"top_k": -1}, {"top_p": 0.0}, {"temperature": float("nan")}],
 )
 def test_settings_that_mean_nothing_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="use|ask"):
-        Sampling(**options)  # one bad value each
+        SamplingParams(**options)  # one bad value each

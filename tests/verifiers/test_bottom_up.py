@@ -10,39 +10,41 @@ from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.contracts import Drafter, Parts, Scores, Verifier
 from outpace.core.grower import Grower
 from outpace.core.noise import TARGET, Key, KeyedNoise, Noise
 from outpace.core.tree import Forest, Shape, TokenTree
-from outpace.drafters.lm import LM
-from outpace.drafters.together import Together
-from outpace.law.acceptance import expected_accepted
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.reference import table_logits
-from outpace.law.wrong_drafters import Honest
-from outpace.models.toy import Table
+from outpace.drafters.compose.union import UnionDrafter
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.expected_acceptance import expected_accepted
+from outpace.proof.mutants.drafters import Honest
+from outpace.proof.reference import table_logits
 from outpace.verifiers.block import Block
 from outpace.verifiers.rejection import Rejection
 from outpace.verifiers.traversal import Traversal
 
 
-def models(seed: int, vocab: int = 2) -> tuple[Table, Table]:
+def models(seed: int, vocab: int = 2) -> tuple[TableTarget, TableTarget]:
     """A target and a drafter, likely and unlikely to agree."""
-    target = Table(vocab, order=3, seed=seed, spread=1 + seed % 3)
-    return target, Table(vocab, order=2, seed=seed + 1000, spread=1 + seed % 2)
+    target = TableTarget(vocab, order=3, seed=seed, spread=1 + seed % 3)
+    return target, TableTarget(vocab, order=2, seed=seed + 1000, spread=1 + seed % 2)
 
 
-def accepted(target: Table, drafter: Drafter, verifier: Verifier, widths: tuple[int, ...]) -> float:
-    return expected_accepted(lambda: Parts(target, drafter, verifier, Fixed(Shape.branching(widths))), len(widths))
+def accepted(target: TableTarget, drafter: Drafter, verifier: Verifier, widths: tuple[int, ...]) -> float:
+    return expected_accepted(
+        lambda: Parts(target, drafter, verifier, Fixed(Shape.branching(widths))), len(widths)
+    )
 
 
 @pytest.mark.parametrize(("vocab", "depth", "seeds"), [(2, 2, 30), (2, 3, 15), (3, 2, 15)])
 def test_a_block_keeps_more_than_token_by_token(vocab: int, depth: int, seeds: int) -> None:
     for seed in range(seeds):
         target, draft = models(seed, vocab)
-        gain = accepted(target, LM(draft), Block(), (1,) * depth) - accepted(
-            target, LM(draft), Rejection(), (1,) * depth
+        gain = accepted(target, DraftModel(draft), Block(), (1,) * depth) - accepted(
+            target, DraftModel(draft), Rejection(), (1,) * depth
         )
         assert gain > 0, f"seed {seed}"
 
@@ -51,20 +53,23 @@ def test_a_block_keeps_more_than_token_by_token(vocab: int, depth: int, seeds: i
 def test_on_a_chain_traversal_is_block_verification(depth: int) -> None:
     for seed in range(8):
         target, draft = models(seed)
-        block, tree = (accepted(target, LM(draft), rule, (1,) * depth) for rule in (Block(), Traversal()))
+        block, tree = (
+            accepted(target, DraftModel(draft), rule, (1,) * depth) for rule in (Block(), Traversal())
+        )
         assert tree == pytest.approx(block, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_one_drafted_token_is_judged_as_ever(seed: int) -> None:
     target, draft = models(seed, 3)
-    down, up = (accepted(target, LM(draft), rule, (1,)) for rule in (Rejection(), Block()))
+    down, up = (accepted(target, DraftModel(draft), rule, (1,)) for rule in (Rejection(), Block()))
     assert up == pytest.approx(down, abs=1e-12)
 
 
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize(
-    ("vocab", "widths", "seeds"), [(2, (2, 1), 15), (2, (1, 2), 15), (2, (2, 2), 6), (2, (2, 1, 1), 4), (3, (2, 1), 4)]
+    ("vocab", "widths", "seeds"),
+    [(2, (2, 1), 15), (2, (1, 2), 15), (2, (2, 2), 6), (2, (2, 1, 1), 4), (3, (2, 1), 4)],
 )
 def test_traversal_keeps_at_least_as_much_as_recursive_rejection(
     vocab: int, widths: tuple[int, ...], seeds: int, replace: bool
@@ -72,8 +77,10 @@ def test_traversal_keeps_at_least_as_much_as_recursive_rejection(
     gains = []
     for seed in range(seeds):
         target, draft = models(seed, vocab)
-        drafter = LM(draft, replace=replace)
-        gains.append(accepted(target, drafter, Traversal(), widths) - accepted(target, drafter, Rejection(), widths))
+        drafter = DraftModel(draft, replace=replace)
+        gains.append(
+            accepted(target, drafter, Traversal(), widths) - accepted(target, drafter, Rejection(), widths)
+        )
     assert min(gains) > -1e-12
     if widths[0] > 1 and widths != (2, 2):  # where every token is drawn last, nothing is left to gain
         assert sum(gains) > 0.001
@@ -83,14 +90,19 @@ def test_traversal_keeps_at_least_as_much_as_recursive_rejection(
 def test_siblings_of_one_level_are_judged_as_by_recursive_rejection(replace: bool) -> None:
     for seed in range(6):
         target, draft = models(seed, 3)
-        down, up = (accepted(target, LM(draft, replace=replace), rule, (2,)) for rule in (Rejection(), Traversal()))
+        down, up = (
+            accepted(target, DraftModel(draft, replace=replace), rule, (2,))
+            for rule in (Rejection(), Traversal())
+        )
         assert up == pytest.approx(down, abs=1e-12)
 
 
 class Mixed(Honest):
     """Draws some children of every node from q, perhaps from the head of it alone, and chooses others."""
 
-    def __init__(self, model: Table, *, width: int = 1, replace: bool = False, listed: bool = False) -> None:
+    def __init__(
+        self, model: TableTarget, *, width: int = 1, replace: bool = False, listed: bool = False
+    ) -> None:
         super().__init__(model, width=width, replace=replace)
         self.listed = listed
 
@@ -114,10 +126,14 @@ class ChosenBelow(Honest):
         return grower.add_chosen(at, q.argmax(-1))
 
 
-TARGET_MODEL, DRAFT, OTHER = Table(3, seed=1), Table(3, seed=2, order=2), Table(3, seed=3, order=1)
+TARGET_MODEL, DRAFT, OTHER = (
+    TableTarget(3, seed=1),
+    TableTarget(3, seed=2, order=2),
+    TableTarget(3, seed=3, order=1),
+)
 DRAFTERS = {
-    "two levels of two": (lambda: LM(DRAFT), (2, 2)),
-    "two drafters": (lambda: Together([LM(DRAFT, replace=True), LM(OTHER)]), (1, 1)),
+    "two levels of two": (lambda: DraftModel(DRAFT), (2, 2)),
+    "two drafters": (lambda: UnionDrafter([DraftModel(DRAFT, replace=True), DraftModel(OTHER)]), (1, 1)),
     "chosen beside drawn": (lambda: Mixed(DRAFT), (1, 1)),
     "chosen beside listed": (lambda: Mixed(DRAFT, listed=True), (1, 1)),
     "chosen beside two": (lambda: Mixed(DRAFT, width=2), (1,)),
@@ -125,14 +141,14 @@ DRAFTERS = {
     "chosen below drawn": (lambda: ChosenBelow(DRAFT), (1, 1)),
 }
 CASES = [
-    Case((0, 1, 2, 0, 1), Sampling(temperature=0.7, max_tokens=3)),
-    Case((2,), Sampling(temperature=0.0, max_tokens=4)),
+    Case((0, 1, 2, 0, 1), SamplingParams(temperature=0.7, max_tokens=3)),
+    Case((2,), SamplingParams(temperature=0.0, max_tokens=4)),
 ]
 
 
 def error(drafter: Drafter, verifier: Verifier, widths: tuple[int, ...]) -> float:
     parts = Parts(TARGET_MODEL, drafter, verifier, Fixed(Shape.branching(widths)))
-    found = enumerate_laws(lambda: parts, CASES, replays=5)
+    found = enumerate_distributions(lambda: parts, CASES, replays=5)
     return largest_error(found, table_logits(TARGET_MODEL.logits, TARGET_MODEL.state), CASES)
 
 
@@ -155,17 +171,19 @@ def test_block_is_exact_where_a_chain_is_drawn_listed_and_chosen() -> None:
 def test_chosen_tokens_gain_nothing_from_walking_up() -> None:
     for seed in range(6):
         target, draft = models(seed)
-        down, *up = (accepted(target, ChosenBelow(draft), rule, (1, 1)) for rule in (Rejection(), Block(), Traversal()))
+        down, *up = (
+            accepted(target, ChosenBelow(draft), rule, (1, 1)) for rule in (Rejection(), Block(), Traversal())
+        )
         assert up == pytest.approx([down, down], abs=1e-12)
 
 
 def test_block_says_what_to_do_about_a_tree() -> None:
     with pytest.raises(ValueError, match="Traversal"):
-        accepted(TARGET_MODEL, LM(DRAFT), Block(), (2,))
+        accepted(TARGET_MODEL, DraftModel(DRAFT), Block(), (2,))
 
 
 class Given:
-    """core.contracts.Law with laws written down; remembers what it was asked for."""
+    """core.contracts.Law with distributions written down; remembers what it was asked for."""
 
     seconds = 0.0
 
@@ -223,7 +241,7 @@ def test_no_mass_is_negative_or_undefined(kind: str, dtype: torch.dtype) -> None
     generator = torch.Generator().manual_seed(0)
     for seed in range(30):
         logits, other = torch.randn(2, 40, 50, generator=generator).bfloat16().float()
-        p, q = (law.to(dtype).softmax(-1) for law in LAWS[kind](logits, other))
+        p, q = (distribution.to(dtype).softmax(-1) for distribution in LAWS[kind](logits, other))
         noise = Strict([seed], [1], [5])
         tree, chain = drawn(q, (3, 2, 1), noise), drawn(q, (1, 1, 1), Strict([seed], [2], [5]))
         for verifier, draft in ((Traversal(), tree), (Traversal(), chain), (Block(), chain)):
@@ -233,12 +251,12 @@ def test_no_mass_is_negative_or_undefined(kind: str, dtype: torch.dtype) -> None
                 assert draft.forest.depths[verdict.leaf[0]] == 3
 
 
-def test_laws_of_branches_that_are_not_reached_are_not_asked_for() -> None:
+def test_distributions_of_branches_that_are_not_reached_are_not_asked_for() -> None:
     p = torch.randn(40, 50).softmax(-1)
     noise = Strict([0], [1], [5])
-    tree, law = drawn(p, (3, 2, 1), noise), Given(p)
-    leaf = Traversal().verify(tree, law, NO_SCORES, noise).leaf[0]
-    assert law.asked == set(tree.forest.path(leaf)) and len(law.asked) == 4
+    tree, distribution = drawn(p, (3, 2, 1), noise), Given(p)
+    leaf = Traversal().verify(tree, distribution, NO_SCORES, noise).leaf[0]
+    assert distribution.asked == set(tree.forest.path(leaf)) and len(distribution.asked) == 4
 
 
 @pytest.mark.parametrize("verifier", [Block(), Traversal()])

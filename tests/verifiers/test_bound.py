@@ -11,17 +11,17 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from outpace.law.acceptance import expected_accepted
-from outpace.models.toy import Table
+from outpace.analysis import acceptance_bound as bound
+from outpace.analysis.acceptance_bound import Draws, acceptance_bound, acceptance_bounds, drafted_chances
+from outpace.models.table import TableTarget
+from outpace.proof.expected_acceptance import expected_accepted
 from outpace.recipes import get
-from outpace.verifiers import bound
-from outpace.verifiers.bound import Draws, acceptance_bound, acceptance_bounds, drafted_chances
 
 P3, Q3 = torch.tensor([[0.3, 0.4, 0.3], [0.6, 0.3, 0.1]], dtype=torch.float64)
 REPLACE = pytest.mark.parametrize("replace", [True, False], ids=["independent", "distinct"])
 
 
-def random_law(size: int, generator: torch.Generator, spread: float = 2.0) -> Tensor:
+def random_distribution(size: int, generator: torch.Generator, spread: float = 2.0) -> Tensor:
     return (torch.randn(size, dtype=torch.float64, generator=generator) * spread).softmax(0)
 
 
@@ -63,7 +63,8 @@ def best_set(p: Tensor, sets: dict[frozenset[int], float]) -> float:
     """The dual, over every set of tokens."""
     every = chain.from_iterable(combinations(range(len(p)), size) for size in range(len(p) + 1))
     return min(
-        float(p[list(kept)].sum()) + 1 - sum(c for tokens, c in sets.items() if tokens <= set(kept)) for kept in every
+        float(p[list(kept)].sum()) + 1 - sum(c for tokens, c in sets.items() if tokens <= set(kept))
+        for kept in every
     )
 
 
@@ -72,9 +73,9 @@ def best_set(p: Tensor, sets: dict[frozenset[int], float]) -> float:
 def test_it_is_the_best_transport(seed: int, replace: bool) -> None:
     generator = torch.Generator().manual_seed(seed)
     size, count = 2 + seed % 4, 1 + seed % 5 % 4
-    p, q = random_law(size, generator), random_law(size, generator)
+    p, q = random_distribution(size, generator), random_distribution(size, generator)
     if seed % 4 == 1 and size > 2:
-        q[0] = 0  # a truncated law
+        q[0] = 0  # a truncated distribution
         q /= q.sum()
     chosen = [seed % size] if seed % 3 == 0 else []
     draws = [Draws(q, count, replace)]
@@ -86,7 +87,7 @@ def test_it_is_the_best_transport(seed: int, replace: bool) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_greedy_drafting_reaches_it(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    p, q = random_law(5, generator), random_law(5, generator)
+    p, q = random_distribution(5, generator), random_distribution(5, generator)
     top = q.topk(1 + seed % 3).indices
     rest = q.clone()
     rest[top] = 0
@@ -99,10 +100,13 @@ def test_greedy_drafting_reaches_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_draws_of_several_laws_stay_below_it(seed: int) -> None:
+def test_draws_of_several_distributions_stay_below_it(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    p = random_law(4, generator)
-    draws = [Draws(random_law(4, generator), 1 + seed % 2, True), Draws(random_law(4, generator), 2, seed % 3 == 0)]
+    p = random_distribution(4, generator)
+    draws = [
+        Draws(random_distribution(4, generator), 1 + seed % 2, True),
+        Draws(random_distribution(4, generator), 2, seed % 3 == 0),
+    ]
     assert acceptance_bound(p, draws) >= transport(p, drafts(draws)) - 1e-9
 
 
@@ -119,10 +123,14 @@ def test_numbers_worked_out_by_hand() -> None:
 def test_chances_of_being_drafted(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     size, count = 3 + seed % 3, 1 + seed % 4
-    q = random_law(size, generator)
-    wanted = [sum(c for drawn, c in orders(q.tolist(), count, False) if token in drawn) for token in range(size)]
+    q = random_distribution(size, generator)
+    wanted = [
+        sum(c for drawn, c in orders(q.tolist(), count, False) if token in drawn) for token in range(size)
+    ]
     tokens = [size - 1, 0]
-    assert drafted_chances(Draws(q, count, False), tokens) == pytest.approx([wanted[t] for t in tokens], abs=1e-12)
+    assert drafted_chances(Draws(q, count, False), tokens) == pytest.approx(
+        [wanted[t] for t in tokens], abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -145,7 +153,7 @@ def test_single_precision_gives_no_nonsense(replace: bool) -> None:
 
 def test_a_large_vocabulary_leaves_it_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
-    p, q = random_law(300, generator, 4.0), random_law(300, generator, 4.0)
+    p, q = random_distribution(300, generator, 4.0), random_distribution(300, generator, 4.0)
     draws, tokens = Draws(q, 3, False), q.topk(3).indices.tolist()
     whole, chances = acceptance_bound(p, [draws]), drafted_chances(draws, tokens)
     monkeypatch.setattr(bound, "MOST", 100)
@@ -164,7 +172,7 @@ def test_weights_scale_the_target() -> None:
 @REPLACE
 @pytest.mark.parametrize("seed", range(5))
 def test_recursive_rejection_stays_below_it(seed: int, replace: bool) -> None:
-    target, draft = Table(4, seed=seed, order=1), Table(4, seed=seed + 50, order=1)
+    target, draft = TableTarget(4, seed=seed, order=1), TableTarget(4, seed=seed + 50, order=1)
     p, q = (model.logits[model.state((0,))].softmax(0) for model in (target, draft))
     accepted = expected_accepted(lambda: get("mcsd")(target, draft=draft, widths=(2,), replace=replace), 1)
     assert accepted <= acceptance_bound(p, [Draws(q, 2, replace)]) + 1e-12

@@ -1,4 +1,4 @@
-"""Acceptance of each rule on small laws, against numbers worked out by hand."""
+"""Acceptance of each rule on small distributions, against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from outpace.core.contracts import Draft, Drafter, Parts, Plan, Target, Verifier
 from outpace.core.grower import Grower
 from outpace.core.noise import Key
 from outpace.core.tree import Shape
-from outpace.drafters.greedy_last import greedy_last
-from outpace.drafters.grow import grow
-from outpace.drafters.lm import LM
-from outpace.drafters.together import Together
-from outpace.law.acceptance import expected_accepted
-from outpace.models.toy import Table
+from outpace.drafters.compose.union import UnionDrafter
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.greedy_last import greedy_last
+from outpace.drafters.model.grow import grow
+from outpace.models.table import TableTarget
+from outpace.proof.expected_acceptance import expected_accepted
 from outpace.verifiers.block import Block
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 from outpace.verifiers.traversal import Traversal
 
 
-def flat(*law: float) -> Table:
-    """A model whose law is the same everywhere."""
-    model = Table(len(law), order=1)
-    model.logits = torch.tensor(law, dtype=torch.float64).log().expand(2 * len(law), -1).contiguous()
+def flat(*distribution: float) -> TableTarget:
+    """A model whose distribution is the same everywhere."""
+    model = TableTarget(len(distribution), order=1)
+    model.logits = (
+        torch.tensor(distribution, dtype=torch.float64).log().expand(2 * len(distribution), -1).contiguous()
+    )
     return model
 
 
@@ -47,7 +49,7 @@ PAIR = Shape.branching((2,))
 class TopTwo:
     """The two likeliest tokens, chosen."""
 
-    want = LM.want
+    want = DraftModel.want
     claims = ()
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -60,25 +62,31 @@ class TopTwo:
 
 
 def test_token_level_rejection_accepts_ten_ninths_of_two() -> None:
-    assert accepted(P, lambda: LM(Q), Rejection(), Shape.branching((1, 1))) == pytest.approx(10 / 9, abs=1e-12)
+    assert accepted(P, lambda: DraftModel(Q), Rejection(), Shape.branching((1, 1))) == pytest.approx(
+        10 / 9, abs=1e-12
+    )
 
 
-def test_one_draw_is_accepted_with_the_overlap_of_the_laws() -> None:
-    assert accepted(P3, lambda: LM(Q3), Rejection(), Shape.branching((1,))) == pytest.approx(0.70, abs=1e-12)
+def test_one_draw_is_accepted_with_the_overlap_of_the_distributions() -> None:
+    assert accepted(P3, lambda: DraftModel(Q3), Rejection(), Shape.branching((1,))) == pytest.approx(
+        0.70, abs=1e-12
+    )
 
 
 def test_two_independent_draws() -> None:
-    assert accepted(P3, lambda: LM(Q3, replace=True), Rejection(), PAIR) == pytest.approx(0.82, abs=1e-12)
+    assert accepted(P3, lambda: DraftModel(Q3, replace=True), Rejection(), PAIR) == pytest.approx(
+        0.82, abs=1e-12
+    )
 
 
 def test_two_draws_without_replacement() -> None:
-    assert accepted(P3, lambda: LM(Q3), Rejection(), PAIR) == pytest.approx(0.875, abs=1e-12)
+    assert accepted(P3, lambda: DraftModel(Q3), Rejection(), PAIR) == pytest.approx(0.875, abs=1e-12)
 
 
 def test_the_likeliest_token_and_one_drawn_from_the_rest() -> None:
-    assert accepted(P3, lambda: LM(Q3, growth=partial(grow, children=greedy_last)), Rejection(), PAIR) == pytest.approx(
-        0.95, abs=1e-12
-    )
+    assert accepted(
+        P3, lambda: DraftModel(Q3, growth=partial(grow, children=greedy_last)), Rejection(), PAIR
+    ) == pytest.approx(0.95, abs=1e-12)
 
 
 @pytest.mark.parametrize("verifier", [Rejection(), Match()])
@@ -89,7 +97,7 @@ def test_the_two_likeliest_tokens(verifier: Verifier) -> None:
 class GivenDraws:
     """The tree a -> {b, c}, c -> {a}, as if it had just been drawn without replacement."""
 
-    want = LM.want
+    want = DraftModel.want
     claims = (Drawn,)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -126,16 +134,23 @@ def test_a_given_tree_of_draws_without_replacement_top_down() -> None:
 
 
 def test_every_token_drawn_is_always_accepted() -> None:
-    assert accepted(P3, lambda: LM(Q3), Rejection(), Shape.branching((3,))) == pytest.approx(1, abs=1e-12)
+    assert accepted(P3, lambda: DraftModel(Q3), Rejection(), Shape.branching((3,))) == pytest.approx(
+        1, abs=1e-12
+    )
 
 
 def test_a_draft_of_the_target_itself_is_always_accepted() -> None:
-    assert accepted(P3, lambda: LM(P3), Rejection(), Shape.branching((1, 1))) == pytest.approx(2, abs=1e-12)
+    assert accepted(P3, lambda: DraftModel(P3), Rejection(), Shape.branching((1, 1))) == pytest.approx(
+        2, abs=1e-12
+    )
 
 
 def test_identical_drafters_are_independent_draws_of_one() -> None:
     two = accepted(
-        P3, lambda: Together([LM(Q3, replace=True) for _ in range(2)]), Rejection(random_order=True), Shape((0,))
+        P3,
+        lambda: UnionDrafter([DraftModel(Q3, replace=True) for _ in range(2)]),
+        Rejection(random_order=True),
+        Shape((0,)),
     )
     assert two == pytest.approx(0.82, abs=1e-12)
 
@@ -144,13 +159,15 @@ def test_matching_accepts_less_than_rejection() -> None:
     def overlap(p: Tensor, q: Tensor) -> float:
         return float((p * q).sum())
 
-    matched = accepted(P3, lambda: LM(Q3), Match(), Shape.branching((1,)))
+    matched = accepted(P3, lambda: DraftModel(Q3), Match(), Shape.branching((1,)))
     assert matched == pytest.approx(overlap(P3.logits[0].exp(), Q3.logits[0].exp()), abs=1e-12)
     assert matched < 0.70
 
 
 def test_a_block_keeps_eleven_ninths_of_two() -> None:
-    assert accepted(P, lambda: LM(Q), Block(), Shape.branching((1, 1))) == pytest.approx(11 / 9, abs=1e-12)
+    assert accepted(P, lambda: DraftModel(Q), Block(), Shape.branching((1, 1))) == pytest.approx(
+        11 / 9, abs=1e-12
+    )
 
 
 def test_a_given_tree_of_draws_without_replacement_bottom_up() -> None:

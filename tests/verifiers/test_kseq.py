@@ -1,4 +1,4 @@
-"""K-sequential selection: the smallest valid scale, the laws it leaves, and what it accepts."""
+"""K-sequential selection: the smallest valid scale, the distributions it leaves, and what it accepts."""
 
 from __future__ import annotations
 
@@ -10,44 +10,48 @@ from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Claim, Drawn
-from outpace.core.context import Context, Sampling
+from outpace.core.context import Context, SamplingParams
 from outpace.core.contracts import Draft, Drafter, Parts, Plan, Scores
 from outpace.core.grower import Grower
 from outpace.core.noise import KeyedNoise
 from outpace.core.tree import Shape
-from outpace.drafters.lm import LM
-from outpace.drafters.together import Together
-from outpace.law.acceptance import expected_accepted
-from outpace.law.prove import BOUND, Case, enumerate_laws, largest_error
-from outpace.law.reference import table_logits
-from outpace.models.toy import Table
-from outpace.sampling.law import TargetLaw
+from outpace.drafters.compose.union import UnionDrafter
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.expected_acceptance import expected_accepted
+from outpace.proof.reference import table_logits
+from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.kseq import KSequential
 from outpace.verifiers.rejection import residual
 from outpace.verifiers.rho import any_accepted, least_rho
 
 P3, Q3 = (0.3, 0.4, 0.3), (0.6, 0.3, 0.1)
-TARGET, DRAFTS = Table(3, seed=1), (Table(3, seed=2, order=2), Table(3, seed=3, order=1))
+TARGET, DRAFTS = TableTarget(3, seed=1), (TableTarget(3, seed=2, order=2), TableTarget(3, seed=3, order=1))
 CASES = [
-    Case((0, 1, 2, 0, 1), Sampling(temperature=0.7, max_tokens=3)),
-    Case((2, 2), Sampling(temperature=1.0, max_tokens=2)),
-    Case((1,), Sampling(temperature=0.0, max_tokens=3)),
+    Case((0, 1, 2, 0, 1), SamplingParams(temperature=0.7, max_tokens=3)),
+    Case((2, 2), SamplingParams(temperature=1.0, max_tokens=2)),
+    Case((1,), SamplingParams(temperature=0.0, max_tokens=3)),
 ]
 
 
-def flat(*law: float) -> Table:
-    model = Table(len(law), order=1)
-    model.logits = torch.tensor(law, dtype=torch.float64).log().expand(2 * len(law), -1).contiguous()
+def flat(*distribution: float) -> TableTarget:
+    model = TableTarget(len(distribution), order=1)
+    model.logits = (
+        torch.tensor(distribution, dtype=torch.float64).log().expand(2 * len(distribution), -1).contiguous()
+    )
     return model
 
 
-def error(drafter: Callable[[], Drafter], verifier: KSequential, *widths: int, cases: Sequence[Case] = CASES) -> float:
+def error(
+    drafter: Callable[[], Drafter], verifier: KSequential, *widths: int, cases: Sequence[Case] = CASES
+) -> float:
     fixed = Fixed(Shape.branching(widths))
-    found = enumerate_laws(lambda: Parts(TARGET, drafter(), verifier, fixed), cases)
+    found = enumerate_distributions(lambda: Parts(TARGET, drafter(), verifier, fixed), cases)
     return largest_error(found, table_logits(TARGET.logits, TARGET.state), cases)
 
 
-def laws(count: int, vocab: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def distributions(count: int, vocab: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return (
         (torch.randn(count, vocab, dtype=torch.float64, generator=generator) * 1.5).softmax(-1),
@@ -60,16 +64,16 @@ def test_the_scale_of_the_worked_example() -> None:
     assert least_rho(p, q, [2])[0][0] == pytest.approx(1.4, abs=1e-12)
 
 
-def test_law_is_the_targets_when_two_drafters_draw_from_laws_of_their_own() -> None:
-    cases = [Case((0, 1, 2), Sampling(temperature=1.0, max_tokens=2))]
-    both = [LM(draft, replace=True) for draft in DRAFTS]
-    assert error(lambda: Together(both), KSequential(), 2, cases=cases) < BOUND
+def test_distribution_is_the_targets_when_two_drafters_draw_from_distributions_of_their_own() -> None:
+    cases = [Case((0, 1, 2), SamplingParams(temperature=1.0, max_tokens=2))]
+    both = [DraftModel(draft, replace=True) for draft in DRAFTS]
+    assert error(lambda: UnionDrafter(both), KSequential(), 2, cases=cases) < BOUND
 
 
 class Short:
-    """Draws twice from a law over two listed tokens."""
+    """Draws twice from a distribution over two listed tokens."""
 
-    want = LM.want
+    want = DraftModel.want
     claims: tuple[type[Claim], ...] = (Drawn,)
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -89,17 +93,17 @@ class Short:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_law_is_the_targets_when_the_draft_knows_fewer_tokens(dtype: torch.dtype) -> None:
+def test_distribution_is_the_targets_when_the_draft_knows_fewer_tokens(dtype: torch.dtype) -> None:
     assert error(lambda: Short(dtype), KSequential(), 2) < BOUND
 
 
 def test_draws_without_replacement_are_refused() -> None:
     with pytest.raises(ValueError, match="independent draws only"):
-        error(lambda: LM(DRAFTS[0]), KSequential(), 2)
+        error(lambda: DraftModel(DRAFTS[0]), KSequential(), 2)
 
 
 def test_the_scale_is_the_smallest_valid_one_from_above() -> None:
-    p, q = laws(200, 12)
+    p, q = distributions(200, 12)
     num = [1 + row % 6 for row in range(200)]
     rho = least_rho(p, q, num)
     for row, ((at, _), k) in enumerate(zip(rho, num, strict=True)):
@@ -114,21 +118,26 @@ def test_the_scale_is_the_smallest_valid_one_from_above() -> None:
 
 
 def test_slack_bounds_what_is_given_up() -> None:
-    p, q = laws(100, 12)
+    p, q = distributions(100, 12)
     accepted = {}
     for slack in (0.0, 1e-2, 0.2, 1.0):
         found = least_rho(p, q, [4] * 100, slack)
         accepted[slack] = [any_accepted(overlap / at, 4) for at, overlap in found]
         assert all(overlap - each > -1e-14 for (_, overlap), each in zip(found, accepted[slack], strict=True))
-        assert all(most - 1e-13 - slack <= each for most, each in zip(accepted[0.0], accepted[slack], strict=True))
+        assert all(
+            most - 1e-13 - slack <= each for most, each in zip(accepted[0.0], accepted[slack], strict=True)
+        )
     assert sum(accepted[0.0]) > sum(accepted[0.2]) > sum(accepted[1.0])
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_accepted_is_what_the_formula_says(seed: int) -> None:
-    (p,), (q,) = (law.unbind() for law in laws(1, 4, seed))
+    (p,), (q,) = (distribution.unbind() for distribution in distributions(1, 4, seed))
     parts = Parts(
-        flat(*p.tolist()), LM(flat(*q.tolist()), replace=True), KSequential(slack=0), Fixed(Shape.branching((2,)))
+        flat(*p.tolist()),
+        DraftModel(flat(*q.tolist()), replace=True),
+        KSequential(slack=0),
+        Fixed(Shape.branching((2,))),
     )
     rho, _ = least_rho(p[None], q[None], [2])[0]
     expected = any_accepted(float(torch.minimum(p / rho, q).sum()), 2)
@@ -147,13 +156,15 @@ def test_single_precision_leaves_no_negative_mass(apart: float, k: int) -> None:
     scales = p.new_tensor([rho, factor])[:, :, None]
     used = torch.minimum(p / scales[0], q) * scales[1]
     left = residual(p, used, p)
-    assert all(1 <= at <= k for at in rho) and all(0 <= each <= at for each, at in zip(factor, rho, strict=True))
+    assert all(1 <= at <= k for at in rho) and all(
+        0 <= each <= at for each, at in zip(factor, rho, strict=True)
+    )
     assert float((p - used).min()) > -1e-6 * float(p.max())
     assert bool((left >= 0).all()) and left.sum(-1) == pytest.approx(torch.ones(4).tolist(), abs=1e-5)
 
 
 def test_only_nodes_on_the_walk_are_asked_for() -> None:
-    class Counting(TargetLaw):
+    class Counting(LazyTargetProbs):
         asked: set[int] = set()
 
         def probs(self, nodes: Sequence[int] | None) -> Tensor:
@@ -170,7 +181,9 @@ def test_only_nodes_on_the_walk_are_asked_for() -> None:
         level = grower.add_drawn(level, q, width, noise, replace=True)
     tree = grower.tree()
     logits = torch.randn(len(tree), vocab, generator=generator)
-    ctx = Context((torch.tensor([0]),), (1,), (9,), (0,), Table(2).open(1, 9), (Sampling(1.0),), noise)
-    law = Counting(Scores(0, logits), tree, ctx)
-    verdict = KSequential().verify(tree, law, Scores(0, logits), noise)
-    assert law.asked == set(tree.forest.path(verdict.leaf[0]))
+    ctx = Context(
+        (torch.tensor([0]),), (1,), (9,), (0,), TableTarget(2).open(1, 9), (SamplingParams(1.0),), noise
+    )
+    distribution = Counting(Scores(0, logits), tree, ctx)
+    verdict = KSequential().verify(tree, distribution, Scores(0, logits), noise)
+    assert distribution.asked == set(tree.forest.path(verdict.leaf[0]))

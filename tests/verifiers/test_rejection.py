@@ -1,4 +1,4 @@
-"""Recursive rejection in single precision: however much was refused, what is left of p is a law."""
+"""Recursive rejection in single precision: however much was refused, what is left of p is a distribution."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from outpace.verifiers.rejection import RESIDUAL, Rejection, residual
 
 
 class Unlucky(KeyedNoise):
-    """Refuses whatever is not certain to be accepted, and looks at the laws it is given."""
+    """Refuses whatever is not certain to be accepted, and looks at the distributions it is given."""
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
         assert all(chance >= 0 for chance in accept)
         return [chance >= 1 for chance in accept]
 
     def choose(self, probs: Tensor, key: Key) -> Tensor:
-        assert bool((probs >= 0).all()) and probs.sum(-1).tolist() == pytest.approx([1] * len(probs), abs=1e-4)
+        assert bool((probs >= 0).all()) and probs.sum(-1).tolist() == pytest.approx(
+            [1] * len(probs), abs=1e-4
+        )
         self.last = key.use
         return super().choose(probs, key)
 
@@ -42,19 +44,27 @@ class Given:
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
         assert nodes is not None
-        return noise.choose(self.probs(nodes), Key([0] * len(nodes), list(nodes), [0] * len(nodes), use)).tolist()
+        return noise.choose(
+            self.probs(nodes), Key([0] * len(nodes), list(nodes), [0] * len(nodes), use)
+        ).tolist()
 
 
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("apart", [0.0, 1e-7, 1e-5, 1e-2, 30.0])
-def test_what_is_left_after_many_refusals_is_a_law(apart: float, replace: bool) -> None:
+def test_what_is_left_after_many_refusals_is_a_distribution(apart: float, replace: bool) -> None:
     generator, left = torch.Generator().manual_seed(0), 0
     for seed in range(60):
         logits, other = torch.randn(2, 400, generator=generator) * 3
         noise, grower = Unlucky([seed], [1], [1]), Grower(torch.tensor([0]))
-        for shift in (apart, -apart) if replace else (apart,):  # independent draws may come from two laws
+        for shift in (
+            (apart, -apart) if replace else (apart,)
+        ):  # independent draws may come from two distributions
             grower.add_drawn(
-                [0], (logits + shift * other).softmax(-1)[None], 4, KeyedNoise([seed], [2], [1]), replace=replace
+                [0],
+                (logits + shift * other).softmax(-1)[None],
+                4,
+                KeyedNoise([seed], [2], [1]),
+                replace=replace,
             )
         tree = grower.tree()
         assert isinstance(tree.claim, Drawn)
@@ -63,7 +73,7 @@ def test_what_is_left_after_many_refusals_is_a_law(apart: float, replace: bool) 
     assert left > 0 or apart == 0
 
 
-def test_a_refusal_that_only_rounding_allows_leaves_the_whole_law() -> None:
+def test_a_refusal_that_only_rounding_allows_leaves_the_whole_distribution() -> None:
     p = torch.randn(1, 50, generator=torch.Generator().manual_seed(0)).softmax(-1)
     q = p.clone()
     q[0, 3] = torch.nextafter(q[0, 3], torch.tensor(1.0))

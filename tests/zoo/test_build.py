@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from transformers import AutoTokenizer
+from typer.testing import CliRunner
 
 import outpace
-from outpace.zoo import build, cards, evaluate
-from outpace.zoo.corpus import Corpus
-from outpace.zoo.models import VOCABULARIES
-from outpace.zoo.tokenizer import BYTES, SPECIAL, train_tokenizer
+from zoo_training import __main__ as command
+from zoo_training import build, cards, evaluate
+from zoo_training.corpus import Corpus
+from zoo_training.models import VOCABULARIES
+from zoo_training.tokenizer import BYTES, SPECIAL, train_tokenizer
 
-SOURCE = "".join(f"def function_{i}(left, right):\n    return left[{i}] + right  # naïve\n\n\n" for i in range(60))
+SOURCE = "".join(
+    f"def function_{i}(left, right):\n    return left[{i}] + right  # naïve\n\n\n" for i in range(60)
+)
 OWN = [name for name in VOCABULARIES if name not in ("target", "draft")]
 
 
@@ -37,8 +42,10 @@ def test_a_draft_with_its_own_tokens_needs_no_target(
     assert build.build(name, tmp_path, steps=2) == tmp_path / name
     card = cards.read_card(tmp_path / name)
     assert (card["name"], card["steps"], card["command"]) == (
-        name, 2, f"outpace zoo build {name} --steps 2 --seed 0 --device cpu",
-    )  # fmt: skip
+        name,
+        2,
+        f"python -m zoo_training {name} --steps 2 --seed 0 --device cpu",
+    )
     assert "pair" not in card and card["parameters"] <= 1_000_000
     assert "spells" in (tmp_path / name / "README.md").read_text(encoding="utf-8")
     words = AutoTokenizer.from_pretrained(tmp_path / name)
@@ -63,3 +70,15 @@ def test_bytes_are_the_smallest_vocabulary() -> None:
 def test_an_unknown_model_is_told_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="target, draft, draft-2k, draft-bytes"):
         build.build("giant", tmp_path)
+
+
+def test_the_command_hands_on_its_options(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(
+        command, "build", lambda name, out, **how: asked.append((name, out.name, how)) or out / name
+    )
+    app = typer.Typer()
+    app.command()(command.main)
+    result = CliRunner().invoke(app, ["zoo:target", "--out", str(tmp_path / "made"), "--steps", "3"])
+    assert result.exit_code == 0 and "is ready" in result.output
+    assert [(name, out) for name, out, _ in asked] == [("target", "made")] and asked[0][2]["steps"] == 3

@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from outpace import zoo
-from outpace.zoo import tasks
-from outpace.zoo.cards import page
+from zoo_training import tasks
+from zoo_training.cards import page
 
 PAIR = {"target": 15_000_000, "draft": 1_200_000}
 OTHERS = {"draft-2k": 1_000_000, "draft-bytes": 1_000_000}  # with tokens of their own
@@ -17,7 +17,9 @@ MEASURED = {"code", "arithmetic", "edit", "chat"}
 
 
 def test_all_models_are_in_the_package() -> None:
-    assert set(LIMITS) == set(zoo.names()), "weights are missing under outpace/zoo/weights: an incomplete checkout?"
+    assert set(LIMITS) == set(zoo.names()), (
+        "weights are missing under outpace/zoo/weights: an incomplete checkout?"
+    )
 
 
 def test_names_lead_to_folders() -> None:

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from outpace.zoo import arithmetic, tasks
-from outpace.zoo.words import ADJECTIVES, NAMES, NOUNS, PARTS, Words, is_held_out
+from zoo_training import arithmetic, tasks
+from zoo_training.words import ADJECTIVES, NAMES, NOUNS, PARTS, Words, is_held_out
 
 
 @pytest.mark.parametrize("kind", tasks.KINDS)
@@ -26,7 +26,9 @@ def test_check_refuses_other_answers(kind: str) -> None:
     for task in tasks.held_out(kind, 200):
         assert not task.check("")
         assert not task.check(task.answer + " 7777")
-        assert not task.check(task.answer[:-2]) or kind == "arithmetic"  # a full stop behind a sum may be missing
+        assert (
+            not task.check(task.answer[:-2]) or kind == "arithmetic"
+        )  # a full stop behind a sum may be missing
     first, *others = tasks.held_out(kind, 30)
     assert not any(first.check(other.answer) for other in others if other.answer != first.answer)
 

@@ -7,11 +7,11 @@ import random
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from outpace.zoo import tasks
-from outpace.zoo.complete import encode_prompt
-from outpace.zoo.corpus import is_table, read_corpus
-from outpace.zoo.data import encode_task
-from outpace.zoo.tokenizer import END, PAD, SPECIAL, token_id, train_tokenizer
+from zoo_training import tasks
+from zoo_training.complete import encode_prompt
+from zoo_training.corpus import is_table, read_corpus
+from zoo_training.data import encode_task
+from zoo_training.tokenizer import END, PAD, SPECIAL, token_id, train_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from outpace.zoo.data import MIXTURE, Stream
-from outpace.zoo.distill import Lesson, Pool, Teaching, make_pool
-from outpace.zoo.embedding import Layout, bigram_log_ratio, counted_embedding
-from outpace.zoo.induction import install_induction
-from outpace.zoo.models import SHAPES, VOCABULARIES, deepen, make_config, make_model, num_parameters
-from outpace.zoo.tokenizer import train_tokenizer
-from outpace.zoo.train import Settings, Trainer, next_token_loss
+from zoo_training.data import MIXTURE, Stream
+from zoo_training.distill import Lesson, Pool, Teaching, make_pool
+from zoo_training.embedding import Layout, bigram_log_ratio, counted_embedding
+from zoo_training.induction import install_induction
+from zoo_training.models import SHAPES, VOCABULARIES, deepen, make_config, make_model, num_parameters
+from zoo_training.tokenizer import train_tokenizer
+from zoo_training.train import Settings, Trainer, next_token_loss
 
 TOKENIZER = train_tokenizer(["def add(left, right):\n    return left + right\n"] * 3, vocabulary=300)
 DOCUMENTS = [[5 + (7 * i + j) % 200 for j in range(60 + i)] for i in range(12)]
@@ -93,10 +93,10 @@ def test_a_stream_continues_at_the_same_token() -> None:
     assert sum(MIXTURE.values()) == pytest.approx(1)
 
 
-def test_a_draft_learns_its_targets_law(tmp_path: Path) -> None:
+def test_a_draft_learns_its_targets_distribution(tmp_path: Path) -> None:
     target = make_model(tiny(layers=1), seed=3).eval()
     with torch.no_grad():
-        target.lm_head.weight.mul_(20)  # a law with something to learn in it
+        target.lm_head.weight.mul_(20)  # a distribution with something to learn in it
     stream = Stream(DOCUMENTS, TOKENIZER, seed=2)
     pool = make_pool(target, stream, TOKENIZER, own_rows=3, read_rows=6, length=16, seed=2)
     assert pool.tokens.shape == (9, 17) and pool.hidden.shape == (9, 16, 32)

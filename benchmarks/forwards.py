@@ -1,0 +1,234 @@
+"""What compiling gives: `python -m benchmarks.forwards --target zoo:target`.
+
+Milliseconds of a forward by the number of tokens it reads, and tokens per second of methods: on models as they are and
+compiled, taking turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+from outpace.bench.measure.bootstrap import bootstrap
+from outpace.bench.measure.contender import COMPILED, EAGER, Engine
+from outpace.bench.measure.forward_cost import Timings, measure_forwards
+from outpace.bench.measure.ideal import DRAFT, TARGET
+from outpace.bench.measure.line_up import beside, engines
+from outpace.bench.measure.method_names import parse_methods
+from outpace.bench.measure.provenance import provenance, threads
+from outpace.bench.measure.run import Case, Run, batches, interleave, trials, unfold, warm_up
+from outpace.bench.measure.workload import load_items
+from outpace.bench.report.json_file import write_json
+from outpace.console import progress
+from outpace.core.context import SamplingParams
+from outpace.core.contracts import Target
+from outpace.models.hf.target import HFTarget, load
+from outpace.models.names import resolve, usual_draft
+from outpace.tables import Table, markdown, print_tables
+
+SCHEMA = "outpace-forwards/1"
+METHODS = "speculative-sampling,mcsd,prompt-lookup"
+MODES = {EAGER: "as it is", COMPILED: "compiled"}
+Models = Mapping[tuple[str, str], HFTarget]  # (TARGET or DRAFT, mode)
+Clock = Callable[[], float]
+
+
+def opened(stack: ExitStack, names: Mapping[str, str], dtype: str) -> tuple[Models, Any]:
+    """Each model in both modes, on the same weights, and the target's tokenizer."""
+    found: dict[tuple[str, str], HFTarget] = {}
+    tokenizers: list[Any] = []
+    for kind, name in names.items():
+        made, tokenizer = load(resolve(name), dtype=dtype, device="cpu", compile=True)
+        found[kind, COMPILED] = stack.enter_context(made)
+        if made.compiled is None:
+            raise ValueError(
+                f"{name} cannot be compiled, so there is nothing to compare: choose another model"
+            )
+        found[kind, EAGER] = stack.enter_context(HFTarget(made.model))
+        tokenizers.append(tokenizer)
+    return found, tokenizers[0]
+
+
+def line_up(models: Models, methods: str, draft: str | None, clock: Clock) -> list[Engine]:
+    """Plain decoding and these methods, each compiled and then as it is."""
+
+    def others(mode: str) -> Callable[[Any], Target]:
+        def open_model(value: Any) -> Target:
+            if value != draft:
+                raise ValueError(f"all methods have one draft here: name {value} with --draft")
+            return models[DRAFT, mode]
+
+        return open_model
+
+    wanted = parse_methods(methods)
+    compiled, eager = (engines(wanted, models[TARGET, m], draft, others(m))[0] for m in (COMPILED, EAGER))
+    return [replace(engine, clock=clock) for engine in beside(compiled, eager)]
+
+
+def decode(line: Sequence[Engine], cases: Sequence[Case], sampling: SamplingParams, rounds: int) -> list[Run]:
+    """Every prompt with everybody in every round, in turn."""
+    planned = list(trials(batches(cases, 1), [sampling.temperature], rounds))
+    with progress(len(planned) * len(line)) as tell:
+        for engine in line:
+            tell(f"warming up {engine.name}", 0)
+            warm_up(engine, planned[0], sampling, [sampling.temperature])
+        return interleave(line, planned, sampling, after=lambda run: tell(run.contender, 1))
+
+
+def forward_rows(timings: Mapping[tuple[str, str], Timings]) -> list[dict[str, Any]]:
+    """Medians of a model in a mode over so many tokens, after a forward of the same size and after one of another."""
+    return [
+        {
+            "model": kind,
+            "mode": mode,
+            "tokens": size,
+            "milliseconds": 1000 * median(seconds),
+            "after_another_size": 1000 * median(timings[kind, mode].changed[size]),
+        }
+        for (kind, mode), each in timings.items()
+        for size, seconds in each.again.items()
+    ]
+
+
+def speed_rows(line: Sequence[Engine], runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Tokens per second of a method in a mode, prompts read included."""
+    found: list[dict[str, Any]] = []
+    for engine in line:
+        speeds: dict[int, list[float]] = {}
+        for run in runs:
+            if run.contender == engine.name:
+                speeds.setdefault(run.trial.index, []).append(run.tokens_per_second)
+        method = engine.name.removesuffix(f" ({EAGER})")
+        found.append({"method": method, "mode": engine.mode, **bootstrap(list(speeds.values())).to_json()})
+    return found
+
+
+def tables(data: Mapping[str, Any]) -> list[Table]:
+    """What a file of this program says."""
+    rows, speeds, settings = data["milliseconds"], data["tokens_per_second"], data["settings"]
+    unit = " of CPU time" if settings["cpu_time"] else ""
+    sizes = list(dict.fromkeys(row["tokens"] for row in rows))
+    lines: list[tuple[str, ...]] = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        for mode, words in MODES.items():
+            here = {row["tokens"]: row for row in rows if (row["model"], row["mode"]) == (model, mode)}
+            for field, when in (("milliseconds", ""), ("after_another_size", ", after another size")):
+                lines.append((f"{model}, {words}{when}", *(f"{here[size][field]:.2f}" for size in sizes)))
+    title = f"A forward over so many tokens, {settings['length']} being read: milliseconds{unit}"
+    by_name = {(row["method"], row["mode"]): row["median"] for row in speeds}
+    methods = dict.fromkeys(row["method"] for row in speeds)
+    rates = tuple((name, *(f"{by_name[name, mode]:.1f}" for mode in MODES)) for name in methods)
+    return [
+        Table(title, ("model", *map(str, sizes)), tuple(lines)),
+        Table(
+            f"Tokens per second{unit}, temperature {settings['temperature']:g}",
+            ("method", *MODES.values()),
+            rates,
+        ),
+    ]
+
+
+def sizes(text: str) -> list[int]:
+    """Numbers of tokens, separated by commas."""
+    found = [int(size) for size in text.split(",")]
+    if min(found) < 1:
+        raise ValueError("a forward reads at least one token")
+    return found
+
+
+def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.forwards", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--target", default="zoo:target")
+    parser.add_argument("--draft", help="default: what belongs to the target, for models of the package")
+    parser.add_argument("--methods", default=METHODS, help="besides plain decoding")
+    parser.add_argument("--prompts", default="code")
+    parser.add_argument("--num-prompts", type=int, default=4)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--length", type=int, default=256, help="tokens read before a forward that is timed")
+    parser.add_argument("--sizes", type=sizes, default="1,2,4,5,8,16,32", help="tokens of a forward")
+    parser.add_argument("--repeats", type=int, default=7, help="of every size")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for all forwards")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="for a machine that is busy: CPU time of this process"
+    )
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    return parser.parse_args(arguments)
+
+
+def measure(given: argparse.Namespace) -> dict[str, Any]:
+    """Everything, as what is written to a file."""
+    clock = process_time if given.cpu_time else perf_counter
+    draft = given.draft or usual_draft(given.target)
+    with ExitStack() as stack:
+        models, tokenizer = opened(
+            stack, {TARGET: given.target, **({DRAFT: draft} if draft else {})}, given.dtype
+        )
+        target = models[TARGET, COMPILED]
+        line = line_up(models, given.methods, draft, clock)
+        end = getattr(tokenizer, "eos_token_id", None)
+        sampling = SamplingParams(
+            given.temperature, max_tokens=given.max_tokens, stop=() if end is None else (int(end),)
+        )
+        items = load_items(given.prompts, given.num_prompts)
+        cases, _ = unfold(items, tokenizer, line[0], sampling, room=target.max_length)
+        if not cases:
+            raise ValueError(f"no prompt leaves room for {given.max_tokens} new tokens: ask for fewer")
+        how: dict[str, Any] = {
+            "length": given.length,
+            "repeats": given.repeats,
+            "most_seconds": given.seconds,
+        }
+        with progress(1) as tell:
+            tell("measuring forwards", 0)
+            timings = measure_forwards(models, sizes=given.sizes, clock=clock, **how)
+        speeds = speed_rows(line, decode(line, cases, sampling, given.rounds))
+        seconds = {kind: each.compiled.seconds for (kind, _), each in models.items() if each.compiled}
+        known = {**provenance(), "dtype": str(target.model.dtype).removeprefix("torch.")}
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(given).items()}
+    return {
+        "schema": SCHEMA,
+        "provenance": known,
+        "settings": settings,
+        "compile_seconds": seconds,
+        "milliseconds": forward_rows(timings),
+        "tokens_per_second": speeds,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = options(arguments)
+    try:
+        with threads(given.threads):
+            data = measure(given)
+    except (
+        ValueError,
+        ModuleNotFoundError,
+    ) as error:  # a model that is not there, a method without its draft
+        print(f"forwards: {error}", file=sys.stderr)
+        return 2
+    print_tables(tables(data))
+    if given.json:
+        write_json(given.json, data)
+    if given.markdown:
+        given.markdown.write_text(
+            "\n\n".join(markdown(table, 2) for table in tables(data)) + "\n", encoding="utf-8"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Our suffix trees beside Snowflake's: `python -m benchmarks.suffix_trees --peer arctic=arctic/bin/python`.
+
+A model writes texts, each prompt once greedily and some of them several times sampled; then both sides get the same
+texts in the same order with the same settings. arctic-inference has a Python environment of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from outpace.bench.measure import replay
+from outpace.bench.measure.contender import Engine
+from outpace.bench.measure.line_up import find
+from outpace.bench.measure.method_names import PLAIN
+from outpace.bench.measure.provenance import provenance, threads
+from outpace.bench.measure.replay import Text
+from outpace.bench.measure.run import unfold
+from outpace.bench.measure.workload import BUILT_IN, load_items
+from outpace.bench.peers.environments import WORKERS, Kind, find_home
+from outpace.bench.peers.worker import Worker, WorkerDied, WorkerRefused, environment_of
+from outpace.bench.peers.workers.arctic_suffix import replayed
+from outpace.bench.report.json_file import write_json
+from outpace.bench.report.tables import number, percent
+from outpace.console import progress
+from outpace.core.context import SamplingParams
+from outpace.indexes.suffix_tree.tree import SuffixTree
+from outpace.models.hf.target import load
+from outpace.models.names import resolve
+from outpace.recipes import get
+from outpace.tables import Table, print_tables
+
+SCHEMA = "outpace-suffix-trees/1"
+ARCTIC = Kind(
+    "arctic",
+    "arctic_inference",
+    ("arctic-inference",),
+    "numpy arctic-inference",
+    WORKERS / "arctic_suffix.py",
+)
+SETTINGS = {
+    "max_tree_depth": 64,
+    "depth": 24,
+    "factor": 1.0,
+    "offset": 0.0,
+    "threshold": 0.1,
+}  # suffix-decoding's own
+TREES, METHOD, PEER = "outpace, its trees", "outpace, suffix-decoding", "arctic-inference"
+SAMPLES, TEMPERATURE, BATCH, SEED = 4, 1.0, 8, 0
+COLUMNS = (
+    "who",
+    "texts",
+    "draft",
+    "tokens a step",
+    "drafted a step",
+    "of them kept",
+    "microseconds a token",
+)
+
+
+class Trees:
+    """bench.workers.arctic_suffix.Cache: what drafters.suffix.Suffix does with its trees, and nothing else."""
+
+    def __init__(self, depth: int, **settings: Any) -> None:
+        self.depth, self.settings, self.learnt = depth, settings, 0
+        self.common = SuffixTree(depth)
+
+    def begin(self, prompt: Any) -> None:
+        self.own = SuffixTree(self.depth)
+        self.own.extend(0, prompt)
+        self.said: list[int] = []
+
+    def draft(self, context: Any, most: int) -> tuple[Sequence[int], Sequence[int]]:
+        found = self.own.speculate(context, most, **self.settings)
+        if self.common.num_tokens:
+            other = self.common.speculate(context, most, unfollowed=1, **self.settings)
+            found = max(found, other, key=lambda each: each.score)
+        return found.tokens, found.parents
+
+    def add(self, tokens: Any) -> None:
+        self.own.extend(0, tokens)
+        self.said += tokens.tolist()
+
+    def end(self) -> None:
+        self.common.extend(self.learnt, self.said)
+        self.common.finish(self.learnt)
+        self.learnt += 1
+
+
+def recorded(name: str, num_prompts: int, max_tokens: int) -> dict[str, list[Text]]:
+    """What the model says: greedily, and in samples of every fourth prompt one after another."""
+    target, tokenizer = load(resolve(name), device="cpu")
+    with target:
+        end = getattr(tokenizer, "eos_token_id", None)
+        stop = () if end is None else (int(end),)
+        plain = Engine("plain", PLAIN, get(PLAIN)(target))
+        greedy = SamplingParams(max_tokens=max_tokens, stop=stop)
+        items = [item for source in BUILT_IN for item in load_items(source, num_prompts)]
+        cases, _ = unfold(items, tokenizer, plain, greedy, room=target.max_length)
+        prompts = [case.tokens for case in cases]
+        some = [prompt for prompt in prompts[::4] for _ in range(SAMPLES)]
+        asked = {
+            "greedy": [(prompt, greedy) for prompt in prompts],
+            f"{SAMPLES} samples": [
+                (prompt, SamplingParams(TEMPERATURE, max_tokens=max_tokens, stop=stop, seed=SEED + number))
+                for number, prompt in enumerate(some)
+            ],
+        }
+        found: dict[str, list[Text]] = {kind: [] for kind in asked}
+        with progress(sum(map(len, asked.values()))) as tell:
+            for kind, pairs in asked.items():
+                for begin in range(0, len(pairs), BATCH):
+                    some_prompts, row_params = zip(*pairs[begin : begin + BATCH], strict=True)
+                    said = plain.run(some_prompts, row_params).outputs
+                    found[kind] += [Text(p.tolist(), o) for p, o in zip(some_prompts, said, strict=True) if o]
+                    tell(f"writing texts, {kind}", len(said))
+    return found
+
+
+def ours(texts: Sequence[Text], tree: bool) -> list[list[float]]:
+    """Our trees alone."""
+    settings = {"factor": SETTINGS["factor"], "offset": SETTINGS["offset"], "floor": SETTINGS["threshold"]}
+    trees = Trees(int(SETTINGS["max_tree_depth"]), tree=tree, **settings)
+    return replayed(trees, [(text.prompt, text.tokens) for text in texts], int(SETTINGS["depth"]))
+
+
+def theirs(worker: Worker, texts: Sequence[Text], tree: bool) -> list[list[float]]:
+    """Their cache, in its own process."""
+    return worker.ask({**SETTINGS, "tree": tree, "texts": [(text.prompt, text.tokens) for text in texts]})[
+        "outputs"
+    ]
+
+
+def through_the_engine(texts: Sequence[Text], tree: bool, vocab: int) -> list[list[float]]:
+    """The recipe in the engine's loop; its seconds are the median step's, times the steps."""
+    parts = replay.build(find("suffix-decoding"), {**SETTINGS, "tree": tree}, vocab)
+    found = replay.replay(METHOD, parts, texts)
+    step = median(found.seconds)
+    return [[each.row_steps, each.drafted, each.accepted, step * each.row_steps] for each in found.each]
+
+
+def row(
+    who: str, kind: str, tree: bool, texts: Sequence[Text], runs: Sequence[Sequence[Sequence[float]]]
+) -> Any:
+    """Sums over the texts; of several runs the fastest, since counts are the same in all."""
+    steps, drafted, accepted, seconds = min(
+        (np.sum(run, 0).tolist() for run in runs), key=lambda sums: sums[3]
+    )
+    tokens = sum(len(text.tokens) for text in texts)
+    return {
+        "who": who,
+        "texts": kind,
+        "tree": tree,
+        "num_texts": len(texts),
+        "tokens": tokens,
+        "steps": int(steps),
+        "drafted": int(drafted),
+        "accepted": int(accepted),
+        "mean_acceptance_length": tokens / steps,
+        "acceptance_rate": accepted / drafted if drafted else None,
+        "microseconds_per_token": 1e6 * seconds / tokens,
+    }
+
+
+def compare(written: dict[str, list[Text]], worker: Worker | None, repeats: int) -> list[dict[str, Any]]:
+    """Every kind of texts, with paths and with trees, sides in turn."""
+    vocab = 1 + max(max(*text.prompt, *text.tokens) for texts in written.values() for text in texts)
+    sides: dict[str, Any] = {TREES: ours, METHOD: lambda texts, tree: through_the_engine(texts, tree, vocab)}
+    if worker:
+        sides[PEER] = lambda texts, tree: theirs(worker, texts, tree)
+    rows: list[dict[str, Any]] = []
+    with progress(len(written) * 2 * repeats * len(sides)) as tell:
+        for kind, texts in written.items():
+            for tree in (False, True):
+                runs: dict[str, list[Any]] = {who: [] for who in sides}
+                for side in sides.values():
+                    side(texts[:2], tree)  # loops are compiled before they are timed
+                for _ in range(repeats):
+                    for who, side in sides.items():
+                        runs[who].append(side(texts, tree))
+                        tell(f"{who}, {kind}", 1)
+                rows += [row(who, kind, tree, texts, each) for who, each in runs.items()]
+    return rows
+
+
+def to_table(rows: Sequence[dict[str, Any]]) -> Table:
+    cells = tuple(
+        (
+            each["who"],
+            each["texts"],
+            "tree" if each["tree"] else "path",
+            number(each["mean_acceptance_length"], 3),
+            number(each["drafted"] / each["steps"], 2),
+            percent(each["acceptance_rate"]),
+            number(each["microseconds_per_token"], 1),
+        )
+        for each in rows
+    )
+    return Table("Suffix trees on the same texts", COLUMNS, cells)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.suffix_trees", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument(
+        "--peer", help="arctic=/path/to/python, of an environment with arctic-inference; default: none"
+    )
+    parser.add_argument("--target", default="zoo:target", help="who writes the texts")
+    parser.add_argument("--num-prompts", type=int, default=40, help="of each of the built-in sets")
+    parser.add_argument("--max-tokens", type=int, default=96, help="of a text")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args(arguments)
+    name, _, python = (given.peer or ARCTIC.name).partition("=")
+    if name != ARCTIC.name:
+        parser.error(f"there is no peer {name!r}: --peer takes {ARCTIC.name}=/path/to/python")
+    worker = None
+    try:
+        home = find_home(ARCTIC, python or None) if given.peer else None
+        with threads(given.threads) as num_threads:
+            if home:
+                environment = environment_of(os.environ, 1, own=home.own)
+                worker = Worker(home.python, ARCTIC.script, {}, environment)
+                worker.ready()
+            rows = compare(recorded(given.target, given.num_prompts, given.max_tokens), worker, given.repeats)
+            known = {**provenance(), "threads": num_threads}
+    except (ValueError, WorkerDied, WorkerRefused) as error:
+        print(f"suffix_trees: {error}", file=sys.stderr)
+        return 2
+    finally:
+        if worker:
+            worker.close()
+    print_tables([to_table(rows)])
+    if given.json:
+        known["versions"] = {**known["versions"], **(home.versions if home else {})}
+        wished = {name: getattr(given, name) for name in ("target", "num_prompts", "max_tokens", "repeats")}
+        settings = {**SETTINGS, **wished, "samples": SAMPLES, "temperature": TEMPERATURE}
+        write_json(given.json, {"schema": SCHEMA, "provenance": known, "settings": settings, "results": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

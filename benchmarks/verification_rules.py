@@ -1,0 +1,182 @@
+"""What the verification rules cost at a large vocabulary: `python -m benchmarks.verification_rules`.
+
+Trees are drafted from random distributions, so no model is needed. The time is a rule's own: what the target's distribution costs to warp
+is reported apart. "Reading" is one sum over the rows of p and q at the tree's inner nodes, for comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from outpace.bench.measure.provenance import provenance, threads
+from outpace.bench.report.json_file import write_json
+from outpace.core.claim import Drawn
+from outpace.core.context import Context, SamplingParams
+from outpace.core.contracts import Plan, Scores, Verifier
+from outpace.core.noise import KeyedNoise
+from outpace.core.tree import Shape, TokenTree
+from outpace.drafters.model.grow import Children, distinct, grow, independent
+from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.tables import Table, print_tables
+from outpace.verifiers.block import Block
+from outpace.verifiers.kseq import KSequential
+from outpace.verifiers.match import Match
+from outpace.verifiers.rejection import Rejection
+from outpace.verifiers.traversal import Traversal
+
+DEPTH, SIBLINGS, DRAFTS = 6, 4, 24
+CHAIN = Shape.branching((1,) * DEPTH)
+SEQUENCES = Shape.branching((SIBLINGS, *[1] * (DEPTH - 1)))
+# four siblings at every depth, the first of which goes on
+COMB = Shape(
+    tuple(
+        parent for depth in range(DEPTH) for parent in [SIBLINGS * (depth - 1) + 1 if depth else 0] * SIBLINGS
+    )
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One rule on one kind of tree; medians over drafts, milliseconds."""
+
+    rule: str
+    tree: str
+    verify: float
+    slowest: float
+    warp: float
+    read: float
+
+
+def cases() -> list[tuple[str, Verifier, str, Shape, Children]]:
+    """Rule, tree, and how the tree's children are drawn."""
+    comb, sequences = f"{SIBLINGS} siblings at each of {DEPTH} depths", f"{SIBLINGS} sequences of {DEPTH}"
+    chain = f"chain of {DEPTH}"
+    return [
+        ("match", Match(), comb, COMB, distinct),
+        ("rejection", Rejection(), chain, CHAIN, distinct),
+        ("rejection", Rejection(), comb, COMB, distinct),
+        ("rejection, independent draws", Rejection(), sequences, SEQUENCES, independent),
+        ("k-sequential", KSequential(), sequences, SEQUENCES, independent),
+        ("block", Block(), chain, CHAIN, distinct),
+        ("traversal", Traversal(), chain, CHAIN, distinct),
+        ("traversal", Traversal(), comb, COMB, distinct),
+        ("traversal, independent draws", Traversal(), sequences, SEQUENCES, independent),
+    ]
+
+
+def measure(
+    rule: str,
+    verifier: Verifier,
+    tree: str,
+    shape: Shape,
+    children: Children,
+    *,
+    vocab: int,
+    closeness: float,
+) -> Cost:
+    """Time a rule on several drafts; between two runs other data passes through the caches."""
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(len(shape.parents) + 1, vocab, generator=generator) * 3
+    target = base + torch.randn(base.shape, generator=generator) * (1 - closeness)
+    other = torch.ones(1 << 24)
+    took: list[float] = []
+    warped: list[float] = []
+    read: list[float] = []
+    for turn in range(DRAFTS + 2):
+        ctx = _context(turn)
+        drafted = grow(ctx, Plan((shape.depth,), shape), _reader(base), children=children)
+        target_probs = LazyTargetProbs(Scores(0, target), drafted, ctx)
+        other.add_(1)
+        began = perf_counter()
+        verifier.verify(drafted, target_probs, Scores(0, target), ctx.noise)
+        seconds = perf_counter() - began
+        inner = [node for node, below in enumerate(drafted.forest.children) if below]
+        assert isinstance(drafted.claim, Drawn)
+        p, q = target[inner], drafted.claim.q
+        other.add_(1)
+        began = perf_counter()
+        float(p.sum() + q.sum())
+        if turn > 1:
+            read.append(perf_counter() - began)
+            took.append(seconds - target_probs.seconds)
+            warped.append(target_probs.seconds)
+    return Cost(rule, tree, *(1e3 * each for each in (median(took), max(took), median(warped), median(read))))
+
+
+def _context(turn: int) -> Context:
+    tokens, noise = torch.zeros(8, dtype=torch.int64), KeyedNoise([0], [turn], [8])
+    return Context((tokens,), (8,), (64,), (0,), _NoCache(), (SamplingParams(1.0),), noise)
+
+
+class _NoCache:
+    """The trees come from no model."""
+
+    lengths = [8]
+    capacity = 72
+
+    def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None: ...
+
+    def release(self, slots: Sequence[int]) -> None: ...
+
+
+def _reader(logits: Tensor) -> Callable[[TokenTree], tuple[int, Tensor]]:
+    seen = 0
+
+    def read(tree: TokenTree) -> tuple[int, Tensor]:
+        nonlocal seen
+        first, seen = seen, len(tree)
+        return first, logits[first : len(tree)]
+
+    return read
+
+
+def to_table(found: Sequence[Cost]) -> Table:
+    rows = [
+        (
+            f"{each.rule}: {each.tree}",
+            *(f"{value:.2f}" for value in (each.verify, each.slowest, each.warp, each.read)),
+        )
+        for each in found
+    ]
+    columns = ("milliseconds", "rule", "slowest draft", "warping p", "reading p and q")
+    return Table("Verification at a large vocabulary", columns, tuple(rows))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.verification_rules", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--vocab", type=int, default=128_000)
+    parser.add_argument(
+        "--closeness", type=float, default=0.5, help="of p to q: 1 makes them equal, 0 unrelated"
+    )
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args(arguments)
+    with threads(given.threads), torch.inference_mode():
+        found = [measure(*case, vocab=given.vocab, closeness=given.closeness) for case in cases()]
+        print_tables([to_table(found)])
+        if given.json:
+            data = {
+                "schema": "outpace-rules/1",
+                "provenance": provenance(),
+                "settings": {
+                    name: value if value is None else str(value) for name, value in vars(given).items()
+                },
+                "milliseconds": [{**asdict(each), "over_reading": each.verify / each.read} for each in found],
+            }
+            write_json(given.json, data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

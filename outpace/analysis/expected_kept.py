@@ -1,0 +1,88 @@
+"""What a rule keeps of a draft that is given: expectations over the rule's own random choices, none over the draft.
+
+Letters: M choices at once, K options each, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outpace.core.contracts import Scores, TargetProbs, Verifier
+from outpace.core.noise import Key
+from outpace.core.tree import TokenTree
+from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
+
+FEW = 64  # options told apart one by one; of more, those that no drafted token stands for are one
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is expected to be kept of a tree, the bonus not counted."""
+
+    depth: float  # draft tokens
+    any: float  # chance that at least one is
+
+
+class DraftNoise(EnumeratedNoise):
+    """Enumerated noise for one row's tree, in which all tokens that lead out of the draft are one option."""
+
+    def __init__(self, tree: TokenTree, branch: Branch) -> None:
+        super().__init__([branch], [0], [0])
+        self._following = _following(tree)
+
+    def choose(self, probs: Tensor, key: Key) -> Tensor:
+        if probs.shape[-1] <= FEW:
+            return super().choose(probs, key)
+        picked = []
+        for distribution, node, (branch, name) in zip(probs, key.nodes, self._names(key), strict=True):
+            drafted = self._following[node]
+            inside = distribution[drafted]
+            outside = distribution.clone()
+            outside[drafted] = 0
+            option = branch.pick(name, [*inside.tolist(), max(0.0, float(outside.sum()))])
+            picked.append(drafted[option] if option < len(drafted) else int(outside.argmax()))
+        return torch.tensor(picked, dtype=torch.int64)
+
+
+def kept_by(verifier: Verifier, tree: TokenTree, target_probs: TargetProbs, scores: Scores) -> Kept:
+    """What this verifier keeps of a one-row tree, over all its choices."""
+    pending, depth, any_ = [Branch((), 0)], 0.0, 0.0
+    while pending:
+        branch = pending.pop()
+        verdict = verifier.verify(tree, target_probs, scores, DraftNoise(tree, branch))
+        deep = tree.forest.depths[verdict.leaf[0]]
+        depth += branch.chance * deep
+        any_ += branch.chance * (deep > 0)
+        pending += [Branch(script, 0) for script in branch.left_open]
+    return Kept(depth, any_)
+
+
+def kept_by_matching(tree: TokenTree, target_probs: TargetProbs) -> Kept:
+    """The same for matching, in closed form: a node is kept where all tokens of its path are the target's own."""
+    tokens, children = tree.tokens.tolist(), tree.forest.children
+    depth, any_, levels = 0.0, 0.0, [([0], 1.0)]
+    while levels:
+        level, chance = levels.pop()
+        below = [child for node in level for child in children[node]]
+        if not below:
+            continue
+        p = target_probs.probs([level[0]])[0]
+        for token in dict.fromkeys(tokens[child] for child in below):
+            kept = chance * float(p[token])
+            depth += kept
+            any_ += kept * (level == [0])
+            levels.append(([child for child in below if tokens[child] == token], kept))
+    return Kept(depth, any_)
+
+
+def _following(tree: TokenTree) -> list[list[int]]:
+    """Per node the tokens drafted after it, and after those that spell the same text."""
+    tokens, forest = tree.tokens.tolist(), tree.forest
+    spelt = [tuple(tokens[node] for node in forest.path(leaf)) for leaf in range(len(tree))]
+    found: dict[tuple[int, ...], dict[int, None]] = {}
+    for node in range(1, len(tree)):
+        found.setdefault(spelt[forest.parents[node]], {})[tokens[node]] = None
+    return [list(found.get(text, ())) for text in spelt]

@@ -1,0 +1,125 @@
+"""What a forward costs: a target's seconds as a function of the nodes it reads, measured and made monotone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import TypeVar
+
+import torch
+
+from outpace.core.contracts import Cache, Forest, Prompt, Target, TokenTree, Want
+
+SIZES = (1, 2, 4, 8, 16, 32)
+IN_A_ROW = 3  # forwards of one size before the next one
+Name = TypeVar("Name", bound=Hashable)
+
+
+class CostCurve:
+    """Seconds of one forward over q nodes a row: straight lines through monotone points, the last one continued."""
+
+    def __init__(self, points: Mapping[int, float]) -> None:
+        if not points or min(points) < 1:
+            raise ValueError("a cost curve needs at least one point, of at least one node")
+        self.sizes = sorted(points)
+        self.seconds = increasing([points[size] for size in self.sizes])
+
+    def __call__(self, nodes: float) -> float:
+        sizes, seconds = self.sizes, self.seconds
+        if len(sizes) == 1 or nodes <= sizes[0]:
+            return seconds[0]
+        right = min(bisect_left(sizes, nodes), len(sizes) - 1)
+        slope = (seconds[right] - seconds[right - 1]) / (sizes[right] - sizes[right - 1])
+        return seconds[right - 1] + slope * (nodes - sizes[right - 1])
+
+    def to_json(self) -> dict[str, float]:
+        """Nodes -> milliseconds."""
+        return {str(size): 1000 * value for size, value in zip(self.sizes, self.seconds, strict=True)}
+
+
+def increasing(values: Sequence[float]) -> list[float]:
+    """The nearest sequence that never falls (pool adjacent violators: neighbours out of order take their mean)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        pools.append((value, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (left, weight), (right, other) = pools[-2:]
+            pools[-2:] = [((left * weight + right * other) / (weight + other), weight + other)]
+    return [mean for mean, weight in pools for _ in range(weight)]
+
+
+@dataclass
+class Timings:
+    """Seconds of the forwards of one target, by nodes a row."""
+
+    again: dict[int, list[float]] = field(
+        default_factory=dict[int, "list[float]"]
+    )  # after one of the same size
+    changed: dict[int, list[float]] = field(
+        default_factory=dict[int, "list[float]"]
+    )  # after one of another size
+
+    @property
+    def curve(self) -> CostCurve:
+        """Forwards that follow one of their own size, as most do while a text is written."""
+        return CostCurve({size: median(seconds) for size, seconds in self.again.items()})
+
+
+def measure_forwards(
+    targets: Mapping[Name, Target],
+    *,
+    length: int = 192,  # tokens already read
+    rows: int = 1,
+    sizes: Sequence[int] = SIZES,
+    repeats: int = 7,  # of all sizes and targets, after reading each of them once
+    most_seconds: float = 20.0,
+    clock: Callable[[], float] = perf_counter,
+) -> dict[Name, Timings]:
+    """As decoding does, a target reads one size a few times in a row and then another, which a runtime may have to
+    prepare itself for: the first of each size stands apart. Sizes and targets take turns, so that a busy moment of the
+    machine hits all of them."""
+    if length < 2:
+        raise ValueError("a cost is measured after at least two tokens")
+    found = {name: Timings({size: [] for size in sizes}, {size: [] for size in sizes}) for name in targets}
+    slots = list(range(rows))
+
+    def forward(target: Target, cache: Cache, size: int) -> float:
+        tree = _chains(size, rows, target.vocab)
+        start = clock()
+        scores = target.score(tree, slots, cache, Want())
+        if scores.logits is not None and scores.logits.is_cuda:
+            torch.cuda.synchronize(scores.logits.device)
+        seconds = clock() - start
+        cache.commit(tree, [-1] * rows, slots)
+        return seconds
+
+    with torch.inference_mode():
+        caches = {name: _read(target, length, rows, max(sizes)) for name, target in targets.items()}
+        order = [(name, size) for name in targets for size in sizes]
+        for name, size in order:
+            forward(targets[name], caches[name], size)
+        began = perf_counter()
+        for turn in range(repeats):
+            if turn and perf_counter() - began > most_seconds:
+                break
+            for name, size in order[turn % len(order) :] + order[: turn % len(order)]:
+                first, *others = (forward(targets[name], caches[name], size) for _ in range(IN_A_ROW))
+                found[name].changed[size].append(first)
+                found[name].again[size] += others
+    return found
+
+
+def _read(target: Target, length: int, rows: int, room: int) -> Cache:
+    generator = torch.Generator().manual_seed(0)
+    prompts = [Prompt(torch.randint(target.vocab, (length + 1,), generator=generator)) for _ in range(rows)]
+    cache = target.open(rows, length + 1 + room)
+    target.prefill(prompts, list(range(rows)), cache, Want())
+    return cache
+
+
+def _chains(size: int, rows: int, vocab: int) -> TokenTree:
+    tokens = torch.arange(size * rows) % vocab
+    return TokenTree(tokens, Forest.chain((size - 1,) * rows))

@@ -1,0 +1,62 @@
+"""Whether a method gets better as it goes: the first and the second half of the prompts, in the order they came in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from outpace.bench.measure.metrics import Counts
+from outpace.bench.measure.run import Run
+
+
+@dataclass(frozen=True)
+class Half:
+    """Sums over half of the prompts, in all rounds; each round begins with nothing learnt."""
+
+    tokens_per_second: float
+    speedup: float  # over plain decoding on the same prompts
+    mean_acceptance_length: float | None  # None: a peer that does not say
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tokens_per_second": self.tokens_per_second,
+            "speedup_of_totals": self.speedup,
+            "mean_acceptance_length": self.mean_acceptance_length,
+        }
+
+
+def in_halves(pairs: Sequence[tuple[Run, Run]]) -> tuple[Half, Half] | None:
+    """Runs, each with plain decoding's, by when in its round it was made; None where there is but one prompt.
+
+    With an odd number of prompts the one in the middle is in the second half.
+    """
+    order = sorted({_place(run) for run, _ in pairs})
+    first = set(order[: len(order) // 2])
+    if not first:
+        return None
+    early, late = (
+        _half([pair for pair in pairs if (_place(pair[0]) in first) is which]) for which in (True, False)
+    )
+    return early, late
+
+
+def _place(run: Run) -> tuple[int, int]:
+    return run.trial.again, run.trial.index
+
+
+def _half(pairs: Sequence[tuple[Run, Run]]) -> Half:
+    counted = [run.counts for run, _ in pairs]
+    counts = reduce(Counts.__add__, [each for each in counted if each], Counts())
+    speed = rate([run for run, _ in pairs])
+    return Half(
+        speed,
+        speed / rate([plain for _, plain in pairs]),
+        counts.mean_acceptance_length if all(counted) else None,
+    )
+
+
+def rate(runs: Sequence[Run]) -> float:
+    """Tokens a second, of all together."""
+    return sum(run.tokens for run in runs) / max(sum(run.seconds for run in runs), 1e-9)

@@ -1,0 +1,44 @@
+"""How fast a method could be: what its acceptance and the measured costs of forwards allow, with no other overhead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from outpace.bench.measure.forward_cost import CostCurve
+from outpace.bench.measure.metrics import Cost
+from outpace.bench.measure.run import Run
+
+TARGET, DRAFT = "target", "draft"
+Costs = Mapping[tuple[str, str], CostCurve]  # (TARGET or DRAFT, mode)
+
+
+def ideal_speedup(pairs: Sequence[tuple[Run, Run]], costs: Costs, mode: str) -> float | None:
+    """tau * t(1) / (t(nodes + 1) + draft forwards * t_d), summed over the steps that were really made in this mode."""
+    target, draft = costs.get((TARGET, mode)), costs.get((DRAFT, mode))
+    if target is None:
+        return None
+    rates: list[float] = []
+    for side in (0, 1):
+        tokens, seconds = 0, 0.0
+        for pair in pairs:
+            counts = pair[side].counts
+            if counts is None:
+                return None
+            tokens += counts.generated
+            each = counts.seconds["draft"] / counts.forwards if counts.forwards else 0.0
+            seconds += sum(
+                times * ideal_seconds(cost, target, draft, each) for cost, times in counts.costs.items()
+            )
+        if seconds <= 0:
+            return None
+        rates.append(tokens / seconds)
+    return rates[0] / rates[1] if rates[1] else None
+
+
+def ideal_seconds(cost: Cost, target: CostCurve, draft: CostCurve | None, each: float) -> float:
+    """One step on the cost curves; `each` is what a draft forward took where no curve or no levels tell."""
+    if draft is not None and cost.levels:
+        drafting = sum(draft(level / cost.rows) for level in cost.levels)
+    else:
+        drafting = cost.forwards * each
+    return target(cost.nodes / cost.rows) + drafting

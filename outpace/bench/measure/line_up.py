@@ -1,0 +1,89 @@
+"""Who takes part: plain decoding first, then the methods that were named, then the peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from outpace.bench.measure import synthetic
+from outpace.bench.measure.contender import EAGER, Contender, Engine
+from outpace.bench.measure.method_names import PLAIN, Method, with_draft
+from outpace.bench.measure.recommend import Choice
+from outpace.bench.peers.transformers_peer import peers
+from outpace.core.contracts import Recipe, Target
+from outpace.models.vocabulary import CrossVocabularyDraft
+from outpace.recipes import configure, from_file, get
+
+ALONE = "plain, one at a time"
+
+
+def find(name: str) -> Recipe:
+    """The recipe of this name, or the one in this file."""
+    return from_file(name) if name.endswith(".py") or Path(name).is_file() else get(name)
+
+
+def engines(
+    methods: Sequence[Method],
+    target: Target,
+    draft: str | None,  # what the user called the draft model of the whole measurement
+    open_model: Callable[[Any], Target],
+    open_cross_vocabulary: Callable[[Any], CrossVocabularyDraft] | None = None,
+    cross_vocabulary: str | None = None,  # the draft of methods that translate, where that is another
+    tokenizer: Any = None,  # the target's
+) -> tuple[list[Engine], dict[str, Choice]]:
+    """An engine a method, plain decoding first, and what a recommendation calls each of them."""
+    found: dict[str, Engine] = {"plain": Engine("plain", PLAIN, get(PLAIN)(target))}
+    choices: dict[str, Choice] = {"plain": Choice(PLAIN, {}, None)}
+    for method in methods:
+        if method.name == PLAIN or method.label in found:
+            continue
+        if method.name == synthetic.NAME:
+            found[method.label] = synthetic.SyntheticEngine.of(method, target)
+            continue
+        recipe = find(method.name)
+        given = with_draft(method, recipe, draft, cross_vocabulary)
+        make = partial(
+            recipe, target, **configure(recipe, target, given, open_model, open_cross_vocabulary, tokenizer)
+        )
+        defaults = {
+            name: option.default
+            for name, option in recipe.options.items()
+            if option.default is not option.empty
+        }
+        found[method.label] = Engine(
+            method.label, recipe.name, make(), {**defaults, **method.options}, make=make
+        )
+        needed = next((given[name] for name in ("draft", "drafts") if isinstance(given.get(name), str)), None)
+        plain = {
+            name: value for name, value in given.items() if isinstance(value, (bool, int, float, str, tuple))
+        }
+        choices[method.label] = Choice(method.name, plain, needed)
+    return list(found.values()), choices
+
+
+def beside(compiled: Sequence[Engine], eager: Sequence[Engine]) -> list[Engine]:
+    """Each engine followed by the same one on models as they are, under a name that says so."""
+    pairs = zip(compiled, eager, strict=True)
+    return [each for one, other in pairs for each in (one, replace(other, name=f"{other.name} ({EAGER})"))]
+
+
+def contenders(
+    found: Sequence[Engine],
+    peer_models: Mapping[str, Any]
+    | None,  # "target" and, where there is one, "draft": transformers models of their own
+    batch: int = 1,
+    eager: Sequence[
+        Engine
+    ] = (),  # the same engines on models as they are, to be measured beside compiled ones
+) -> list[Contender]:
+    """Engines, plain decoding without batches where there are some, and transformers' own generation where its models
+    are given."""
+    line: list[Contender] = list(beside(found, eager) if eager else found)
+    if batch > 1:
+        line.append(replace(found[0], name=ALONE, single=True))
+    if peer_models:
+        line += peers(peer_models["target"], peer_models.get("draft"), found)
+    return line

@@ -1,0 +1,203 @@
+"""What is counted while a method runs: drafted, accepted and generated tokens, and where the time went.
+
+A row-step is one row in one step. accepted = draft tokens that became text; generated = accepted + 1, the bonus token
+included, except where a stop token or the limit ended the text inside the draft.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from outpace.core.contracts import Forest, Step
+
+PARTS = ("draft", "target", "warping", "overhead")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is kept of a step: host objects only, so that no logits stay alive."""
+
+    forest: Forest
+    leaf: tuple[int, ...]  # the verdict's
+    generated: tuple[int, ...]
+    forwards: int
+    draft_seconds: float  # of the draft models' forwards
+    seconds: Mapping[str, float]
+
+    @property
+    def drafter_seconds(self) -> float:
+        """What the drafter took beside its models' forwards: to propose, and to learn from what became of it."""
+        return self.seconds.get("draft", 0.0) + self.seconds.get("observe", 0.0) - self.draft_seconds
+
+    @staticmethod
+    def of(step: Step) -> Record:
+        draft = step.draft
+        generated = tuple(map(len, step.generated))
+        return Record(
+            draft.tree.forest,
+            tuple(step.verdict.leaf),
+            generated,
+            draft.forwards,
+            draft.seconds,
+            step.seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one step asks of the models: enough to say what it costs on a cost curve."""
+
+    rows: int
+    nodes: int  # of all rows, roots included
+    forwards: int
+    levels: tuple[
+        int, ...
+    ]  # nodes of each level the drafter had to read; () where it did not work level by level
+
+    @staticmethod
+    def of(record: Record) -> Cost:
+        forest, forwards = record.forest, record.forwards
+        counted = Counter(forest.depths)
+        depth = max(counted)
+        levels = tuple(counted[level] for level in range(depth)) if forwards == depth else ()
+        return Cost(forest.num_rows, len(forest), forwards, levels)
+
+
+@dataclass
+class Counts:
+    """Sums over the steps of a run, prompt reading left out; counts of several runs add up."""
+
+    steps: int = 0
+    row_steps: int = 0
+    draft_row_steps: int = 0  # those that drafted at least one token
+    drafted: int = 0
+    accepted: int = 0
+    generated: int = 0
+    forwards: int = 0
+    drafted_at: Counter[int] = field(
+        default_factory=Counter
+    )  # position (1 = first) -> row-steps that drafted it
+    offered_at: Counter[int] = field(default_factory=Counter)  # ... and had accepted the position before
+    accepted_at: Counter[int] = field(default_factory=Counter)
+    offered_rank: Counter[int] = field(
+        default_factory=Counter
+    )  # rank (0 = first) -> nodes reached with that candidate
+    accepted_rank: Counter[int] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    drafter_seconds: float = 0.0  # a part of the overhead
+    costs: Counter[Cost] = field(default_factory=Counter)
+
+    @staticmethod
+    def of(records: Iterable[Record]) -> Counts:
+        counts = Counts()
+        for record in records:
+            counts.add(record)
+        return counts
+
+    def add(self, record: Record) -> None:
+        """Count one step."""
+        forest = record.forest
+        depths = forest.depths
+        self.steps += 1
+        self.forwards += record.forwards
+        self.drafter_seconds += record.drafter_seconds
+        for nodes, leaf, generated in zip(forest.nodes, record.leaf, record.generated, strict=True):
+            deepest = max(depths[node] for node in nodes)
+            accepted = min(
+                depths[leaf], generated
+            )  # a stop token or the limit may end the text inside the path
+            self.row_steps += 1
+            self.draft_row_steps += deepest > 0
+            self.drafted += len(nodes) - 1
+            self.accepted += accepted
+            self.generated += generated
+            for position in range(1, deepest + 1):
+                self.drafted_at[position] += 1
+                self.offered_at[position] += position <= accepted + 1
+                self.accepted_at[position] += position <= accepted
+            path = forest.path(leaf)[: accepted + 1]
+            for node in path:
+                self.offered_rank.update(range(len(forest.children[node])))
+            for node, below in pairwise(path):
+                self.accepted_rank[forest.children[node].index(below)] += 1
+        seconds = record.seconds
+        distribution, score = seconds.get("warp", 0.0), seconds.get("score", 0.0)
+        others = sum(value for name, value in seconds.items() if name not in ("warp", "score", "total"))
+        for part, value in zip(
+            PARTS, (record.draft_seconds, score, distribution, others - record.draft_seconds), strict=True
+        ):
+            self.seconds[part] += value
+        self.costs[Cost.of(record)] += 1
+
+    def within(self, seconds: float) -> Counts:
+        """The same, with everything these seconds hold beyond forwards and warping booked as overhead."""
+        forwards = sum(value for part, value in self.seconds.items() if part != "overhead")
+        self.seconds["overhead"] = max(0.0, seconds - forwards)
+        return self
+
+    def __add__(self, other: Counts) -> Counts:
+        total = Counts()
+        for name in ("steps", "row_steps", "draft_row_steps", "drafted", "accepted", "generated", "forwards"):
+            setattr(total, name, getattr(self, name) + getattr(other, name))
+        for name in ("drafted_at", "offered_at", "accepted_at", "offered_rank", "accepted_rank", "costs"):
+            setattr(total, name, Counter(getattr(self, name)) + getattr(other, name))
+        total.drafter_seconds = self.drafter_seconds + other.drafter_seconds
+        total.seconds = {part: self.seconds[part] + other.seconds[part] for part in PARTS}
+        return total
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens a row gains per target forward, bonus token included; 1 for plain decoding."""
+        return self.generated / max(1, self.row_steps)
+
+    def rank_rates(self, *, everywhere: bool = False) -> list[float]:
+        """Per candidate rank the chance that it is accepted where its node is reached; with `everywhere` also where
+        there was no such candidate, as a drafter that does not always have one deserves."""
+        reached = self.row_steps + self.accepted  # nodes of the kept paths, roots included
+        return [
+            self.accepted_rank[rank] / (reached if everywhere else self.offered_rank[rank])
+            for rank in sorted(self.offered_rank)
+        ]
+
+    def figures(self) -> dict[str, Any]:
+        """What a report says of these counts."""
+        drafts, steps = self.draft_row_steps, max(1, self.steps)
+        positions = sorted(self.drafted_at)
+        return {
+            "mean_acceptance_length": self.mean_acceptance_length,
+            "mean_acceptance_length_of_drafting_steps": 1 + self.accepted / drafts if drafts else 1.0,
+            "acceptance_rate": self.accepted / self.drafted if self.drafted else None,
+            "acceptance_by_position": [self.accepted_at[position] / drafts for position in positions],
+            "acceptance_by_position_conditional": [
+                self.accepted_at[position] / self.offered_at[position] if self.offered_at[position] else None
+                for position in positions
+            ],
+            "acceptance_by_rank": self.rank_rates(),
+            "drafted_per_step": self.drafted / max(1, self.row_steps),
+            "draft_forwards_per_step": self.forwards / steps,
+            "milliseconds_per_step": {part: 1000 * value / steps for part, value in self.seconds.items()},
+            "drafter_milliseconds_per_step": 1000 * self.drafter_seconds / steps,
+            "steps": self.steps,
+            "row_steps": self.row_steps,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "generated": self.generated,
+        }
+
+
+def repetition(tokens: Sequence[int], size: int = 4) -> float:
+    """Share of n-grams that occurred before in the same text; 0 for a text shorter than one."""
+    grams = [tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int | None:
+    """Position of the first token that differs; None where the texts are the same."""
+    for position, (token, other) in enumerate(zip(tokens, reference, strict=False)):
+        if token != other:
+            return position
+    return None if len(tokens) == len(reference) else min(len(tokens), len(reference))

@@ -1,0 +1,242 @@
+"""Replaying recorded texts: what a method that drafts from text would have kept of them, with no model.
+
+The loop, the drafters and the verifiers are those of decoding; only the target is replaced, by one that says what it
+said before. At temperature 0 the counts are those of the engine on the same requests one at a time, in this order; of
+sampled texts they are those of the same seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, NoReturn, cast
+
+import torch
+from torch import Tensor
+
+from outpace.bench.measure.metrics import Counts, Record
+from outpace.core.context import Context, SamplingParams
+from outpace.core.contracts import NOTHING, Forest, Noise, Parts, Prompt, Recipe, Scores, TokenTree, Want
+from outpace.decode import Session
+from outpace.recipes import RecipeError, configure
+
+PROMPT_TOKENS = ("prompt_token_ids", "prompt_tokens", "prompt")
+TOKENS = ("token_ids", "tokens", "output_token_ids", "text")
+Encode = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A prompt and what followed, at least one token each."""
+
+    prompt: list[int]
+    tokens: list[int]
+
+
+@dataclass
+class GraphReplay:
+    """What a method made of the texts."""
+
+    method: str
+    each: list[Counts] = field(default_factory=list[Counts])  # a text
+    seconds: list[float] = field(default_factory=list[float])  # a step, of drafting and of what drafters keep
+
+    @property
+    def counts(self) -> Counts:
+        return sum(self.each, Counts())
+
+    @property
+    def halves(self) -> list[Counts]:
+        """Of the first and the second half of the texts, in their order; none of a single text."""
+        middle = len(self.each) // 2
+        return [sum(part, Counts()) for part in (self.each[:middle], self.each[middle:])] if middle else []
+
+    def figures(self) -> dict[str, Any]:
+        """What a report says of it."""
+        counts = self.counts
+        return {
+            "method": self.method,
+            "mean_acceptance_length": counts.mean_acceptance_length,
+            "mean_acceptance_length_of_halves": [half.mean_acceptance_length for half in self.halves],
+            "acceptance_rate": counts.accepted / counts.drafted if counts.drafted else None,
+            "drafted_per_step": counts.drafted / max(1, counts.row_steps),
+            "drafting_steps": counts.draft_row_steps / max(1, counts.row_steps),
+            "steps": counts.row_steps,
+            "drafted": counts.drafted,
+            "accepted": counts.accepted,
+            "generated": counts.generated,
+            "milliseconds_drafting_per_step": 1000
+            * median(self.seconds),  # the first of all may compile loops
+        }
+
+
+def read(path: Path, encode_prompt: Encode, encode: Encode, vocab: int) -> list[Text]:
+    """Texts of lines of JSON, or of the JSON that `outpace generate --json` prints: each with "prompt" and "text", or
+    with numbers in place of either."""
+    try:
+        data = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            rows = json.loads(data)["results"]
+        else:
+            rows = [json.loads(line) for line in data.splitlines() if line.strip()]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f'{path} is neither lines of JSON (.jsonl) nor a .json file with "results"'
+        ) from None
+    texts: list[Text] = []
+    for number, row in enumerate(rows, 1):
+        where = f"{path}, text {number}"
+        prompt = _tokens(row, PROMPT_TOKENS, encode_prompt, vocab, where)
+        tokens = _tokens(row, TOKENS, encode, vocab, where)
+        if prompt and tokens:  # an answer without a token has nothing to replay
+            texts.append(Text(prompt, tokens))
+    return texts
+
+
+def _tokens(row: Any, names: Sequence[str], encode: Encode, vocab: int, where: str) -> list[int]:
+    for name in names:
+        value = row.get(name) if isinstance(row, dict) else None
+        if isinstance(value, str):
+            return encode(value)
+        if isinstance(value, list) and all(type(each) is int for each in value):
+            if value and not 0 <= min(value) <= max(value) < vocab:
+                raise ValueError(
+                    f"{where}: {name} has tokens beyond the tokenizer's {vocab}: give the model's own"
+                )
+            return value
+    raise ValueError(f'{where} has no "{names[-1]}", nor numbers as {" or ".join(names[:-1])}: add one')
+
+
+def build(recipe: Recipe, options: dict[str, Any], vocab: int, tokenizer: Any = None) -> Parts:
+    """The method's parts around a target that is replayed; ValueError if it needs a model."""
+    if any(option.default is option.empty for option in recipe.options.values()):
+        needs_model(recipe.name)
+    target = Speaker(vocab)
+    values = configure(recipe, target, options, lambda value: needs_model(recipe.name), tokenizer=tokenizer)
+    parts = recipe(target, **values)
+    if parts.want != NOTHING or parts.drafter.claims or parts.schedule:
+        needs_model(recipe.name)
+    return parts
+
+
+def replay(
+    name: str,
+    parts: Parts,
+    texts: Sequence[Text],
+    *,
+    stop: tuple[int, ...] = (),  # tokens that ended texts
+    max_tokens: int
+    | None = None,  # what texts that were ended so might have had; None: no more than they have
+    tell: Callable[[], None] = lambda: None,
+) -> GraphReplay:
+    """Decode every text again, one at a time and all with the same parts, so that what was learnt of one serves the
+    next."""
+    found = GraphReplay(name)
+    for text in texts:
+        size = len(text.tokens)
+        most = max(max_tokens, size) if max_tokens and text.tokens[-1] in stop else size
+        found.each.append(Counts.of(_steps(parts, text, SamplingParams(max_tokens=most, stop=stop), found)))
+        tell()
+    return found
+
+
+def _steps(parts: Parts, text: Text, sampling: SamplingParams, found: GraphReplay) -> Iterator[Record]:
+    whole = [*text.prompt, *text.tokens]
+
+    def distribution(scores: Scores, tree: TokenTree, ctx: Context) -> Said:
+        return Said(tree, ctx, whole)
+
+    session = Session(parts, [torch.tensor(text.prompt)], [sampling], distribution)
+    for step in session.steps():
+        if step.scores.logits is not None:  # not the reading of the prompt
+            found.seconds.append(step.seconds["draft"] + step.seconds["observe"])
+            yield Record.of(step)
+
+
+class Speaker:
+    """core.contracts.Target that only keeps count: what it says is the distribution's affair."""
+
+    chains_only = False
+
+    def __init__(self, vocab: int) -> None:
+        self.vocab = vocab
+
+    def open(self, slots: int, capacity: int) -> Read:
+        return Read(slots, capacity)
+
+    def prefill(
+        self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Any, want: Want
+    ) -> tuple[TokenTree, Scores]:
+        for prompt, slot in zip(prompts, slots, strict=True):
+            cache.lengths[slot] = len(prompt.tokens) - 1
+        forest = Forest.chain(tuple(len(prompt.tokens) - 2 for prompt in prompts))
+        tokens = [prompt.tokens[:1] for prompt in prompts] + [prompt.tokens[1:-1] for prompt in prompts]
+        return TokenTree(torch.cat(tokens), forest), Scores(0, None)
+
+    def score(
+        self,
+        tree: TokenTree,
+        slots: Sequence[int],
+        cache: Any,
+        want: Want = NOTHING,
+        *,
+        gap: Sequence[Tensor] | None = None,
+    ) -> Scores:
+        return Scores(0, cast(Tensor, Unknown()))
+
+
+class Read:
+    """core.contracts.Cache of nothing but lengths."""
+
+    def __init__(self, slots: int, capacity: int) -> None:
+        self.lengths = [0] * slots
+        self.capacity = capacity
+
+    def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
+        for slot, node in zip(slots, leaf, strict=True):
+            if node >= 0:
+                self.lengths[slot] += tree.forest.depths[node] + 1
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self.lengths[slot] = 0
+
+
+class Said:
+    """core.contracts.Law of a text that is known: right on its path, and nobody goes elsewhere."""
+
+    seconds = 0.0
+
+    def __init__(self, tree: TokenTree, ctx: Context, text: Sequence[int]) -> None:
+        self._tree, self._ctx, self._text = tree, ctx, text
+
+    def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = "target") -> list[int]:
+        depths, start = self._tree.forest.depths, self._ctx.committed[0]
+        places = [start + depths[node] for node in (range(len(depths)) if nodes is None else nodes)]
+        return [self._text[place] if place < len(self._text) else -1 for place in places]
+
+    def probs(self, nodes: Sequence[int] | None) -> NoReturn:
+        needs_model("this method")
+
+
+class Unknown:
+    """Logits that nobody has: to look at them is an error."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        needs_model("this method")
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        needs_model("this method")
+
+    def __len__(self) -> NoReturn:
+        needs_model("this method")
+
+
+def needs_model(name: str) -> NoReturn:
+    raise RecipeError(
+        f"{name} drafts or learns with a model, and a text has none: replay what drafts from text, such as "
+        "prompt-lookup, suffix-decoding or sam-decoding, and measure the others with `outpace bench`"
+    )

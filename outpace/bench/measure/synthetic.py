@@ -1,0 +1,56 @@
+"""`synthetic:rate=0.6:depth=4` as a contender: drafts that are right at a wished rate and cost nothing.
+
+It is no method, since it has to know the text beforehand: it shows what the engine makes of a given acceptance, and is
+never recommended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from outpace.bench.measure.contender import Engine, Outcome
+from outpace.bench.measure.method_names import Method
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import SamplingParams
+from outpace.core.contracts import Parts, Target
+from outpace.drafters.no_draft import NoDraft
+from outpace.drafters.synthetic import Synthetic
+from outpace.verifiers.match import Match
+
+NAME = "synthetic"
+DEFAULTS = {"rate": 0.8, "depth": 4}
+
+
+@dataclass
+class SyntheticEngine(Engine):
+    """Plain decoding writes the text first, outside the time that counts."""
+
+    target: Target | None = None
+    texts: dict[Any, list[list[int]]] = field(default_factory=dict[Any, "list[list[int]]"])
+
+    @staticmethod
+    def of(method: Method, target: Target) -> SyntheticEngine:
+        """The contender of a method named `synthetic`."""
+        options = {**DEFAULTS, **method.options}
+        if unknown := set(options) - set(DEFAULTS):
+            raise ValueError(f"{NAME} has no option {min(unknown)}; it has rate and depth")
+        nothing = Parts(target, NoDraft(), Match(), Fixed(0))
+        return SyntheticEngine(method.label, NAME, nothing, options, target=target)
+
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome:
+        assert self.target is not None
+        name = tuple(
+            (*prompt.tolist(), -1, repr(params)) for prompt, params in zip(prompts, sampling, strict=True)
+        )
+        if name not in self.texts:
+            plain = Engine(self.name, self.method, self.parts).run(prompts, sampling)
+            self.texts[name] = [
+                [*prompt.tolist(), *text] for prompt, text in zip(prompts, plain.outputs, strict=True)
+            ]
+        drafter = Synthetic(self.texts[name], float(self.options["rate"]))
+        parts = Parts(self.target, drafter, Match(), Fixed(int(self.options["depth"])))
+        return Engine(self.name, self.method, parts).run(prompts, sampling)

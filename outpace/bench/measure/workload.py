@@ -1,0 +1,109 @@
+"""Prompts to measure on: built-in sets, the files of public benchmarks, or a file of one's own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FOLDER = Path(__file__).parent.parent / "prompts"
+BUILT_IN = ("code", "arithmetic", "edit")
+SEPARATOR = "---"  # a line of its own between prompts of a text file
+
+
+@dataclass(frozen=True)
+class Item:
+    """One prompt: a text to continue, or what a user says turn by turn."""
+
+    id: str
+    workload: str
+    turns: tuple[str, ...]
+    chat: bool  # the turns are a user's; otherwise the one turn is a text to continue
+    category: str = ""
+
+
+def load_items(source: str, most: int | None = None) -> list[Item]:
+    """Items of a built-in set or a file; at most `most`, spread evenly over it so that every category has its share."""
+    name, path = (source, FOLDER / f"{source}.jsonl") if source in BUILT_IN else (_stem(source), Path(source))
+    if not path.is_file():
+        raise ValueError(f"no prompts called {source!r}: use {', '.join(BUILT_IN)} or the path of a file")
+    text = _read(path)
+    if ".jsonl" in path.suffixes:
+        items = [_from_row(row, index, name) for index, row in enumerate(_rows(text, path))]
+    else:
+        items = [Item(f"{name}/{index}", name, (prompt,), False) for index, prompt in enumerate(_split(text))]
+    if not items:
+        raise ValueError(f"{path} holds no prompts")
+    if most is None or most >= len(items):
+        return items
+    return [items[index * len(items) // most] for index in range(most)]
+
+
+def _stem(source: str) -> str:
+    return Path(source).name.split(".")[0]
+
+
+def _read(path: Path) -> str:
+    if path.suffix == ".gz":
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            return file.read()
+    return path.read_text(encoding="utf-8")
+
+
+def _rows(text: str, path: Path) -> Iterator[Mapping[str, Any]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error.msg})") from error
+        if not isinstance(row, dict) or not ("turns" in row or "prompt" in row):
+            raise ValueError(
+                f'{path}, line {number}: a prompt is an object with a "prompt" or a list of "turns"'
+            )
+        yield row
+
+
+def _from_row(row: Mapping[str, Any], index: int, name: str) -> Item:
+    label = next((str(row[key]) for key in ("id", "question_id", "task_id") if key in row), f"{name}/{index}")
+    category = str(row.get("category", ""))
+    if "turns" in row:
+        return Item(label, name, tuple(map(str, row["turns"])), True, category)
+    return Item(label, name, (str(row["prompt"]),), bool(row.get("chat", False)), category)
+
+
+def _split(text: str) -> list[str]:
+    lines = text.splitlines()
+    if SEPARATOR not in lines:
+        return [line for line in lines if line.strip()]
+    prompts: list[list[str]] = [[]]
+    for line in lines:
+        if line == SEPARATOR:
+            prompts.append([])
+        else:
+            prompts[-1].append(line)
+    return [prompt for lines in prompts if (prompt := "\n".join(lines)).strip()]
+
+
+def encode(tokenizer: Any, item: Item, replies: Sequence[str] = ()) -> Tensor:  # (T,) int64
+    """Tokens of the item up to the turn after these replies, in the tokenizer's chat template where it has one."""
+    said = item.turns[: len(replies) + 1]
+    if not item.chat:
+        ids = tokenizer(said[0])["input_ids"]
+    elif getattr(tokenizer, "chat_template", None):
+        messages = [{"role": "user", "content": said[0]}]
+        for reply, turn in zip(replies, said[1:], strict=True):
+            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": turn}]
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    else:
+        spoken = [said[0], *(text for pair in zip(replies, said[1:], strict=True) for text in pair)]
+        ids = tokenizer("\n\n".join(spoken) + "\n\n")["input_ids"]
+    return torch.tensor(ids, dtype=torch.int64)

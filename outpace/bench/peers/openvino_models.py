@@ -1,0 +1,80 @@
+"""Models in OpenVINO's format, converted once by the interpreter that has OpenVINO, and kept in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+
+from outpace.bench.peers.environments import PeerEnvironment
+from outpace.bench.peers.worker import environment_of
+from outpace.models.names import resolve
+
+CONVERT = "from optimum.commands.optimum_cli import main; main()"
+DONE = "openvino_model.xml"
+REASON = 300  # characters of a reason
+
+
+def folder_of(name: str) -> Path:
+    """The folder behind a model's name; a name on the hub is that of the snapshot that was loaded."""
+    name = resolve(name)
+    if Path(name).is_dir():
+        return Path(name).resolve()
+    from transformers.utils.hub import cached_file
+
+    found = cached_file(name, "config.json", local_files_only=True)
+    if found is None:
+        raise ValueError(f"{name} is in no folder on this machine")
+    return Path(found).parent
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where converted models are kept."""
+    cache = environment.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    return Path(cache) / "outpace" / "openvino"
+
+
+def key(model: Path, weights: str, versions: Mapping[str, str]) -> str:
+    """A model as it is now, converted by these versions."""
+    files = [path for pattern in ("*.json", "*.safetensors", "*.bin") for path in sorted(model.glob(pattern))]
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    text = json.dumps([str(model), facts, weights, sorted(versions.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def weight_format(dtype: str) -> str:
+    """How weights are written: float16 holds those of bfloat16 checkpoints."""
+    return "fp32" if dtype in ("float32", "float64") else "fp16"
+
+
+def converted(
+    home: PeerEnvironment, name: str, dtype: str, environment: Mapping[str, str], say: Callable[[str], None]
+) -> tuple[Path, float]:
+    """The converted model's folder, and the seconds that took; 0 where it was there."""
+    model, weights = folder_of(name), weight_format(dtype)
+    cache = cache_folder(environment)
+    place = cache / f"{model.name}-{key(model, weights, home.versions)}"
+    if (place / DONE).is_file():
+        return place, 0.0
+    say(f"converting {name} for OpenVINO, once, into {place}")
+    cache.mkdir(parents=True, exist_ok=True)
+    began = perf_counter()
+    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{place.name}.") as folder:
+        fresh = Path(folder) / "model"
+        command = [home.python, "-c", CONVERT, "export", "openvino", "--model", str(model)]
+        command += ["--task", "text-generation-with-past", "--weight-format", weights, str(fresh)]
+        own = environment_of(environment, os.cpu_count() or 1, own=home.own)
+        done = subprocess.run(command, capture_output=True, text=True, env=own)
+        if done.returncode or not (fresh / DONE).is_file():
+            said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+            raise ValueError(
+                f"{name} could not be converted: {said[-1][:REASON] if said else 'it said nothing'}"
+            )
+        if not place.is_dir():  # another measurement may have been quicker
+            os.replace(fresh, place)
+    return place, perf_counter() - began

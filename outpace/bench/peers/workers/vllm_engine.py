@@ -1,0 +1,112 @@
+"""vLLM as a worker, on a CPU: plain, with a draft model, or with n-grams of the text."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+CACHE_GIB = 1
+SLACK = 8  # positions beyond what a request may need
+NATIVE = {
+    "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
+    "float16": ("avx512_fp16", "amx_fp16", "fphp"),
+    "float32": (),
+}
+SETTINGS = {"top_k", "top_p", "min_p", "repetition_penalty"}
+SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+
+
+def start(
+    settings: Mapping[str, Any],
+) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], list[list[int]]]]:
+    """Load the models."""
+    if settings["dtype"] not in NATIVE:
+        raise ValueError(f"vLLM has no {settings['dtype']}: use --dtype {', '.join(NATIVE)}")
+    os.environ["OMP_NUM_THREADS"] = str(settings["threads"])
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = (
+        "nobind"  # as the other contenders: the system places the threads
+    )
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(CACHE_GIB)
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    vllm = import_module("vllm")
+    depth = settings["depth"] or 0
+    model = vllm.LLM(
+        model=settings["target"],
+        dtype=settings["dtype"],
+        max_model_len=min(settings["room"] + depth + SLACK, settings["most"] or 1 << 30),
+        max_num_seqs=settings["batch"],
+        speculative_config=speculation(settings),
+        enforce_eager=not (
+            shutil.which("g++") or shutil.which("clang++")
+        ),  # its default compiles where it can
+        enable_prefix_caching=False,  # every contender reads every prompt, as often as it is asked
+        seed=0,
+    )
+
+    def run(request: Mapping[str, Any]) -> list[list[int]]:
+        row_params = [parameters(vllm, settings, request, seed) for seed in request["seeds"]]
+        prompts = [{"prompt_token_ids": list(prompt)} for prompt in request["prompts"]]
+        return [
+            list(done.outputs[0].token_ids) for done in model.generate(prompts, row_params, use_tqdm=False)
+        ]
+
+    return {"precision": precision(str(model.llm_engine.model_config.dtype).removeprefix("torch."))}, run
+
+
+def speculation(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a row's mode is in vLLM's words. Its draft takes the likeliest token, as is its default."""
+    if settings["mode"] == "draft":
+        return {
+            "method": "draft_model",
+            "model": settings["draft"],
+            "num_speculative_tokens": settings["depth"],
+        }
+    if settings["mode"] == "prompt-lookup":
+        return {
+            "method": "ngram",
+            "num_speculative_tokens": settings["depth"],
+            "prompt_lookup_max": settings["max_ngram"],
+            "prompt_lookup_min": 1,
+        }
+    return None
+
+
+def parameters(vllm: Any, settings: Mapping[str, Any], request: Mapping[str, Any], seed: int) -> Any:
+    """A request in vLLM's words."""
+    given = request["settings"]
+    if unknown := set(given) - SETTINGS:
+        raise NotImplementedError(f"vLLM is not asked for {', '.join(sorted(unknown))}")
+    if "min_p" in given and settings["mode"] != "plain":
+        raise NotImplementedError("vLLM has no min_p with speculative decoding")
+    return vllm.SamplingParams(
+        temperature=request["temperature"],
+        max_tokens=request["max_tokens"],
+        seed=seed if request["temperature"] > 0 else None,
+        ignore_eos=True,  # the end tokens of the measurement count, not the checkpoint's
+        stop_token_ids=request["stop"],
+        detokenize=False,
+        **given,
+    )
+
+
+def precision(dtype: str) -> str:
+    """The dtype of the loaded model, and whether the CPU multiplies in it."""
+    words = SHORT.get(dtype, dtype)
+    wanted = NATIVE.get(dtype, ())
+    return words if not wanted or flags() & set(wanted) else f"{words}, not native"
+
+
+def flags() -> set[str]:
+    """What the CPU says it can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return set()
+    return next(
+        (set(line.split()) for line in lines if line.lower().startswith(("flags", "features"))), set()
+    )

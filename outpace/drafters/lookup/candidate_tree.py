@@ -1,0 +1,26 @@
+"""Draft trees from what an index found: one piece of host data a row, put together into one tree.
+
+Letters: B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from outpace.core.tree import Forest, TokenTree
+from outpace.indexes.candidates import Candidates
+
+
+def candidate_tree(roots: Tensor, found: Sequence[Candidates]) -> TokenTree:  # (B,) int64 on the host, B
+    """Each row's branches below its root, without a claim: nothing was drawn."""
+    parents, tokens = [-1] * len(found), list[int]()
+    for row, branches in enumerate(found):
+        first = len(parents)
+        parents += [first + parent if parent >= 0 else row for parent in branches.parents]
+        tokens += branches.tokens
+    if not tokens:
+        return TokenTree.roots(roots)
+    return TokenTree(torch.cat([roots, torch.tensor(tokens)]), Forest.of(parents, len(found)))

@@ -1,0 +1,221 @@
+"""Drafts from what the other samples of the same prompt said: what most of them, and the surest, went on with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import islice
+from weakref import ref
+
+import torch
+
+from outpace.core.claim import Claim
+from outpace.core.context import Context
+from outpace.core.contracts import Cache, Draft, Plan, Step, Want
+from outpace.drafters.lookup.candidate_tree import candidate_tree
+from outpace.drafters.lookup.text_lookup import chain
+from outpace.indexes.candidates import NOTHING, Candidates
+
+SCANNED = 4  # places looked at for each that is merged
+
+
+class Consensus:
+    """core.contracts.Drafter: what followed a row's last tokens in the other rows of its group, merged.
+
+    A group are the rows of one batch whose prompts are equal, token for token: contexts say as much, so no request has
+    to. A row alone in its group drafts nothing. What a row said helps the others even after it has ended; all of it is
+    forgotten with the last row of the group, and no row is asked about another group's text.
+
+    `tree`: the `nodes` likeliest nodes in place of one path.
+    """
+
+    want = Want()
+    claims: tuple[type[Claim], ...] = ()
+    shared = grouped = True
+
+    def __init__(
+        self,
+        max_ngram: int = 4,
+        min_ngram: int = 2,
+        *,
+        threshold: float = 0.3,  # least share of what was said that a drafted token has at its place
+        tree: bool = False,
+        nodes: int = 16,
+        matches: int = 32,  # most places that are merged
+    ) -> None:
+        if not 1 <= min_ngram <= max_ngram:
+            raise ValueError(
+                f"min_ngram is {min_ngram} and max_ngram {max_ngram}; give 1 <= min_ngram <= max_ngram tokens"
+            )
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold is {threshold}; give a share between 0 and 1")
+        if nodes < 1 or matches < 1:
+            raise ValueError(f"nodes is {nodes} and matches {matches}; keep at least one of each")
+        self._max_ngram, self._min_ngram, self._threshold = max_ngram, min_ngram, threshold
+        self._tree, self._nodes, self._matches = tree, nodes, matches
+        self._batch: ref[Cache] | None = None  # the target's cache belongs to one batch
+        self._rows: dict[int, tuple[bytes, int]] = {}  # slot -> prompt, place in its group
+        self._groups: dict[bytes, Group] = {}  # by prompt
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        self._join(ctx)
+        found: list[Candidates] = []
+        for row, slot in enumerate(ctx.slots):
+            prompt, member = self._rows[slot]
+            group, depth, stop = self._groups[prompt], plan.depth[row], ctx.sampling[row].stop
+            merged = Merged(())
+            if depth > 0:
+                last = ctx.tokens[row][-self._max_ngram :].tolist()
+                merged = Merged(group.matches(member, last, self._matches))
+            if self._tree:
+                found.append(merged.branches(depth, self._nodes, self._threshold, stop))
+            else:
+                found.append(chain(merged.path(depth, self._threshold), 0, stop))
+        return Draft(candidate_tree(ctx.roots, found))
+
+    def observe(self, step: Step) -> None:
+        logits, forest = step.scores.logits, step.draft.tree.forest
+        if logits is None:
+            return
+        told = [(row, *self._rows[slot]) for row, slot in enumerate(step.ctx.slots) if slot in self._rows]
+        told = [each for each in told if len(self._groups[each[1]].texts) > 1]
+        if not told:
+            return
+        at = [node - step.scores.first for row, _, _ in told for node in forest.path(step.kept[row])]
+        tokens = [token for row, _, _ in told for token in step.generated[row]]
+        after = logits[torch.tensor(at, device=logits.device)].float()
+        own = after.gather(1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0]
+        pairs = iter(zip(tokens, (own - after.logsumexp(-1)).exp().tolist(), strict=True))
+        for row, prompt, member in told:
+            self._groups[prompt].extend(member, islice(pairs, len(step.generated[row])))
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            if slot in self._rows:
+                prompt, _ = self._rows.pop(slot)
+                group = self._groups[prompt]
+                group.open -= 1
+                if not group.open:
+                    del self._groups[prompt]
+
+    def _join(self, ctx: Context) -> None:
+        """Put rows that are new into their groups."""
+        if self._batch is None or self._batch() is not ctx.cache:
+            self._batch = ref(ctx.cache)
+            self._rows.clear()
+            self._groups.clear()
+        for row, slot in enumerate(ctx.slots):
+            if slot not in self._rows:
+                given = ctx.tokens[row][: ctx.prompt_lengths[row]]
+                prompt = given.numpy().tobytes()
+                group = self._groups.get(prompt)
+                if group is None:
+                    group = self._groups[prompt] = Group(given[-self._max_ngram :].tolist(), self._min_ngram)
+                self._rows[slot] = prompt, group.join()
+
+
+class Group:
+    """What the samples of one prompt have said, and where in it every few tokens ended."""
+
+    def __init__(self, before: Sequence[int], min_ngram: int) -> None:
+        self.open = 0  # samples that have not ended
+        self.texts: list[list[int]] = []  # one a sample: the end of the prompt, and what was said
+        self._before, self._min_ngram = list(before), min_ngram
+        self._beliefs: list[list[float]] = []  # the target's probability of each of these tokens
+        self._ends: dict[
+            tuple[int, ...], list[tuple[int, int]]
+        ] = {}  # tokens -> text, index of the token after them
+
+    def join(self) -> int:
+        """The number of a new sample."""
+        self.open += 1
+        self.texts.append(list(self._before))
+        self._beliefs.append([0.0] * len(self._before))
+        return len(self.texts) - 1
+
+    def extend(self, member: int, said: Iterator[tuple[int, float]]) -> None:
+        """Tokens that a sample generated, each with the target's probability of it."""
+        text, beliefs, size = self.texts[member], self._beliefs[member], self._min_ngram
+        for token, belief in said:
+            if len(text) >= size:
+                self._ends.setdefault(tuple(text[-size:]), []).append((member, len(text)))
+            text.append(token)
+            beliefs.append(belief)
+
+    def matches(self, member: int, last: Sequence[int], most: int) -> list[Match]:
+        """Places in the other samples' texts where these tokens ended: the longest matches, of equal ones the newest.
+
+        Only the newest `SCANNED * most` places are looked at.
+        """
+        size, found = self._min_ngram, list[Match]()
+        for other, end in islice(reversed(self._ends.get(tuple(last[-size:]), ())), SCANNED * most):
+            if other != member:
+                text, length = self.texts[other], size
+                while length < min(len(last), end) and text[end - 1 - length] == last[-1 - length]:
+                    length += 1
+                found.append((length, text, self._beliefs[other], end))
+        found.sort(key=lambda match: -match[0])
+        return found[:most]
+
+
+Match = tuple[
+    int, list[int], list[float], int
+]  # its length, the text and its beliefs, the index of the token after it
+Node = tuple[int, int]  # how many tokens after the match, the token there
+ROOT: Node = (0, -1)
+
+
+class Merged:
+    """A weighted graph of what followed at some places: equal tokens at an equal distance are one node.
+
+    An edge weighs the sum, over the places that take it, of the match's length times the target's probability of the
+    token when it was said.
+    """
+
+    def __init__(self, matches: Sequence[Match]) -> None:
+        self._matches = matches
+        self._edges: dict[Node, list[tuple[float, int]]] = {}
+
+    def after(self, node: Node) -> list[tuple[float, int]]:
+        """Share and token of what follows a node, by falling share; of equal ones the smaller token first."""
+        if node not in self._edges:
+            distance, token = node
+            weights: dict[int, float] = {}
+            for length, text, beliefs, end in self._matches:
+                at = end + distance
+                if at < len(text) and (distance == 0 or text[at - 1] == token):
+                    weights[text[at]] = weights.get(text[at], 0.0) + length * beliefs[at]
+            total = sum(weights.values())
+            shares = [(weight / total, following) for following, weight in weights.items()] if total else []
+            self._edges[node] = sorted(shares, key=lambda edge: (-edge[0], edge[1]))
+        return self._edges[node]
+
+    def path(self, depth: int, threshold: float) -> list[int]:
+        """The heaviest edge after another, while its share reaches the threshold."""
+        tokens, node = list[int](), ROOT
+        while len(tokens) < depth and (edges := self.after(node)) and edges[0][0] >= threshold:
+            tokens.append(edges[0][1])
+            node = (len(tokens), tokens[-1])
+        return tokens
+
+    def branches(self, depth: int, nodes: int, threshold: float, stop: Sequence[int]) -> Candidates:
+        """The nodes with the largest product of shares on the way to them, over edges that reach the threshold."""
+        tokens, parents, weights, open_ = (
+            list[int](),
+            list[int](),
+            list[float](),
+            list[tuple[float, int, int, Node]](),
+        )
+        node, here, chance = ROOT, -1, 1.0
+        while True:
+            if node[0] < depth and node[1] not in stop:
+                for share, token in self.after(node):
+                    if share >= threshold:
+                        heappush(open_, (-chance * share, len(tokens), here, (node[0] + 1, token)))
+            if not open_ or len(tokens) == nodes:
+                return Candidates(tokens, parents, weights, 0) if tokens else NOTHING
+            chance, _, parent, node = heappop(open_)
+            chance, here = -chance, len(tokens)
+            tokens.append(node[1])
+            parents.append(parent)
+            weights.append(chance)

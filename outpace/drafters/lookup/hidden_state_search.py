@@ -1,0 +1,106 @@
+"""Dense retrieval (Gritta et al. 2025): what followed where the target's hidden state was like the newest one.
+
+Letters: D hidden size, L tokens after a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outpace.core.claim import Claim
+from outpace.core.context import Context
+from outpace.core.contracts import NOTHING as NO_SIGNALS
+from outpace.core.contracts import Draft, Plan, Prompt, Step, Target, Want
+from outpace.drafters.lookup.candidate_tree import candidate_tree
+from outpace.indexes import store
+from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.compiled_loops import Tokens
+from outpace.indexes.hidden_states import HiddenStateIndex
+from outpace.indexes.suffix_array.count_trie import count_trie
+
+HEAD = Want(hidden=frozenset({-1}))  # the input of the LM head
+VALUE = 20  # tokens kept with each state
+PIECE = 512  # tokens of a text that are read at once
+DIMS = 64
+
+Ints = NDArray[np.int32]
+
+
+def indexed(target: Target, texts: Iterable[Tokens], *, dims: int = DIMS) -> HiddenStateIndex:
+    """Read texts with the target: each state, and the tokens that followed it."""
+    states, values = list[NDArray[np.float32]](), list[Ints]()
+    for text in texts:
+        for start in range(0, len(text), PIECE):
+            piece = torch.tensor(np.asarray(text[start : start + PIECE], np.int64))
+            if len(piece) > 1:
+                states.append(_states(target, piece))
+                values.append(_following(piece.numpy()))
+    if sum(map(len, states)) < 2:
+        raise ValueError("there are fewer than two states to index: give longer texts")
+    keys = np.concatenate(states)
+    return HiddenStateIndex.build(keys, np.concatenate(values), dims=min(dims, keys.shape[1]))
+
+
+@torch.inference_mode()
+def _states(target: Target, text: Tensor) -> NDArray[np.float32]:  # (T,) -> (T - 1, D)
+    cache = target.open(1, len(text))
+    _, scores = target.prefill([Prompt(text)], [0], cache, HEAD)
+    return scores.hidden[-1].float().cpu().numpy()
+
+
+def _following(text: NDArray[np.int64]) -> Ints:  # (T,) -> (T - 1, L), -1 after the end
+    padded = np.concatenate([text[1:], np.full(VALUE - 1, -1)])
+    return np.lib.stride_tricks.sliding_window_view(padded, VALUE).astype(np.int32)
+
+
+def opened(path: str | None, vocab: int) -> HiddenStateIndex | None:
+    """The index in this file; ValueError if it holds tokens that the model does not know."""
+    return store.opened(HiddenStateIndex, path, vocab, lambda index: [index.values])
+
+
+class HiddenStateSearch:
+    """core.contracts.Drafter: of the `near` states most like the one that chose the newest token, those after which
+    that token came; what followed at the first `keep` of them, merged."""
+
+    claims: tuple[type[Claim], ...] = ()
+
+    def __init__(self, index: HiddenStateIndex | None, *, near: int = 50, keep: int = 10) -> None:
+        if near < 1 or keep < 1:
+            raise ValueError(f"near is {near} and keep {keep}; ask for at least one")
+        self.want = NO_SIGNALS if index is None else HEAD
+        self._index, self._near, self._keep = index, near, keep
+        self._states: dict[int, Tensor] = {}  # slot -> (D,) the state that chose its newest token
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        return Draft(
+            candidate_tree(ctx.roots, [self._found(ctx, row, depth) for row, depth in enumerate(plan.depth)])
+        )
+
+    def _found(self, ctx: Context, row: int, depth: int) -> Candidates:
+        state = self._states.get(ctx.slots[row])
+        if self._index is None or state is None or not depth:
+            return NOTHING
+        if len(state) != len(self._index.mean):
+            raise ValueError(
+                f"the index was made by a model with {len(self._index.mean)} channels and this one has {len(state)}: "
+                "build it again with --tokenizer naming your model"
+            )
+        query, newest = state.float().cpu().numpy(), int(ctx.tokens[row][-1])
+        rows = self._index.paths(query, newest, num=self._near, keep=self._keep, length=depth)
+        return count_trie(rows, rows.size, 1)
+
+    def observe(self, step: Step) -> None:
+        hidden = step.scores.hidden.get(-1)
+        if self._index is None or hidden is None:
+            return
+        for slot, leaf in zip(step.ctx.slots, step.kept, strict=True):
+            self._states[slot] = hidden[leaf - step.scores.first]
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._states.pop(slot, None)

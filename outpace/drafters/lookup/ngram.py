@@ -1,0 +1,71 @@
+"""N-gram lookup in the request's own text: draft what followed the last n-gram the first time it occurred."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outpace.core.claim import Claim
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Plan, Step, Want
+from outpace.drafters.lookup.candidate_tree import candidate_tree
+from outpace.drafters.lookup.request_memory import RequestMemory
+from outpace.drafters.lookup.text_lookup import chain
+from outpace.indexes.candidates import Candidates
+
+
+class NGram:
+    """core.contracts.Drafter by a map from n-grams to where they first ended; O(longest) per committed token."""
+
+    want = Want()
+    claims: tuple[type[Claim], ...] = ()
+
+    def __init__(self, max_ngram: int = 3, *, clip: bool = False) -> None:
+        if max_ngram < 1:
+            raise ValueError(f"max_ngram is {max_ngram}; an n-gram has at least one token")
+        self._max_ngram, self._clip = max_ngram, clip
+        self._requests = RequestMemory(lambda: _Text(max_ngram))
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        found: list[Candidates] = []
+        for row, (text, new) in enumerate(self._requests.follow(ctx)):
+            text.extend(new.tolist())
+            size, tokens = text.following(plan.depth[row], self._clip)
+            found.append(chain(tokens, size, ctx.sampling[row].stop))
+        return Draft(candidate_tree(ctx.roots, found))
+
+    def observe(self, step: Step) -> None:
+        """Nothing to learn: `propose` reads what was committed."""
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._requests.release(slots)
+
+
+class _Text:
+    """One request's tokens, and where each n-gram first ended, the last token's own n-grams not counted."""
+
+    def __init__(self, max_ngram: int) -> None:
+        self.tokens: list[int] = []
+        self._max_ngram = max_ngram
+        self._first: dict[
+            tuple[int, ...], int
+        ] = {}  # n-gram -> index of the token after its first occurrence
+
+    def extend(self, new: Sequence[int]) -> None:
+        tokens, max_ngram, first = self.tokens, self._max_ngram, self._first
+        for token in new:
+            # the n-grams that end where something now follows
+            end = len(tokens)
+            for size in range(1, min(max_ngram, end) + 1):
+                first.setdefault(tuple(tokens[end - size :]), end)
+            tokens.append(token)
+
+    def following(self, most: int, clip: bool) -> tuple[int, list[int]]:
+        """Size of the longest known n-gram and up to `most` tokens that followed it; all of them unless `clip`."""
+        tokens = self.tokens
+        if most > 0:
+            for size in range(min(self._max_ngram, len(tokens)), 0, -1):
+                start = self._first.get(tuple(tokens[-size:]))
+                # the first occurrence has the longest continuation: if it falls short, every other does
+                if start is not None and (clip or start + most <= len(tokens)):
+                    return size, tokens[start : start + most]
+        return 0, []

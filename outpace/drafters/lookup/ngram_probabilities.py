@@ -1,0 +1,143 @@
+"""Drafts drawn from the target's own mean probabilities after n-grams (Song et al. 2025).
+
+Letters: F nodes that get children, K tokens known after each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outpace.core.claim import Claim, Drawn
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Plan, Step, Want
+from outpace.core.grower import Grower
+from outpace.core.tree import TokenTree
+from outpace.drafters.compose.union import merged
+from outpace.drafters.lookup.candidate_tree import candidate_tree
+from outpace.drafters.lookup.rank_template import cut
+from outpace.indexes.candidates import NOTHING
+from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
+from outpace.sampling.topk import top
+from outpace.sampling.warp import warp
+
+
+class _Node(NamedTuple):
+    """A node that may get children."""
+
+    node: int
+    children: Sequence[int]  # nodes of the template below the one that it stands for
+    text: list[int]  # the last tokens up to it
+
+
+class _Parent(NamedTuple):
+    """A node that gets children, and where the table has what follows it."""
+
+    node: int
+    count: int
+    place: int
+
+
+class NGramProbabilityDrafter:
+    """core.contracts.Drafter by a table of n-grams, shared by all requests.
+
+    It learns from the nodes that were accepted, at temperature 1 and before truncation; what it drafts is drawn at the
+    request's own, without replacement. A table that is full starts anew.
+    """
+
+    claims: tuple[type[Claim], ...] = (Drawn,)
+    shared = True
+
+    def __init__(
+        self, vocab: int, *, max_ngram: int = 4, width: int = 10, room: int = 1 << 18, prompt: bool = False
+    ) -> None:
+        self.want = Want(prompt_logits=prompt)
+        self._device = torch.device(
+            "cpu"
+        )  # where the target's distributions are, so where q is compared with them
+        self.table = NGramProbabilities(max_ngram, min(width, vocab), room)
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        assert plan.shape is not None, "this drafter fills a template"
+        sampled = [row for row, params in enumerate(ctx.sampling) if not params.greedy and plan.depth[row]]
+        found = [
+            NOTHING
+            if not params.greedy or not depth
+            else self.table.draft(self._last(tokens), cut(plan.shape, depth))
+            for tokens, params, depth in zip(ctx.tokens, ctx.sampling, plan.depth, strict=True)
+        ]
+        tree = candidate_tree(ctx.roots, found)
+        if not sampled:
+            return Draft(tree)
+        drawn = self._drawn(ctx, plan, sampled)
+        return Draft(drawn if len(tree) == len(found) else merged(tree, drawn))
+
+    def _drawn(self, ctx: Context, plan: Plan, rows: Sequence[int]) -> TokenTree:
+        """Templates below these rows, filled by drawing."""
+        assert plan.shape is not None
+        grower, below, table = Grower(ctx.roots), plan.shape.children, self.table
+        frontier = [_Node(row, below[0], self._last(ctx.tokens[row])) for row in rows]
+        for level in range(max(plan.depth)):
+            live = [each for each in frontier if each.children and plan.depth[grower.rows[each.node]] > level]
+            places = table.rows([each.text for each in live])
+            sizes = (table.tokens[places] >= 0).sum(1).tolist()
+            above = {each.node: each for each, place in zip(live, places, strict=True) if place >= 0}
+            parents = [
+                _Parent(each.node, min(len(each.children), size), place)
+                for each, size, place in zip(live, sizes, places.tolist(), strict=True)
+                if place >= 0
+            ]
+            if not parents:
+                break
+            first = len(grower)
+            self.draw(grower, parents, ctx)
+            frontier = []
+            ranks = dict.fromkeys(above, 0)
+            for node, token in enumerate(grower.newest.tolist(), first):
+                parent = grower.parents[node]
+                over, rank = above[parent], ranks[parent]
+                ranks[parent] = rank + 1
+                frontier.append(_Node(node, below[over.children[rank]], [*over.text[1:], token]))
+        tree = grower.tree()
+        claim = tree.claim
+        if isinstance(claim, Drawn) and claim.ids is not None and claim.q.device != self._device:
+            claim = replace(claim, q=claim.q.to(self._device), ids=claim.ids.to(self._device))
+            tree = replace(tree, claim=claim)
+        return tree
+
+    def _last(self, tokens: Tensor) -> list[int]:
+        found = tokens[-self.table.max_ngram :].tolist()
+        return [-1] * (self.table.max_ngram - len(found)) + found
+
+    def draw(self, grower: Grower, parents: list[_Parent], ctx: Context) -> None:
+        """Draw children of these nodes from what is known after them."""
+        places = [each.place for each in parents]
+        ids = torch.from_numpy(self.table.tokens[places]).long().clamp_(min=0)
+        # float64: these distributions are narrow, so it costs nothing, and they sum to 1 the more nearly
+        means = torch.from_numpy(self.table.means[places]).double()
+        q = warp(means.log_(), [ctx.sampling[grower.rows[each.node]] for each in parents])
+        grower.add_drawn([each.node for each in parents], q, [each.count for each in parents], ctx.noise, ids)
+
+    def observe(self, step: Step) -> None:
+        if step.scores.logits is None:
+            return
+        table, tree = self.table, step.draft.tree
+        self._device = step.scores.logits.device
+        if len(table) == table.room:
+            table.clear()
+        paths = [tree.forest.path(leaf) for leaf in step.kept]
+        distribution = step.scores.logits[[node for path in paths for node in path]].float().softmax(-1)
+        probs, ids = (found.cpu().numpy() for found in top(distribution, table.width))
+        at = 0
+        for row, path in enumerate(paths):
+            text = [*step.ctx.tokens[row][-table.max_ngram :].tolist(), *tree.tokens[path[1:]].tolist()]
+            end = at + len(path)
+            table.update(text, ids[at:end], probs[at:end])
+            at = end
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Nothing kept by request."""

@@ -1,0 +1,113 @@
+"""What earlier requests wrote, in suffix arrays beside one of a corpus: where the last tokens of a text occurred."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outpace.core.contracts import Context, Step
+from outpace.drafters.lookup.request_memory import RequestMemory
+from outpace.indexes import store
+from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.suffix_array.array import SuffixArray
+from outpace.indexes.suffix_array.count_trie import count_trie
+
+Ints = NDArray[np.int32]
+PARTS = 8  # into which the room for the past is divided; the oldest is forgotten as a whole
+
+
+def corpus(path: str | None, vocab: int) -> SuffixArray | None:
+    """The suffix array in this file, left on disk; ValueError if it holds tokens that the model does not know."""
+    return store.opened(SuffixArray, path, vocab, lambda index: [index.text])
+
+
+class PastRequests:
+    """Texts of requests that have ended, with their prompts, and a corpus if there is one.
+
+    What a request wrote is found from the next session on, never by the others of its batch: what a row drafts does not
+    depend on its neighbours. Of the newest texts up to `most` tokens are kept, at 8 bytes each; sorting them anew costs
+    each token a few sorts in all, since only parts of like size are joined.
+    """
+
+    def __init__(self, corpus: SuffixArray | None = None, most: int = 1 << 20) -> None:
+        if most < 0:
+            raise ValueError(
+                f"room for {most} tokens of earlier requests: use 0 for none or a positive number"
+            )
+        self._most = most
+        self._indexes = [] if corpus is None else [corpus]
+        self._corpora = len(self._indexes)
+        self._runs: list[SuffixArray] = []
+        self._waiting: list[Ints] = []
+        self._requests = RequestMemory[None](lambda: None, self._wait if most else None, prompts=True)
+
+    def __len__(self) -> int:
+        """Tokens of earlier requests that can be found."""
+        return sum(run.facts["tokens"] for run in self._runs)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to search."""
+        return not self._indexes
+
+    def attend(self, ctx: Context) -> None:
+        """Call before each draft: a new session finds what earlier ones wrote."""
+        for _ in self._requests.follow(ctx):
+            pass
+        if self._waiting:
+            self._index()
+
+    def observe(self, step: Step) -> None:
+        self._requests.observe(step)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._requests.release(slots)
+
+    def rows(self, context: Sequence[int], length: int, max_ngram: int, min_ngram: int) -> tuple[int, Ints]:
+        """How many last tokens were found, and (num, length) what followed them wherever they occurred."""
+        found = [
+            index.continuations(context, length, max_ngram=max_ngram, min_ngram=min_ngram)
+            for index in self._indexes
+        ]
+        matched = max((each for each, _ in found), default=0)
+        rows = [rows for each, rows in found if each == matched and each]
+        if not rows:
+            return 0, np.empty((0, length), np.int32)
+        return matched, rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+    def branches(
+        self, context: Sequence[int], num_nodes: int, length: int, max_ngram: int, min_ngram: int
+    ) -> Candidates:
+        """The `num_nodes` most frequent beginnings of what followed; weights are counts."""
+        matched, rows = self.rows(context, length, max_ngram, min_ngram)
+        return count_trie(rows, num_nodes, matched) if matched else NOTHING
+
+    def _wait(self, text: list[int]) -> None:
+        self._waiting.append(np.array(text, np.int32)[-self._most // PARTS :])
+
+    def _index(self) -> None:
+        new, self._waiting = self._waiting, []
+        size = sum(map(len, new))
+        while self._runs and len(self._runs[-1].text) <= size and size < self._most // PARTS:
+            run = self._runs.pop()
+            new, size = [*_documents(run), *new], size + run.facts["tokens"]
+        self._runs.append(SuffixArray.build(new))
+        while len(self) > self._most:
+            del self._runs[0]
+        self._indexes[self._corpora :] = [_joined(self._runs)] if self._runs else []
+
+
+def _documents(index: SuffixArray) -> list[Ints]:
+    ends = np.flatnonzero(index.text < 0)
+    return [part[part >= 0] for part in np.split(index.text, ends)[:-1]]
+
+
+def _joined(runs: Sequence[SuffixArray]) -> SuffixArray:
+    """All of them as chunks of one."""
+    facts = {name: sum(run.facts[name] for run in runs) for name in ("tokens", "documents")}
+    places, text = (np.concatenate([getattr(run, name) for run in runs]) for name in ("places", "text"))
+    starts = np.cumsum([0, *(len(run.text) for run in runs[:-1])])
+    ends = np.concatenate([start + run.ends for start, run in zip(starts, runs, strict=True)])
+    return SuffixArray(text, places, ends, facts)

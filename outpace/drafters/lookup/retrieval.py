@@ -1,0 +1,48 @@
+"""Retrieval (He et al. 2024): what most often followed the last tokens in a corpus and in earlier requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outpace.core.claim import Claim
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Plan, Step, Want
+from outpace.drafters.lookup.candidate_tree import candidate_tree
+from outpace.drafters.lookup.past_requests import PastRequests
+from outpace.indexes.candidates import NOTHING
+
+
+class Retrieval:
+    """core.contracts.Drafter: the `nodes` most frequent beginnings of what followed the longest known end of a text."""
+
+    want = Want()
+    claims: tuple[type[Claim], ...] = ()
+
+    def __init__(
+        self, past: PastRequests, nodes: int = 64, *, max_ngram: int = 16, min_ngram: int = 2
+    ) -> None:
+        if nodes < 1:
+            raise ValueError(f"a tree of {nodes} nodes: ask for at least one")
+        if not 1 <= min_ngram <= max_ngram:
+            raise ValueError(
+                f"matches of {min_ngram} to {max_ngram} tokens: give min_ngram >= 1 and max_ngram >= min_ngram"
+            )
+        self._past, self._nodes, self._max_ngram, self._min_ngram = past, nodes, max_ngram, min_ngram
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        self._past.attend(ctx)
+        found = [
+            self._past.branches(
+                tokens[-self._max_ngram :].tolist(), self._nodes, depth, self._max_ngram, self._min_ngram
+            )
+            if depth > 0
+            else NOTHING
+            for tokens, depth in zip(ctx.tokens, plan.depth, strict=True)
+        ]
+        return Draft(candidate_tree(ctx.roots, found))
+
+    def observe(self, step: Step) -> None:
+        self._past.observe(step)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._past.release(slots)

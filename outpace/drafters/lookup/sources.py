@@ -1,0 +1,59 @@
+"""What followed the last tokens of a text before, in the text itself and elsewhere, asked at many places of a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outpace.core.contracts import Context, Step
+from outpace.drafters.lookup.past_requests import PastRequests
+from outpace.drafters.lookup.request_memory import RequestMemory
+from outpace.indexes.automata.online import SuffixAutomaton
+from outpace.indexes.candidates import Candidates
+from outpace.indexes.suffix_array.count_trie import count_trie
+
+
+class TextSources:
+    """A request's own text, and what earlier requests and a corpus hold."""
+
+    def __init__(self, past: PastRequests, *, max_ngram: int = 16, min_ngram: int = 2) -> None:
+        if not 1 <= min_ngram <= max_ngram:
+            raise ValueError(
+                f"matches of {min_ngram} to {max_ngram} tokens: give min_ngram >= 1 and max_ngram >= min_ngram"
+            )
+        self._past, self._max_ngram, self._min_ngram = past, max_ngram, min_ngram
+        self._requests = RequestMemory(SuffixAutomaton)
+        self._own: list[SuffixAutomaton] = []  # of each row of this draft
+
+    def attend(self, ctx: Context) -> None:
+        """Call before each draft: catch up with what was committed."""
+        self._past.attend(ctx)
+        self._own = []
+        for own, new in self._requests.follow(ctx):
+            own.extend(new.tolist())
+            self._own.append(own)
+
+    def found(
+        self, ctx: Context, row: int, length: int, num_nodes: int, assumed: Sequence[int] = ()
+    ) -> list[Candidates]:
+        """What follows the row's text and these tokens; weights are shares of the places that were found."""
+        if length < 1:
+            return []
+        found: list[Candidates] = []
+        own = self._own[row]
+        matched = own.match(assumed).length
+        if matched >= self._min_ngram and (chain := own.following(length, assumed)):
+            found.append(Candidates(chain, list(range(-1, len(chain) - 1)), [1.0] * len(chain), matched))
+        if not self._past.empty:
+            context = [*ctx.tokens[row][-self._max_ngram :].tolist(), *assumed][-self._max_ngram :]
+            matched, rows = self._past.rows(context, length, self._max_ngram, self._min_ngram)
+            if matched:
+                tokens, parents, counts, _ = count_trie(rows, num_nodes, matched)
+                found.append(Candidates(tokens, parents, [count / len(rows) for count in counts], matched))
+        return found
+
+    def observe(self, step: Step) -> None:
+        self._past.observe(step)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._past.release(slots)
+        self._requests.release(slots)

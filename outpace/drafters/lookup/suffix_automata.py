@@ -1,0 +1,73 @@
+"""Lookup in suffix automata (Hu et al. 2025): one of the request's own text and, where there is one, of a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outpace.core.context import Context
+from outpace.core.contracts import Plan, Step
+from outpace.drafters.lookup.request_memory import RequestMemory
+from outpace.drafters.lookup.text_lookup import chain, within
+from outpace.indexes.automata.online import SuffixAutomaton
+from outpace.indexes.automata.static import Pointer, StaticAutomaton
+from outpace.indexes.candidates import NOTHING, Candidates
+
+GROWTH = 4  # nodes drafted alone for each token matched
+PER_DEPTH = 8  # of a tree from the corpus
+
+
+class Request:
+    """One text: its own automaton, and where it stands in the corpus."""
+
+    def __init__(self) -> None:
+        self.own = SuffixAutomaton()
+        self.pointer = Pointer()
+
+
+class SuffixAutomatonLookup:
+    """drafters.lookup.Lookup: what followed the longest end of the text that occurred before.
+
+    The corpus is asked where its match is longer by more than `bias`, or the only one. With `shortest`, for a fallback
+    to take the rest, matches of fewer tokens, in the corpus less `bias`, count for nothing and the others give chains
+    as long as the plan. Without, the number of nodes grows with the match, from `least`, and the corpus gives trees.
+    """
+
+    def __init__(
+        self, corpus: StaticAutomaton | None = None, *, min_ngram: int = 0, bias: int = 5, least: int = 1
+    ) -> None:
+        if min(min_ngram, bias, least) < 0:
+            raise ValueError(
+                f"min_ngram is {min_ngram}, bias {bias} and least {least}; none of them is negative"
+            )
+        self._corpus, self._min_ngram, self._bias, self._least = corpus, min_ngram, bias, least
+        self._requests = RequestMemory(Request)
+
+    def look_up(self, ctx: Context, plan: Plan) -> list[Candidates]:
+        found: list[Candidates] = []
+        for row, (request, new) in enumerate(self._requests.follow(ctx)):
+            if len(new):
+                tokens = new.numpy()
+                request.own.extend(tokens)
+                if self._corpus is not None:
+                    request.pointer = self._corpus.move(request.pointer, tokens)
+            found.append(self._following(request, plan.depth[row], ctx.sampling[row].stop))
+        return found
+
+    def observe(self, step: Step) -> None:
+        """Nothing to learn: `look_up` reads what was committed."""
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._requests.release(slots)
+
+    def _following(self, request: Request, most: int, stop: Sequence[int]) -> Candidates:
+        own, there = request.own.match().length, request.pointer.length
+        lead = there - self._bias
+        if most < 1 or max(own, lead) < self._min_ngram:
+            return NOTHING
+        asks = self._corpus if lead > own or not own else None
+        size = most if self._min_ngram else min(most, self._least + GROWTH * (there if asks else own))
+        if asks is None:
+            return chain(request.own.following(size), own, stop)
+        if self._min_ngram:
+            return chain(asks.following(request.pointer, size), there, stop)
+        return within(asks.branches(request.pointer, size, PER_DEPTH), most)

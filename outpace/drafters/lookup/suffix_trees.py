@@ -1,0 +1,79 @@
+"""Lookup in counted suffix trees (Oliaro et al. 2025): one of the request's own text, one of what was said before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outpace.core.context import Context
+from outpace.core.contracts import Plan, Step
+from outpace.drafters.lookup.request_memory import RequestMemory
+from outpace.drafters.lookup.text_lookup import within
+from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.compiled_loops import Tokens
+from outpace.indexes.suffix_tree.tree import SuffixTree
+
+
+class SuffixTreeLookup:
+    """drafters.lookup.Lookup: the better of both trees' drafts, by the number of tokens they expect to be kept.
+
+    A request's own tree holds its prompt and what it said; the common one the texts of earlier requests, at most
+    `most_tokens` tokens of them, the oldest forgotten first, and those of a batch from the next batch on. The end of
+    the request's own text, which nothing follows yet, counts as a place in both: numbers of one place are then alike.
+    """
+
+    def __init__(
+        self,
+        depth: int = 64,  # of the trees: matched and drafted tokens together
+        *,
+        factor: float = 1.0,  # at most factor * matched + offset tokens
+        offset: float = 0.0,
+        threshold: float = 0.1,  # least estimated probability of a drafted token
+        tree: bool = False,  # the likeliest nodes in place of one path
+        at_least: float = 0.0,  # tokens that must be expected to be kept for a draft to be made
+        most_tokens: int = 1 << 22,
+    ) -> None:
+        if not 0 < threshold <= 1:
+            raise ValueError(f"threshold is {threshold}; give a probability above 0 and at most 1")
+        self.common = SuffixTree(depth, most_tokens)
+        self._depth, self._factor, self._offset, self._threshold = depth, factor, offset, threshold
+        self._tree, self._at_least = tree, at_least
+        self._requests = RequestMemory(lambda: SuffixTree(depth, most_tokens), self._learn)
+        self._learnt = 0  # texts so far
+
+    def look_up(self, ctx: Context, plan: Plan) -> list[Candidates]:
+        found: list[Candidates] = []
+        for row, (own, new) in enumerate(self._requests.follow(ctx)):
+            if len(new):
+                own.extend(0, new.numpy())
+            context = ctx.tokens[row][-self._depth :].numpy()
+            best = self._speculate(own, context, plan.depth[row], 0)
+            if self.common.num_tokens:
+                other = self._speculate(self.common, context, plan.depth[row], 1)
+                best = max(best, other, key=lambda each: each.score)
+            found.append(best if best.score > self._at_least else NOTHING)
+        return found
+
+    def observe(self, step: Step) -> None:
+        self._requests.observe(step)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._requests.release(slots)
+
+    def _learn(self, text: list[int]) -> None:
+        self.common.extend(self._learnt, text)
+        self.common.finish(self._learnt)
+        self._learnt += 1
+
+    def _speculate(self, index: SuffixTree, context: Tokens, most: int, unfollowed: int) -> Candidates:
+        if most < 1:
+            return NOTHING
+        found = index.speculate(
+            context,
+            most,
+            factor=self._factor,
+            offset=self._offset,
+            floor=self._threshold,
+            tree=self._tree,
+            unfollowed=unfollowed,
+        )
+        return within(found, most)

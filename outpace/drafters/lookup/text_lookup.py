@@ -1,0 +1,99 @@
+"""Drafting what an index found: trees of chosen tokens, and a model for the rows in which nothing was found.
+
+Letters: B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from outpace.core.claim import Claim
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Drafter, Plan, Shape, Step, Want
+from outpace.drafters.compose.union import merged
+from outpace.drafters.lookup.candidate_tree import candidate_tree
+from outpace.indexes.candidates import NOTHING, Candidates
+
+
+class TextLookup(Protocol):
+    """Where drafts are looked up."""
+
+    def look_up(self, ctx: Context, plan: Plan) -> list[Candidates]:
+        """What may follow each row, within the plan; NOTHING in rows to which it has nothing to say."""
+        ...
+
+    def observe(self, step: Step) -> None: ...
+    def release(self, slots: Sequence[int]) -> None: ...
+
+
+class LookupDrafter:
+    """core.contracts.Drafter: what `lookup` finds; rows without a find go to `fallback`, as far as `otherwise` says.
+
+    Which of the two a row gets depends on committed tokens alone, so that the fallback may claim what it draws.
+    """
+
+    def __init__(
+        self, lookup: TextLookup, fallback: Drafter | None = None, otherwise: int | Shape = 0
+    ) -> None:  # a depth, or a tree's shape
+        self._lookup, self._fallback = lookup, fallback
+        self._shape = otherwise if isinstance(otherwise, Shape) else None
+        self._depth = otherwise.depth if isinstance(otherwise, Shape) else otherwise
+        self.want = fallback.want if fallback else Want()
+        self.claims: tuple[type[Claim], ...] = fallback.claims if fallback else ()
+        self.shared: bool = getattr(fallback, "shared", False)
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        found = self._lookup.look_up(ctx, plan)
+        if self._fallback is None:
+            return Draft(candidate_tree(ctx.roots, found))
+        depth = tuple(min(self._depth, most) for most in plan.depth)
+        return first_found(ctx, found, self._fallback, replace(plan, depth=depth, shape=self._shape))
+
+    def observe(self, step: Step) -> None:
+        self._lookup.observe(step)
+        if self._fallback is not None:
+            self._fallback.observe(step)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._lookup.release(slots)
+        if self._fallback is not None:
+            self._fallback.release(slots)
+
+
+def first_found(ctx: Context, found: Sequence[Candidates], fallback: Drafter, plan: Plan) -> Draft:
+    """What was found for each row, and below the roots of the other rows what `fallback` drafts."""
+    tree = candidate_tree(ctx.roots, found)
+    depth = tuple(0 if each.tokens else most for each, most in zip(found, plan.depth, strict=True))
+    draft = fallback.propose(ctx, replace(plan, depth=depth))
+    if len(draft.tree) == len(depth):
+        return replace(draft, tree=tree)
+    # the fallback's nodes come first, in case it learns from them by their index
+    return draft if len(tree) == len(depth) else replace(draft, tree=merged(draft.tree, tree))
+
+
+def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> Candidates:
+    """These tokens one after the other, to the first that ends the text."""
+    size = next((place for place, token in enumerate(tokens, 1) if token in stop), len(tokens))
+    return (
+        Candidates(list(tokens[:size]), list(range(-1, size - 1)), [1.0] * size, matched) if size else NOTHING
+    )
+
+
+def within(branches: Candidates, depth: int) -> Candidates:
+    """The branches without what is deeper."""
+    if len(branches.tokens) <= depth:
+        return branches
+    depths, place = list[int](), dict[int, int]({-1: -1})
+    for node, parent in enumerate(branches.parents):
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+        if depths[-1] <= depth:
+            place[node] = len(place) - 1
+    kept = [node for node in place if node >= 0]
+    return Candidates(
+        [branches.tokens[node] for node in kept],
+        [place[branches.parents[node]] for node in kept],
+        [branches.weights[node] for node in kept],
+        branches.matched,
+    )

@@ -1,0 +1,103 @@
+"""A tree searched in a table of trigrams, which every request shifts towards its own words (Liu et al. 2025, ADED)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outpace.core.claim import Claim
+from outpace.core.contracts import Cache, Context, Draft, Plan, Step, Want
+from outpace.drafters.lookup.candidate_tree import candidate_tree
+from outpace.indexes import store
+from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.tables.trigram_search import search
+from outpace.indexes.tables.trigrams import TrigramTable
+
+OWN, SHARED = 1 << 12, 1 << 16  # pairs that one request may add, and all of them together
+LAST = 16  # tokens of a text that its table is adapted to before each draft
+CAP = 3.0  # largest weight
+
+
+def table(path: str | None, vocab: int) -> TrigramTable:
+    """The table in this file, or an empty one; ValueError if it holds tokens that the model does not know."""
+    found = store.opened(
+        TrigramTable, path, vocab, lambda table: [table.tokens, table.pairs & 0xFFFFFFFF], mapped=False
+    )
+    return found or TrigramTable(room=SHARED)
+
+
+class Trigrams:
+    """core.contracts.Drafter: the continuations that a tree search visits most often.
+
+    What a request adds to the weights is its own until it has ended, and everybody's from the next session on: what a
+    row drafts does not depend on its neighbours. The search draws from a seed made of the text alone.
+    """
+
+    want = Want()
+    claims: tuple[type[Claim], ...] = ()
+
+    def __init__(
+        self,
+        table: TrigramTable,
+        *,
+        iterations: int = 150,
+        paths: int = 24,
+        nodes: int = 64,
+        depth: int = 4,
+        explore: float = 32.0,
+        adapt: float = 0.04,
+    ) -> None:
+        if min(iterations, paths, nodes, depth) < 1:
+            raise ValueError("a search has at least one iteration, path, node and level")
+        if explore < 0 or not 0 <= adapt <= CAP:
+            raise ValueError(
+                f"explore is {explore} and adapt {adapt}; use 0 or more, and at most {CAP} to adapt"
+            )
+        self._table, self._iterations, self._paths, self._nodes = table, iterations, paths, nodes
+        self._depth, self._explore, self._adapt = depth, explore, adapt
+        self._own: dict[int, TrigramTable] = {}
+        self._waiting: list[TrigramTable] = []  # of requests that have ended in this session
+        self._empty = self._new()
+        self._served: Cache | None = None
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        if self._served is not ctx.cache:
+            self._served, self._own = ctx.cache, {}
+            for own in self._waiting:
+                self._table.add(own, CAP)
+            self._waiting = []
+        return Draft(
+            candidate_tree(ctx.roots, [self._found(ctx, row, depth) for row, depth in enumerate(plan.depth)])
+        )
+
+    def _found(self, ctx: Context, row: int, depth: int) -> Candidates:
+        if depth == 0:
+            return NOTHING
+        own, tokens = self._empty, ctx.tokens[row]
+        context = tokens[-LAST:].tolist()
+        if self._adapt:
+            own = self._own.get(ctx.slots[row])
+            if own is None:
+                own = self._own[ctx.slots[row]] = self._new()
+            own.adapt(context, LAST, self._adapt, CAP)
+        return search(
+            self._table,
+            own,
+            context,
+            iterations=self._iterations,
+            num_paths=self._paths,
+            num_nodes=self._nodes,
+            depth=min(self._depth, depth),
+            most_depth=depth,
+            explore=self._explore,
+            cap=CAP,
+            seed=len(tokens),
+        )
+
+    def observe(self, step: Step) -> None:
+        """Nothing to learn: `propose` reads what was committed."""
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._waiting += [self._own.pop(slot) for slot in slots if slot in self._own]
+
+    def _new(self) -> TrigramTable:
+        return TrigramTable(self._table.tokens.shape[1], OWN)

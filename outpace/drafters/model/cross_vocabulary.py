@@ -1,0 +1,256 @@
+"""A drafter that speaks other tokens: every row's text in its tokens, so that its model can read along.
+
+Letters: B rows, T tokens of a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from outpace.core.claim import Claim, Drawn
+from outpace.core.context import Context
+from outpace.core.contracts import Cache, Draft, Plan, Step, Want
+from outpace.core.tree import TokenTree
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.grow import Read
+from outpace.models.vocabulary import BEGIN, END, CrossVocabularyDraft
+
+WINDOW = 10  # tokens cut anew when text is added: a word may be longer, and is then cut less well
+
+Tails = Sequence[Sequence[int]]  # per row the last tokens of its text abroad, those that may yet change
+Growing = Callable[[Context, Plan, Read, Tails], TokenTree]  # drafts abroad, below those tails
+Returning = Callable[
+    [TokenTree, Context, Tails], TokenTree
+]  # brings the tree home: into the context's own tokens
+
+
+class CrossVocabularyDrafter:
+    """core.contracts.Drafter around a model with another vocabulary.
+
+    `growing` drafts in a context of the model's tokens; `returning` puts the draft into the target's, if need be.
+
+    Texts are translated token by token: a twin where there is one, else what the token spells. `recut` translates them
+    as a whole instead, which is how the model met text in training; their last word is then read again in every step,
+    since it may end otherwise than it seemed. A text longer than the model can read loses its older half.
+    """
+
+    want = Want()
+
+    def __init__(
+        self,
+        cross_vocabulary: CrossVocabularyDraft,
+        growing: Growing,
+        returning: Returning | None = None,
+        *,
+        nodes: int,  # most that one row's tree can have on the model's side
+        reach: int,  # and how deep it can be
+        recut: bool = False,
+        claims: tuple[type[Claim], ...] = (Drawn,),
+    ) -> None:
+        if not cross_vocabulary.matching_tokens:
+            raise ValueError(
+                "the draft model and the target have no token in common: use a draft for the same kind of text"
+            )
+        self.claims = claims
+        self._cross_vocabulary, self._growing, self._returning = cross_vocabulary, growing, returning
+        self._nodes, self._reach, self._recut = nodes, reach, recut
+        self._lm = DraftModel(cross_vocabulary.model, growth=self._grow)
+        self._texts: dict[int, Text] = {}
+        self._size: Size | None = None
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        if max(plan.depth, default=0) == 0:
+            return Draft(TokenTree.roots(ctx.roots))
+        draft = self._lm.propose(self._abroad(ctx), plan)
+        tree, roots = draft.tree, ctx.roots
+        if self._returning is not None:
+            tree = self._returning(tree, ctx, self._tails(ctx))
+        tokens = torch.cat([roots.to(tree.tokens.device), tree.tokens[len(roots) :]])
+        return replace(draft, tree=replace(tree, tokens=tokens))
+
+    def observe(self, step: Step) -> None:
+        """Nothing to learn: `propose` translates what was committed."""
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._lm.release(slots)
+        for slot in slots:
+            self._texts.pop(slot, None)
+
+    def _grow(self, ctx: Context, plan: Plan, read: Read) -> TokenTree:
+        return self._growing(ctx, plan, read, self._tails(ctx))
+
+    def _tails(self, ctx: Context) -> Tails:
+        return [self._texts[slot].unsettled for slot in ctx.slots]
+
+    def _abroad(self, ctx: Context) -> Context:
+        """The same context in the model's tokens, as far as they are settled."""
+        tokens: list[Tensor] = []
+        for slot, row in zip(ctx.slots, ctx.tokens, strict=True):
+            text = self._texts.get(slot)
+            if text is None:
+                text = self._texts[slot] = (Recut if self._recut else Text)(self._cross_vocabulary)
+            if not text.extend(row[text.num_translated :].tolist()):
+                self._lm.release([slot])
+            limit = getattr(self._cross_vocabulary.model, "max_length", None)
+            if limit is not None and len(text.tokens) + self._reach > limit:
+                text.shorten(limit // 2)
+                self._lm.release([slot])
+            tokens.append(text.settled)
+        needed = max(len(self._texts[slot].tokens) for slot in ctx.slots) + self._nodes
+        size = self._size
+        if size is None or size.stands_for is not ctx.cache or size.capacity < needed:
+            size = self._size = Size(ctx.cache, 2 * needed, list(ctx.cache.lengths))
+        sampling = tuple(params.bare for params in ctx.sampling)
+        return replace(
+            ctx, tokens=tuple(tokens), committed=tuple(map(len, tokens)), cache=size, sampling=sampling
+        )
+
+
+@dataclass(eq=False)
+class Size:
+    """core.contracts.Cache that holds nothing: how many sequences there are, and how long they get abroad."""
+
+    stands_for: Cache
+    capacity: int
+    lengths: list[int]
+
+    def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
+        raise AssertionError("a drafter does not write to the target's cache")
+
+    def release(self, slots: Sequence[int]) -> None:
+        raise AssertionError("a drafter does not write to the target's cache")
+
+
+class Text:
+    """One row's text in the model's tokens, translated token by token: what stands there stays."""
+
+    def __init__(self, cross_vocabulary: CrossVocabularyDraft) -> None:
+        self.cross_vocabulary = cross_vocabulary
+        self.tokens: list[int] = list(cross_vocabulary.theirs.begin)
+        self.num_translated = 0  # tokens of the target
+        self.settled = torch.empty(
+            0, dtype=torch.int64
+        )  # (T,) those that will not change; once read, at least one
+
+    def extend(self, ours: Sequence[int]) -> bool:
+        """Take the target's next tokens; False if tokens have changed that were settled."""
+        self.num_translated += len(ours)
+        first = self.take(ours)
+        specials = self.cross_vocabulary.theirs.specials
+        if not self.tokens:  # nothing it could read, but it has to read something
+            self.put(specials.get(BEGIN, specials.get(END, 0)))
+        kept = min(first, len(self.settled))
+        changed, self.settled = kept < len(self.settled), self.settled[:kept]
+        end = max(kept, self.end())
+        self.settled = torch.cat([self.settled, torch.tensor(self.tokens[kept:end], dtype=torch.int64)])
+        return not changed
+
+    def take(self, ours: Sequence[int]) -> int:
+        """Translate these tokens; how many of the tokens before are as they were."""
+        before = len(self.tokens)
+        self.tokens += [own for token in ours for own in self.cross_vocabulary.translated(token)]
+        return before
+
+    def put(self, token: int) -> None:
+        """Append a token that is no part of the words around it."""
+        self.tokens.append(token)
+
+    def end(self) -> int:
+        """How many tokens are settled."""
+        return len(self.tokens)
+
+    def shorten(self, most: int) -> None:
+        """Forget all but the last tokens."""
+        begin = self.cross_vocabulary.theirs.begin
+        self.tokens = [*begin, *self.tokens[len(begin) - most :]]
+        self.settled = torch.tensor(self.tokens[: self.end()], dtype=torch.int64)
+
+    @property
+    def unsettled(self) -> list[int]:
+        """The tokens after those."""
+        return self.tokens[len(self.settled) :]
+
+
+class Recut(Text):
+    """One row's text cut as a whole: with every addition the last tokens are cut anew."""
+
+    def __init__(self, cross_vocabulary: CrossVocabularyDraft) -> None:
+        super().__init__(cross_vocabulary)
+        self._run = len(self.tokens)  # where the text after the last special token begins
+
+    def take(self, ours: Sequence[int]) -> int:
+        first, added = len(self.tokens), b""
+        for token in ours:
+            piece = self.cross_vocabulary.ours.pieces[token]
+            if piece is not None:
+                added += piece
+                continue
+            first = min(first, self._add(added))
+            added = b""
+            for match in self.cross_vocabulary.translated(token):
+                self.put(match)
+        return min(first, self._add(added))
+
+    def put(self, token: int) -> None:
+        super().put(token)
+        self._run = len(self.tokens)
+
+    def end(self) -> int:
+        # a word that has begun may go on, a new one leaves those before it alone
+        pieces, lowest = self.cross_vocabulary.theirs.pieces, max(1, len(self.tokens) - WINDOW)
+        for place in range(len(self.tokens) - 1, lowest - 1, -1):
+            if place < self._run:
+                return place + 1
+            if (piece := pieces[self.tokens[place]] or b"")[:1].isspace() and piece.strip():
+                return place
+        return lowest
+
+    def shorten(self, most: int) -> None:
+        before = len(self.tokens)
+        self._run = max(len(self.cross_vocabulary.theirs.begin), self._run + min(most, before) - before)
+        super().shorten(most)
+
+    def _add(self, added: bytes) -> int:
+        """Append text; how many tokens are as they were."""
+        if not added:
+            return len(self.tokens)
+        theirs, start = self.cross_vocabulary.theirs, max(self._run, len(self.tokens) - WINDOW)
+        window = self.tokens[start:]
+        text = theirs.spell(window) + added
+        cut = theirs.cut(text)
+        if theirs.spell(cut) != text:  # it writes this text otherwise, so places in it mean nothing
+            self.tokens += theirs.cut(added)
+            return start + len(window)
+        if start > self._run:
+            agreeing = _agreeing(window, cut, theirs.pieces)
+            if agreeing is None:
+                start, window = self._run, self.tokens[self._run :]
+                cut = theirs.cut(theirs.spell(window) + added)
+            else:
+                cut = window[: agreeing[0]] + cut[agreeing[1] :]
+        self.tokens[start:] = cut
+        same = zip(window, cut, strict=False)
+        return start + next(
+            (place for place, (old, new) in enumerate(same) if old != new), min(len(window), len(cut))
+        )
+
+
+def _agreeing(
+    old: Sequence[int], new: Sequence[int], pieces: Sequence[bytes | None]
+) -> tuple[int, int] | None:
+    """The first token of `old` that `new` has in the same place of the text, as an index into each."""
+    at, places = 0, dict[int, int]()
+    for index, token in enumerate(new):
+        places[at] = index
+        at += len(pieces[token] or b"")
+    at = 0
+    for index, token in enumerate(old):
+        place = places.get(at)
+        if place is not None and new[place] == token:
+            return index, place
+        at += len(pieces[token] or b"")
+    return None

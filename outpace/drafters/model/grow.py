@@ -1,0 +1,160 @@
+"""Growing a tree level by level from a model that scores nodes: sampled children with a claim, or the likeliest ones.
+
+Letters: F frontier nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from outpace.core.context import Context
+from outpace.core.contracts import Plan
+from outpace.core.grower import Grower
+from outpace.core.noise import Noise
+from outpace.core.tree import TokenTree
+from outpace.sampling.adjust import adjust
+from outpace.sampling.topk import comparable, likeliest, top
+from outpace.sampling.warp import warp
+
+Read = Callable[
+    [TokenTree], tuple[int, Tensor]
+]  # what has grown -> (first node read, logits of the nodes from it on)
+# (grower, nodes (F,), how many children each (F,), their distributions q (F, V), noise): adds children to every one of them
+Children = Callable[[Grower, Sequence[int], Sequence[int], Tensor, Noise], object]
+
+
+def independent(grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise) -> None:
+    """Children drawn independently of one another; a token may come twice."""
+    grower.add_drawn(at, q, widths, noise, replace=True)
+
+
+def distinct(grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise) -> None:
+    """Children drawn one after the other, each without the earlier ones."""
+    grower.add_drawn(at, q, widths, noise)
+
+
+def grow(
+    ctx: Context,
+    plan: Plan,
+    read: Read,
+    *,
+    sampled: bool = True,
+    children: Children = distinct,
+    given: Sequence[Sequence[int]] | None = None,
+    beliefs: bool = False,  # also without a plan that may stop, keep the model's belief in every node
+) -> TokenTree:
+    """Extend every row's root by the plan; `read` is called once a level, with all that has grown so far.
+
+    Rows at temperature 0 get the likeliest tokens: a draw from a one-hot distribution has no second choice. In the others
+    `children` makes them, from the distributions at the nodes that are extended. `given` are tokens of each row that come first,
+    not counted in the plan: known, but not yet for good.
+    """
+    beliefs = beliefs or plan.stop is not None
+    if given is None and plan.shape is None and not beliefs and min(plan.depth) == max(plan.depth):
+        greedy = {not sampled or each.greedy for each in ctx.sampling}
+        if len(greedy) == 1:
+            return _chains(ctx, plan.depth[0], read, None if greedy.pop() else children)
+    grower = Grower(ctx.roots, confidence=beliefs)
+    ends = range(len(plan.depth)) if given is None else _chosen_chains(grower, given)
+    frontier = [ends[row] for row, depth in enumerate(plan.depth) if depth > 0]
+    places = dict.fromkeys(frontier, 0)  # node -> the node of the plan's shape it stands for
+    for level in range(max(plan.depth, default=0)):
+        if plan.shape is not None:
+            frontier = [node for node in frontier if plan.shape.children[places[node]]]
+        if level and min(plan.depth) <= level:
+            frontier = [node for node in frontier if plan.depth[grower.rows[node]] > level]
+        if level and plan.stop is not None and frontier:
+            believed = grower.beliefs()
+            stop = plan.stop([believed[node] for node in frontier])
+            frontier = [node for node, stopped in zip(frontier, stop, strict=True) if not stopped]
+        if not frontier:
+            break
+        first, logits = read(grower.structure() if level or given else TokenTree.roots(ctx.roots))
+        if len(frontier) != len(logits):
+            logits = logits[[node - first for node in frontier]]
+        logits = adjust(logits, ctx, grower, frontier)
+        widths = [1] * len(frontier)
+        if plan.shape is not None:
+            widths = [len(plan.shape.children[places[node]]) for node in frontier]
+        before = len(grower)
+        _add(grower, frontier, widths, logits, ctx, sampled, children)
+        if plan.shape is not None:
+            ranks = dict.fromkeys(frontier, 0)
+            for node in range(before, len(grower)):
+                above = grower.parents[node]
+                places[node] = plan.shape.children[places[above]][ranks[above]]
+                ranks[above] += 1
+        frontier = list(range(before, len(grower)))
+    return grower.tree()
+
+
+def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]:
+    """Hang a chain of known tokens below every root; where each ends."""
+    ends = list(range(len(chains)))
+    for level in range(max(map(len, chains))):
+        rows = [row for row, chain in enumerate(chains) if len(chain) > level]
+        tokens = torch.tensor([chains[row][level] for row in rows])
+        belief = torch.ones(len(rows)) if grower.keeps_confidence else None
+        for row, node in zip(
+            rows, grower.add_chosen([ends[row] for row in rows], tokens, belief), strict=True
+        ):
+            ends[row] = node
+    return ends
+
+
+def _chains(ctx: Context, depth: int, read: Read, children: Children | None) -> TokenTree:
+    """The same for chains of one length whose rows are all greedy (no `children`), or all not: the usual case."""
+    grower = Grower(ctx.roots)
+    frontier: Sequence[int] = range(len(ctx.slots))
+    ones, tree = [1] * len(frontier), TokenTree.roots(ctx.roots)
+    adjusts = any(params.adjusts for params in ctx.sampling)
+    for level in range(depth):
+        logits = read(grower.structure() if level else tree)[1]
+        if adjusts:
+            logits = adjust(logits, ctx, grower, frontier)
+        first = len(grower)
+        if children is None:
+            grower.add_chosen(frontier, likeliest(logits))
+        else:
+            children(grower, frontier, ones, warp(logits, ctx.sampling), ctx.noise)
+        frontier = range(first, len(grower))
+    return grower.tree()
+
+
+def _add(
+    grower: Grower,
+    at: list[int],
+    widths: list[int],
+    logits: Tensor,
+    ctx: Context,
+    sampled: bool,
+    children: Children,
+) -> None:
+    """Children of the frontier: drawn in the rows that sample, chosen in the others."""
+    drawn = [sampled and not ctx.sampling[grower.rows[node]].greedy for node in at]
+    if all(drawn):
+        q = warp(logits, [ctx.sampling[grower.rows[node]] for node in at])
+        children(grower, at, widths, q, ctx.noise)
+    elif not any(drawn):
+        _choose(grower, at, widths, logits)
+    else:
+        for kind in (True, False):
+            picked = [index for index, each in enumerate(drawn) if each is kind]
+            part = [at[index] for index in picked], [widths[index] for index in picked], logits[picked]
+            _add(grower, *part, ctx, kind, children)
+
+
+def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Tensor) -> None:
+    logits, most = comparable(logits), min(max(widths), logits.shape[-1])
+    ids = likeliest(logits)[:, None] if most == 1 else top(logits, most)[1]
+    tokens, nodes = ids.flatten(), list(at) if most == 1 else [node for node in at for _ in range(most)]
+    belief = logits.softmax(-1).gather(1, ids).flatten() if grower.keeps_confidence else None
+    if min(widths) < most:
+        pairs = [(m, j) for m, width in enumerate(widths) for j in range(min(width, most))]
+        picked = torch.tensor([m * most + j for m, j in pairs], device=tokens.device)
+        nodes, tokens = [at[m] for m, _ in pairs], tokens[picked]
+        belief = None if belief is None else belief[picked]
+    grower.add_chosen(nodes, tokens, belief)

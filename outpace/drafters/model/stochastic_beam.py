@@ -1,0 +1,203 @@
+"""Growing a tree by stochastic beam search: at every level the paths that come first, paths drawn without replacement.
+
+Every path of a level comes at an exponentially distributed time whose rate is its probability under the drafter, and
+the first `widths[level]` stay (Kool et al. 2019; Jeon et al. 2024). A node's first child comes when the node itself
+came, since some continuation must: that is what conditioning perturbed scores on their parent's amounts to. Exponential
+times have no memory, so it never matters when something comes, only what comes next: either the next node of the level
+above brings its first child, or one that is already there brings another, in proportion to the probability still open
+below it. These are choices like all others, which can be enumerated; extreme-value noise could not be.
+
+Whether a node gets another child thus depends on the children it has, never on the token about to be drawn: every child
+is a true draw from its parent's distribution without the earlier children, in the order they came.
+
+Letters: F frontier nodes, G of them that get a child, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outpace.core.context import Context
+from outpace.core.contracts import Plan
+from outpace.core.grower import Grower
+from outpace.core.noise import Key, Noise
+from outpace.core.tree import TokenTree
+from outpace.drafters.model.grow import Read
+from outpace.sampling.adjust import adjust
+from outpace.sampling.topk import comparable, top
+from outpace.sampling.warp import warp
+
+BEAM = "beam"
+
+
+@dataclass(slots=True)
+class _Path:
+    """The path to a node that was kept, in the order of coming."""
+
+    node: int
+    mass: float  # its probability under the drafter
+    rate: float  # of everything that could have come when it did
+    children: int = 0
+    left: float = 1.0  # probability, given the path, of the tokens that have not come below it
+    distribution: Tensor | None = None  # (1, V) of its next child, but for the one that came last
+    last: int | None = None  # the token of that one, if the distribution still has it
+
+    @property
+    def open(self) -> float:
+        """Probability of its continuations that have not come."""
+        return self.mass * self.left
+
+    def next_distribution(self) -> Tensor:  # (1, V)
+        """The distribution of the next child."""
+        assert self.distribution is not None
+        if self.last is not None:
+            self._drop(self.last)
+        return self.distribution
+
+    def come(self, token: int, share: float) -> None:
+        """This token has come, of which the distribution said so much."""
+        self.children += 1
+        if share < 0.9:
+            self.left, self.last = (
+                self.left * (1 - share),
+                token,
+            )  # most paths get no other child that would need a distribution
+        else:
+            self.left *= self._drop(token)  # little is left: a difference from 1 would be mostly rounding
+
+    def _drop(self, token: int) -> float:
+        """Take the token out of the distribution; what the others had of it."""
+        assert self.distribution is not None
+        distribution = self.distribution.clone()
+        distribution.select(1, token).zero_()
+        left = float(distribution.sum())
+        self.distribution, self.last = distribution.div_(left) if left > 0 else distribution, None
+        return left
+
+
+def beam(ctx: Context, plan: Plan, read: Read, *, widths: Sequence[int]) -> TokenTree:
+    """Keep `widths[level]` nodes at each level of every row; `read` is called once a level.
+
+    Rows at temperature 0 keep the likeliest paths: that is where stochastic beam search ends as temperature falls.
+    """
+    grower = Grower(ctx.roots)
+    beams = {row: [_Path(row, 1.0, 1.0)] for row in range(len(plan.depth))}
+    for level, width in enumerate(widths):
+        beams = {row: paths for row, paths in beams.items() if plan.depth[row] > level and paths}
+        if not beams:
+            break
+        frontier = [path.node for paths in beams.values() for path in paths]
+        first, logits = read(grower.structure() if level else TokenTree.roots(ctx.roots))
+        if len(frontier) != len(logits) or frontier != list(range(first, first + len(frontier))):
+            logits = logits[[node - first for node in frontier]]
+        logits = adjust(logits, ctx, grower, frontier)
+        place = {node: index for index, node in enumerate(frontier)}
+        drawn = {row: paths for row, paths in beams.items() if not ctx.sampling[row].greedy}
+        chosen = {row: paths for row, paths in beams.items() if ctx.sampling[row].greedy}
+        after: dict[int, list[_Path]] = {}
+        if drawn:
+            if chosen:
+                at = [place[path.node] for paths in drawn.values() for path in paths]
+            q = warp(
+                logits[at] if chosen else logits,
+                [ctx.sampling[row] for row, paths in drawn.items() for _ in paths],
+            )
+            after |= _race(grower, drawn, q, width, level, ctx.noise)
+        if chosen:
+            after |= _likeliest(
+                grower, chosen, logits[[place[p.node] for ps in chosen.values() for p in ps]], width
+            )
+        beams = after
+    return grower.tree()
+
+
+def _race(
+    grower: Grower,
+    beams: dict[int, list[_Path]],
+    q: Tensor,  # (F, V) below the beams' paths, in order
+    width: int,
+    level: int,
+    noise: Noise,
+) -> dict[int, list[_Path]]:
+    """The next level of every row: `width` times, what comes next and its token."""
+    for path, distribution in zip(
+        (path for paths in beams.values() for path in paths), q.split(1), strict=True
+    ):
+        path.distribution = distribution
+    after: dict[int, list[_Path]] = {row: [] for row in beams}
+    come = dict.fromkeys(beams, 0)  # paths that have come on this level
+    for step in range(width):
+        coming: list[tuple[int, _Path, float]] = []  # row, parent, rate of everything that can come
+        for row, paths in beams.items():
+            masses = [path.open for path in paths[: come[row]]]
+            if come[row] < len(paths):
+                masses.append(paths[come[row]].rate)
+            index = _next(masses, row, level, step, noise)
+            if index < 0:
+                continue
+            come[row] += index == come[row]
+            coming.append((row, paths[index], sum(masses)))
+        # noise is keyed by the number of a node's earlier children: one call for each such number
+        groups: dict[int, list[tuple[int, _Path, float]]] = {}
+        for each in coming:
+            groups.setdefault(each[1].children, []).append(each)
+        for group in groups.values():
+            distributions = [path.next_distribution() for _, path, _ in group]
+            distribution = distributions[0] if len(distributions) == 1 else torch.cat(distributions)
+            nodes = grower.add_drawn([path.node for _, path, _ in group], distribution, 1, noise)
+            tokens = grower.newest
+            shares = distribution.gather(1, tokens[:, None]).tolist()
+            for (row, path, rate), node, token, (share,) in zip(
+                group, nodes, tokens.tolist(), shares, strict=True
+            ):
+                after[row].append(_Path(node, path.open * share, rate))
+                path.come(token, share)
+    return after
+
+
+def _next(masses: Sequence[float], row: int, level: int, step: int, noise: Noise) -> int:
+    """Which of these comes next; -1 if nothing can."""
+    for index, mass in enumerate(masses):
+        rest = sum(masses[index:])
+        if mass > 0 and (rest == mass or noise.flip((mass / rest,), _key(row, level, step, index))[0]):
+            return index
+    return -1
+
+
+def _key(row: int, level: int, step: int, index: int) -> Key:
+    return Key((row,), (index,), (level,), BEAM, (level << 8) + step)
+
+
+def _likeliest(
+    grower: Grower, beams: dict[int, list[_Path]], logits: Tensor, width: int
+) -> dict[int, list[_Path]]:
+    """The next level of rows at temperature 0: the likeliest continuations of all kept paths, chosen."""
+    logits = comparable(logits)
+    found_values, found_ids = top(logits.log_softmax(-1), min(width, logits.shape[-1]))
+    values, ids = found_values.exp().tolist(), found_ids.tolist()
+    after: dict[int, list[_Path]] = {}
+    at: list[int] = []
+    tokens: list[int] = []
+    masses: list[float] = []
+    first = 0
+    for row, paths in beams.items():
+        found = [
+            (path.mass * value, path.node, token)
+            for index, path in enumerate(paths, first)
+            for value, token in zip(values[index], ids[index], strict=True)
+        ]
+        first += len(paths)
+        kept = sorted(found, key=lambda each: -each[0])[:width]
+        after[row] = [
+            _Path(len(grower) + len(at) + index, mass, 0.0) for index, (mass, _, _) in enumerate(kept)
+        ]
+        for mass, node, token in kept:
+            at.append(node)
+            tokens.append(token)
+            masses.append(mass)
+    grower.add_chosen(at, torch.tensor(tokens, device=logits.device))
+    return after

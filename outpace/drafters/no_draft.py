@@ -1,0 +1,26 @@
+"""No draft at all: plain decoding as a drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outpace.core.claim import Claim
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Plan, Step, Want
+from outpace.core.tree import TokenTree
+
+
+class NoDraft:
+    """core.contracts.Drafter that leaves every tree at its roots."""
+
+    want = Want()
+    claims: tuple[type[Claim], ...] = ()
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        return Draft(TokenTree.roots(ctx.roots))
+
+    def observe(self, step: Step) -> None:
+        """Nothing to learn."""
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Nothing kept."""

@@ -1,0 +1,127 @@
+"""Loading a checkpoint, with every way it can fail told in one sentence."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+
+def load_checkpoint(
+    name: str,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[PreTrainedModel, Tokenizer]:
+    """The model, on its device, and its tokenizer."""
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if looks_like_folder(name) and not Path(name).is_dir():
+        raise ValueError(
+            f"there is no checkpoint folder {name}: check the path, or give a hub name (owner/model)"
+        )
+    options = {
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+        "local_files_only": hub_is_away(name),  # else the hub's client tries again for half a minute
+    }
+    try:
+        config = AutoConfig.from_pretrained(name, **options)
+        kind = choose_dtype(dtype, place, config)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            name, config=config, dtype=kind, output_loading_info=True, **options
+        )
+        model, told = loaded
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+    except (OSError, SafetensorError, ValueError, ImportError) as error:
+        raise ValueError(explain(name, error)) from error
+    if missing := sorted(told["missing_keys"]):  # transformers would go on with random numbers in their place
+        raise ValueError(f"{name} lacks {len(missing)} of its weights, {missing[0]} first: download it again")
+    if getattr(model, "hf_device_map", None) is None and not getattr(model, "is_quantized", False):
+        nn.Module.to(model, place)
+    return model, tokenizer
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a checkpoint, without the model."""
+    try:
+        return AutoTokenizer.from_pretrained(name, local_files_only=hub_is_away(name))
+    except (OSError, ValueError, ImportError) as error:
+        raise ValueError(explain(name, error)) from error
+
+
+def looks_like_folder(name: str) -> bool:
+    """Whether a name can only be a path: hub names are owner/model."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name
+
+
+def hub_is_away(name: str) -> bool:
+    """Whether a model would have to come from the hub and this machine cannot even find its address."""
+    proxied = any(
+        os.environ.get(variable) for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "HF_ENDPOINT")
+    )
+    if Path(name).exists() or proxied:
+        return False
+    try:
+        socket.getaddrinfo("huggingface.co", 443)
+    except OSError:
+        return True
+    return False
+
+
+def choose_dtype(dtype: str | torch.dtype, device: torch.device, config: object) -> str | torch.dtype:
+    """ "auto" keeps the checkpoint's dtype on accelerators and for quantised weights; a CPU gets bfloat16 only where it
+    computes in it, for elsewhere it is slower than float32."""
+    if dtype != "auto":
+        if isinstance(dtype, torch.dtype):
+            return dtype
+        found = getattr(torch, dtype, None)
+        if not isinstance(found, torch.dtype):
+            raise ValueError(f"{dtype} is not a dtype: use auto, float32, bfloat16, float16 or float64")
+        return found
+    if device.type != "cpu" or getattr(config, "quantization_config", None) is not None:
+        return "auto"
+    return torch.bfloat16 if has_native_bfloat16() else torch.float32
+
+
+def has_native_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 natively."""
+    return any(
+        check is not None and check()
+        for check in (
+            getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        )
+    )
+
+
+def explain(name: str, error: Exception) -> str:
+    """What went wrong with this checkpoint and what to do, in one sentence."""
+    text = " ".join(str(error).split())
+    lower = text.lower()
+    if (
+        isinstance(error, SafetensorError)
+        or "safetensor" in lower
+        and ("header" in lower or "incomplete" in lower)
+    ):
+        return (
+            f"the weights of {name} cannot be read ({text[:120]}): the file is cut short, download it again"
+        )
+    if "gated" in lower or "401" in lower or "403" in lower:
+        return f"{name} is gated: accept its licence on the hub and log in with `hf auth login`"
+    if "trust_remote_code" in lower:
+        return f"{name} brings its own code: read it, then pass trust_remote_code=True"
+    if "offline" in lower or "couldn't connect" in lower or "connection" in lower:
+        return f"{name} is not on this machine and the hub cannot be reached: download it first, or give a folder"
+    if "is not a local folder and is not a valid model identifier" in lower or "404" in lower:
+        return f"there is no checkpoint {name}: check the folder or the hub name"
+    if any(words in lower for words in ("no file named", "does not appear to have", "unrecognized model")):
+        return f"{name} is not a complete checkpoint ({text[:160]}): it needs config.json, weights and a tokenizer"
+    return f"{name} cannot be loaded: {text[:300]}"

@@ -1,0 +1,94 @@
+"""What parts ask of a forward besides logits: layer outputs, the input of the LM head, attention weights.
+
+Hooks exist only while something is wanted. The LM head's input is taken at the head itself, because architectures
+scale or project it on the way; the same hook keeps the head from multiplying anything when no logits are wanted.
+
+Letters: N tokens of a forward, n of one row, T places seen, D hidden size, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from outpace.models.hf.forward_inputs import RowInputs
+
+
+class Captures:
+    """Finds a model's layers and head, and listens to them for one forward."""
+
+    def __init__(self, model: PreTrainedModel, num_layers: int) -> None:
+        self.head = model.get_output_embeddings()
+        self.num_layers = num_layers
+        self.layers = next(
+            (
+                module
+                for module in model.base_model.modules()
+                if isinstance(module, nn.ModuleList) and len(module) >= num_layers > 0
+            ),
+            None,
+        )
+
+    @contextmanager
+    def listen(self, wanted: frozenset[int], logits: bool) -> Iterator[dict[int, Tensor]]:
+        """Collects layer -> (1, N, D) while the model runs; without `logits` the head is given nothing to do."""
+        found: dict[int, Tensor] = {}
+        with ExitStack() as stack:
+            for layer in sorted(wanted - {-1}):
+                hook = self._layer(layer).register_forward_hook(_keeper(found, layer))
+                stack.callback(hook.remove)
+            if self.head is not None and (-1 in wanted or not logits):
+                hook = self.head.register_forward_pre_hook(_head(found, -1 in wanted, logits))
+                stack.callback(hook.remove)
+            elif -1 in wanted:
+                raise ValueError(
+                    "this model names no LM head, so its input cannot be read: ask for a layer's output"
+                )
+            yield found
+
+    def _layer(self, layer: int) -> nn.Module:
+        if self.layers is None or not 0 <= layer < self.num_layers:
+            last = self.num_layers - 1
+            raise ValueError(
+                f"there is no layer {layer}: layers are 0 to {last}, and -1 is the LM head's input"
+            )
+        return self.layers[layer]
+
+
+def _keeper(found: dict[int, Tensor], layer: int) -> Any:
+    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+        found[layer] = output[0] if isinstance(output, tuple) else output
+
+    return keep
+
+
+def _head(found: dict[int, Tensor], wanted: bool, logits: bool) -> Any:
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if wanted:
+            found[-1] = inputs[0]
+        return None if logits else (inputs[0][:, :0], *inputs[1:])
+
+    return keep
+
+
+def per_node(weights: Tensor, row: RowInputs, num_nodes: int) -> list[Tensor]:  # (H, n, T) -> n × (H, seen)
+    """Attention weights of the last `num_nodes` tokens of a row, each over what it sees, in order of position."""
+    total = row.end - row.start
+    nodes = []
+    for index in range(total - num_nodes, total):
+        if row.visible is None:
+            nodes.append(weights[:, index, : row.start + index + 1])
+            continue
+        visible = row.visible[index - (total - len(row.visible))].to(weights.device)
+        nodes.append(_joined(weights[:, index], row.base, visible))
+    return nodes
+
+
+def _joined(weights: Tensor, base: int, visible: Tensor) -> Tensor:  # (H, T), (T - base,) -> (H, seen)
+    seen = weights.new_ones(weights.shape[-1], dtype=visible.dtype)
+    seen[base:] = visible
+    return weights[:, seen]

@@ -1,0 +1,192 @@
+"""Running a transformers model over rows of a cache: its attention switched to ours, one forward or one a row.
+
+Letters: N tokens, V vocabulary, D hidden size.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from outpace.core.contracts import Want
+from outpace.models.hf.attention import EAGER, FUSED
+from outpace.models.hf.captures import Captures, per_node
+from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
+from outpace.models.hf.forward_outputs import ForwardOutputs
+from outpace.models.hf.kv_cache import Planes, SlotCache
+from outpace.models.hf.probe import Probe
+
+
+class Forward:
+    """A model with our attention: what goes in, what comes out, and how to give it back as it was."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.device = next(model.get_input_embeddings().parameters()).device
+        self.parameters = frozenset(inspect.signature(model.forward).parameters)
+        self.selects = "logits_to_keep" in self.parameters
+        self._taps = Captures(model, model.config.get_text_config().num_hidden_layers)
+        self._loan: BorrowedAttention | None = None
+
+    @property
+    def switched(self) -> bool:
+        """Whether the model has our attention now."""
+        return self._loan is not None
+
+    def switch(self) -> None:
+        """Give the model our attention."""
+        self._loan = LOANS.get(id(self.model))
+        if self._loan is None:
+            self._loan = LOANS[id(self.model)] = BorrowedAttention(self.model)
+        self._loan.holders += 1
+
+    def restore(self) -> None:
+        """Give the model back as it was, once nobody else decodes with it."""
+        if self._loan is not None:
+            self._loan.holders -= 1
+            if not self._loan.holders:
+                del LOANS[id(self.model)]
+                self._loan.end()
+            self._loan = None
+
+    @torch.no_grad()
+    def probe(self) -> None:
+        """Read one token, to see what the layers store and how freely their attention may be laid out."""
+        probe = Probe()
+        token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        self.model(**self._arguments(token, token, probe))
+        if not probe.shapes:
+            raise ValueError(
+                f"{type(self.model).__name__} keeps no keys and values in the cache it is given: "
+                "choose a model that transformers supports without remote code"
+            )
+        self.planes = Planes.of(probe.shapes)
+        # a model that counts positions itself starts from one number, so from one row
+        self.packs = probe.packs and "position_ids" in self.parameters and self._takes_tuples(token)
+        self.dense = not probe.takes_masks
+
+    def _takes_tuples(self, token: Tensor) -> bool:
+        """Whether keys and values of several rows reach attention; a layer may want to move what it shares first."""
+        try:
+            self.model(**self._arguments(token, token, Probe(tuples=True)))
+        except (AttributeError, TypeError):
+            return False
+        return True
+
+    def _arguments(self, ids: Tensor, positions: Tensor, cache: Any) -> dict[str, Any]:
+        arguments = {"input_ids": ids, "past_key_values": cache, "use_cache": True, "return_dict": True}
+        if "position_ids" in self.parameters:
+            arguments["position_ids"] = positions
+        return arguments
+
+    def read(
+        self,
+        rows: list[RowInputs],
+        nodes: list[int],
+        tokens: Tensor,
+        cache: SlotCache,
+        want: Want,
+        *,
+        logits: bool,
+    ) -> ForwardOutputs:
+        """Forwards over the rows' tokens, all in one where the model allows; found for the last `nodes` of each row."""
+        if len(rows) == 1:
+            return self._alone(rows[0], nodes[0], tokens, cache, want, logits)
+        if self.packs:
+            return self._run(
+                ForwardInputs(cache, rows, attention=want.attention), nodes, tokens, want, logits
+            )
+        parts = zip(rows, nodes, tokens.split([row.end - row.start for row in rows]), strict=True)
+        return ForwardOutputs.joined(
+            [self._alone(row, num, part, cache, want, logits) for row, num, part in parts]
+        )
+
+    def _alone(
+        self, row: RowInputs, num: int, tokens: Tensor, cache: SlotCache, want: Want, logits: bool
+    ) -> ForwardOutputs:
+        reading = ForwardInputs(cache, [row], attention=want.attention, dense=self.dense)
+        return self._run(reading, [num], tokens, want, logits)
+
+    def _run(
+        self, reading: ForwardInputs, nodes: list[int], tokens: Tensor, want: Want, logits: bool
+    ) -> ForwardOutputs:
+        if tokens.device != self.device:
+            tokens = tokens.to(self.device)
+        arguments = self._arguments(tokens[None], reading.positions()[None], reading)
+        keep = _kept(reading.rows, nodes)
+        if keep is not None and self.selects:
+            arguments["logits_to_keep"] = keep
+        if keep is None and logits and not want.hidden and not want.attention:
+            return ForwardOutputs(self.model(**arguments).logits[0])
+        if want.attention and reading.dense:
+            arguments["output_attentions"] = True
+        with self._taps.listen(want.hidden, logits) as hidden:
+            output = self.model(**arguments)
+        selected = {
+            layer: states[0] if keep is None or (layer == -1 and self.selects) else states[0, keep]
+            for layer, states in hidden.items()
+        }
+        scores = output.logits[0] if logits else None
+        if scores is not None and keep is not None and not self.selects:
+            scores = scores[keep]
+        attention: dict[int, list[Tensor]] = {}
+        for layer in sorted(want.attention):
+            weights = [output.attentions[layer][0]] if reading.dense else reading.weights[layer]
+            rows = zip(weights, reading.rows, nodes, strict=True)
+            attention[layer] = [node for part, row, num in rows for node in per_node(part, row, num)]
+        return ForwardOutputs(scores, selected, attention)
+
+
+class BorrowedAttention:
+    """A model with our attention, for as many as decode with it at once, and what it had before."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.holders = 0
+        self._names: list[tuple[Any, str | None]] = []
+        self._training: list[torch.nn.Module] = []
+        seen: set[int] = set()
+        for module in model.modules():
+            config = getattr(module, "config", None)
+            if (
+                config is not None
+                and id(config) not in seen
+                and hasattr(config, "_attn_implementation_internal")
+            ):
+                seen.add(id(config))
+                self._names.append((config, config._attn_implementation_internal))
+                usual = config._attn_implementation_internal
+                eager = usual == "eager" or not getattr(model, "_supports_attention_backend", False)
+                config._attn_implementation_internal = EAGER if eager else FUSED
+            if module.training:
+                self._training.append(module)
+                module.training = False
+
+    def end(self) -> None:
+        """Give the model back."""
+        for config, name in self._names:
+            config._attn_implementation_internal = name
+        for module in self._training:
+            module.training = True
+
+
+# by the model's id, and only as long as somebody decodes with it: the first to end must not switch it under the others
+LOANS: WeakValueDictionary[int, BorrowedAttention] = WeakValueDictionary()
+
+
+def _kept(rows: list[RowInputs], nodes: list[int]) -> Tensor | None:
+    """Which of the tokens read are wanted: the last `nodes` of each row; None: all."""
+    if len(rows) == 1:
+        read, num = rows[0].end - rows[0].start, nodes[0]
+        return None if read == num else torch.arange(read - num, read)
+    if all(row.end - row.start == num for row, num in zip(rows, nodes, strict=True)):
+        return None
+    kept, end = [], 0
+    for row, num in zip(rows, nodes, strict=True):
+        end += row.end - row.start
+        kept += range(end - num, end)
+    return torch.tensor(kept)

@@ -1,0 +1,70 @@
+"""What forwards found for the tokens asked about, in the order they were read.
+
+Letters: N tokens, V vocabulary, D hidden size, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from outpace.core.contracts import Scores
+
+
+@dataclass(eq=False, slots=True)
+class ForwardOutputs:
+    """Logits, layer outputs and attention weights of some tokens."""
+
+    logits: Tensor | None  # (N, V)
+    hidden: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N, D)
+    attention: dict[int, list[Tensor]] = field(
+        default_factory=dict[int, "list[Tensor]"]
+    )  # layer -> N × (H, seen)
+
+    @staticmethod
+    def joined(parts: Sequence[ForwardOutputs]) -> ForwardOutputs:
+        """One after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        logits = [part.logits for part in parts if part.logits is not None]
+        return ForwardOutputs(
+            torch.cat(logits) if logits else None,
+            {layer: torch.cat([part.hidden[layer] for part in parts]) for layer in parts[0].hidden},
+            {
+                layer: [node for part in parts for node in part.attention[layer]]
+                for layer in parts[0].attention
+            },
+        )
+
+    def split(self, sizes: list[int]) -> list[ForwardOutputs]:
+        """The tokens cut into runs of these lengths."""
+        if len(sizes) == 1:
+            return [self]
+        parts, start = [], 0
+        for size in sizes:
+            run = slice(start, start + size)
+            parts.append(
+                ForwardOutputs(
+                    None if self.logits is None else self.logits[run],
+                    {layer: states[run] for layer, states in self.hidden.items()},
+                    {layer: nodes[run] for layer, nodes in self.attention.items()},
+                )
+            )
+            start += size
+        return parts
+
+    def scores(
+        self, first: int, places: Tensor | None
+    ) -> Scores:  # (N,) where each node stands here; None: in order
+        """The same in node order."""
+        if places is None:
+            return Scores(first, self.logits, self.hidden, self.attention)
+        return Scores(
+            first,
+            None if self.logits is None else self.logits[places],
+            {layer: states[places] for layer, states in self.hidden.items()},
+            {layer: [nodes[place] for place in places.tolist()] for layer, nodes in self.attention.items()},
+        )

@@ -1,0 +1,174 @@
+"""The attention cache: one preallocated place per token of every sequence, committed tokens first, draft nodes after.
+
+A node that a row reads as its j-th stands in place `committed + j`, so extending a tree or committing a chain moves
+nothing; committing a branch moves the accepted nodes only. Layers of one shape share a storage, so that a move covers
+all of them at once.
+
+Letters: P planes (keys or values of one layer), S slots, H heads, T capacity, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outpace.core.tree import Forest, TokenTree
+
+STRIP = 64  # longest chain whose causal mask is a slice of a precomputed one
+
+
+@dataclass(frozen=True)
+class PlaneShape:
+    """What one layer stores of a token, as keys or as values."""
+
+    heads: int
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Which storage, and which plane of it, holds the keys and the values of each layer."""
+
+    shapes: tuple[PlaneShape, ...]  # one storage each
+    counts: tuple[int, ...]  # planes in each storage
+    places: dict[int, tuple[int, int]]  # layer -> planes of its keys and values, counted over all storages
+
+    @staticmethod
+    def of(layers: dict[int, tuple[PlaneShape, PlaneShape]]) -> Planes:
+        """Group the layers' keys and values by shape."""
+        members: dict[PlaneShape, list[tuple[int, int]]] = {}
+        for layer, pair in layers.items():
+            for side, shape in enumerate(pair):
+                members.setdefault(shape, []).append((layer, side))
+        flat = {member: index for index, member in enumerate(m for group in members.values() for m in group)}
+        places = {layer: (flat[layer, 0], flat[layer, 1]) for layer in layers}
+        return Planes(tuple(members), tuple(len(group) for group in members.values()), places)
+
+
+class SlotCache:
+    """Keys and values of a number of sequences; keeps what was committed and, until then, one tree's nodes."""
+
+    def __init__(self, planes: Planes, slots: int, capacity: int, device: torch.device) -> None:
+        self.lengths = [0] * slots
+        self.planes = planes
+        self.device = device
+        self.storages: list[Tensor] = []  # one a shape, (P, S, H, T, D)
+        self._allocate(capacity)
+        self.tree: TokenTree | None = None  # the tree whose nodes were read last, and are not committed
+        self.slots: tuple[int, ...] = ()  # of its rows
+        self.read = 0  # how many of its nodes were read
+
+    def _allocate(self, capacity: int) -> None:
+        """Make room for so many tokens in every slot; what is there stays."""
+        before = self.storages
+        self.capacity, slots = capacity, len(self.lengths)
+        with torch.inference_mode(False):
+            self.storages = self._memory(capacity)
+        for old, new in zip(before, self.storages, strict=False):
+            new[:, :, :, : old.shape[3]] = old
+        self.flat = [
+            plane for storage in self.storages for plane in storage.unbind()
+        ]  # planes × (S, H, T, D)
+        self._of_slot = [  # per slot and storage (P, 1, H, T, D)
+            [storage[:, slot : slot + 1] for storage in self.storages] for slot in range(slots)
+        ]
+        self.count = torch.arange(capacity + 1, device=self.device)  # positions are slices of it
+        self._triangle: Tensor | None = None
+
+    def _memory(self, capacity: int) -> list[Tensor]:  # (P, S, H, T, D), one a shape
+        slots = len(self.lengths)
+        # zeros: a masked place is multiplied by 0, and 0 times an uninitialised NaN is NaN
+        return [
+            torch.zeros(
+                count, slots, shape.heads, capacity, shape.size, dtype=shape.dtype, device=shape.device
+            )
+            for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
+        ]
+
+    def extend(self, tree: TokenTree, slots: tuple[int, ...]) -> int:
+        """The number of this tree's nodes that were read before: the tree must extend the one read last."""
+        if self.tree is None or self.read == 0:
+            return 0
+        last, read = self.tree, self.read
+        if last is tree:
+            return read
+        same = slots == self.slots and tree.forest.parents[:read] == last.forest.parents[:read]
+        # roots alone are on the host, what has grown from them is where the drafter's model is
+        known = last.tokens[:read].to(tree.tokens.device)
+        if not same or not torch.equal(tree.tokens[:read], known):
+            raise ValueError(
+                "the cache holds nodes of another tree: commit that tree first (with leaf -1 to keep nothing of it)"
+            )
+        return read
+
+    def reserve(self, tokens: int) -> None:
+        """See to it that a slot can hold this many tokens: only the largest drafts need more than it was opened for."""
+        if tokens > self.capacity:
+            self._allocate(max(tokens, self.capacity * 5 // 4))
+
+    def triangle(self, start: int, end: int) -> Tensor:  # (end - start, end) bool
+        """The causal mask of a chain in places start to end."""
+        if end - start > STRIP:
+            return self.count[:end] <= self.count[start:end, None]
+        if self._triangle is None:
+            # row i sees the first capacity + i + 1 places, so every chain's mask is a slice that ends at its last token
+            ones = torch.ones(STRIP, self.capacity + STRIP, dtype=torch.bool, device=self.device)
+            self._triangle = ones.tril(self.capacity)
+        shift = self.capacity - start
+        return self._triangle[: end - start, shift : shift + end]
+
+    def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
+        """Places start to end of one slot, in every plane; views, no copies."""
+        storages = self._of_slot[slot]
+        if len(storages) == 1:
+            return storages[0].narrow(3, start, end - start).unbind()
+        return [view for storage in storages for view in storage.narrow(3, start, end - start).unbind()]
+
+    def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
+        """Keep the path from each root to its leaf, forget the other nodes. A leaf of -1 keeps nothing of that row."""
+        forest, moves = tree.forest, []
+        for node, slot in zip(leaf, slots, strict=True):
+            if node < 0:
+                continue
+            if node >= self.read:
+                raise AssertionError(
+                    f"node {node} is to be kept, but only the first {self.read} nodes were read"
+                )
+            length = self.lengths[slot]
+            path = _local_path(forest, node)
+            moves += [(slot, length + local, length + i) for i, local in enumerate(path) if local != i]
+            self.lengths[slot] = length + len(path)
+        if moves:
+            self._move(moves)
+        self.tree, self.read, self.slots = None, 0, ()
+
+    def _move(self, moves: list[tuple[int, int, int]]) -> None:  # (slot, from, to)
+        """Move tokens towards the front, all planes of a storage at once; each slot's moves in order of place."""
+        for storage in self.storages:
+            if storage.device.type == "cpu":
+                for (
+                    slot,
+                    source,
+                    place,
+                ) in moves:  # never onto a place still to be read: a path moves forward in order
+                    row = storage.select(1, slot)
+                    row.select(2, place).copy_(row.select(2, source))
+            else:
+                slot, source, place = torch.tensor(tuple(zip(*moves, strict=True)), device=storage.device)
+                storage[:, slot, :, place] = storage[:, slot, :, source]
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Forget these sequences: their lengths become 0."""
+        for slot in slots:
+            self.lengths[slot] = 0
+
+
+def _local_path(forest: Forest, node: int) -> list[int]:
+    """The path to the node as indices within its row."""
+    local = forest.local
+    return [local[n] for n in forest.path(node)]

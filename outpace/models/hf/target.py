@@ -1,0 +1,245 @@
+"""Any transformers causal language model as a target.
+
+The model runs unmodified: its attention name is switched to ours (`restore` switches it back), and the tree reaches our
+mask and attention functions through the cache object of the forward.
+
+Letters: B rows, N nodes of all trees, V vocabulary, D hidden size, T tokens.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Step, Want
+from outpace.core.tree import Forest, TokenTree
+from outpace.models.checkpoint import load_checkpoint
+from outpace.models.cuda_graphs.graph_replay import GraphReplay
+from outpace.models.hf.forward import Forward
+from outpace.models.hf.forward_inputs import RowInputs
+from outpace.models.hf.forward_outputs import ForwardOutputs
+from outpace.models.hf.kv_cache import SlotCache
+from outpace.models.hf.layout import RowLayout, layout_of
+from outpace.models.openvino.compiled import CompiledForward, Tell, compiled
+from outpace.models.threads import on_threads
+from outpace.models.unsupported import reads_places, refuse
+
+CHUNK = 512  # most tokens of a prompt read in one forward
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device | None = None,  # None: CUDA where there is one
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    threads: int | None = None,
+    compile: bool = False,
+    tell: Tell = lambda stage: None,
+) -> tuple[HFTarget, Tokenizer]:
+    """A checkpoint folder or hub name as a target, with its tokenizer."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    model, tokenizer = load_checkpoint(
+        str(name_or_path), dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code
+    )
+    return HFTarget(model, compile=compile, tell=tell), tokenizer
+
+
+class HFTarget:
+    """A transformers causal language model that scores trees. `restore` (or leaving `with`) gives the model back."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        compile: bool = False,  # on a CPU by OpenVINO, with the weights of this moment; on a GPU recorded and replayed
+        tell: Tell = lambda stage: None,  # told what compiling is at
+    ) -> None:
+        self.model = model
+        self.forward = Forward(model)
+        refuse(model, self.forward.parameters)
+        config = model.config.get_text_config()
+        self.vocab: int = config.vocab_size
+        lengths = (
+            getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")
+        )
+        self.max_length: int | None = next((int(length) for length in lengths if length), None)
+        self.forward.switch()
+        try:
+            self.forward.probe()
+            self.chains_only = reads_places(model, self.forward.parameters, dense=self.forward.dense)
+            if self.chains_only:
+                name = type(model).__name__
+                warnings.warn(
+                    f"{name} may attend by place instead of position: it scores chains, not trees",
+                    stacklevel=2,
+                )
+            self.reader = (
+                compiled(self.forward, tell, trees=not self.chains_only) if compile else self.forward
+            )
+        except BaseException:
+            self.restore()
+            raise
+
+    def __enter__(self) -> HFTarget:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens go in."""
+        return self.forward.device
+
+    def restore(self) -> None:
+        """Give the model back as it was: its own attention, its own mode. The target is of no use afterwards."""
+        self.forward.restore()
+
+    @property
+    def compiled(self) -> CompiledForward | GraphReplay | None:
+        """What runs the forwards when they are compiled."""
+        return None if isinstance(self.reader, Forward) else self.reader
+
+    def around(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """A session's steps as they should be made: beside compiled forwards with one thread of torch."""
+        # idle threads of torch spin for a while, on the cores that the forwards' own threads need
+        return on_threads(1, steps) if isinstance(self.reader, CompiledForward) else steps
+
+    def open(self, slots: int, capacity: int) -> SlotCache:
+        """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
+        if self.compiled:
+            return self.compiled.open(slots, capacity)
+        return SlotCache(self.forward.planes, slots, capacity, self.forward.device)
+
+    @torch.no_grad()
+    def prefill(
+        self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Cache, want: Want
+    ) -> tuple[TokenTree, Scores]:
+        """Read and keep all but the last token of each prompt, in chunks."""
+        assert isinstance(cache, SlotCache)
+        pieces = [prompt.tokens[:-1] for prompt in prompts]
+        if short := [row for row, tokens in enumerate(pieces) if len(tokens) == 0]:
+            raise ValueError(
+                f"prompt {short[0]} has nothing to read before its last token: give it 2 tokens or more"
+            )
+        if used := [slot for slot in slots if cache.lengths[slot]]:
+            raise ValueError(f"slot {used[0]} is in use: release it before reading a new prompt into it")
+        found = self._keep(pieces, slots, cache, want)
+        forest = Forest.chain(tuple(len(tokens) - 1 for tokens in pieces))
+        # the layout of a forest is kept, which prompts are too large for
+        order = (
+            None
+            if len(pieces) == 1
+            else torch.tensor([node for row in forest.nodes for node in row]).argsort()
+        )
+        tokens = torch.cat(pieces)
+        tree = TokenTree(tokens if order is None else tokens[order], forest)
+        return tree, found.scores(0, order)
+
+    def score(
+        self,
+        tree: TokenTree,
+        slots: Sequence[int],
+        cache: Cache,
+        want: Want = NOTHING,
+        *,
+        gap: Sequence[Tensor] | None = None,
+    ) -> Scores:
+        """Read and keep `gap`, then read the tree's unread nodes, provisionally."""
+        if torch.is_grad_enabled():  # a session has it off: switching it at every call would show
+            with torch.no_grad():
+                return self.score(tree, slots, cache, want, gap=gap)
+        assert isinstance(cache, SlotCache)
+        if not self.forward.switched:
+            raise ValueError("this target was restored: wrap the model in a new HFTarget")
+        if self.chains_only and not tree.forest.is_chain:
+            raise ValueError(f"{type(self.model).__name__} scores chains only: draft one token a level")
+        slots = tuple(slots)
+        first = cache.extend(tree, slots)
+        gaps = [0] * len(slots) if gap is None else [len(tokens) for tokens in gap]
+        if gap is not None and any(gaps):
+            if first:
+                raise ValueError(
+                    "committed tokens cannot be read after draft nodes: commit the tree read before first"
+                )
+            if sum(gaps) > CHUNK:
+                self._keep(gap, slots, cache, NOTHING)
+                gap, gaps = None, [0] * len(slots)
+        else:
+            gap = None
+        layout = layout_of(tree.forest, first)
+        rows = [self._row(row, slots[row.row], gaps[row.row], cache) for row in layout.rows]
+        tokens = tree.tokens[first:] if first else tree.tokens
+        if layout.order is not None:
+            tokens = tokens[layout.order]
+        nodes = [len(row.nodes) for row in layout.rows]
+        if gap is not None:
+            parts = zip(gap, tokens.split(nodes), strict=True)  # nothing was read before, so every row reads
+            tokens = torch.cat([part for pair in parts for part in pair])
+        if not rows:
+            return Scores(first, torch.empty(0, self.vocab, device=self.device))
+        found = self.reader.read(rows, nodes, tokens, cache, want, logits=True)
+        if gap is not None:
+            for slot, length in zip(slots, gaps, strict=True):
+                cache.lengths[slot] += length
+        cache.tree, cache.slots, cache.read = tree, slots, len(tree)
+        return found.scores(first, layout.places)
+
+    def _row(self, row: RowLayout, slot: int, gap: int, cache: SlotCache) -> RowInputs:
+        length = cache.lengths[slot]
+        base = length + gap
+        end = base + row.first + len(row.nodes)
+        cache.reserve(end)
+        start = base + row.first if row.first else length
+        if row.is_chain:
+            return RowInputs(slot, start, end, base, top=end - 1)
+        return RowInputs(slot, start, end, base, row.depths, row.visible, base + row.deepest)
+
+    def _keep(
+        self, pieces: Sequence[Tensor], slots: Sequence[int], cache: SlotCache, want: Want
+    ) -> ForwardOutputs:
+        """Read these tokens for good, at most CHUNK a forward; what is found stands row after row."""
+        for tokens, slot in zip(pieces, slots, strict=True):
+            cache.reserve(cache.lengths[slot] + len(tokens))
+        found: list[list[ForwardOutputs]] = [[] for _ in pieces]
+        for batch in _batches([len(tokens) for tokens in pieces], self.reader.packs):
+            rows = []
+            for index, start, end in batch:
+                length = cache.lengths[slots[index]]
+                last = length + end - start
+                rows.append(RowInputs(slots[index], length, last, length, top=last - 1))
+            sizes = [end - start for _, start, end in batch]
+            tokens = torch.cat([pieces[index][start:end] for index, start, end in batch])
+            read = self.reader.read(rows, sizes, tokens, cache, want, logits=want.prompt_logits)
+            for (index, start, end), part in zip(batch, read.split(sizes), strict=True):
+                found[index].append(part)
+                cache.lengths[slots[index]] += end - start
+        return ForwardOutputs.joined([part for row in found for part in row])
+
+
+def _batches(lengths: list[int], packs: bool) -> list[list[tuple[int, int, int]]]:
+    """The rows' tokens as (row, start, end), grouped into forwards of at most CHUNK tokens, a row once a forward."""
+    pieces = [
+        (row, start, min(start + CHUNK, length))
+        for row, length in enumerate(lengths)
+        for start in range(0, length, CHUNK)
+    ]
+    batches: list[list[tuple[int, int, int]]] = []
+    room = 0
+    for piece in pieces:
+        size = piece[2] - piece[1]
+        if not batches or not packs or size > room or batches[-1][-1][0] == piece[0]:
+            batches.append([])
+            room = CHUNK
+        batches[-1].append(piece)
+        room -= size
+    return batches

@@ -1,0 +1,93 @@
+"""What a graph computes from positions alone, rotations above all, taken out of it and looked up in float32.
+
+Told to multiply in bfloat16, the runtime would also multiply positions in it, which above 256 no longer tells
+neighbours apart.
+
+Letters: R rows, n tokens of each, N positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class TextLookup:
+    """One value that depends on a token's position alone."""
+
+    axes: tuple[int, int]  # of rows and tokens
+    rank: int
+
+
+class Rotations:
+    """The values cut out of a graph, as its last inputs in this order."""
+
+    def __init__(self, ov: Any, model: Any, positions: Any) -> None:
+        cuts = cut(model, positions)
+        self.lookups: list[TextLookup] = []
+        self._tables: list[Tensor] = []
+        if not cuts:
+            return
+        apart = ov.Model(list(cuts), [positions])
+        options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+        self._compute = ov.Core().compile_model(apart, "CPU", options)
+        shapes = [
+            [each.shape for each in self._at(torch.zeros(*sizes, dtype=torch.int64))]
+            for sizes in ((2, 3), (5, 7))
+        ]
+        for small, large in zip(*shapes, strict=True):
+            grown = {
+                pair: axis for axis, pair in enumerate(zip(small, large, strict=True)) if pair[0] != pair[1]
+            }
+            if grown.keys() != {(2, 5), (3, 7)}:
+                raise ValueError("it computes something from positions that is not one value a token")
+            self.lookups.append(TextLookup((grown[2, 5], grown[3, 7]), len(small)))
+        for output in cuts:
+            given = ov.opset13.parameter(output.get_partial_shape(), ov.Type.f32)
+            for reader in cuts[output]:
+                reader.replace_source_output(given.output(0))
+            model.add_parameters([given])
+
+    def _at(self, positions: Tensor) -> list[Tensor]:
+        found = self._compute(positions.numpy())
+        return [torch.from_numpy(found[index].copy()) for index in range(len(self._compute.outputs))]
+
+    def tables(self, length: int) -> list[Tensor]:  # (N, ...) with N >= length
+        """The values of every position up to a length, at least."""
+        if self.lookups and (not self._tables or len(self._tables[0]) < length):
+            found = self._at(torch.arange(length)[None])
+            self._tables = [
+                values.movedim(lookup.axes, (0, 1))[0].contiguous()
+                for values, lookup in zip(found, self.lookups, strict=True)
+            ]
+        return self._tables
+
+
+def cut(model: Any, positions: Any) -> dict[Any, list[Any]]:
+    """Outputs computed from positions as floating-point numbers, and the inputs of the rest that read them."""
+    own, alone, floating = positions.get_friendly_name(), set[str](), set[str]()
+    cuts: dict[Any, list[Any]] = {}
+    for node in model.get_ordered_ops():
+        name, kind = node.get_friendly_name(), node.get_type_name()
+        above = [port.get_source_output().get_node() for port in node.inputs()]
+        varying = [each.get_friendly_name() for each in above if each.get_type_name() != "Constant"]
+        if name == own or (varying and kind not in ("Result", "ShapeOf") and alone.issuperset(varying)):
+            alone.add(name)
+            if kind == "Convert" or not floating.isdisjoint(varying):
+                floating.add(name)
+    for node in model.get_ordered_ops():
+        if node.get_friendly_name() not in floating:
+            continue
+        for output in node.outputs():
+            readers = [
+                each
+                for each in output.get_target_inputs()
+                if each.get_node().get_friendly_name() not in alone
+            ]
+            if readers and output.get_element_type().is_real():
+                cuts[output] = readers
+    return cuts

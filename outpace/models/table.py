@@ -1,0 +1,134 @@
+"""Table models: a few tokens, distributions written down, so that the distribution of whole outputs can be computed exactly.
+
+Letters: S states, N nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Want
+from outpace.core.tree import Forest, TokenTree
+
+
+class TableTarget:
+    """core.contracts.Target whose distribution depends on the last `order` tokens and on whether the position is odd.
+
+    Attention-free, but it keeps its cache by the same rules as a real model and asserts them, so that a part that reads
+    a token twice, skips one or commits what was never read fails here.
+    """
+
+    chains_only = False
+
+    def __init__(self, vocab: int, *, order: int = 3, seed: int = 0, spread: float = 1.5) -> None:
+        self.vocab, self._order = vocab, order
+        self._size = vocab**order
+        generator = torch.Generator().manual_seed(seed)
+        # (2 * S, V) float64
+        self.logits = torch.randn(2 * self._size, vocab, dtype=torch.float64, generator=generator) * spread
+        self.max_length: int | None = None
+
+    def open(self, slots: int, capacity: int) -> TableCache:
+        return TableCache(slots, capacity)
+
+    def state(self, tokens: Sequence[int]) -> int:
+        """Row of `logits` after these tokens."""
+        state = 0
+        for token in tokens:
+            state = self._after(state, token)
+        return state
+
+    def _after(self, state: int, token: int) -> int:
+        odd, recent = divmod(state, self._size)
+        return (1 - odd) * self._size + (recent * self.vocab + token) % self._size
+
+    def prefill(
+        self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Cache, want: Want
+    ) -> tuple[TokenTree, Scores]:
+        assert isinstance(cache, TableCache)
+        for prompt, slot in zip(prompts, slots, strict=True):
+            assert cache.lengths[slot] == 0, "a prompt is read into an empty slot"
+            cache.keep(slot, prompt.tokens[:-1].tolist(), self)
+        forest = Forest.chain(tuple(len(prompt.tokens) - 2 for prompt in prompts))
+        tokens = [prompt.tokens[:1] for prompt in prompts] + [prompt.tokens[1:-1] for prompt in prompts]
+        tree = TokenTree(torch.cat(tokens), forest)
+        states: list[int] = []
+        if want.prompt_logits or -1 in want.hidden:
+            for token, parent in zip(tree.tokens.tolist(), forest.parents, strict=True):
+                states.append(self._after(states[parent] if parent >= 0 else 0, token))
+        logits = self.logits[states] if want.prompt_logits else None
+        return tree, Scores(0, logits, {-1: self.logits[states]} if -1 in want.hidden else {})
+
+    def score(
+        self,
+        tree: TokenTree,
+        slots: Sequence[int],
+        cache: Cache,
+        want: Want = NOTHING,
+        *,
+        gap: Sequence[Tensor] | None = None,
+    ) -> Scores:
+        assert isinstance(cache, TableCache)
+        first = cache.extend(tree, slots, gap, self)
+        logits = self.logits[cache.states[first:]]
+        return Scores(
+            first, logits, {-1: logits} if -1 in want.hidden else {}
+        )  # a table's head changes nothing
+
+
+class TableCache:
+    """core.contracts.Cache of a table model: per slot a length and the state that the kept tokens lead to."""
+
+    def __init__(self, slots: int, capacity: int) -> None:
+        self.lengths = [0] * slots
+        self.capacity = capacity
+        self._kept = [0] * slots  # state after the kept tokens of each slot
+        self.states: list[int] = []  # per provisional node the state after it
+        self._read: tuple[TokenTree, tuple[int, ...]] | None = None
+
+    def keep(self, slot: int, tokens: Sequence[int], model: TableTarget) -> None:
+        for token in tokens:
+            self._kept[slot] = model._after(self._kept[slot], token)
+        self.lengths[slot] += len(tokens)
+
+    def extend(
+        self, tree: TokenTree, slots: Sequence[int], gap: Sequence[Tensor] | None, model: TableTarget
+    ) -> int:
+        """Read the tree's unread nodes; the index of the first."""
+        first, tokens, forest = 0, tree.tokens.tolist(), tree.forest
+        if self._read is not None:
+            assert gap is None, "committed tokens are read before the first node of a tree"
+            read, where = self._read
+            first = len(read)
+            assert where == tuple(slots) and tokens[:first] == read.tokens.tolist(), (
+                "a tree extends the one read before"
+            )
+            assert forest.parents[:first] == read.forest.parents, "a tree extends the one read before"
+        else:
+            self.states = []
+            for slot, missing in zip(slots, gap or (), strict=False):
+                self.keep(slot, missing.tolist(), model)
+        for node in range(first, len(tree)):
+            parent = forest.parents[node]
+            above = self.states[parent] if parent >= 0 else self._kept[slots[node]]
+            self.states.append(model._after(above, tokens[node]))
+        self._read = (tree, tuple(slots))
+        return first
+
+    def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
+        assert self._read is not None, "nothing was read"
+        read, where = self._read
+        assert where == tuple(slots) and read.forest.parents == tree.forest.parents[: len(read)]
+        for slot, node in zip(slots, leaf, strict=True):
+            if node >= 0:
+                assert node < len(self.states), "only nodes that were read can be kept"
+                self.lengths[slot] += tree.forest.depths[node] + 1
+                self._kept[slot] = self.states[node]
+        self._read = None
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self.lengths[slot] = self._kept[slot] = 0

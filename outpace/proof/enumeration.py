@@ -1,0 +1,128 @@
+"""Prove that a recipe's output distribution is the target's: enumerate everything it can do on small models, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Generic, TypeVar
+
+from outpace.core.context import Context, SamplingParams
+from outpace.core.contracts import Parts, Scores, TargetProbs
+from outpace.core.tree import TokenTree
+from outpace.proof.decode_all import texts
+from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
+from outpace.proof.reference import Logits, difference, plain_distribution
+from outpace.sampling.target_probs import LazyTargetProbs
+
+Outcome = TypeVar("Outcome")  # what a run ends in: a continuation, or those of several rows
+BOUND = 1e-10  # largest difference of a probability that is put down to rounding, in float64
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request whose output distribution is enumerated."""
+
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True)
+class Enumeration(Generic[Outcome]):
+    """The distribution of every case, and how much was run for it."""
+
+    distributions: list[dict[Outcome, float]]  # outcome -> probability
+    runs: int
+    replayed: int  # of these, repeated alone in a batch of one, with the same outcome
+
+
+class TooMany(RuntimeError):
+    """More runs are needed than were allowed."""
+
+
+class Leak(AssertionError):
+    """An outcome depends on what else is in its batch."""
+
+
+def enumerate_distributions(
+    build: Callable[[], Parts],
+    cases: Sequence[Case],
+    *,
+    noise: type[EnumeratedNoise] = EnumeratedNoise,
+    batch: int = 256,
+    replays: int = 20,
+    most: int = 200_000,
+    target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs,
+) -> Enumeration[tuple[int, ...]]:
+    """The exact distribution of each case under these parts; all cases share ragged batches of up to `batch` rows."""
+
+    def run(branches: Sequence[Branch]) -> list[tuple[int, ...]]:
+        return _run(build, cases, branches, noise, target_probs)
+
+    return explore(run, cases, batch=batch, replays=replays, most=most)
+
+
+def explore(
+    run: Callable[[Sequence[Branch]], Sequence[Outcome]],  # branches -> what each of them ends in
+    cases: Sequence[object],
+    *,
+    batch: int,
+    replays: int,
+    most: int,
+) -> Enumeration[Outcome]:
+    """The distribution of what runs of these cases end in, up to `batch` of them at a time, and some of them again alone."""
+    distributions: list[dict[Outcome, float]] = [{} for _ in cases]
+    pending = [Branch((), case) for case in range(len(cases))]
+    runs = 0
+    ends: list[tuple[Branch, Outcome]] = []
+    picker = Random(0)
+    while pending:
+        branches, pending = pending[:batch], pending[batch:]
+        for branch, end in zip(branches, run(branches), strict=True):
+            found = distributions[branch.case]
+            found[end] = found.get(end, 0.0) + branch.chance
+            pending += [Branch(script, branch.case) for script in branch.left_open]
+            runs += 1
+            if len(ends) < replays:
+                ends.append((branch, end))
+            elif picker.random() < replays / runs:
+                ends[picker.randrange(replays)] = (branch, end)
+        if runs + len(pending) > most:
+            raise TooMany(f"more than {most} runs are needed: use fewer tokens or a smaller tree")
+    for branch, end in ends:
+        alone = Branch(tuple(branch.made), branch.case)
+        if list(run([alone])) != [end] or abs(alone.chance - branch.chance) > BOUND:
+            raise Leak(
+                f"alone in its batch, a run of {cases[branch.case]} ends otherwise than among {batch} others"
+            )
+    return Enumeration(distributions, runs, len(ends))
+
+
+def _run(
+    build: Callable[[], Parts],
+    cases: Sequence[Case],
+    branches: Sequence[Branch],
+    kind: type[EnumeratedNoise],
+    target_probs: Callable[[Scores, TokenTree, Context], TargetProbs],
+) -> list[tuple[int, ...]]:
+    """Decode one row per branch, its seed being its index, and return the continuations."""
+
+    def noise(seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> EnumeratedNoise:
+        return kind([branches[seed] for seed in seeds], turns, lengths)
+
+    sampling = [replace(cases[branch.case].sampling, seed=index) for index, branch in enumerate(branches)]
+    return list(
+        map(
+            tuple,
+            texts(build(), [cases[branch.case].prompt for branch in branches], sampling, noise, target_probs),
+        )
+    )
+
+
+def largest_error(enumeration: Enumeration[tuple[int, ...]], logits: Logits, cases: Sequence[Case]) -> float:
+    """Largest difference of any outcome's probability from plain decoding, over all cases."""
+    pairs = zip(enumeration.distributions, cases, strict=True)
+    return max(
+        difference(distribution, plain_distribution(logits, case.prompt, case.sampling))
+        for distribution, case in pairs
+    )

@@ -1,0 +1,35 @@
+"""The exact expected number of draft tokens accepted in one step, over every outcome of drafting and verifying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from outpace.core.context import SamplingParams
+from outpace.core.contracts import Parts
+from outpace.decode import Session
+from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
+from outpace.sampling.target_probs import LazyTargetProbs
+
+
+def expected_accepted(build: Callable[[], Parts], depth: int, prompt: Sequence[int] = (0,)) -> float:
+    """Mean accepted length (bonus not counted) of the first step after the prompt, with room for `depth` tokens."""
+    pending, total = [Branch((), 0)], 0.0
+    while pending:
+        branch = pending.pop()
+
+        def noise(
+            seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int], branch: Branch = branch
+        ) -> EnumeratedNoise:
+            return EnumeratedNoise([branch] * len(seeds), turns, lengths)
+
+        sampling = SamplingParams(temperature=1.0, max_tokens=depth + 1)
+        session = Session(build(), [torch.tensor(prompt)], [sampling], LazyTargetProbs, noise=noise)
+        steps = session.steps()
+        if len(prompt) > 1:
+            next(steps)  # reading the prompt
+        accepted = len(next(steps).generated[0]) - 1  # first: the step is what fixes the branch's chance
+        total += branch.chance * accepted
+        pending += [Branch(script, 0) for script in branch.left_open]
+    return total

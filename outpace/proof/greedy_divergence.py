@@ -1,0 +1,53 @@
+"""Where a method's greedy text first leaves plain decoding's, and whether rounding alone can be the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from outpace.core.context import SamplingParams
+from outpace.core.contracts import Parts
+from outpace.proof.decode_all import texts
+
+Build = Callable[[], Parts]
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first token of one prompt at which the two texts differ."""
+
+    prompt: int
+    position: int  # tokens generated before it
+    plain: int
+    other: int
+    gap: float  # plain decoding's logit of its own token minus that of the other
+    rounding: bool | None  # the texts agree when decoded in float64; None: not replayed
+
+
+def divergences(
+    plain: Build,
+    method: Build,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    logits: Callable[[Sequence[int]], Tensor],  # a text -> (V,) logits of the next token
+    replay: Callable[[], tuple[Build, Build]] | None = None,  # the same two in float64, loaded when needed
+) -> list[Divergence]:
+    """First divergence of every prompt that has one."""
+    sampling = [SamplingParams(temperature=0.0, max_tokens=max_tokens)] * len(prompts)
+    pairs = list(zip(texts(plain(), prompts, sampling), texts(method(), prompts, sampling), strict=True))
+    apart = [index for index, (one, other) in enumerate(pairs) if one != other]
+    agree: dict[int, bool] = {}
+    if apart and replay is not None:
+        builds = replay()
+        again = [texts(build(), [prompts[i] for i in apart], sampling[: len(apart)]) for build in builds]
+        agree = {index: one == other for index, one, other in zip(apart, *again, strict=True)}
+    found = []
+    for index in apart:
+        one, other = pairs[index]
+        position = next(place for place, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+        scores = logits([*prompts[index], *one[:position]])
+        gap = float(scores[one[position]] - scores[other[position]])
+        found.append(Divergence(index, position, one[position], other[position], gap, agree.get(index)))
+    return found

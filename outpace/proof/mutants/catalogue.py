@@ -1,0 +1,311 @@
+"""Known-wrong variants: mistakes made in published code, kept so that the distribution test is seen to catch each of them.
+
+Every variant is a set of parts on table models that would be exact but for one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import Context
+from outpace.core.contracts import Parts, Scores, TargetProbs, Verdict
+from outpace.core.noise import TARGET, Key, Noise
+from outpace.core.tree import Shape, TokenTree
+from outpace.drafters.lookup.ngram_probabilities import NGramProbabilityDrafter
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.models.table import TableTarget
+from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
+from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
+from outpace.proof.mutants.bottom_up_rules import (
+    FirstRefusal,
+    FirstWeight,
+    LaterWeight,
+    Unweighted,
+    WeightAsChance,
+    WholeAgain,
+)
+from outpace.proof.mutants.cross_vocabulary import (
+    Leftover,
+    NotRenormalised,
+    OneWay,
+    TwoForOne,
+    Unconditioned,
+    Unsubtracted,
+    translated,
+)
+from outpace.proof.mutants.drafters import (
+    ArgmaxClaimed,
+    ClaimedIndependent,
+    Coupled,
+    Dropped,
+    Honest,
+    Numbered,
+    OffByOne,
+    OtherTemperature,
+    ReadsRefused,
+    Sorted,
+    TopClaimed,
+    as_target,
+)
+from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
+from outpace.proof.mutants.ngram_tables import BeforeTemperature, NotLessItsElders, informed
+from outpace.proof.mutants.prediction import Overwritten, Preferred
+from outpace.proof.mutants.retrieval import retrieved
+from outpace.proof.mutants.sampling_history import histories
+from outpace.proof.mutants.siblings import (
+    CountedOnce,
+    Merged,
+    NeverFewer,
+    Overdrawn,
+    Resorted,
+    Underscaled,
+    likeliest_kept,
+)
+from outpace.recipes.omnidraft import Merging
+from outpace.recipes.slrs import Strings
+from outpace.recipes.tli import Shared
+from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.verifiers.block import Block
+from outpace.verifiers.kseq import KSequential
+from outpace.verifiers.match import Match
+from outpace.verifiers.rejection import RESIDUAL, Rejection
+from outpace.verifiers.traversal import Traversal
+
+
+class Forgetful(Rejection):
+    """After a refusal it draws from p instead of what is left of p."""
+
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
+        verdict, forest = super().verify(tree, target_probs, scores, noise), tree.forest
+        refused = [row for row, leaf in enumerate(verdict.leaf) if forest.children[leaf]]
+        bonus = list(verdict.bonus)
+        for row in refused:
+            leaf = verdict.leaf[row]
+            key = Key([row], [forest.local[leaf]], [forest.depths[leaf]], "again")
+            bonus[row] = int(noise.choose(target_probs.probs([leaf]), key))
+        return Verdict(verdict.leaf, bonus)
+
+
+class LateDistribution(Rejection):
+    """Off by one on the target's side: a node is tested against the distribution after it."""
+
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
+        return super().verify(tree, _Late(target_probs, tree), scores, noise)
+
+
+class PerPath(Match):
+    """Every path is checked with draws of its own and the longest match wins: the most agreeable draw is picked."""
+
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
+        forest, tokens = tree.forest, tree.tokens.tolist()
+        leaf, bonus = [], []
+        for row, nodes in enumerate(forest.nodes):
+            best = (-1, row, 0)
+            for end in nodes:
+                if forest.children[end]:
+                    continue
+                node, path = row, forest.path(end)
+                for below in [*path[1:], -1]:
+                    token = target_probs.choose([node], noise, f"path{forest.local[end]}")[0]
+                    if below < 0 or tokens[below] != token:
+                        break
+                    node = below
+                best = max(best, (forest.depths[node], node, token), key=lambda each: each[0])
+            leaf.append(best[1])
+            bonus.append(best[2])
+        return Verdict(leaf, bonus)
+
+
+class _Late:
+    """The distribution, looked up one node too far down a chain."""
+
+    def __init__(self, target_probs: TargetProbs, tree: TokenTree) -> None:
+        self._distribution, self._forest, self.seconds = target_probs, tree.forest, 0.0
+
+    def _down(self, nodes: Sequence[int] | None) -> list[int]:
+        children = self._forest.children
+        return [next(iter(children[n]), n) for n in (range(len(self._forest)) if nodes is None else nodes)]
+
+    def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
+        return self._distribution.choose(nodes, noise, use)
+
+    def probs(self, nodes: Sequence[int] | None) -> Tensor:
+        return self._distribution.probs(self._down(nodes))
+
+
+class _TargetResidual(Rejection):
+    """Draws the residual with the target's noise."""
+
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
+        return super().verify(tree, target_probs, scores, as_target(noise, RESIDUAL))
+
+
+class PositionNoise(EnumeratedNoise):
+    """Every use keyed by absolute position alone: met again after a refusal, when its outcome has been looked at."""
+
+    def _names(self, key: Key) -> list[tuple[Branch, tuple[object, ...]]]:
+        pairs = zip(super()._names(key), key.rows, key.depths, strict=True)
+        return [
+            (branch, (key.use, self._lengths[row] + depth, key.draw)) for (branch, _), row, depth in pairs
+        ]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One known-wrong variant."""
+
+    name: str
+    build: Callable[[], Parts]
+    noise: type[EnumeratedNoise] = EnumeratedNoise
+    target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])  # settings of its requests
+
+
+def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVocabularyDraft) -> list[Mutant]:
+    """Variants whose output distribution is not the target's."""
+    once, chain, twice = Fixed(1), Fixed(2), Fixed(Shape.branching((2,)))
+    sequences, tree = Fixed(Shape.branching((2, 1))), Fixed(Shape.branching((1, 2)))
+    other = TableTarget(target.vocab, seed=3, order=1)
+    twofold = CrossVocabularyDraft(
+        cross_vocabulary.model, Vocabulary.longest_match((b"b", b"a", b"b", b"a")), cross_vocabulary.ours
+    )
+
+    found = retrieved(target)
+
+    def wide(kind: type[Honest], **options: bool) -> Honest:
+        return kind(draft, width=2, **options)
+
+    def merging(kind: type[Merging]) -> Parts:
+        return Parts(target, kind(cross_vocabulary, target.vocab, 2, 4, online=False), Rejection(), chain)
+
+    def renaming(kind: type[Shared], pair: CrossVocabularyDraft) -> Parts:
+        return Parts(target, translated(kind(pair, target.vocab, sampled=True), pair), Rejection(), chain)
+
+    def spelling(kind: type[Strings], controller: Fixed) -> Parts:
+        return Parts(
+            target,
+            translated(kind(cross_vocabulary, target.vocab, 0.01), cross_vocabulary),
+            Rejection(),
+            controller,
+        )
+
+    def recalling(kind: type[NGramProbabilityDrafter]) -> Parts:
+        return Parts(target, informed(kind(target.vocab), draft), Rejection(), twice)
+
+    def beside() -> Parts:
+        both = Merged([DraftModel(model, replace=True) for model in (draft, other)])
+        return Parts(target, both, Rejection(random_order=True), once)
+
+    return [
+        Mutant("argmax claimed as a draw", lambda: Parts(target, ArgmaxClaimed(draft), Rejection(), chain)),
+        Mutant("top-k claimed as draws", lambda: Parts(target, TopClaimed(draft), Rejection(), twice)),
+        Mutant("dropped after looking", lambda: Parts(target, Dropped(draft), Rejection(), chain)),
+        Mutant("siblings re-sorted", lambda: Parts(target, wide(Sorted), Rejection(), twice)),
+        Mutant("siblings in token order", lambda: Parts(target, wide(Numbered), Rejection(), twice)),
+        Mutant(
+            "siblings sorted by the target", lambda: Parts(target, wide(Honest), Resorted(Rejection()), twice)
+        ),
+        Mutant("equal tokens of two drafters merged", beside),
+        Mutant(
+            "claimed independent",
+            lambda: Parts(target, wide(ClaimedIndependent), Rejection(), twice),
+        ),
+        Mutant("distribution off by one", lambda: Parts(target, OffByOne(draft), Rejection(), chain)),
+        Mutant(
+            "distribution before temperature",
+            lambda: Parts(target, OtherTemperature(draft), Rejection(), chain),
+        ),
+        Mutant("coupled but claimed", lambda: Parts(target, Coupled(draft), _TargetResidual(), chain)),
+        Mutant("residual forgotten", lambda: Parts(target, Honest(draft), Forgetful(), chain)),
+        Mutant(
+            "target distribution off by one", lambda: Parts(target, Honest(draft), LateDistribution(), chain)
+        ),
+        Mutant(
+            "last draw claimed from the whole distribution",
+            lambda: Parts(target, wide(WholeDistribution), Rejection(), twice),
+        ),
+        Mutant(
+            "chosen tried before the drawn", lambda: Parts(target, wide(GreedyLast), ChosenFirst(), twice)
+        ),
+        Mutant("draws per path", lambda: Parts(target, wide(Honest), PerPath(), twice)),
+        Mutant("likeliest paths kept", lambda: Parts(target, likeliest_kept(draft, 2), Rejection(), once)),
+        Mutant(
+            "scaled for one draw",
+            lambda: Parts(target, DraftModel(draft, replace=True), Underscaled(), twice),
+        ),
+        Mutant(
+            "overdrawn residual",
+            lambda: Parts(target, DraftModel(draft, replace=True), Overdrawn(slack=1), twice),
+        ),
+        Mutant(
+            "sequences never fewer",
+            lambda: Parts(target, DraftModel(draft, replace=True), NeverFewer(2), sequences),
+        ),
+        Mutant(
+            "repeated draws counted once", lambda: Parts(target, CountedOnce(draft), KSequential(), twice)
+        ),
+        Mutant(
+            "k-sequential without replacement",
+            lambda: Parts(target, wide(ClaimedIndependent), KSequential(), twice),
+        ),
+        Mutant(
+            "k-sequential of the likeliest",
+            lambda: Parts(target, wide(TopClaimed, replace=True), KSequential(), twice),
+        ),
+        Mutant("n-grams: not less its elders", lambda: recalling(NotLessItsElders)),
+        Mutant("n-grams: distribution before temperature", lambda: recalling(BeforeTemperature)),
+        Mutant(
+            "predictions claimed",
+            lambda: Parts(target, Overwritten(Honest(draft), (0, 1)), Rejection(), chain),
+        ),
+        Mutant(
+            "predicted or drawn alike",
+            lambda: Parts(target, Preferred(Honest(draft), (0, 1)), Rejection(), chain),
+        ),
+        Mutant(
+            "noise keyed by position",
+            lambda: Parts(target, ReadsRefused(draft), Rejection(), chain),
+            PositionNoise,
+        ),
+        Mutant("block: first refusal", lambda: Parts(target, Honest(draft), FirstRefusal(), chain)),
+        Mutant("block: weight as chance", lambda: Parts(target, Honest(draft), WeightAsChance(), chain)),
+        Mutant("block: residual unweighted", lambda: Parts(target, Honest(draft), Unweighted(), chain)),
+        Mutant("block: dropped after looking", lambda: Parts(target, Dropped(draft), Block(), chain)),
+        Mutant(
+            "block: noise by position", lambda: Parts(target, Honest(draft), Block(), chain), PositionNoise
+        ),
+        Mutant("traversal: first weight", lambda: Parts(target, wide(Honest), FirstWeight(), chain)),
+        Mutant("traversal: weight too late", lambda: Parts(target, DraftModel(other), LaterWeight(), tree)),
+        Mutant("traversal: residual forgotten", lambda: Parts(target, wide(Honest), WholeAgain(), twice)),
+        Mutant(
+            "traversal: siblings re-sorted", lambda: Parts(target, wide(Honest), Resorted(Traversal()), twice)
+        ),
+        Mutant(
+            "traversal: claimed independent",
+            lambda: Parts(target, wide(ClaimedIndependent), Traversal(), twice),
+        ),
+        Mutant("merged without its condition", lambda: merging(Unconditioned)),
+        Mutant("merged mass counted twice", lambda: merging(Unsubtracted)),
+        Mutant("cut to shared tokens, not rescaled", lambda: renaming(NotRenormalised, cross_vocabulary)),
+        Mutant("two tokens renamed to one", lambda: renaming(TwoForOne, twofold)),
+        Mutant("strings written one way only", lambda: spelling(OneWay, once)),
+        Mutant("what is left of a string used again", lambda: spelling(Leftover, chain)),
+        Mutant(
+            "traversal: noise by position",
+            lambda: Parts(target, wide(Honest), Traversal(), chain),
+            PositionNoise,
+        ),
+        *(
+            Mutant(f"draws per path: {name}", lambda d=d: Parts(target, d(), PerPath(), chain))
+            for name, d in found
+        ),
+        *(
+            Mutant(name, build, target_probs=target_probs, sampling=asked)
+            for name, build, target_probs, asked in histories(target, draft)
+        ),
+    ]

@@ -1,0 +1,141 @@
+"""Known-wrong drafters for other vocabularies: one line away from those that translate rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from outpace.core.claim import Drawn
+from outpace.core.context import Context
+from outpace.core.contracts import Drafter, Plan
+from outpace.core.grower import Grower
+from outpace.core.noise import Noise
+from outpace.core.tree import TokenTree
+from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, Tails
+from outpace.drafters.model.grow import Read, grow
+from outpace.drafters.model.incremental_tree import IncrementalTree
+from outpace.models.vocabulary import CrossVocabularyDraft
+from outpace.recipes.omnidraft import Merging, _Row
+from outpace.recipes.slrs import String, Strings
+from outpace.recipes.tli import Shared
+
+
+class NotRenormalised(Shared):
+    """The draft's distribution is cut to shared tokens after it was computed, and claimed as it is."""
+
+    def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
+        claimed: list[Tensor] = []
+
+        def children(
+            grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise
+        ) -> None:
+            left = q.masked_fill(self.strange, 0)
+            claimed.append(left)
+            grower.add_drawn(at, left / left.sum(-1, keepdim=True), widths, noise)
+
+        tree = grow(ctx, plan, read, children=children)
+        if isinstance(tree.claim, Drawn):
+            tree = replace(tree, claim=replace(tree.claim, q=torch.cat(claimed)))
+        return tree
+
+
+class TwoForOne(Shared):
+    """Two of the draft's tokens spell the same: both may be drawn, and the distribution of one of them is claimed."""
+
+    def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, *, sampled: bool) -> None:
+        super().__init__(cross_vocabulary, vocab, sampled=sampled)
+        matching_tokens = [
+            cross_vocabulary.ours.ids.get(piece or b"", -1) for piece in cross_vocabulary.theirs.pieces
+        ]
+        self._match_of = torch.tensor(matching_tokens).maximum(self._match_of)
+        self.strange = self._match_of < 0
+
+
+class _Misclaimed(Strings):
+    """Claims other distributions than it drew from."""
+
+    def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, least: float) -> None:
+        super().__init__(cross_vocabulary, vocab, least)
+        self._claimed: list[Tensor] = []
+
+    def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
+        self._claimed = []
+        tree = super().grow(ctx, plan, read, tails)
+        if isinstance(tree.claim, Drawn):
+            tree = replace(tree, claim=replace(tree.claim, q=torch.cat(self._claimed)))
+        return tree
+
+
+class OneWay(_Misclaimed):
+    """Claims the distribution of strings written byte by byte, as if the draft could not write them in longer tokens."""
+
+    def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, least: float) -> None:
+        super().__init__(cross_vocabulary, vocab, least)
+        self._bytewise = _Bytewise(cross_vocabulary, vocab, least)
+
+    def distribution(self, strings: IncrementalTree, starts: Sequence[int], ctx: Context) -> Tensor:
+        self._claimed.append(self._bytewise.distribution(strings, starts, ctx))
+        return super().distribution(strings, starts, ctx)
+
+
+class Leftover(_Misclaimed):
+    """What the draft wrote beyond a token becomes the next one, claimed as if it could be any.
+
+    It cannot be what would have made the token before it a longer one.
+    """
+
+    def _draw(
+        self,
+        told: Grower,
+        ctx: Context,
+        at: Sequence[tuple[int, int]],
+        distribution: Tensor,
+        mass: Sequence[float],
+    ) -> list[tuple[int, int, int]]:
+        self._claimed.append(distribution)
+        ours, tokens, beyond = (
+            self.cross_vocabulary.ours,
+            told.structure().tokens.tolist(),
+            distribution.clone(),
+        )
+        for place, (row, node) in enumerate(at):
+            for token, piece in enumerate(ours.pieces):
+                before = ours.pieces[tokens[node]]
+                if node != row and before and piece and ours.cut(before + piece)[0] != tokens[node]:
+                    beyond[place, token] = 0
+        return super()._draw(told, ctx, at, beyond / beyond.sum(-1, keepdim=True), mass)
+
+
+class _Bytewise(Strings):
+    def after(self, strings: IncrementalTree, followed: Sequence[String], ctx: Context) -> Tensor:
+        q = super().after(strings, followed, ctx)
+        q = q * torch.tensor([len(piece or b" ") == 1 for piece in self.cross_vocabulary.theirs.pieces])
+        return q / q.sum(-1, keepdim=True)
+
+
+class Unconditioned(Merging):
+    """A token that was not merged is taken to say nothing of the one after it."""
+
+    def unmerged(self, distribution: Tensor, pairs: dict[int, int]) -> Tensor:
+        return distribution
+
+
+class Unsubtracted(Merging):
+    """A token keeps the chance of all that it could have begun, though some of it was merged."""
+
+    def _distribution(self, row: _Row, distributions: dict[int, Tensor]) -> Tensor:
+        q, matching_tokens = super()._distribution(row, distributions), self._cross_vocabulary.matching_tokens
+        assert row.distribution is not None
+        for first in row.open:
+            if first in matching_tokens:
+                q[matching_tokens[first]] = row.distribution[first]
+        return q
+
+
+def translated(drafting: Shared | Strings, cross_vocabulary: CrossVocabularyDraft) -> Drafter:
+    """A drafter of this kind."""
+    returning = drafting.renamed if isinstance(drafting, Shared) else None
+    return CrossVocabularyDrafter(cross_vocabulary, drafting.grow, returning, nodes=64, reach=16)

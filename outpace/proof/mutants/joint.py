@@ -1,0 +1,123 @@
+"""Known-wrong ways to decode several samples of a prompt: noise in common, draws in common, text taken over unverified.
+
+Some of them leave every row the right distribution and only their joint distribution wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from torch import Tensor
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Parts, Plan, Scores, TargetProbs, Verdict, Verifier
+from outpace.core.grower import Grower
+from outpace.core.noise import TARGET, Key, Noise
+from outpace.core.tree import TokenTree
+from outpace.drafters.compose.union import Rekeyed
+from outpace.drafters.lookup.consensus import Consensus
+from outpace.models.table import TableTarget
+from outpace.proof.enumerated_noise import Branch, Name
+from outpace.proof.joint import JointNoise
+from outpace.proof.mutants.drafters import Honest
+from outpace.verifiers.match import Match
+from outpace.verifiers.rejection import Rejection
+
+
+class OneStream(JointNoise):
+    """All rows have the same seed: they say the same."""
+
+    def _names(self, key: Key) -> list[tuple[Branch, Name]]:
+        return [(branch, name[1:]) for branch, name in super()._names(key)]
+
+
+class SeedPlusPosition(JointNoise):
+    """The sum of seed and position names a number: a row meets those of the row before it, one token later."""
+
+    def _names(self, key: Key) -> list[tuple[Branch, Name]]:
+        named = super()._names(key)
+        if key.use != TARGET:
+            return named
+        sums = [
+            self._lengths[row] + depth + self._members[row]
+            for row, depth in zip(key.rows, key.depths, strict=True)
+        ]
+        return [(branch, (TARGET, place)) for (branch, _), place in zip(named, sums, strict=True)]
+
+
+class DrawnOnce(Match):
+    """Rows that have said the same so far are taken for one, and get one draw."""
+
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
+        verdict = super().verify(tree, target_probs, scores, noise)
+        p, bonus = target_probs.probs(range(tree.forest.num_rows)), list(verdict.bonus)
+        for row in range(1, len(bonus)):
+            if not tree.forest.children[row] and not tree.forest.children[0] and bool((p[row] == p[0]).all()):
+                bonus[row] = bonus[0]
+        return Verdict(verdict.leaf, bonus)
+
+
+class SecondChance(Match):
+    """A row in which nothing was accepted draws again, and keeps that where another row has just said the same."""
+
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
+        verdict, forest = super().verify(tree, target_probs, scores, noise), tree.forest
+        paths = [
+            [*tree.tokens[forest.path(leaf)[1:]].tolist(), last]
+            for leaf, last in zip(verdict.leaf, verdict.bonus, strict=True)
+        ]
+        bonus = list(verdict.bonus)
+        for row, leaf in enumerate(verdict.leaf):
+            again = int(noise.choose(target_probs.probs([row]), Key([row], [0], [0], "again")))
+            if leaf == row and any(path[0] == again for other, path in enumerate(paths) if other != row):
+                bonus[row] = again
+        return Verdict(verdict.leaf, bonus)
+
+
+class TakenOver(Match):
+    """What the others agree on is kept without a draw."""
+
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
+        agreed = [next(iter(tree.forest.children[row]), row) for row in range(tree.forest.num_rows)]
+        return Verdict(agreed, target_probs.choose(agreed, noise))
+
+
+class Overheard(Honest):
+    """Drafts by the number that the first row draws by in this step, and claims a draw of its own."""
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        return super().propose(ctx, replace(plan, depth=(0, *plan.depth[1:])))
+
+    def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
+        first = Rekeyed(ctx.noise, lambda key: Key([0] * len(key.rows), key.nodes, key.depths, TARGET))
+        return grower.add_drawn(at, q, 1, first, replace=False)
+
+
+@dataclass(frozen=True)
+class JointMutant:
+    """One known-wrong variant for rows of one prompt."""
+
+    name: str
+    build: Callable[[], Parts]
+    noise: type[JointNoise] = JointNoise
+
+
+def joint_variants(target: TableTarget) -> list[JointMutant]:
+    """Variants under which rows of one prompt do not have the joint distribution of rows decoded apart."""
+
+    def parts(verifier: Verifier) -> Parts:
+        return Parts(target, Consensus(min_ngram=1), verifier, Fixed(2))
+
+    return [
+        JointMutant("samples: one stream of noise", partial(parts, Match()), OneStream),
+        JointMutant("samples: seed plus position", partial(parts, Match()), SeedPlusPosition),
+        JointMutant("samples: drawn once for equal texts", partial(parts, DrawnOnce())),
+        JointMutant("samples: a second chance to agree", partial(parts, SecondChance())),
+        JointMutant(
+            "samples: another's draw claimed", lambda: Parts(target, Overheard(target), Rejection(), Fixed(1))
+        ),
+        JointMutant("samples: agreed tokens taken over", partial(parts, TakenOver())),
+    ]

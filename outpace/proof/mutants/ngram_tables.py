@@ -1,0 +1,48 @@
+"""Known-wrong ways to draw from a table of n-grams: distributions cut to a few tokens, claimed as they were not drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from outpace.core.claim import Drawn
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Plan
+from outpace.drafters.lookup.ngram_probabilities import NGramProbabilityDrafter
+from outpace.models.table import TableTarget
+
+
+def informed(drafter: NGramProbabilityDrafter, model: TableTarget) -> NGramProbabilityDrafter:
+    """The same drafter, which knows what this model thinks after every pair of tokens."""
+    for first in range(model.vocab):
+        for second in range(model.vocab):
+            best = model.logits[model.state([first, second])].softmax(-1).topk(drafter.table.width)
+            drafter.table.update([first, second], [best.indices.tolist()], [best.values.tolist()])
+    return drafter
+
+
+class NotLessItsElders(NGramProbabilityDrafter):
+    """Siblings drawn each without the earlier ones, claimed to be drawn from the whole of what is known."""
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        return _claimed(
+            super().propose(ctx, plan), lambda claim: replace(claim, replace=(True,) * len(claim.replace))
+        )
+
+
+class BeforeTemperature(NGramProbabilityDrafter):
+    """Drawn at the temperature asked for, claimed as it was learnt."""
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        temperature = ctx.sampling[0].temperature
+        return _claimed(
+            super().propose(ctx, plan),
+            lambda claim: replace(claim, q=(q := claim.q**temperature) / q.sum(-1, keepdim=True)),
+        )
+
+
+def _claimed(draft: Draft, change: Callable[[Drawn], Drawn]) -> Draft:
+    claim = draft.tree.claim
+    return (
+        replace(draft, tree=replace(draft.tree, claim=change(claim))) if isinstance(claim, Drawn) else draft
+    )

@@ -1,0 +1,27 @@
+"""Drafters of trees of chosen tokens, which published code verifies by draws of its own for every path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outpace.core.contracts import Drafter
+from outpace.drafters.lookup.hidden_state_search import HiddenStateSearch, indexed
+from outpace.drafters.lookup.past_requests import PastRequests
+from outpace.drafters.lookup.retrieval import Retrieval
+from outpace.drafters.lookup.trigrams import Trigrams
+from outpace.indexes.suffix_array.array import SuffixArray
+from outpace.indexes.tables.trigrams import TrigramTable
+from outpace.models.table import TableTarget
+
+TEXTS = [[0, 1, 2, 0, 1, 1, 0, 1, 0, 2, 1], [2, 1, 0, 2, 2, 0, 0, 1, 2, 2, 1]]
+
+
+def retrieved(target: TableTarget) -> list[tuple[str, Callable[[], Drafter]]]:
+    """Method and drafter, on a corpus of this model's tokens."""
+    texts = [[token % target.vocab for token in text] for text in TEXTS]
+    corpus, states = SuffixArray.build(texts), indexed(target, texts)
+    return [
+        ("rest", lambda: Retrieval(PastRequests(corpus), 6, min_ngram=1)),
+        ("aded", lambda: Trigrams(TrigramTable.build(texts), iterations=20, nodes=6)),
+        ("dresd", lambda: HiddenStateSearch(states, keep=4)),
+    ]

@@ -1,0 +1,79 @@
+"""Known-wrong ways with sampling settings: histories that are not the node's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import Context
+from outpace.core.contracts import Parts, Scores
+from outpace.core.tree import Shape, TokenTree
+from outpace.drafters.no_draft import NoDraft
+from outpace.models.table import TableTarget
+from outpace.proof.mutants.drafters import Honest
+from outpace.proof.sampling_cases import options
+from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.verifiers.match import Match
+from outpace.verifiers.rejection import Rejection
+
+KINDS = ("repetition_penalty", "presence_penalty", "frequency_penalty", "bad_words", "min_tokens", "grammar")
+
+
+class RootsHistory(LazyTargetProbs):
+    """The settings are computed once a step, for the root, and used at every node."""
+
+    def _path(self, node: int) -> list[int]:
+        return []
+
+
+class SiblingsHistory(LazyTargetProbs):
+    """The draft is read in the order in which it is stored, as if it were a chain."""
+
+    def _path(self, node: int) -> list[int]:
+        path = super()._path(node)
+        nodes = self._tree.forest.nodes[self._tree.forest.rows[node]]
+        tokens = self._tree.tokens.tolist()
+        return [tokens[each] for each in nodes[1 : len(path) + 1]]
+
+
+class PromptCounted(LazyTargetProbs):
+    """Tokens of the prompt are taken for new ones."""
+
+    def __init__(self, scores: Scores, tree: TokenTree, ctx: Context) -> None:
+        super().__init__(scores, tree, replace(ctx, prompt_lengths=(0,) * len(ctx.tokens)))
+
+
+class StepCounted(LazyTargetProbs):
+    """Only the tokens of this step are taken for new ones."""
+
+    def __init__(self, scores: Scores, tree: TokenTree, ctx: Context) -> None:
+        super().__init__(scores, tree, replace(ctx, prompt_lengths=tuple(map(len, ctx.tokens))))
+
+
+def histories(
+    target: TableTarget, draft: TableTarget
+) -> Iterator[tuple[str, Callable[[], Parts], type[LazyTargetProbs], dict[str, Any]]]:
+    """Name, parts, distribution and requested settings of every variant."""
+    chain, twice = Fixed(2), Fixed(Shape.branching((2,)))
+    asked = {name: {"stop": (1,)} | options(target.vocab)[name] for name in KINDS}
+    for name in KINDS:
+        yield (
+            f"{name} of the root",
+            partial(Parts, target, Honest(draft), Rejection(), chain),
+            RootsHistory,
+            asked[name],
+        )
+        if name != "min_tokens":  # a sibling's path is as long
+            siblings = Honest(draft, width=2)
+            yield (
+                f"{name} of a sibling",
+                partial(Parts, target, siblings, Match(), twice),
+                SiblingsHistory,
+                asked[name],
+            )
+    for start, distribution in (("prompt", PromptCounted), ("step", StepCounted)):
+        name = f"presence_penalty counted from the {start}"
+        yield name, partial(Parts, target, NoDraft(), Match(), chain), distribution, asked["presence_penalty"]

@@ -1,0 +1,135 @@
+"""Known-wrong ways with several siblings: scaled for other draws than were made, put in order, merged, chosen among."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from outpace.core.claim import Claim, Drawn
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Guarantee, Plan, Scores, TargetProbs, Verdict, Verifier, Want
+from outpace.core.noise import TARGET, Noise
+from outpace.core.tree import TokenTree
+from outpace.drafters.compose.union import UnionDrafter
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.grow import Read
+from outpace.drafters.model.stochastic_beam import beam
+from outpace.models.table import TableTarget
+from outpace.proof.mutants.drafters import Honest, picked
+from outpace.verifiers.kseq import KSequential
+
+
+class Underscaled(KSequential):
+    """Every draw is tested as if it were the only one: together they give some tokens too often."""
+
+    def scale(self, p: Tensor, q: Tensor, num: Sequence[int]) -> tuple[list[float], list[float]]:
+        return [1.0] * len(num), super().scale(p, q, num)[1]
+
+
+class Overdrawn(KSequential):
+    """What is left of p is computed as at the smallest scale, whatever the scale was."""
+
+    def scale(self, p: Tensor, q: Tensor, num: Sequence[int]) -> tuple[list[float], list[float]]:
+        rho, _ = super().scale(p, q, num)
+        return rho, rho
+
+
+class NeverFewer(KSequential):
+    """Goes on counting sequences that have parted from the text."""
+
+    def __init__(self, num: int) -> None:
+        super().__init__()
+        self._num = num
+
+    def scale(self, p: Tensor, q: Tensor, num: Sequence[int]) -> tuple[list[float], list[float]]:
+        return super().scale(p, q, [self._num] * len(num))
+
+
+class CountedOnce(Honest):
+    """Draws that repeat a token are dropped, the rest still claimed to be all there were."""
+
+    def __init__(self, model: TableTarget) -> None:
+        super().__init__(model, width=2, replace=True)
+
+    def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
+        return _once(tree)
+
+
+class Merged(UnionDrafter):
+    """Equal tokens of two drafters become one child, claimed to be the first drafter's alone."""
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        draft = super().propose(ctx, plan)
+        return replace(draft, tree=_once(draft.tree))
+
+
+def _once(tree: TokenTree) -> TokenTree:
+    claim, tokens, forest = tree.claim, tree.tokens.tolist(), tree.forest
+    if not isinstance(claim, Drawn):
+        return tree
+    first = {(forest.parents[node], tokens[node]): node for node in reversed(range(len(tree)))}
+    roots = range(forest.num_rows)
+    return picked(tree, claim, [*roots, *sorted(set(first.values()) - set(roots))])
+
+
+class Resorted:
+    """core.contracts.Verifier: a rule that tries siblings in falling order of p."""
+
+    want = Want()
+    accepts: tuple[type[Claim], ...] = (Drawn,)
+    guarantee = Guarantee.EXACT
+
+    def __init__(self, rule: Verifier) -> None:
+        self._rule = rule
+
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
+        forest, tokens = tree.forest, tree.tokens.tolist()
+        if not isinstance(tree.claim, Drawn):
+            return self._rule.verify(tree, target_probs, scores, noise)
+        p = target_probs.probs(None)
+        drafted = range(forest.num_rows, len(tree))
+        order = list(range(forest.num_rows))
+        order += sorted(drafted, key=lambda n: (forest.depths[n], -float(p[forest.parents[n], tokens[n]])))
+        verdict = self._rule.verify(
+            picked(tree, tree.claim, order), _Moved(target_probs, order), scores, noise
+        )
+        return Verdict([order[leaf] for leaf in verdict.leaf], verdict.bonus)
+
+
+class _Moved:
+    """The distribution of a tree whose nodes stand in this order."""
+
+    def __init__(self, target_probs: TargetProbs, order: Sequence[int]) -> None:
+        self._distribution, self._order, self.seconds = target_probs, order, 0.0
+
+    def _back(self, nodes: Sequence[int] | None) -> list[int]:
+        return list(self._order) if nodes is None else [self._order[node] for node in nodes]
+
+    def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
+        return self._distribution.choose(self._back(nodes), noise, use)
+
+    def probs(self, nodes: Sequence[int] | None) -> Tensor:
+        return self._distribution.probs(self._back(nodes))
+
+
+def likeliest_kept(model: TableTarget, width: int) -> DraftModel:
+    """A drafter that draws one path more than it keeps, and keeps the likeliest instead of those that came first."""
+    return DraftModel(model, growth=partial(_likeliest, width=width))
+
+
+def _likeliest(ctx: Context, plan: Plan, read: Read, *, width: int) -> TokenTree:
+    tree = beam(ctx, plan, read, widths=(width + 1,))
+    claim, tokens, forest = tree.claim, tree.tokens.tolist(), tree.forest
+    if not isinstance(claim, Drawn):
+        return tree
+    kept = list(range(forest.num_rows))
+    for root in range(forest.num_rows):
+        children = forest.children[root]
+        # the first child's distribution is that of the row, without anything taken out
+        kept += sorted(
+            sorted(children, key=lambda n: -float(claim.q[claim.row[children[0]], tokens[n]]))[:width]
+        )
+    return picked(tree, claim, kept)

@@ -1,0 +1,157 @@
+"""Drafters of their own for rows that must not learn from one another: for proofs about shared drafters.
+
+What a drafter was taught by other rows is settled before a step and independent of its noise, so it cannot bias the
+output; but a run could not be replayed in other company. With drafters apart, a row learns from its own steps only, or
+a group of rows from the group's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from outpace.core.claim import Claim, Drawn
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Drafter, Parts, Plan, Scores, Step, Verdict
+from outpace.core.noise import Key
+from outpace.core.tree import Forest, TokenTree
+from outpace.drafters.compose.union import Rekeyed
+
+
+def row_by_row(build: Callable[[], Parts]) -> Callable[[], Parts]:
+    """The same parts, whose drafter is apart for every row if it says that it is `shared` by them."""
+
+    def built() -> Parts:
+        parts = build()
+        if not getattr(parts.drafter, "shared", False):
+            return parts
+        return replace(parts, drafter=Apart(parts.drafter, lambda: build().drafter))
+
+    return built
+
+
+def group_by_group(build: Callable[[], Parts], groups: Sequence[int]) -> Parts:
+    """The parts with a drafter for every group of rows; `groups[slot]` is the group of a slot."""
+    parts = build()
+    return replace(parts, drafter=Apart(parts.drafter, lambda: build().drafter, groups))
+
+
+class Apart:
+    """core.contracts.Drafter: one like `example` for every slot, or for every group of slots, as `make` makes it."""
+
+    def __init__(
+        self, example: Drafter, make: Callable[[], Drafter], groups: Sequence[int] | None = None
+    ) -> None:
+        self._make, self._groups, self.want = make, groups, example.want
+        self.claims: tuple[type[Claim], ...] = example.claims
+        self._drafters: dict[int, Drafter] = {}  # by group
+        self._open: dict[int, set[int]] = {}  # slots that were met and not released
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        parts = list(self._divided(ctx.slots))
+        drafts = [
+            drafter.propose(_context(ctx, rows), replace(plan, depth=tuple(plan.depth[row] for row in rows)))
+            for drafter, rows in parts
+        ]
+        forwards, seconds = sum(draft.forwards for draft in drafts), sum(draft.seconds for draft in drafts)
+        return Draft(
+            _joined([draft.tree for draft in drafts], [rows for _, rows in parts]), forwards, seconds
+        )
+
+    def observe(self, step: Step) -> None:
+        for drafter, rows in self._divided(step.ctx.slots):
+            drafter.observe(_step(step, rows))
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            group = self._group(slot)
+            if group in self._drafters:
+                self._drafters[group].release([slot])
+                self._open[group].discard(slot)
+                if not self._open[group]:
+                    del self._drafters[group], self._open[group]
+
+    def _group(self, slot: int) -> int:
+        return self._groups[slot] if self._groups else slot
+
+    def _divided(self, slots: Sequence[int]) -> list[tuple[Drafter, list[int]]]:
+        """Drafters, and the rows of each."""
+        rows: dict[int, list[int]] = {}
+        for row, slot in enumerate(slots):
+            group = self._group(slot)
+            rows.setdefault(group, []).append(row)
+            if group not in self._drafters:
+                self._drafters[group], self._open[group] = self._make(), set()
+            self._open[group].add(slot)
+        return [(self._drafters[group], found) for group, found in rows.items()]
+
+
+def _context(ctx: Context, rows: Sequence[int]) -> Context:
+    """What is known of these rows."""
+    noise = Rekeyed(
+        ctx.noise, lambda key: Key([rows[row] for row in key.rows], key.nodes, key.depths, key.use, key.draw)
+    )
+    return Context(
+        tokens=tuple(ctx.tokens[row] for row in rows),
+        committed=tuple(ctx.committed[row] for row in rows),
+        room=tuple(ctx.room[row] for row in rows),
+        slots=tuple(ctx.slots[row] for row in rows),
+        cache=ctx.cache,
+        sampling=tuple(ctx.sampling[row] for row in rows),
+        noise=noise,
+        prompt_lengths=tuple(ctx.prompt_lengths[row] for row in rows),
+    )
+
+
+def _joined(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> TokenTree:
+    """Trees of these rows of a batch as one: the roots first."""
+    count = sum(map(len, rows))
+    parents, claimed, roots = [-1] * count, [-1] * count, torch.zeros(count, dtype=torch.int64)
+    q, ids, with_replacement = [], [], list[bool]()
+    for tree, of in zip(trees, rows, strict=True):
+        claim, inside = tree.claim, len(of)
+        place = [*of, *range(len(parents), len(parents) + len(tree) - inside)]  # of the tree's nodes
+        parents += [place[parent] for parent in tree.forest.parents[inside:]]
+        roots[list(of)] = tree.tokens[:inside]
+        if claim is None:
+            claimed += [-1] * (len(tree) - inside)
+            continue
+        assert isinstance(claim, Drawn)
+        claimed += [len(with_replacement) + index if index >= 0 else -1 for index in claim.row[inside:]]
+        with_replacement += claim.replace
+        q.append(claim.q)
+        if claim.ids is not None:
+            ids.append(claim.ids)
+    claim = None
+    if q:
+        claim = Drawn(torch.cat(q), tuple(claimed), tuple(with_replacement), torch.cat(ids) if ids else None)
+    tokens = torch.cat([roots, *(tree.tokens[len(of) :] for tree, of in zip(trees, rows, strict=True))])
+    return TokenTree(tokens, Forest.of(parents, count), None, claim)
+
+
+def _step(step: Step, rows: Sequence[int]) -> Step:
+    """What happened to these rows."""
+    tree, scores = step.draft.tree, step.scores
+    forest = tree.forest
+    nodes = [*rows, *(node for row in rows for node in forest.nodes[row][1:])]
+    place = {node: index for index, node in enumerate(nodes)} | {-1: -1}
+    parents = [place[forest.parents[node]] for node in nodes]
+    at = [node - scores.first for node in nodes]
+    return Step(
+        ctx=_context(step.ctx, rows),
+        draft=Draft(TokenTree(tree.tokens[nodes], Forest.of(parents, len(rows)))),
+        scores=Scores(
+            0,
+            None if scores.logits is None else scores.logits[at],
+            {layer: hidden[at] for layer, hidden in scores.hidden.items()},
+            {layer: [weights[node] for node in at] for layer, weights in scores.attention.items()},
+        ),
+        verdict=Verdict(
+            [place[step.verdict.leaf[row]] for row in rows], [step.verdict.bonus[row] for row in rows]
+        ),
+        kept=tuple(place[step.kept[row]] for row in rows),
+        generated=tuple(step.generated[row] for row in rows),
+        seconds=step.seconds,
+    )

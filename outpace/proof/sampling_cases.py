@@ -1,0 +1,131 @@
+"""Sampling settings for the distribution test: what they mean, said a second time with transformers' own processors, and cases
+in which every two of them meet.
+
+Letters: M texts, V vocabulary, T tokens of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outpace.core.context import SamplingParams
+from outpace.sampling.warp import warp
+
+STOP = (1,)
+
+
+class AtMostOnce:
+    """core.context.Grammar that lets a token appear once in the new text: it must have seen all of it."""
+
+    def __init__(self, token: int = 2, vocab: int = 3) -> None:
+        self._token, self._vocab = token, vocab
+
+    def allowed(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        before = text.tolist().count(self._token)
+        mask = torch.ones(len(paths), self._vocab, dtype=torch.bool)
+        for node, path in enumerate(paths):
+            mask[node, self._token] = before + path.count(self._token) != 1
+        return mask
+
+
+def options(vocab: int) -> dict[str, dict[str, Any]]:
+    """Every setting at a value that shows on three or four tokens, and that together leave something to say."""
+    return {
+        "temperature": {"temperature": 0.7},
+        "top_k": {"top_k": vocab - 1},
+        "top_p": {"top_p": 0.9},
+        "min_p": {"min_p": 0.15},
+        "typical_p": {"typical_p": 0.8},
+        "repetition_penalty": {"repetition_penalty": 1.5},
+        "presence_penalty": {"presence_penalty": 0.75},
+        "frequency_penalty": {"frequency_penalty": -0.5},
+        "logit_bias": {"logit_bias": ((1, 0.75), (2, -0.5))},
+        "bad_words": {"bad_words": ((0, 1), (1, 2, 2), (2, 0, 1))},
+        "min_tokens": {"min_tokens": 2},
+        "grammar": {"grammar": AtMostOnce(vocab=vocab)},
+    }
+
+
+def crossed(vocab: int, max_tokens: int) -> Iterator[SamplingParams]:
+    """Seven requests in which any two settings are met with both on, both off, and either one on."""
+    # distinct columns of four ones in six rows, and a row of zeros: two of them always share a one (Kleitman, Spencer)
+    columns = dict(zip(options(vocab), combinations(range(6), 4), strict=False))
+    for row in range(-1, 6):
+        yield _asked(vocab, [name for name, ones in columns.items() if row in ones], max_tokens)
+
+
+def paired(vocab: int, max_tokens: int) -> Iterator[SamplingParams]:
+    """Every setting alone, and every two of them with nothing else."""
+    names = list(options(vocab))
+    for wanted in [*((name,) for name in names), *combinations(names, 2)]:
+        yield _asked(vocab, wanted, max_tokens)
+
+
+def _asked(vocab: int, names: Sequence[str], max_tokens: int) -> SamplingParams:
+    row_params: dict[str, Any] = {"temperature": 1.0, "max_tokens": max_tokens, "stop": STOP}
+    for name in names:
+        row_params |= options(vocab)[name]
+    return SamplingParams(**row_params)
+
+
+def stated(
+    logits: Tensor, texts: Sequence[tuple[int, ...]], sampling: SamplingParams, prompt: int
+) -> Tensor:  # (M, V), M texts of one length, of which so many tokens are the prompt -> (M, V)
+    """The distribution of the next token after each text, without the engine's own arithmetic."""
+    if not sampling.adjusts and sampling.min_p == 0 and sampling.typical_p == 1:
+        return warp(logits, [sampling] * len(texts))
+    ids = torch.tensor(texts)
+    for processor in _processors(sampling, prompt):
+        logits = processor(ids, logits)
+    if sampling.greedy:
+        return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
+    return logits.softmax(-1)
+
+
+def _processors(sampling: SamplingParams, prompt: int) -> Iterator[Any]:
+    from transformers.generation import logits_process as t
+
+    if sampling.logit_bias:
+        yield t.SequenceBiasLogitsProcessor([[[token], float(bias)] for token, bias in sampling.logit_bias])
+    if sampling.repetition_penalty != 1:
+        yield t.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        yield lambda ids, logits: _counted(ids[:, prompt:], logits, sampling)
+    if sampling.bad_words:
+        yield t.NoBadWordsLogitsProcessor(
+            [list(word) for word in sampling.bad_words], list(sampling.stop) or None
+        )
+    if (grammar := sampling.grammar) is not None:
+        yield lambda ids, logits: logits.masked_fill(
+            ~torch.cat([grammar.allowed(row, [()]) for row in ids[:, prompt:]]), float("-inf")
+        )
+    if sampling.min_tokens and sampling.stop:
+        least = t.MinNewTokensLengthLogitsProcessor(prompt, sampling.min_tokens, list(sampling.stop))
+        yield lambda ids, logits: _unless_complete(least(ids, logits), logits)
+    if sampling.greedy:
+        return
+    yield t.TemperatureLogitsWarper(sampling.temperature)
+    if sampling.top_k:
+        yield t.TopKLogitsWarper(sampling.top_k)
+    if sampling.top_p < 1:
+        yield t.TopPLogitsWarper(sampling.top_p)
+    if sampling.min_p:
+        yield t.MinPLogitsWarper(sampling.min_p)
+    if sampling.typical_p < 1:
+        yield t.TypicalLogitsWarper(sampling.typical_p)
+
+
+def _unless_complete(later: Tensor, logits: Tensor) -> Tensor:
+    """No end of text yet, but where a grammar leaves nothing else."""
+    return torch.where(later.isneginf().all(-1, keepdim=True), logits, later)
+
+
+def _counted(new: Tensor, logits: Tensor, sampling: SamplingParams) -> Tensor:
+    """Presence and frequency penalties as vLLM has them."""
+    counts = torch.stack([row.bincount(minlength=logits.shape[-1]) for row in new])
+    return logits - sampling.frequency_penalty * counts - sampling.presence_penalty * (counts > 0)

@@ -1,0 +1,152 @@
+"""The target's distribution at the nodes of a scored tree, warped lazily: p for every node is the largest avoidable cost.
+
+Letters: N nodes, M of them asked for, V vocabulary, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from outpace.core.context import Context
+from outpace.core.contracts import Scores
+from outpace.core.noise import TARGET, Key, Noise
+from outpace.core.tree import TokenTree
+from outpace.sampling.adjust import Adjuster
+from outpace.sampling.topk import comparable, largest
+from outpace.sampling.warp import warp
+
+AT_ONCE = 1 << 17  # logits among which looking for the largest at all nodes takes less than asking twice
+
+Processor = Callable[[Tensor, Tensor], Tensor]  # (1, T) history, (1, V) logits -> (1, V) logits
+
+
+class LazyTargetProbs:
+    """core.contracts.Law over one forward's scores."""
+
+    def __init__(
+        self, scores: Scores, tree: TokenTree, ctx: Context, processor: Processor | None = None
+    ) -> None:
+        if scores.logits is None or scores.first:
+            raise ValueError("a distribution needs the logits of every node of the tree, the roots included")
+        self._logits = scores.logits
+        self._tree, self._ctx, self._processor = tree, ctx, processor
+        self._adjuster = Adjuster(ctx) if any(params.adjusts for params in ctx.sampling) else None
+        self._tokens: list[int] | None = None
+        self._probs: dict[int, Tensor] = {}
+        self._all: Tensor | None = None
+        self._likeliest: tuple[list[float], list[int]] | None = None  # at every node, once any was asked for
+        self.seconds = 0.0
+
+    def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
+        rows, sampling = self._tree.forest.rows, self._ctx.sampling
+        asked = range(len(rows)) if nodes is None else nodes
+        greedy = [node for node in asked if sampling[rows[node]].greedy]
+        if len(greedy) == len(asked):
+            return self._argmax(nodes, asked)
+        if not greedy:
+            return self._sample(nodes, asked, noise, use)
+        sampled = [node for node in asked if not sampling[rows[node]].greedy]
+        found = dict(zip(greedy, self._argmax(greedy, greedy), strict=True))
+        found.update(zip(sampled, self._sample(sampled, sampled, noise, use), strict=True))
+        return [found[node] for node in asked]
+
+    def probs(self, nodes: Sequence[int] | None) -> Tensor:
+        began = perf_counter()
+        if self._all is None and (nodes is None or len(nodes) == len(self._tree)):
+            self._all = self._warp(None, range(len(self._tree)))
+        if self._all is not None:
+            probs = self._all if nodes is None else self._all[list(nodes)]
+        else:
+            asked = [node for node in nodes or () if node not in self._probs]
+            if asked:
+                self._probs.update(zip(asked, self._warp(asked, asked).unbind(), strict=True))
+            found = [self._probs[node] for node in nodes or ()]
+            probs = found[0][None] if len(found) == 1 else torch.stack(found)
+        self.seconds += perf_counter() - began
+        return probs
+
+    def _argmax(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> list[int]:
+        began = perf_counter()
+        logits = self._logits
+        if self._adjuster or self._processor or (logits.is_cpu and logits.numel() > AT_ONCE):
+            values, tokens = largest(self._rows(nodes, asked))
+        else:
+            if self._likeliest is None:
+                self._likeliest = largest(self._rows(None, range(len(self._tree))))
+            values, tokens = self._likeliest
+            if nodes is not None:
+                values, tokens = [values[node] for node in asked], [tokens[node] for node in asked]
+        self._check(values, asked)
+        self.seconds += perf_counter() - began
+        return tokens
+
+    def _sample(self, nodes: Sequence[int] | None, asked: Sequence[int], noise: Noise, use: str) -> list[int]:
+        forest = self._tree.forest
+        probs = self.probs(nodes)
+        began = perf_counter()
+        if nodes is None:
+            key = Key(forest.rows, forest.local, forest.depths, use)
+        else:
+            rows, local, depths = forest.rows, forest.local, forest.depths
+            key = Key([rows[n] for n in asked], [local[n] for n in asked], [depths[n] for n in asked], use)
+        tokens = noise.choose(probs, key).tolist()
+        self.seconds += perf_counter() - began
+        return tokens
+
+    def _warp(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
+        rows, sampling = self._tree.forest.rows, self._ctx.sampling
+        probs = warp(self._rows(nodes, asked), [sampling[rows[node]] for node in asked])
+        self._check(probs[:, 0].tolist(), asked)  # softmax spreads one NaN over its whole row
+        return probs
+
+    def _rows(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
+        if nodes is None:
+            logits = self._logits
+        elif len(nodes) == 1:  # a view
+            logits = self._logits[nodes[0]][None]
+        else:
+            logits = self._logits.index_select(0, torch.tensor(nodes, device=self._logits.device))
+        logits = comparable(logits)
+        if self._processor is not None:
+            rows = [
+                self._processor(self._history(n), row[None]) for n, row in zip(asked, logits, strict=True)
+            ]
+            logits = torch.cat(rows)
+        if self._adjuster is not None:
+            rows = self._tree.forest.rows
+            logits = self._adjuster(
+                logits, [rows[node] for node in asked], [self._path(node) for node in asked]
+            )
+        return logits
+
+    def _path(self, node: int) -> list[int]:
+        """The draft tokens that lead to the node, its own included."""
+        if self._tokens is None:
+            self._tokens = self._tree.tokens.tolist()
+        return [self._tokens[each] for each in self._tree.forest.path(node)[1:]]
+
+    def _history(self, node: int) -> Tensor:  # (1, T)
+        """The tokens that the node's distribution is conditioned on, its own included."""
+        forest = self._tree.forest
+        row = forest.rows[node]
+        path = self._tree.tokens[forest.path(node)[1:]]
+        return torch.cat([self._ctx.tokens[row].to(path.device), path])[None]
+
+    def _check(self, values: Sequence[float], asked: Sequence[int]) -> None:
+        """Refuse values that are no number; -inf as the largest logit means that settings ruled everything out."""
+        for node, value in zip(asked, values, strict=True):
+            if value != value or value == float("-inf"):
+                logits = self._logits[node]
+                if (logits.isnan() | logits.isposinf()).any():
+                    raise FloatingPointError(
+                        "the target gave infinite or NaN logits: "
+                        "load it in float32 (--dtype float32) or check its weights"
+                    )
+                raise ValueError(
+                    "the settings leave no token that may come next: allow more with logit_bias, bad_words, "
+                    "min_tokens, the grammar or the model's own generation_config"
+                )

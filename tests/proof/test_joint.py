@@ -1,0 +1,143 @@
+"""Rows of one prompt together: what leaves each of them its distribution and ties them to one another is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import SamplingParams
+from outpace.core.contracts import Parts, Step
+from outpace.core.noise import Key
+from outpace.core.recipe import Recipe
+from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND, Leak
+from outpace.proof.joint import (
+    Group,
+    JointNoise,
+    enumerate_joint,
+    independent,
+    largest_joint_error,
+    siblings,
+)
+from outpace.proof.mutants.joint import Overheard, joint_variants
+from outpace.proof.reference import difference, plain_distribution, table_logits
+from outpace.proof.suite import prove, tables
+from outpace.recipes.autoregressive import autoregressive
+from outpace.recipes.multi_sample import multi_sample
+from outpace.recipes.specinfer import specinfer
+from outpace.recipes.speculative_sampling import speculative_sampling
+from outpace.recipes.stand import stand
+from outpace.recipes.token_recycling import token_recycling
+from outpace.verifiers.match import Match
+
+TARGET, DRAFT = TableTarget(3, seed=1), TableTarget(3, seed=2, order=2)
+LOGITS = table_logits(TARGET.logits, TARGET.state)
+PAIR = [Group((1, 1), (SamplingParams(1.0, top_k=2, max_tokens=3),) * 2)]
+
+
+def test_the_distribution_of_independent_rows_is_a_product() -> None:
+    """Two rows that differ in length: what plain decoding gives, computed here by hand."""
+    one, other = SamplingParams(1.0, max_tokens=1), SamplingParams(0.7, max_tokens=1)
+    group = Group((0,), (one, other))
+    first, second = plain_distribution(LOGITS, (0,), one), plain_distribution(LOGITS, (0,), other)
+    for a in range(3):
+        for b in range(3):
+            assert independent(LOGITS, group)[(a,), (b,)] == pytest.approx(first[(a,)] * second[(b,)])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options"),
+    [
+        (autoregressive, {}),
+        (speculative_sampling, {"draft": DRAFT, "depth": 2}),
+        (specinfer, {"drafts": (DRAFT,), "widths": (2,)}),
+        (token_recycling, {"nodes": 3}),  # every row fills the table that the others draft from
+        (stand, {"levels": (2,)}),
+    ],
+    ids=lambda each: each.name if isinstance(each, Recipe) else "",
+)
+def test_rows_of_one_prompt_are_independent(recipe: Recipe, options: dict[str, object]) -> None:
+    found = enumerate_joint(lambda: recipe.build(TARGET, **options), PAIR)
+    assert found.replayed == 20
+    assert largest_joint_error(found, LOGITS, PAIR) < BOUND
+
+
+@pytest.mark.parametrize("options", [{}, {"tree": True, "shortest": 1, "threshold": 0.1}])
+def test_samples_that_draft_for_one_another_are_independent(options: dict[str, object]) -> None:
+    drafted = kept = 0
+
+    def build() -> Parts:
+        parts = multi_sample.build(TARGET, **options)
+        observe = parts.drafter.observe
+
+        def counted(step: Step) -> None:
+            nonlocal drafted, kept
+            if step.scores.logits is not None:
+                drafted += len(step.draft.tree) - step.draft.tree.forest.num_rows
+                kept += sum(len(row) - 1 for row in step.generated)
+            observe(step)
+
+        parts.drafter.observe = counted
+        return parts
+
+    groups = siblings(3, 4)
+    found = enumerate_joint(build, groups)
+    assert max(len(group.sampling) for group in groups) == 3
+    assert largest_joint_error(found, LOGITS, groups) < BOUND
+    assert 100 < kept < drafted
+
+
+def marginals(
+    distribution: dict[tuple[tuple[int, ...], ...], float], row: int
+) -> dict[tuple[int, ...], float]:
+    found: dict[tuple[int, ...], float] = {}
+    for texts, chance in distribution.items():
+        found[texts[row]] = found.get(texts[row], 0.0) + chance
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["one stream of noise", "seed plus position", "drawn once for equal texts", "another's draw claimed"],
+)
+def test_a_mistake_that_no_single_row_shows_is_caught(name: str) -> None:
+    [wrong] = [each for each in joint_variants(TARGET) if each.name == f"samples: {name}"]
+    found = enumerate_joint(wrong.build, PAIR, noise=wrong.noise, batch=1, replays=0)
+    for row, sampling in enumerate(PAIR[0].sampling):
+        assert (
+            difference(
+                marginals(found.distributions[0], row), plain_distribution(LOGITS, PAIR[0].prompt, sampling)
+            )
+            < BOUND
+        )
+    assert largest_joint_error(found, LOGITS, PAIR) > 1e6 * BOUND
+
+
+def test_matching_takes_no_harm_from_a_draft_that_overheard_another_row() -> None:
+    """The draw that decides about a row is still its own."""
+    found = enumerate_joint(
+        lambda: Parts(TARGET, Overheard(TARGET), Match(), Fixed(1)), PAIR, batch=1, replays=0
+    )
+    assert largest_joint_error(found, LOGITS, PAIR) < BOUND
+
+
+class ByCompany(JointNoise):
+    """Flips of a run among others end otherwise than those of a run alone."""
+
+    def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
+        return super().flip([0.0 if len(self._lengths) > 2 else each for each in accept], key)
+
+
+def test_runs_that_are_not_apart_are_noticed() -> None:
+    with pytest.raises(Leak):
+        enumerate_joint(
+            lambda: speculative_sampling.build(TARGET, draft=DRAFT, depth=2), PAIR, noise=ByCompany
+        )
+
+
+def test_grouped_drafters_are_proven_together_without_being_asked() -> None:
+    models = tables()
+    assert {proof.rows for proof in prove(multi_sample, models)} == {1, 2, 3}
+    assert {proof.rows for proof in prove(autoregressive, models)} == {1}

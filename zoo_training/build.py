@@ -1,0 +1,166 @@
+"""Builds zoo models from nothing: corpus, tokenizers, target, drafts, cards. `python -m zoo_training --help`.
+
+A folder holds `tokenizer/` and those of other sizes, the finished models by name, and under `runs/` what is needed to
+resume.
+"""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from zoo_training import evaluate, tasks
+from zoo_training.cards import make_card, read_card, write_card
+from zoo_training.corpus import Corpus, read_corpus
+from zoo_training.data import Stream, encode_documents, encode_task
+from zoo_training.distill import Pool, Teaching, make_pool
+from zoo_training.embedding import counted_embedding
+from zoo_training.induction import install_induction
+from zoo_training.models import SHAPES, VOCABULARIES, make_config
+from zoo_training.tokenizer import BYTES, END, PAD, VOCABULARY, token_id, train_tokenizer
+from zoo_training.train import Settings, Trainer, next_token_loss
+
+STEPS = 4000  # when neither steps nor minutes are given
+COUNTED_TASKS = 1500  # of each kind, beside the corpus, for the bigram counts
+TOKENIZER_TASKS = 2000  # of each kind, beside the corpus
+POOL_LENGTH = 256  # tokens a row
+OWN_ROWS, READ_ROWS = 600, 1800  # of the draft's pool: the target's own text, training text
+OWN_WAY: dict[str, Any] = {
+    "target": {"shallow": 0.5},
+    "draft-bytes": {
+        "short": 512,
+        "long": 1024,
+        "batch_tokens": 4096,
+    },  # a byte is a third of a token, or less
+}
+DATA = {
+    "target": "The standard library's source of the running Python, and generated arithmetic, edit and chat tasks.",
+    "draft": "Distilled from zoo:target (forward KL and total variation, its whole distribution at every token) on training "
+    "text and on text that the target itself wrote at temperatures 1 and 0.3.",
+    "draft-2k": "The text that zoo:target was trained on, in a vocabulary of its own. Not distilled from any target.",
+    "draft-bytes": "The text that zoo:target was trained on, byte by byte. Not distilled from any target.",
+}
+
+
+def make_tokenizer(out: Path, corpus: Corpus, vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+    """The tokenizer of a folder with so many tokens, trained if it is not there yet."""
+    folder = out / ("tokenizer" if vocabulary == VOCABULARY else f"tokenizer-{vocabulary}")
+    if not folder.exists():
+        pick = random.Random(0)
+        drawn = [tasks.make(kind, pick) for kind in tasks.KINDS for _ in range(TOKENIZER_TASKS)]
+        texts = [*corpus.train, *("\n".join([*task.turns, task.answer]) for task in drawn)]
+        train_tokenizer(texts, vocabulary).save_pretrained(folder)
+    return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def head_start(
+    model: LlamaForCausalLM, documents: list[list[int]], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """Gives a fresh model what need not be learned: counted bigrams and, but for bytes, two heads that copy."""
+    pick = random.Random(1)
+    drawn = [
+        encode_task(tasks.make(kind, pick), tokenizer)[0]
+        for kind in tasks.KINDS
+        for _ in range(COUNTED_TASKS)
+    ]
+    ids = torch.tensor([token for document in [*documents, *drawn] for token in document])
+    with torch.no_grad():
+        table = model.lm_head.weight
+        table.copy_(counted_embedding(ids, table.shape[0], table.shape[1], seed=0))
+    if len(tokenizer) > BYTES:  # every byte stands everywhere: what followed it last says nothing
+        install_induction(model)
+
+
+def ship(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> LlamaForCausalLM:
+    """Saves a model the way users load it, in bfloat16; returns what they get, in float32."""
+    torch.nn.Module.to(model, torch.device("cpu"), torch.bfloat16)
+    model.generation_config = GenerationConfig(
+        eos_token_id=[token_id(tokenizer, END)], pad_token_id=token_id(tokenizer, PAD)
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return load(folder)
+
+
+def load(folder: Path, device: str = "cpu") -> LlamaForCausalLM:
+    """A finished model in float32, for reading only."""
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    torch.nn.Module.to(model, torch.device(device))
+    return model.eval()
+
+
+def make_draft_pool(
+    target: LlamaForCausalLM, stream: Stream, tokenizer: PreTrainedTokenizerFast, run: Path
+) -> Pool:
+    """The draft's lessons, made once and kept."""
+    path = run / "pool.pt"
+    if path.exists():
+        saved = torch.load(path, weights_only=True)
+        return Pool(saved["tokens"], saved["weights"], saved["hidden"], stream.seed)
+    pool = make_pool(
+        target,
+        stream,
+        tokenizer,
+        own_rows=OWN_ROWS,
+        read_rows=READ_ROWS,
+        length=POOL_LENGTH,
+        seed=stream.seed,
+    )
+    run.mkdir(parents=True, exist_ok=True)
+    torch.save({"tokens": pool.tokens, "weights": pool.weights, "hidden": pool.hidden}, path)
+    return pool
+
+
+def build(
+    name: str,
+    out: Path,
+    *,
+    steps: int | None = None,
+    minutes: float | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    bfloat16: bool = False,
+    resume: bool = False,
+    note: str = "",
+) -> Path:
+    """Trains one model into `out/name` and returns that folder; "draft" needs its target in `out/target`.
+
+    Weights are bfloat16 safetensors; `note` goes into the card. `bfloat16` trains with products in that type: faster
+    where the hardware has it, far slower where it does not.
+    """
+    if name not in SHAPES:
+        raise ValueError(f"The zoo has no model {name!r}; it can build {', '.join(SHAPES)}.")
+    run = out / "runs" / name
+    if (run / "checkpoint.pt").exists() and not resume:
+        raise ValueError(f"{run} holds a started run: resume it, or take another folder.")
+    corpus = read_corpus()
+    tokenizer = make_tokenizer(out, corpus, VOCABULARIES[name])
+    stream = Stream(encode_documents(corpus.train, tokenizer), tokenizer, seed)
+    config = make_config(name, len(tokenizer), token_id(tokenizer, END), token_id(tokenizer, PAD))
+    length = steps or (10**9 if minutes else STEPS)
+    if name != "draft":
+        settings = Settings(length, minutes, seed=seed, bfloat16=bfloat16, **OWN_WAY.get(name, {}))
+        trainer = Trainer(config, stream, next_token_loss, settings, run, device)
+    else:
+        target = load(out / "target", device)
+        settings = Settings(
+            length, minutes, seed=seed, short=POOL_LENGTH, long=POOL_LENGTH, bfloat16=bfloat16
+        )
+        trainer = Trainer(
+            config, make_draft_pool(target, stream, tokenizer, run), Teaching(target), settings, run, device
+        )
+    if not trainer.resume():
+        head_start(trainer.model, stream.documents, tokenizer)
+    model = ship(trainer.run(name), tokenizer, out / name)
+    options = "".join(f" --{key} {value}" for key, value in (("steps", steps), ("minutes", minutes)) if value)
+    command = f"python -m zoo_training {name}{options} --seed {seed} --device {device}"
+    command += " --bfloat16" * bfloat16
+    card = make_card(name, model, tokenizer, corpus, trainer, command=command, data=DATA[name], device=device)
+    card["note"] = note
+    if name == "draft":
+        card["pair"] = evaluate.overlap(load(out / "target"), model, corpus.held_out, tokenizer)
+        write_card(out / "target", {**read_card(out / "target"), "pair": card["pair"]})
+    write_card(out / name, card)
+    return out / name

@@ -1,0 +1,61 @@
+"""Batched continuation of prompts by a zoo model: for samples to learn from and for answers to check."""
+
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from zoo_training.tasks import Task
+from zoo_training.tokenizer import END, PAD, REPLY, USER, token_id
+
+
+def encode_prompt(task: Task, tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """Token ids of a task's turns up to where its answer starts, as the chat template renders them."""
+    end, user, reply = (token_id(tokenizer, token) for token in (END, USER, REPLY))
+    ids: list[int] = []
+    for place, turn in enumerate(task.turns):
+        ids += [
+            (user, reply)[place % 2],
+            *tokenizer.backend_tokenizer.encode(turn, add_special_tokens=False).ids,
+            end,
+        ]
+    return [*ids, reply]
+
+
+@torch.inference_mode()
+def complete(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: list[list[int]],
+    length: int,
+    *,
+    temperature: float,
+    seed: int = 0,
+) -> list[list[int]]:
+    """At most `length` tokens after each prompt, the end token included where there is one; temperature 0 is greedy."""
+    pad, end = token_id(tokenizer, PAD), token_id(tokenizer, END)
+    device = model.device
+    generator = torch.Generator(device).manual_seed(seed)
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts], device=device)
+    mask = (ids != pad).long()
+    past, feed = None, ids
+    done = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+    taken: list[torch.Tensor] = []
+    for _ in range(length):
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -feed.shape[1] :]
+        out = model.model(
+            input_ids=feed, attention_mask=mask, position_ids=positions, past_key_values=past, use_cache=True
+        )
+        logits = model.lm_head(out.last_hidden_state[:, -1]).float()
+        past = out.past_key_values
+        if temperature > 0:
+            drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+        else:
+            drawn = logits.argmax(-1, keepdim=True)
+        feed = drawn.masked_fill(done[:, None], pad)
+        taken.append(feed)
+        done |= feed[:, 0] == end
+        mask = torch.cat([mask, torch.ones_like(feed)], dim=1)
+        if bool(done.all()):
+            break
+    rows = torch.cat(taken, dim=1).tolist()
+    return [row[: row.index(end) + 1] if end in row else row for row in rows]

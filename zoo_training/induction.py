@@ -1,0 +1,91 @@
+"""A head start for attention: two heads that copy, written down instead of learned.
+
+To continue "a b ... a" with "b", a layer must note at every token which one came before it, and a later layer must look
+for the token whose predecessor is the present one. Small models take millions of tokens to find this out. Both heads
+follow from RoPE and from the counted embedding; training is free to change them.
+"""
+
+import torch
+from transformers import LlamaForCausalLM
+
+from zoo_training.embedding import CONSTANT, SCALE, Layout
+
+NEIGHBOUR = 14.0  # how far, in logits, the token before stands out from its own neighbours
+MATCH = 2.6  # factor on both sides of a comparison of contents
+PRIOR = 2.0  # how loudly frequent tokens are predicted, in SCALE
+FINAL = 0.035  # standard deviation of what the tied embedding is multiplied with
+CARRY = 2.0  # how loudly what a token says is predicted, in SCALE
+COPY = 6.0  # how loudly the found token is predicted, in SCALE
+
+
+@torch.no_grad()
+def install_induction(model: LlamaForCausalLM) -> None:
+    """Writes the heads into the first two layers of a fresh model that has a counted embedding."""
+    config = model.config
+    layout, size = Layout(config.hidden_size), config.hidden_size // config.num_attention_heads
+    weights = dict(model.named_parameters())
+    weights["model.norm.weight"].fill_(
+        FINAL / SCALE
+    )  # logits stay small although the embedding, which is tied, is not
+    frequencies = 10_000.0 ** (-torch.arange(size // 2) * 2 / size)
+    fast = size * 3 // 16  # frequencies that tell neighbouring positions apart
+    few = size * 7 // 32  # frequencies that turn too little over a few hundred tokens to disturb a comparison
+    count = config.num_key_value_heads or config.num_attention_heads
+    group = config.num_attention_heads // count
+
+    def block(layer: int, name: str) -> torch.Tensor:
+        return weights[f"model.layers.{layer}.self_attn.{name}_proj.weight"]
+
+    # The first layer. One constant query meets keys turned one position further: the best score is one back.
+    turned = torch.zeros(size)
+    turned[:fast] = frequencies[:fast].cos()
+    turned[size // 2 : size // 2 + fast] = frequencies[:fast].sin()
+    plain = torch.zeros(size)
+    plain[:fast] = 1.0
+    gap = (1 - frequencies[:fast].cos()).sum()
+    after_norm = CONSTANT / ((2 * layout.half + CONSTANT**2) / config.hidden_size) ** 0.5
+    strength = (NEIGHBOUR * size**0.5 / gap) ** 0.5 / after_norm
+    block(0, "q")[:size] = 0
+    block(0, "q")[:size, layout.constant] = strength * plain
+    block(0, "k")[:size] = 0
+    block(0, "k")[:size, layout.constant] = strength * turned
+    slow = [place for half in (0, size // 2) for place in range(half + size // 2 - few, half + size // 2)]
+    room = len(slow)  # numbers in which two tokens are compared
+    heads = min(count, (size - 1) // room, (layout.free.stop - layout.free.start) // room)
+    mixed = torch.nn.init.orthogonal_(torch.empty(heads * room, layout.half))
+    block(0, "v")[:size] = 0
+    block(0, "v")[: heads * room, layout.says] = mixed
+    noted = torch.arange(layout.free.start, layout.free.start + heads * room)
+    block(0, "o")[noted, torch.arange(heads * room)] = SCALE
+    block(0, "v")[size - 1, layout.constant] = 1 / after_norm
+    block(0, "o")[layout.prior, size - 1] = PRIOR * SCALE
+
+    # Where there is a head left, it looks at the present token and carries what that says to the prediction.
+    spare = [(0, head) for head in range(1, count)]
+    spare += [(layer, head) for layer in range(2, config.num_hidden_layers) for head in range(count)]
+    for turn, (layer, head) in enumerate(spare[: -(-layout.half // size)]):
+        first = turn * size
+        part = torch.arange(first, min(first + size, layout.half))
+        query, key, value = head * group * size, head * size, head * size
+        for name, start in (("q", query), ("k", key)):
+            block(layer, name)[start : start + size] = 0
+            block(layer, name)[start : start + size, layout.constant] = strength * plain
+        block(layer, "v")[value : value + size] = 0
+        block(layer, "v")[value + torch.arange(len(part)), part] = 1.0
+        block(layer, "o")[layout.predicted.start + part, query + torch.arange(len(part))] = CARRY * SCALE
+
+    # The second layer. The present token is compared with what was noted; the found token raises its own prediction.
+    for head in range(heads):
+        part = slice(head * room, (head + 1) * room)
+        query = block(1, "q")[head * group * size : (head * group + 1) * size]
+        key = block(1, "k")[head * size : (head + 1) * size]
+        value = block(1, "v")[head * size : (head + 1) * size]
+        query.zero_()
+        key.zero_()
+        value.zero_()
+        query[slow, layout.says] = MATCH * mixed[part]
+        key[slow, noted[part]] = MATCH
+        first = layout.predicted.start + head * size
+        carried = torch.arange(first, min(first + size, layout.predicted.stop))
+        value[torch.arange(len(carried)), carried] = 1.0
+        block(1, "o")[carried, head * group * size + torch.arange(len(carried))] = COPY * SCALE

@@ -1,0 +1,198 @@
+"""The training loop: warm-up, a stable stretch, a linear decay to zero; it can be killed and resumed at any time."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from zoo_training.data import Batch
+from zoo_training.models import deepen, make_model
+from zoo_training.optimizer import make_optimizers
+
+Loss = Callable[[LlamaForCausalLM, Batch], Tensor]
+
+
+class Source(Protocol):
+    """Where batches come from."""
+
+    def batch(self, rows: int, length: int) -> Batch: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long and how fast to train; the run ends at `steps` or at `minutes` of training, whichever comes first."""
+
+    steps: int
+    minutes: float | None = None
+    batch_tokens: int = 2048  # small: few tokens are seen, so many small steps beat few exact ones
+    short: int = 256  # row length at first: cheaper, and more documents a step
+    long: int = 512  # row length once `lengthen` of the run is over
+    lengthen: float = 0.85
+    shallow: float = 0.0  # share of the run trained at half the depth
+    bfloat16: bool = False  # products in bfloat16, weights and optimizers in float32
+    warm_up: int = 8  # steps
+    decay: float = 0.8  # share of the run over which the rates fall to zero; long, because runs are short
+    matrix_rate: float = 0.02
+    vector_rate: float = 0.002
+    save_seconds: float = 120.0
+    seed: int = 0
+
+
+def next_token_loss(model: LlamaForCausalLM, batch: Batch) -> Tensor:
+    """Weighted mean cross-entropy, nats a token."""
+    hidden = model.model(input_ids=batch.tokens[:, :-1], use_cache=False).last_hidden_state
+    logits = model.lm_head(hidden).float()
+    losses = functional.cross_entropy(logits.flatten(0, 1), batch.tokens[:, 1:].flatten(), reduction="none")
+    weights = batch.weights[:, 1:].flatten()
+    return (losses * weights).sum() / weights.sum()
+
+
+class Trainer:
+    """A model in training, with everything needed to continue it."""
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        source: Source,
+        loss: Loss,
+        settings: Settings,
+        folder: Path,
+        device: str = "cpu",
+    ) -> None:
+        self.config, self.source, self.loss, self.settings, self.folder = (
+            config,
+            source,
+            loss,
+            settings,
+            folder,
+        )
+        self.device = torch.device(device)
+        self.step = 0
+        self.tokens = 0
+        self.seconds = 0.0  # of training, over all sittings
+        self.fresh_since = 0  # the step at which the optimizers last began anew
+        layers = config.num_hidden_layers
+        self.start(make_model(config, settings.seed, layers // 2 if settings.shallow else layers))
+
+    def start(self, model: LlamaForCausalLM) -> None:
+        """Trains this model from here on, with fresh optimizers."""
+        torch.nn.Module.to(model, self.device)
+        self.model = model.train()
+        self.optimizers = make_optimizers(self.model, self.settings.matrix_rate, self.settings.vector_rate)
+
+    @property
+    def progress(self) -> float:
+        """Share of the run that is over."""
+        spent = self.seconds / (60 * self.settings.minutes) if self.settings.minutes else 0.0
+        return min(1.0, max(self.step / self.settings.steps, spent))
+
+    @property
+    def rate(self) -> float:
+        """Factor on the full learning rates."""
+        falling = (1 - self.progress) / self.settings.decay
+        return min(1.0, falling, (self.step - self.fresh_since + 1) / self.settings.warm_up)
+
+    @property
+    def is_shallow(self) -> bool:
+        """Whether the model still has half its depth."""
+        return self.model.config.num_hidden_layers < self.config.num_hidden_layers
+
+    def advance(self) -> float:
+        """One step; returns its loss in nats a token."""
+        start = time.monotonic()
+        if self.is_shallow and self.progress >= self.settings.shallow:
+            self.start(deepen(self.model, self.config))
+            self.fresh_since = self.step
+        length = self.settings.long if self.progress >= self.settings.lengthen else self.settings.short
+        rows = max(1, self.settings.batch_tokens // length)
+        batch = self.source.batch(rows, length).to(self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.bfloat16):
+            loss = self.loss(self.model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["top"] * self.rate
+            optimizer.step()
+            optimizer.zero_grad()
+        value = loss.item()
+        self.step += 1
+        self.tokens += rows * length
+        self.seconds += time.monotonic() - start
+        return value
+
+    def save(self) -> None:
+        """Writes the checkpoint; a kill leaves either the old one or the new one, whole."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state = {
+            "model": self.model.state_dict(),
+            "layers": self.model.config.num_hidden_layers,
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "source": self.source.state(),
+            "random": torch.get_rng_state(),
+            "step": self.step,
+            "fresh_since": self.fresh_since,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+        }
+        partial = self.folder / "checkpoint.partial"
+        torch.save(state, partial)
+        os.replace(partial, self.folder / "checkpoint.pt")
+
+    def resume(self) -> bool:
+        """Continues from the checkpoint; False if there is none."""
+        path = self.folder / "checkpoint.pt"
+        if not path.exists():
+            return False
+        state = torch.load(path, map_location=self.device, weights_only=True)
+        if state["layers"] != self.model.config.num_hidden_layers:
+            self.start(make_model(self.config, self.settings.seed, state["layers"]))
+        self.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.source.restore(state["source"])
+        torch.set_rng_state(state["random"].cpu())
+        self.step, self.fresh_since = state["step"], state["fresh_since"]
+        self.tokens, self.seconds = state["tokens"], state["seconds"]
+        return True
+
+    def run(self, title: str = "training") -> LlamaForCausalLM:
+        """Trains to the end of the settings, saving on the way; every step is a line of log.jsonl."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        share = TextColumn("{task.percentage:.0f}%")
+        columns = (TextColumn("{task.description}"), BarColumn(), share, TimeElapsedColumn())
+        saved = time.monotonic()
+        with Progress(*columns) as bar, (self.folder / "log.jsonl").open("a") as log:
+            line = bar.add_task(title, total=1000, completed=round(1000 * self.progress))
+            while self.progress < 1.0:
+                loss = self.advance()
+                entry = {
+                    "step": self.step,
+                    "tokens": self.tokens,
+                    "seconds": self.seconds,
+                    "loss": loss,
+                    "rate": self.rate,
+                }
+                log.write(json.dumps({key: round(value, 4) for key, value in entry.items()}) + "\n")
+                log.flush()
+                bar.update(
+                    line, completed=round(1000 * self.progress), description=f"{title}, loss {loss:.2f}"
+                )
+                if time.monotonic() - saved > self.settings.save_seconds:
+                    self.save()
+                    saved = time.monotonic()
+        self.save()
+        return self.model.eval()
