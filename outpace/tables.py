@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+NUMBER = re.compile(r"[-+]?[.\d]")
 PIPE_WIDTH = 240  # columns of a table that is not printed to a terminal, so that rich folds nothing
 
 
@@ -50,7 +52,7 @@ def print_tables(tables: Sequence[Table]) -> None:
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
-    return any(cells) and all(cell[:1] in "-+.0123456789" for cell in cells)
+    return any(cells) and all(cell in ("", "-") or NUMBER.match(cell) for cell in cells)
 
 
 def markdown(table: Table, level: int = 3) -> str:

@@ -314,5 +314,5 @@ def test_one_prompt_may_be_constrained(model, one):
 def test_mistakes_in_the_method_are_told_at_once():
     with pytest.raises(ValueError, match="did you mean prompt-lookup"):
         outpace.hf("prompt-lookpu")
-    with pytest.raises(ValueError, match="has no option dept; it has longest, depth"):
+    with pytest.raises(ValueError, match="has no option dept; it has max_ngram, depth"):
         outpace.hf("prompt-lookup", dept=3)

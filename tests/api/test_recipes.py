@@ -16,13 +16,13 @@ OWN = '''"""My method (Me 2030): does nothing."""
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Guarantee, Parts, Target, recipe
-from outpace.drafters.nothing import Nothing
+from outpace.drafters.no_draft import NoDraft
 from outpace.verifiers.match import Match
 
 
 @recipe(paper="none", family="mine", guarantee=Guarantee.GREEDY)
 def {name}(target: Target, *, depth: int = 3, shape: tuple[int, ...] = (2, 1), on: bool = True) -> Parts:
-    return Parts(target, Nothing(), Match(), Fixed(0))
+    return Parts(target, NoDraft(), Match(), Fixed(0))
 '''
 
 

@@ -12,7 +12,7 @@ from outpace.api import translate
 
 def test_ngram():
     config = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
-    assert translate(config) == ("prompt-lookup", {"depth": 5, "longest": 4})
+    assert translate(config) == ("prompt-lookup", {"depth": 5, "max_ngram": 4})
     assert translate(json.dumps(config)) == translate(config)
 
 

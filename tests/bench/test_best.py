@@ -13,14 +13,14 @@ from outpace.bench.measure.run import Case
 from outpace.bench.peers.transformers_peer import Generate
 from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
-from outpace.models.table import Table
+from outpace.models.table import TableTarget
 from outpace.recipes import get
 
 PROMPTS = [torch.tensor([0, 1, 2]), torch.tensor([3])]
 
 
-def pair() -> tuple[Table, Table]:
-    return Table(4, seed=1, order=2), Table(4, seed=2, order=2)
+def pair() -> tuple[TableTarget, TableTarget]:
+    return TableTarget(4, seed=1, order=2), TableTarget(4, seed=2, order=2)
 
 
 def parts(name: str, **options: object) -> Parts:

@@ -11,7 +11,7 @@ import pytest
 from outpace.bench.measure.bootstrap import bootstrap
 from outpace.bench.measure.forward_cost import IN_A_ROW, CostCurve, increasing, measure_forwards
 from outpace.core.contracts import Scores, TokenTree
-from outpace.models.table import Table
+from outpace.models.table import TableTarget
 
 
 def test_an_interval_holds_its_median_and_is_the_same_every_time() -> None:
@@ -55,7 +55,7 @@ def test_a_curve_of_one_point_is_flat() -> None:
 
 
 def test_costs_are_measured_for_every_target_and_leave_it_usable() -> None:
-    targets = {"a": Table(4), "b": Table(4, seed=1)}
+    targets = {"a": TableTarget(4), "b": TableTarget(4, seed=1)}
     found = measure_forwards(targets, length=6, rows=2, sizes=(1, 2, 4), repeats=3)
     assert set(found) == {"a", "b"}
     for timings in found.values():
@@ -63,7 +63,7 @@ def test_costs_are_measured_for_every_target_and_leave_it_usable() -> None:
         assert timings.curve.seconds == sorted(timings.curve.seconds) and timings.curve.seconds[0] > 0
 
 
-class Preparing(Table):
+class Preparing(TableTarget):
     """Takes a second a node, and a hundred more where the last forward was over another number of nodes."""
 
     now, read, met = 0.0, 0, ()
@@ -75,7 +75,7 @@ class Preparing(Table):
 
 
 def test_sizes_come_a_few_in_a_row_and_what_a_change_costs_stands_apart() -> None:
-    target, other = Preparing(4), Table(4)
+    target, other = Preparing(4), TableTarget(4)
     both = {"slow": target, "other": other}
     timings = measure_forwards(both, length=6, sizes=(1, 4, 8), repeats=4, clock=lambda: target.now)["slow"]
     assert timings.curve.seconds == [1, 4, 8]

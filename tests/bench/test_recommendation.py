@@ -26,7 +26,7 @@ from outpace.core.context import SamplingParams
 from outpace.core.contracts import NOTHING, Scores, TokenTree
 from outpace.indexes import store
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.models.table import Table, TableCache
+from outpace.models.table import TableTarget, TableCache
 
 VOCAB, END_OF_PROMPT, LENGTH = 300, 0, 60
 LINE_UP = "prompt-lookup,suffix-decoding,rest,speculative-sampling"
@@ -41,7 +41,7 @@ class Clock:
         return self.now
 
 
-class Charged(Table):
+class Charged(TableTarget):
     """Says what `distribution` makes of the text so far, and charges for each forward."""
 
     def __init__(

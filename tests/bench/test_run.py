@@ -16,7 +16,7 @@ from outpace.bench.measure.method_names import Method, parse_methods
 from outpace.bench.measure.run import Case, Trial, batches, interleave, rotated, seeds, trials, unfold
 from outpace.bench.measure.workload import Item
 from outpace.core.context import SamplingParams
-from outpace.models.table import Table
+from outpace.models.table import TableTarget
 
 SAMPLING = SamplingParams(max_tokens=9)
 
@@ -115,7 +115,7 @@ def test_turns_follow_the_replies_of_plain_decoding() -> None:
 
 
 def line_up(*methods: Method) -> list[Engine]:
-    target, draft = Table(5), Table(5, seed=1)
+    target, draft = TableTarget(5), TableTarget(5, seed=1)
     found, _ = engines(list(methods), target, "small", lambda name: draft)
     return found
 
@@ -144,7 +144,7 @@ def test_greedy_texts_are_those_of_plain_decoding() -> None:
 
 
 def test_a_choice_says_everything_that_is_needed_to_run_the_method_again() -> None:
-    target, draft = Table(5), Table(5, seed=1)
+    target, draft = TableTarget(5), TableTarget(5, seed=1)
     wanted = parse_methods("speculative-sampling:depth=2,prompt-lookup,mcsd:draft=own")
     _, choices = engines(wanted, target, "small", lambda name: draft)
     found = {name: (choice.method, choice.options, choice.draft) for name, choice in choices.items()}

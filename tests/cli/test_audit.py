@@ -14,7 +14,7 @@ WRONG = '''"""A drafter that chooses the likeliest token and claims to have draw
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.lm import LM
+from outpace.drafters.model.draft_model import LM
 from outpace.verifiers.rejection import Rejection
 
 

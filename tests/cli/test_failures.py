@@ -38,7 +38,7 @@ def told(result, code: int) -> str:
         (("--method", "prompt-lookup", "--draft", "x", "def"), "prompt-lookup has no option --draft"),
         (
             ("--method", "prompt-lookup", "--max-ngram", "three", "def"),
-            "longest is a whole number, not 'three'",
+            "max_ngram is a whole number, not 'three'",
         ),
         (("--method", "prompt-lookup", "--max-ngram"), "--max-ngram needs a value"),
         (

@@ -81,8 +81,8 @@ def test_show_says_what_a_file_holds(outpace_, tiny, texts, words):
     seconds = json.loads(built.stdout).pop("seconds")
     assert seconds > 0 and json.loads(built.stdout) == found | {"seconds": seconds}
     assert found["kind"] == "suffix-array" and found["tokenizer"] == store.fingerprint(words.get_vocab())
-    table = outpace_("index", "show", "my.index").stdout
-    for words_ in ("suffix-array", "documents  6", "tokenizer", "made with  outpace", " bytes"):
+    table = " ".join(outpace_("index", "show", "my.index").stdout.split())
+    for words_ in ("suffix-array", "documents 6", "tokenizer", "made with outpace", " bytes"):
         assert words_ in table
     assert str(found["facts"]["tokens"]) in table
 

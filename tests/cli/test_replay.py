@@ -35,7 +35,7 @@ def test_a_table_has_a_line_for_each_method(outpace_, tiny, tmp_path):
     (tmp_path / "past.jsonl").write_text('{"prompt": "def add(a, b):\\n", "text": "    return a + b\\n"}\n')
     shown = outpace_("replay", "--from", "past.jsonl", "--tokenizer", tiny.target)
     assert shown.exit_code == 0, shown.output
-    title, head, *rows = shown.stdout.splitlines()
+    title, head, _, *rows = shown.stdout.strip().splitlines()
     assert title.startswith("1 texts, ") and "tokens a step" in head
     assert [row.split()[0] for row in rows] == ["prompt-lookup", "suffix-decoding", "sam-decoding"]
     named = outpace_("replay", "--from", "past.jsonl", "--methods", "prompt-lookup:depth=4:clip=true")

@@ -49,7 +49,7 @@ def test_show(outpace_):
 
 def test_show_tells_nothing_from_needed(outpace_):
     lines = outpace_("show", "mcsd").stdout.splitlines()
-    assert [line.split()[-1] for line in lines if line.startswith(("--draft", "--parents"))] == [
+    assert [line.split()[-1] for line in lines if line.strip().startswith(("--draft", "--parents"))] == [
         "needed",
         "none",
     ]

@@ -14,7 +14,7 @@ from outpace.core.noise import KeyedNoise
 from outpace.core.tree import Shape
 from outpace.decode import Session
 from outpace.drafters.lookup.token_recycling import TokenRecycling
-from outpace.models.table import Table
+from outpace.models.table import TableTarget
 from outpace.recipes.prompt_lookup import prompt_lookup
 from outpace.recipes.token_recycling import token_recycling
 from outpace.sampling.target_probs import LazyTargetProbs
@@ -22,8 +22,8 @@ from outpace.sampling.target_probs import LazyTargetProbs
 VOCAB = 50
 
 
-def model(seed: int = 0) -> Table:
-    return Table(VOCAB, order=1, seed=seed, spread=2.0)
+def model(seed: int = 0) -> TableTarget:
+    return TableTarget(VOCAB, order=1, seed=seed, spread=2.0)
 
 
 def steps(
