@@ -11,7 +11,11 @@ from transformers import AutoModelForCausalLM
 import outpace
 
 PROMPTS = ["def add(a, b):", "class Stack:\n    def push", "naïve 🙂"]
-METHODS = [name for name, path in outpace.recipes.files().items() if "draft: CrossVocabularyDraft" in path.read_text()]
+METHODS = [
+    name
+    for name, path in outpace.recipes.files().items()
+    if "draft: CrossVocabularyDraft" in path.read_text()
+]
 
 
 @pytest.fixture(scope="module")

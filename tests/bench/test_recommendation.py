@@ -26,7 +26,7 @@ from outpace.core.context import SamplingParams
 from outpace.core.contracts import NOTHING, Scores, TokenTree
 from outpace.indexes import store
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.models.table import TableTarget, TableCache
+from outpace.models.table import TableCache, TableTarget
 
 VOCAB, END_OF_PROMPT, LENGTH = 300, 0, 60
 LINE_UP = "prompt-lookup,suffix-decoding,rest,speculative-sampling"
