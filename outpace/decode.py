@@ -79,8 +79,12 @@ class Session:
 
     @torch.inference_mode()  # on while a step is made, off between two of them: a `with` would stay on there
     def _steps(self) -> Iterator[Step]:
-        yield from self._prefill()
-        yield from (self.parts.schedule or sequential)(self)
+        self._release(self.rows)  # whatever an earlier session left in these slots
+        try:
+            yield from self._prefill()
+            yield from (self.parts.schedule or sequential)(self)
+        finally:
+            self._release(self.rows)  # rows left when decoding was interrupted; none otherwise
 
     def output(self, slot: int) -> list[int]:
         """The tokens generated in this slot so far."""
@@ -148,10 +152,13 @@ class Session:
         self.parts.controller.observe(step)
         if finished:
             self.rows = [slot for slot in self.rows if slot not in finished]
-            for part in (self.cache, self.parts.drafter, self.parts.controller):
-                part.release(finished)
+            self._release(finished)
         self.lap("observe")
         return step
+
+    def _release(self, slots: Sequence[int]) -> None:
+        for part in (self.cache, self.parts.drafter, self.parts.controller):
+            part.release(slots)
 
     def _prefill(self) -> Iterator[Step]:
         rows = [slot for slot in self.rows if self.lengths[slot] > 1]

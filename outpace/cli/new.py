@@ -30,6 +30,7 @@ class LastTime:
 
     want = Want()  # what it needs to see of the target: nothing
     claims = ()  # its tokens are chosen, not drawn from a distribution
+    learns_across_rows = drafts_across_rows = False  # a row's draft depends on that row alone
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         chains = [after(row.tolist(), depth) for row, depth in zip(ctx.tokens, plan.depth, strict=True)]

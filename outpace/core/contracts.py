@@ -197,14 +197,19 @@ class TargetProbs(Protocol):
 
 
 class Drafter(Protocol):
-    """Proposes a tree of tokens for every row."""
+    """Proposes a tree of draft tokens for every row. It serves one session at a time."""
 
     want: Want
     claims: tuple[type[Claim], ...]  # kinds its trees may carry; () means it never claims
+    learns_across_rows: bool  # a row's draft depends on other requests: on their steps, or their texts once ended
+    drafts_across_rows: bool  # a row's draft comes from the texts of other rows that are being decoded with it
 
     def propose(self, ctx: Context, plan: Plan) -> Draft: ...
     def observe(self, step: Step) -> None: ...
-    def release(self, slots: Sequence[int]) -> None: ...
+    def release(self, slots: Sequence[int]) -> None:
+        """The requests in these slots have ended, finished or interrupted: forget their state. A drafter that learns
+        from whole requests learns from them here. The slots may hold new requests afterwards."""
+        ...
 
 
 class Controller(Protocol):

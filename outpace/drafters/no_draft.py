@@ -15,6 +15,7 @@ class NoDraft:
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()
+    learns_across_rows = drafts_across_rows = False
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         return Draft(TokenTree.roots(ctx.roots))

@@ -22,6 +22,7 @@ class Synthetic:
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()
+    learns_across_rows = drafts_across_rows = False
 
     def __init__(
         self, texts: Sequence[Sequence[int]], rate: float

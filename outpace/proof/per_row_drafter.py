@@ -21,11 +21,11 @@ from outpace.drafters.compose.union import Rekeyed
 
 
 def row_by_row(build: Callable[[], Parts]) -> Callable[[], Parts]:
-    """The same parts, whose drafter is apart for every row if it says that it is `shared` by them."""
+    """The same parts, whose drafter is apart for every row if it learns across rows."""
 
     def built() -> Parts:
         parts = build()
-        if not getattr(parts.drafter, "shared", False):
+        if not parts.drafter.learns_across_rows:
             return parts
         return replace(parts, drafter=Apart(parts.drafter, lambda: build().drafter))
 
@@ -40,6 +40,8 @@ def group_by_group(build: Callable[[], Parts], groups: Sequence[int]) -> Parts:
 
 class Apart:
     """core.contracts.Drafter: one like `example` for every slot, or for every group of slots, as `make` makes it."""
+
+    learns_across_rows = drafts_across_rows = False
 
     def __init__(
         self, example: Drafter, make: Callable[[], Drafter], groups: Sequence[int] | None = None

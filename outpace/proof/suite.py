@@ -116,7 +116,7 @@ def prove(recipe: Recipe, models: Models, *, exhaustive: bool = False) -> Iterat
         # pairs for two shapes only: one level of siblings, and ancestors with siblings
         yield from _prove_settings(recipe, options, models, most, pairs=exhaustive and index < 2)
     for options in found:
-        if getattr(recipe.build(models.target, **options).drafter, "grouped", False):
+        if recipe.build(models.target, **options).drafter.drafts_across_rows:
             yield from prove_together(recipe, options, models, exhaustive=exhaustive)
 
 

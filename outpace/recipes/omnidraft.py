@@ -86,6 +86,7 @@ class Merging:
 
     want = Want()
     claims: tuple[type[Claim], ...] = (Drawn,)
+    learns_across_rows = drafts_across_rows = False
 
     def __init__(
         self, cross_vocabulary: CrossVocabularyDraft, vocab: int, depth: int, breadth: int, *, online: bool

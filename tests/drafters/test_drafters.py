@@ -165,9 +165,10 @@ def test_lookup_drafts_nothing_behind_the_end_of_a_text() -> None:
     assert len(NGram().propose(context(text, stop=(0,)), Plan((7,))).tree) == 1
 
 
-def test_lookup_forgets_a_batch_that_was_left_in_the_middle() -> None:
+def test_lookup_forgets_a_request_that_is_released() -> None:
     lookup = NGram(clip=True)
     lookup.propose(context([1, 2, 3]), Plan((5,)))
+    lookup.release([0])
     assert lookup.propose(context([4, 4]), Plan((5,))).tree.tokens.tolist() == [4, 4]
 
 

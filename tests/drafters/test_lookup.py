@@ -1,4 +1,4 @@
-"""What an index found, as a draft; and what is kept of requests."""
+"""Drafts made from index candidates, and the state kept for each request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def test_a_chain_ends_with_the_text() -> None:
 
 
 class Alternating:
-    """Says the same in every other position of a text, and nothing in the rest."""
+    """A lookup that returns the same candidates at every other position, and none at the rest."""
+
+    learns_across_rows = False
 
     def __init__(self, said: Candidates) -> None:
         self._said = said
@@ -102,7 +104,9 @@ def test_nothing_to_draft_takes_no_forward_of_the_model() -> None:
 
 
 class Recording:
-    """Keeps what it is shown of each request."""
+    """A lookup that finds nothing and records the texts of requests that have ended."""
+
+    learns_across_rows = True
 
     def __init__(self) -> None:
         self.said: list[list[int]] = []
@@ -129,14 +133,16 @@ def session(recording: Recording, seed: int = 0, most: int = 6) -> tuple[Session
     return made, made.steps()
 
 
-def test_texts_are_handed_out_once_where_the_next_batch_begins() -> None:
+def test_a_text_is_learnt_once_when_its_request_ends() -> None:
     recording = Recording()
     first, steps = session(recording)
+    for _ in steps:
+        ended = [first.output(slot) for slot in range(3) if slot not in first.rows]
+        assert sorted(recording.said) == sorted(ended)
+    second, steps = session(recording, seed=3)
     list(steps)
-    assert recording.said == []  # no row knew of another
-    _, steps = session(recording, seed=3)
-    list(steps)
-    assert sorted(recording.said) == sorted(first.output(slot) for slot in range(3))
+    texts = [each.output(slot) for each in (first, second) for slot in range(3)]
+    assert sorted(recording.said) == sorted(texts)
 
 
 @pytest.mark.parametrize("left", range(1, 5))
@@ -147,7 +153,8 @@ def test_a_batch_that_was_left_in_the_middle_leaves_no_state(left: int) -> None:
         next(steps)
     said: Any = [first.output(slot) for slot in range(3)]
     second, steps = session(recording, seed=3)
-    list(steps)  # what is shown is compared with the text
+    list(steps)  # `look_up` compares what it follows with the text
+    said += [second.output(slot) for slot in range(3)]
     assert sorted(recording.said) == sorted(text for text in said if text)
     assert all(len(second.output(slot)) == 6 - slot for slot in range(3))
 

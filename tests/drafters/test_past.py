@@ -1,4 +1,4 @@
-"""What earlier requests wrote is found as if it had been one corpus, in bounded memory, and never within a session."""
+"""Retrieval from the texts of requests that have ended: as from one corpus of all of them, in bounded memory."""
 
 from __future__ import annotations
 
@@ -59,11 +59,8 @@ def test_lookups_equal_a_search_of_all_texts(with_corpus: bool) -> None:
     past = PastRequests(SuffixArray.build(texts) if with_corpus else None)
     for turn in range(12):
         texts += written(past, [[0, 1, turn % 4], [2], [3, 1]], seed=10 * turn)
-        written(past, [[1, 1]], seed=0, tokens=1)  # a session after it, which then finds them
-        texts.append([1, 1, *written(PastRequests(), [[1, 1]], seed=0, tokens=1)[0][2:]])
         context = [random.randrange(4) for _ in range(8)]
-        known = texts[:-1]
-        size, expected = followers(known, context, 3)
+        size, expected = followers(texts, context, 3)
         matched, rows = past.rows(context, 3, 16, 2)
         assert matched == size
         assert Counter(tuple(token for token in row if token >= 0) for row in rows.tolist()) == expected
@@ -74,16 +71,18 @@ def test_the_newest_texts_are_kept() -> None:
     for turn in range(60):
         text = written(past, [[0, 1]], seed=turn)[0]
     assert 200 < len(past) <= 400
-    written(past, [[2]], seed=0, tokens=1)
     assert past.rows(text[:9], 2, 16, 2)[0] == 9
-    assert len(past) <= 400
 
 
-def test_requests_of_one_batch_do_not_see_each_other() -> None:
+def test_a_request_is_found_once_it_has_ended() -> None:
     past = PastRequests()
-    written(past, [[0, 1, 2]] * 4, seed=0)
-    assert len(past) == 0
-    written(past, [[0]], seed=0)
+    model = TableTarget(4, order=1, seed=3)
+    parts = Parts(model, Retrieval(past, 8), Match(), Fixed(4))
+    params = [SamplingParams(1.0, max_tokens=12 - 3 * row, seed=row) for row in range(4)]
+    session = Session(parts, [torch.tensor([0, 1, 2])] * 4, params, LazyTargetProbs)
+    for _ in session.steps():
+        ended = [slot for slot in range(4) if slot not in session.rows]
+        assert len(past) == sum(3 + 12 - 3 * row for row in ended)
     assert len(past) == 4 * 3 + 12 + 9 + 6 + 3
 
 

@@ -173,6 +173,8 @@ def test_nothing_is_kept_of_a_batch() -> None:
     for _ in range(20):
         next(broken)
     assert parts.drafter._groups
+    broken.close()
+    assert not parts.drafter._groups and not parts.drafter._rows
     assert [drafted(step) for step in steps(parts, prompts, row_params(4))] == [
         drafted(step) for step in first
     ]
@@ -260,11 +262,11 @@ def test_consensus_accepts_more_than_the_first_match() -> None:
 
 
 def test_options_that_mean_nothing_are_refused() -> None:
-    for options in ({"shortest": 0}, {"shortest": 5}, {"threshold": 1.5}, {"nodes": 0}, {"matches": 0}):
+    for options in ({"min_ngram": 0}, {"min_ngram": 5}, {"threshold": 1.5}, {"nodes": 0}, {"matches": 0}):
         with pytest.raises(ValueError, match="give|keep"):
             multi_sample.build(model(), **options)
 
 
 def test_defaults_are_the_papers() -> None:
     defaults = {name: option.default for name, option in multi_sample.options.items()}
-    assert [defaults[name] for name in ("longest", "shortest", "depth", "threshold")] == [4, 2, 10, 0.3]
+    assert [defaults[name] for name in ("max_ngram", "min_ngram", "depth", "threshold")] == [4, 2, 10, 0.3]

@@ -45,7 +45,7 @@ def test_the_distribution_is_the_targets_with_a_corpus(tmp_path: Path, nodes: in
     drafted = 0
 
     def build() -> Parts:
-        parts = rest.build(target, index=str(tmp_path / "corpus"), nodes=nodes, min_ngram=1)
+        parts = rest.build(target, index=str(tmp_path / "corpus"), nodes=nodes, min_ngram=1, past=0)
         observe = parts.drafter.observe
 
         def counted(step: Step) -> None:
@@ -133,7 +133,7 @@ def test_a_corpus_of_other_tokens_is_refused(tmp_path: Path) -> None:
 
 def test_defaults_are_the_papers() -> None:
     defaults = {name: option.default for name, option in rest.options.items()}
-    assert (defaults["nodes"], defaults["depth"], defaults["longest"], defaults["shortest"]) == (
+    assert (defaults["nodes"], defaults["depth"], defaults["max_ngram"], defaults["min_ngram"]) == (
         64,
         10,
         16,

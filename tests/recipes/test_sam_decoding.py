@@ -171,7 +171,7 @@ def test_together_they_need_fewer_steps_than_either() -> None:
 def test_distribution_is_the_targets_with_a_corpus(models: Models, auxiliary: bool, tmp_path: Path) -> None:
     corpus = saved(tmp_path, [0, 1, 2, 0, 1, 1, 2], [2, 2, 1, 0], [1, 0, 0])
     options: dict[str, Any] = (
-        {"auxiliary": models.drafts[0], "shortest": 3, "widths": (2, 1)} if auxiliary else {}
+        {"auxiliary": models.drafts[0], "min_ngram": 3, "widths": (2, 1)} if auxiliary else {}
     )
 
     def build() -> Parts:

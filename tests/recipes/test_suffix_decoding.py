@@ -16,6 +16,7 @@ from outpace.drafters.lookup.text_lookup import LookupDrafter
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.per_row_drafter import row_by_row
 from outpace.proof.suite import tables
 from outpace.recipes.suffix_decoding import suffix_decoding
 from outpace.sampling.target_probs import LazyTargetProbs
@@ -51,7 +52,7 @@ def test_what_was_said_before_is_said_again_in_long_steps() -> None:
     assert length(run(suffix_decoding.build(counting()), [[9, 3]])) == 1  # other parts, other memory
 
 
-def test_rows_learn_from_earlier_batches_not_from_each_other() -> None:
+def test_rows_do_not_learn_from_rows_that_have_not_ended() -> None:
     steps = run(suffix_decoding.build(counting()), [[3], [3], [3]])
     assert all(len(step.draft.tree) == 3 for step in steps)
 
@@ -146,7 +147,7 @@ def test_distribution_is_the_targets_with_a_fallback(score: float) -> None:
         for prompt in ((0, 1, 2, 0, 1), (2,))
         for t in (0.0, 0.7, 1.0)
     ]
-    assert largest_error(enumerate_distributions(build, cases), models.logits, cases) < BOUND
+    assert largest_error(enumerate_distributions(row_by_row(build), cases), models.logits, cases) < BOUND
 
 
 def test_a_fallback_takes_the_steps_of_which_little_is_known() -> None:

@@ -99,6 +99,7 @@ class Fused:
         self._model = DraftModel(model, sampled=sampled, growth=self._grow)
         self.want = self._model.want
         self.claims: tuple[type[Claim], ...] = self._model.claims
+        self.learns_across_rows, self.drafts_across_rows = sources.learns_across_rows, False
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         self._sources.attend(ctx)

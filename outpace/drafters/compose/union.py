@@ -31,6 +31,8 @@ class UnionDrafter:
         self.claims: tuple[type[Claim], ...] = tuple(
             {claim for drafter in drafters for claim in drafter.claims}
         )
+        self.learns_across_rows = any(drafter.learns_across_rows for drafter in drafters)
+        self.drafts_across_rows = any(drafter.drafts_across_rows for drafter in drafters)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         drafts = [self._drafters[0].propose(ctx, plan)]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
-from weakref import ref
 
 import torch
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
-from outpace.core.contracts import Cache, Draft, Plan, Step, Want
+from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.text_lookup import chain
 from outpace.indexes.candidates import NOTHING, Candidates
@@ -31,7 +30,7 @@ class Consensus:
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()
-    shared = grouped = True
+    learns_across_rows = drafts_across_rows = True
 
     def __init__(
         self,
@@ -53,7 +52,6 @@ class Consensus:
             raise ValueError(f"nodes is {nodes} and matches {matches}; keep at least one of each")
         self._max_ngram, self._min_ngram, self._threshold = max_ngram, min_ngram, threshold
         self._tree, self._nodes, self._matches = tree, nodes, matches
-        self._batch: ref[Cache] | None = None  # the target's cache belongs to one batch
         self._rows: dict[int, tuple[bytes, int]] = {}  # slot -> prompt, place in its group
         self._groups: dict[bytes, Group] = {}  # by prompt
 
@@ -100,10 +98,6 @@ class Consensus:
 
     def _join(self, ctx: Context) -> None:
         """Put rows that are new into their groups."""
-        if self._batch is None or self._batch() is not ctx.cache:
-            self._batch = ref(ctx.cache)
-            self._rows.clear()
-            self._groups.clear()
         for row, slot in enumerate(ctx.slots):
             if slot not in self._rows:
                 given = ctx.tokens[row][: ctx.prompt_lengths[row]]

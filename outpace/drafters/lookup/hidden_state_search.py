@@ -68,6 +68,7 @@ class HiddenStateSearch:
     that token came; what followed at the first `keep` of them, merged."""
 
     claims: tuple[type[Claim], ...] = ()
+    learns_across_rows = drafts_across_rows = False
 
     def __init__(self, index: HiddenStateIndex | None, *, near: int = 50, keep: int = 10) -> None:
         if near < 1 or keep < 1:

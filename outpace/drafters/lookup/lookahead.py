@@ -29,6 +29,7 @@ class Lookahead:
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()
+    learns_across_rows = drafts_across_rows = False
 
     def __init__(self, columns: int, ngram: int, guesses: int, *, lookup: bool = False) -> None:
         if columns < 0 or ngram < 2 or guesses < 1:

@@ -18,6 +18,7 @@ class NGram:
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()
+    learns_across_rows = drafts_across_rows = False
 
     def __init__(self, max_ngram: int = 3, *, clip: bool = False) -> None:
         if max_ngram < 1:

@@ -50,7 +50,8 @@ class NGramProbabilityDrafter:
     """
 
     claims: tuple[type[Claim], ...] = (Drawn,)
-    shared = True
+    learns_across_rows = True
+    drafts_across_rows = False
 
     def __init__(
         self, vocab: int, *, max_ngram: int = 4, width: int = 10, room: int = 1 << 18, prompt: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from outpace.core.contracts import Context, Step
+from outpace.core.contracts import Step
 from outpace.drafters.lookup.request_memory import RequestMemory
 from outpace.indexes import store
 from outpace.indexes.candidates import NOTHING, Candidates
@@ -26,9 +26,9 @@ def corpus(path: str | None, vocab: int) -> SuffixArray | None:
 class PastRequests:
     """Texts of requests that have ended, with their prompts, and a corpus if there is one.
 
-    What a request wrote is found from the next session on, never by the others of its batch: what a row drafts does not
-    depend on its neighbours. Of the newest texts up to `most` tokens are kept, at 8 bytes each; sorting them anew costs
-    each token a few sorts in all, since only parts of like size are joined.
+    A request is indexed when it has ended; the drafts of requests still running then find its text too. The newest
+    `most` tokens are kept, at 8 bytes each. Suffix arrays of similar size are merged, so that a token is sorted a few
+    times in all.
     """
 
     def __init__(self, corpus: SuffixArray | None = None, most: int = 1 << 20) -> None:
@@ -42,6 +42,7 @@ class PastRequests:
         self._runs: list[SuffixArray] = []
         self._waiting: list[Ints] = []
         self._requests = RequestMemory[None](lambda: None, self._wait if most else None, prompts=True)
+        self.learns_across_rows = most > 0
 
     def __len__(self) -> int:
         """Tokens of earlier requests that can be found."""
@@ -52,18 +53,13 @@ class PastRequests:
         """Whether there is nothing to search."""
         return not self._indexes
 
-    def attend(self, ctx: Context) -> None:
-        """Call before each draft: a new session finds what earlier ones wrote."""
-        for _ in self._requests.follow(ctx):
-            pass
-        if self._waiting:
-            self._index()
-
     def observe(self, step: Step) -> None:
         self._requests.observe(step)
 
     def release(self, slots: Sequence[int]) -> None:
         self._requests.release(slots)
+        if self._waiting:
+            self._index()
 
     def rows(self, context: Sequence[int], length: int, max_ngram: int, min_ngram: int) -> tuple[int, Ints]:
         """How many last tokens were found, and (num, length) what followed them wherever they occurred."""

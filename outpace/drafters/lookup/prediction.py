@@ -37,6 +37,8 @@ class PredictionDrafter:
         self._places = [Place(tokens) for tokens in predictions]
         self.want = otherwise.want
         self.claims: tuple[type[Claim], ...] = otherwise.claims
+        self.learns_across_rows = otherwise.learns_across_rows
+        self.drafts_across_rows = otherwise.drafts_across_rows
         self.drafted: dict[int, list[int]] = {}  # slot -> tokens of its prediction in the last draft
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:

@@ -17,6 +17,7 @@ class Retrieval:
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()
+    drafts_across_rows = False
 
     def __init__(
         self, past: PastRequests, nodes: int = 64, *, max_ngram: int = 16, min_ngram: int = 2
@@ -28,9 +29,9 @@ class Retrieval:
                 f"matches of {min_ngram} to {max_ngram} tokens: give min_ngram >= 1 and max_ngram >= min_ngram"
             )
         self._past, self._nodes, self._max_ngram, self._min_ngram = past, nodes, max_ngram, min_ngram
+        self.learns_across_rows = past.learns_across_rows
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        self._past.attend(ctx)
         found = [
             self._past.branches(
                 tokens[-self._max_ngram :].tolist(), self._nodes, depth, self._max_ngram, self._min_ngram

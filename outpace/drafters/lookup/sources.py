@@ -21,12 +21,12 @@ class TextSources:
                 f"matches of {min_ngram} to {max_ngram} tokens: give min_ngram >= 1 and max_ngram >= min_ngram"
             )
         self._past, self._max_ngram, self._min_ngram = past, max_ngram, min_ngram
+        self.learns_across_rows = past.learns_across_rows
         self._requests = RequestMemory(SuffixAutomaton)
         self._own: list[SuffixAutomaton] = []  # of each row of this draft
 
     def attend(self, ctx: Context) -> None:
         """Call before each draft: catch up with what was committed."""
-        self._past.attend(ctx)
         self._own = []
         for own, new in self._requests.follow(ctx):
             own.extend(new.tolist())

@@ -32,6 +32,8 @@ class SuffixAutomatonLookup:
     as long as the plan. Without, the number of nodes grows with the match, from `least`, and the corpus gives trees.
     """
 
+    learns_across_rows = False
+
     def __init__(
         self, corpus: StaticAutomaton | None = None, *, min_ngram: int = 0, bias: int = 5, least: int = 1
     ) -> None:

@@ -16,10 +16,12 @@ from outpace.indexes.suffix_tree.tree import SuffixTree
 class SuffixTreeLookup:
     """drafters.lookup.Lookup: the better of both trees' drafts, by the number of tokens they expect to be kept.
 
-    A request's own tree holds its prompt and what it said; the common one the texts of earlier requests, at most
-    `most_tokens` tokens of them, the oldest forgotten first, and those of a batch from the next batch on. The end of
+    A request's own tree holds its prompt and generated tokens; the common one the generated tokens of requests that
+    have ended, at most `most_tokens` of them, the oldest dropped first. The end of
     the request's own text, which nothing follows yet, counts as a place in both: numbers of one place are then alike.
     """
+
+    learns_across_rows = True
 
     def __init__(
         self,

@@ -20,6 +20,8 @@ from outpace.indexes.candidates import NOTHING, Candidates
 class TextLookup(Protocol):
     """Where drafts are looked up."""
 
+    learns_across_rows: bool  # as in core.contracts.Drafter
+
     def look_up(self, ctx: Context, plan: Plan) -> list[Candidates]:
         """What may follow each row, within the plan; NOTHING in rows to which it has nothing to say."""
         ...
@@ -42,7 +44,10 @@ class LookupDrafter:
         self._depth = otherwise.depth if isinstance(otherwise, Shape) else otherwise
         self.want = fallback.want if fallback else Want()
         self.claims: tuple[type[Claim], ...] = fallback.claims if fallback else ()
-        self.shared: bool = getattr(fallback, "shared", False)
+        self.learns_across_rows = lookup.learns_across_rows or (
+            fallback is not None and fallback.learns_across_rows
+        )
+        self.drafts_across_rows = fallback is not None and fallback.drafts_across_rows
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         found = self._lookup.look_up(ctx, plan)

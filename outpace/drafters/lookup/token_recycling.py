@@ -24,7 +24,8 @@ class TokenRecycling:
     """
 
     claims: tuple[type[Claim], ...] = ()
-    shared = True
+    learns_across_rows = True
+    drafts_across_rows = False
 
     def __init__(self, vocab: int, width: int = 8, *, prompt: bool = False) -> None:
         self.table = AdjacencyTable(vocab, min(width, vocab))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outpace.core.claim import Claim
-from outpace.core.contracts import Cache, Context, Draft, Plan, Step, Want
+from outpace.core.contracts import Context, Draft, Plan, Step, Want
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.indexes import store
 from outpace.indexes.candidates import NOTHING, Candidates
@@ -28,12 +28,14 @@ def table(path: str | None, vocab: int) -> TrigramTable:
 class Trigrams:
     """core.contracts.Drafter: the continuations that a tree search visits most often.
 
-    What a request adds to the weights is its own until it has ended, and everybody's from the next session on: what a
-    row drafts does not depend on its neighbours. The search draws from a seed made of the text alone.
+    A request's additions to the weights are its own until it has ended and are then added to the shared table. The
+    search is seeded by the length of the text alone.
     """
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()
+    learns_across_rows = True
+    drafts_across_rows = False
 
     def __init__(
         self,
@@ -55,16 +57,9 @@ class Trigrams:
         self._table, self._iterations, self._paths, self._nodes = table, iterations, paths, nodes
         self._depth, self._explore, self._adapt = depth, explore, adapt
         self._own: dict[int, TrigramTable] = {}
-        self._waiting: list[TrigramTable] = []  # of requests that have ended in this session
         self._empty = self._new()
-        self._served: Cache | None = None
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        if self._served is not ctx.cache:
-            self._served, self._own = ctx.cache, {}
-            for own in self._waiting:
-                self._table.add(own, CAP)
-            self._waiting = []
         return Draft(
             candidate_tree(ctx.roots, [self._found(ctx, row, depth) for row, depth in enumerate(plan.depth)])
         )
@@ -97,7 +92,9 @@ class Trigrams:
         """Nothing to learn: `propose` reads what was committed."""
 
     def release(self, slots: Sequence[int]) -> None:
-        self._waiting += [self._own.pop(slot) for slot in slots if slot in self._own]
+        for slot in slots:
+            if slot in self._own:
+                self._table.add(self._own.pop(slot), CAP)
 
     def _new(self) -> TrigramTable:
         return TrigramTable(self._table.tokens.shape[1], OWN)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Cache, Draft, Plan, Step, Want
+from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import Read
@@ -39,6 +39,7 @@ class CrossVocabularyDrafter:
     """
 
     want = Want()
+    learns_across_rows = drafts_across_rows = False
 
     def __init__(
         self,
@@ -60,7 +61,6 @@ class CrossVocabularyDrafter:
         self._nodes, self._reach, self._recut = nodes, reach, recut
         self._lm = DraftModel(cross_vocabulary.model, growth=self._grow)
         self._texts: dict[int, Text] = {}
-        self._size: Size | None = None
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         if max(plan.depth, default=0) == 0:
@@ -94,28 +94,25 @@ class CrossVocabularyDrafter:
             if text is None:
                 text = self._texts[slot] = (Recut if self._recut else Text)(self._cross_vocabulary)
             if not text.extend(row[text.num_translated :].tolist()):
-                self._lm.release([slot])
+                self._lm.forget([slot])
             limit = getattr(self._cross_vocabulary.model, "max_length", None)
             if limit is not None and len(text.tokens) + self._reach > limit:
                 text.shorten(limit // 2)
-                self._lm.release([slot])
+                self._lm.forget([slot])
             tokens.append(text.settled)
         needed = max(len(self._texts[slot].tokens) for slot in ctx.slots) + self._nodes
-        size = self._size
-        if size is None or size.stands_for is not ctx.cache or size.capacity < needed:
-            size = self._size = Size(ctx.cache, 2 * needed, list(ctx.cache.lengths))
+        size = CacheSize(2 * needed, ctx.cache.lengths)
         sampling = tuple(params.bare for params in ctx.sampling)
         return replace(
             ctx, tokens=tuple(tokens), committed=tuple(map(len, tokens)), cache=size, sampling=sampling
         )
 
 
-@dataclass(eq=False)
-class Size:
-    """core.contracts.Cache that holds nothing: how many sequences there are, and how long they get abroad."""
+@dataclass(frozen=True, eq=False)
+class CacheSize:
+    """core.contracts.Cache that stores nothing: the number of slots and the capacity that the draft's cache needs."""
 
-    stands_for: Cache
-    capacity: int
+    capacity: int  # in the draft model's tokens
     lengths: list[int]
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:

@@ -26,6 +26,7 @@ class DraftModel:
     """
 
     want = Want()
+    learns_across_rows = drafts_across_rows = False
 
     def __init__(
         self, model: Target, *, sampled: bool = True, replace: bool = False, growth: Growth | None = None
@@ -34,7 +35,7 @@ class DraftModel:
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
         self._growth = growth or partial(grow, sampled=sampled, children=independent if replace else distinct)
         self._cache: Cache | None = None
-        self._served: Cache | None = None  # the target's cache this one belongs to
+        self._active: set[int] = set()  # slots of requests that have not ended
         self._read: tuple[TokenTree, tuple[int, ...]] | None = (
             None  # the tree last read, and the slots of its rows
         )
@@ -62,16 +63,25 @@ class DraftModel:
         """Nothing to learn: `propose` catches up from the committed tokens."""
 
     def release(self, slots: Sequence[int]) -> None:
+        self.forget(slots)
+        self._active.difference_update(slots)
+        if not self._active:  # free the memory until the next request
+            self._cache = self._read = None
+            self._gone = set()
+
+    def forget(self, slots: Sequence[int]) -> None:
+        """Read the texts in these slots again from their first token: tokens that were read have changed."""
         if self._cache is not None:
             self._cache.release(slots)
             self._gone.update(slots)
 
     def _catch_up(self, ctx: Context) -> tuple[Cache, list[Tensor] | None]:
         """Keep what was read and has been committed since; the committed tokens still unread, if any."""
-        if self._cache is None or self._served is not ctx.cache:
+        if self._cache is None or len(self._cache.lengths) < len(ctx.cache.lengths):
             self._cache = self.model.open(len(ctx.cache.lengths), ctx.cache.capacity)
-            self._served, self._read, self._gone = ctx.cache, None, set()
+            self._read, self._gone = None, set()
         cache = self._cache
+        self._active.update(ctx.slots)
         if self._read is not None:
             self._keep(cache, ctx, *self._read)
             self._read, self._gone = None, set()

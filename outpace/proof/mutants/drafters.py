@@ -24,6 +24,7 @@ class Honest:
 
     want = Want()
     claims: tuple[type[Claim], ...] = (Drawn,)
+    learns_across_rows = drafts_across_rows = False
 
     def __init__(self, model: TableTarget, *, width: int = 1, replace: bool = False) -> None:
         self.model, self.width, self.replace = model, width, replace

@@ -15,6 +15,7 @@ class Expecting:
     """A drafter of chains beside a prediction that goes with every step."""
 
     claims: tuple[type[Claim], ...] = (Drawn,)
+    learns_across_rows = drafts_across_rows = False
 
     def __init__(self, drafter: Drafter, prediction: Sequence[int]) -> None:
         self._drafter, self._prediction, self.want = drafter, prediction, Want()
