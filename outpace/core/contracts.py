@@ -201,8 +201,12 @@ class Drafter(Protocol):
 
     want: Want
     claims: tuple[type[Claim], ...]  # kinds its trees may carry; () means it never claims
-    learns_across_rows: bool  # a row's draft depends on other requests: on their steps, or their texts once ended
-    drafts_across_rows: bool  # a row's draft comes from the texts of other rows that are being decoded with it
+    learns_across_rows: (
+        bool  # a row's draft depends on other requests: on their steps, or their texts once ended
+    )
+    drafts_across_rows: (
+        bool  # a row's draft comes from the texts of other rows that are being decoded with it
+    )
 
     def propose(self, ctx: Context, plan: Plan) -> Draft: ...
     def observe(self, step: Step) -> None: ...

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from outpace.core.context import SamplingParams
-from outpace.core.contracts import Parts, Step
+from outpace.core.contracts import Parts
 from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.recipes import get

@@ -30,7 +30,9 @@ class RequestMemory(Generic[State]):
         self._begin, self._learn, self._prompts = begin, learn, prompts
         self._states: dict[int, State] = {}  # by slot
         self._num_read: dict[int, int] = {}  # slot -> tokens that `follow` has returned
-        self._texts: dict[int, tuple[Tensor, list[int]]] = {}  # slot -> tokens before the last step, and from it
+        self._texts: dict[
+            int, tuple[Tensor, list[int]]
+        ] = {}  # slot -> tokens before the last step, and from it
 
     def follow(self, ctx: Context) -> Iterator[tuple[State, Tensor]]:
         """Each row's state, and its tokens committed since the last call; on the first call the prompt too."""
