@@ -31,6 +31,7 @@ from outpace.core.context import SamplingParams
 from outpace.core.contracts import Target
 from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve, usual_draft
+from outpace.recipes._option_kinds import FunctionOpener
 from outpace.tables import Table, markdown, print_tables
 
 SCHEMA = "outpace-forwards/1"
@@ -59,13 +60,13 @@ def opened(stack: ExitStack, names: Mapping[str, str], dtype: str) -> tuple[Mode
 def line_up(models: Models, methods: str, draft: str | None, clock: Clock) -> list[Engine]:
     """Plain decoding and these methods, each compiled and then as it is."""
 
-    def others(mode: str) -> Callable[[Any], Target]:
+    def others(mode: str) -> FunctionOpener:
         def open_model(value: Any) -> Target:
             if value != draft:
                 raise ValueError(f"all methods have one draft here: name {value} with --draft")
             return models[DRAFT, mode]
 
-        return open_model
+        return FunctionOpener(open_model)
 
     wanted = parse_methods(methods)
     compiled, eager = (engines(wanted, models[TARGET, m], draft, others(m))[0] for m in (COMPILED, EAGER))

@@ -29,6 +29,7 @@ from outpace.core.context import SamplingParams
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve
+from outpace.recipes._option_kinds import FunctionOpener
 from outpace.tables import print_tables
 
 METHODS = "speculative-sampling:depth=4,prompt-lookup:depth=8:clip=true"
@@ -61,7 +62,9 @@ def prepare(given: argparse.Namespace) -> tuple[Measurement, dict[tuple[str, str
         kind: load_checkpoint(name, dtype=dtype, device=given.device)[0].eval()
         for kind, name in names.items()
     }
-    found, choices = engines(parse_methods(given.methods), target, given.draft, lambda name: draft)
+    found, choices = engines(
+        parse_methods(given.methods), target, given.draft, FunctionOpener(lambda name: draft)
+    )
     end = getattr(tokenizer, "eos_token_id", None)
     sampling = SamplingParams(max_tokens=given.max_tokens, stop=() if end is None else (int(end),))
     items = [item for name in BUILT_IN for item in load_items(name, given.num_prompts)]

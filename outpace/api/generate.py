@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from outpace.api.model import Model, cross_vocabulary_opener, drafts_reach, opener, room, wrap
+from outpace.api.model import Model, ModelOpener, drafts_reach, room, wrap
 from outpace.api.prompts import Prediction, Prompt, encode, listed, predictions
 from outpace.api.run import Piece, Result, Run
 from outpace.api.settings import Settings, Words, settle
@@ -183,8 +183,7 @@ def prepare(
     expected = predictions(model.tokenizer, prediction, len(tokens), model.target.vocab)
     tokens, expected = ([each for each in given for _ in range(n)] for given in (tokens, expected))
     left = room(model, tokens)
-    opening = opener(model, stack), cross_vocabulary_opener(model, stack)
-    values = configure(recipe, model.target, options, *opening, model.tokenizer)
+    values = configure(recipe, model.target, options, ModelOpener(model, stack))
     drafts_reach(
         values,
         max(len(prompt) + min(params.max_tokens, most) for prompt, most in zip(tokens, left, strict=True)),

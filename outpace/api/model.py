@@ -82,28 +82,27 @@ def wrap(target: Any, stack: ExitStack, tokenizer: Any = None, device: str | Non
     )
 
 
-def opener(target: Model, stack: ExitStack) -> Any:
-    """How a recipe's other models are opened: checked to speak the target's tokens, names loaded where it is."""
+@dataclass(frozen=True)
+class ModelOpener:
+    """outpace.recipes.Opener for a loaded target: names and folders are loaded on the target's device."""
 
-    def open_model(value: Any) -> Target:
-        if not isinstance(value, str | Path | Model) and hasattr(value, "score") and hasattr(value, "vocab"):
-            return value
-        model = wrap(value, stack, device=str(target.target.device))
-        same_tokens(target, model)
+    target: Model
+    stack: ExitStack  # closing it gives transformers models back as they were
+
+    @property
+    def tokenizer(self) -> Any:
+        """The target's; None where it is unknown."""
+        return self.target.tokenizer
+
+    def draft(self, value: Any) -> Target:
+        """The model that `value` names or is; ValueError where its tokens are not the target's."""
+        model = wrap(value, self.stack, device=str(self.target.target.device))
+        same_tokens(self.target, model)
         return model.target
 
-    return open_model
-
-
-def cross_vocabulary_opener(target: Model, stack: ExitStack) -> Any:
-    """How a recipe's models with tokens of their own are opened: together with both tokenizers."""
-
-    def open_cross_vocabulary(value: Any) -> CrossVocabularyDraft:
-        if isinstance(value, CrossVocabularyDraft):
-            return value
-        return cross_vocabulary(target, wrap(value, stack, device=str(target.target.device)))
-
-    return open_cross_vocabulary
+    def cross_vocabulary(self, value: Any) -> CrossVocabularyDraft:
+        """The same for a model whose tokens may differ from the target's, with both vocabularies."""
+        return cross_vocabulary(self.target, wrap(value, self.stack, device=str(self.target.target.device)))
 
 
 def cross_vocabulary(target: Model, draft: Model) -> CrossVocabularyDraft:

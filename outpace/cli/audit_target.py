@@ -68,7 +68,7 @@ def _one(
     stack: ExitStack,
 ) -> dict[str, Any]:
     from outpace.api import load
-    from outpace.api.model import cross_vocabulary_opener, opener
+    from outpace.api.model import ModelOpener
     from outpace.core.context import SamplingParams
     from outpace.proof.decode_all import texts
     from outpace.proof.greedy_divergence import divergences
@@ -76,8 +76,7 @@ def _one(
     from outpace.recipes import configure, get
 
     def built(over: Any) -> tuple[Callable[[], Parts], Callable[[], Parts]]:
-        opening = opener(over, stack), cross_vocabulary_opener(over, stack)
-        options = configure(recipe, over.target, needed, *opening, over.tokenizer)
+        options = configure(recipe, over.target, needed, ModelOpener(over, stack))
         return (lambda: get("autoregressive").build(over.target)), (
             lambda: recipe.build(over.target, **options)
         )

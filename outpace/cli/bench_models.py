@@ -23,25 +23,26 @@ class Side:
     """The models in one mode: compiled where that was asked for, or as they are."""
 
     def __init__(self, model: Model, whole: Callable[[str], Model], stack: ExitStack) -> None:
-        from outpace.api.model import opener
+        from outpace.api.model import ModelOpener
 
         self.model = model
-        self._whole, self._check = whole, opener(model, stack)
+        self._whole, self._opener = whole, ModelOpener(model, stack)
         self._opened: dict[str, Any] = {}
 
-    def open(self, value: Any) -> Any:
-        """A recipe's other model, of the target's tokens."""
-        if not isinstance(value, str):
-            return value
+    @property
+    def tokenizer(self) -> Any:
+        """The target's."""
+        return self.model.tokenizer
+
+    def draft(self, value: Any) -> Any:
+        """The draft of this name, with the target's tokens; each is loaded once."""
         if value not in self._opened:
-            self._opened[value] = self._check(self._whole(value))
+            self._opened[value] = self._opener.draft(self._whole(value))
         return self._opened[value]
 
-    def open_cross_vocabulary(self, value: Any) -> Any:
-        """A recipe's other model, of tokens of its own."""
-        from outpace.api.model import cross_vocabulary
-
-        return cross_vocabulary(self.model, self._whole(value)) if isinstance(value, str) else value
+    def cross_vocabulary(self, value: Any) -> Any:
+        """The draft of this name, whose tokens may differ from the target's."""
+        return self._opener.cross_vocabulary(self._whole(value))
 
     def targets(self, draft: str | None) -> dict[tuple[str, str], Any]:
         """Its target and, where a method opened it, the draft of the whole measurement."""
@@ -157,10 +158,8 @@ class Loaded:
                 methods,
                 side.model.target,
                 self.names["draft"],
-                side.open,
-                side.open_cross_vocabulary,
+                side,
                 self.cross_vocabulary,
-                self.model.tokenizer,
             )
             for side in self.sides
         ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -151,6 +151,7 @@ class Cache(Protocol):
         ...
 
 
+@runtime_checkable
 class Target(Protocol):
     """A language model that scores trees."""
 

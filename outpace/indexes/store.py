@@ -20,9 +20,11 @@ FORMAT = "outpace-index/1"
 TYPES = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 ALIGNED = 64  # bytes; the arrays begin at a multiple
 MOST_HEADER = 1 << 24
-IndexFile = NewType(
-    "IndexFile", str
-)  # the path of one: an option of this kind is compared with the target's tokenizer
+# paths of index files, by what is in them: annotations of options of recipes, see outpace/recipes/_option_kinds.py
+SuffixArrayFile = NewType("SuffixArrayFile", str)
+SuffixAutomatonFile = NewType("SuffixAutomatonFile", str)
+TrigramFile = NewType("TrigramFile", str)
+HiddenStateFile = NewType("HiddenStateFile", str)
 
 
 class Index(Protocol):

@@ -27,6 +27,7 @@ from outpace.integrations.refusals import lengths, refuse
 from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve
 from outpace.recipes import RecipeError, configure, meant
+from outpace.recipes._option_kinds import FunctionOpener
 from outpace.sampling.target_probs import LazyTargetProbs
 
 # in the order in which the distribution applies them: class, its attribute, the setting
@@ -103,9 +104,8 @@ class Decoder:
         room = (generation_config.max_length or 0) - input_ids.shape[1]
         with ExitStack() as stack:
             target = stack.enter_context(HFTarget(model))
-            options = configure(
-                self.recipe, target, self.options, lambda value: self._open(value, target, stack)
-            )
+            opener = FunctionOpener(lambda value: self._open(value, target, stack))
+            options = configure(self.recipe, target, self.options, opener)
             session = Session(
                 self.recipe(target, **options),
                 rows.prompts,

@@ -19,7 +19,7 @@ milliseconds.
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.lookup.trigrams import Trigrams, table
-from outpace.indexes.store import IndexFile
+from outpace.indexes.store import TrigramFile
 from outpace.verifiers.match import Match
 
 
@@ -27,7 +27,7 @@ from outpace.verifiers.match import Match
 def aded(
     target: Target,
     *,
-    index: IndexFile | None = None,
+    index: TrigramFile | None = None,
     iterations: int = 150,
     paths: int = 24,
     nodes: int = 64,

@@ -15,13 +15,13 @@ of answers, where this index holds all states of its texts.
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.lookup.hidden_state_search import HiddenStateSearch, opened
-from outpace.indexes.store import IndexFile
+from outpace.indexes.store import HiddenStateFile
 from outpace.verifiers.match import Match
 
 
 @recipe(paper="arXiv:2502.15572", family="training-free")
 def dresd(
-    target: Target, *, index: IndexFile | None = None, near: int = 50, keep: int = 10, depth: int = 9
+    target: Target, *, index: HiddenStateFile | None = None, near: int = 50, keep: int = 10, depth: int = 9
 ) -> Parts:
     return Parts(
         target, HiddenStateSearch(opened(index, target.vocab), near=near, keep=keep), Match(), Fixed(depth)

@@ -23,7 +23,7 @@ from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.compose.fusion import Fused, Fusion
 from outpace.drafters.lookup.past_requests import PastRequests, corpus
 from outpace.drafters.lookup.sources import TextSources
-from outpace.indexes.store import IndexFile
+from outpace.indexes.store import SuffixArrayFile
 from outpace.sampling.topk import top
 from outpace.verifiers.rejection import Rejection
 
@@ -65,7 +65,7 @@ def rasd(
     draft: Target,
     widths: tuple[int, ...] = (4, 2, 1, 1),
     sampled: bool = False,
-    index: IndexFile | None = None,
+    index: SuffixArrayFile | None = None,
     depth: int = 10,
     top_k: int = 10,
     nodes: int = 24,

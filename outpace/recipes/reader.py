@@ -24,7 +24,7 @@ from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.compose.fusion import Fused, Fusion
 from outpace.drafters.lookup.past_requests import PastRequests, corpus
 from outpace.drafters.lookup.sources import TextSources
-from outpace.indexes.store import IndexFile
+from outpace.indexes.store import SuffixArrayFile
 from outpace.verifiers.rejection import Rejection
 
 
@@ -59,7 +59,7 @@ def reader(
     draft: Target,
     widths: tuple[int, ...] = (4, 2, 1, 1),
     sampled: bool = False,
-    index: IndexFile | None = None,
+    index: SuffixArrayFile | None = None,
     chain: int = 16,
     nodes: int = 60,
     max_ngram: int = 16,

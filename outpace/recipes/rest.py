@@ -16,7 +16,7 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.lookup.past_requests import PastRequests, corpus
 from outpace.drafters.lookup.retrieval import Retrieval
-from outpace.indexes.store import IndexFile
+from outpace.indexes.store import SuffixArrayFile
 from outpace.verifiers.match import Match
 
 
@@ -24,7 +24,7 @@ from outpace.verifiers.match import Match
 def rest(
     target: Target,
     *,
-    index: IndexFile | None = None,
+    index: SuffixArrayFile | None = None,
     nodes: int = 64,
     depth: int = 10,
     max_ngram: int = 16,

@@ -33,7 +33,7 @@ from outpace.drafters.lookup.token_recycling import TokenRecycling
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
-from outpace.indexes.store import IndexFile
+from outpace.indexes.store import SuffixAutomatonFile
 from outpace.verifiers.match import Match
 
 
@@ -41,7 +41,7 @@ from outpace.verifiers.match import Match
 def sam_decoding(
     target: Target,
     *,
-    corpus: IndexFile | None = None,
+    corpus: SuffixAutomatonFile | None = None,
     bias: int = 5,
     alone: int = 15,
     least: int = 11,

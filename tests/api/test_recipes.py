@@ -10,7 +10,9 @@ from typing import Literal
 import pytest
 
 import outpace.recipes
+from outpace.models.table import TableTarget
 from outpace.recipes import RecipeError, _options, entries, find, from_file, get, names
+from outpace.recipes._option_kinds import FunctionOpener
 
 OWN = '''"""My method (Me 2030): does nothing."""
 
@@ -99,15 +101,12 @@ def test_other_packages_add_recipes(own, monkeypatch):
     assert "my-method" in names() and "my-method" in [entry.name for entry in entries()]
 
 
-class Sized:
-    """Stands for a model."""
-
-    def __init__(self, vocab: int = 8) -> None:
-        self.vocab = vocab
+def model(vocab: int = 8) -> TableTarget:
+    return TableTarget(vocab, order=1)
 
 
 def configured(recipe, **options):
-    return _options.configure(recipe, Sized(), options, lambda value: value)
+    return _options.configure(recipe, model(), options, FunctionOpener(lambda value: value))
 
 
 def test_strings_become_what_the_signature_says(own):
@@ -138,17 +137,17 @@ def test_options_that_do_not_fit_are_told(own, options, sentence):
 
 
 def test_models_are_opened_and_must_speak_the_targets_tokens():
-    assert isinstance(configured(get("speculative-sampling"), draft=Sized())["draft"], Sized)
-    assert len(configured(get("specinfer"), drafts=(Sized(), Sized()))["drafts"]) == 2
+    assert isinstance(configured(get("speculative-sampling"), draft=model())["draft"], TableTarget)
+    assert len(configured(get("specinfer"), drafts=(model(), model()))["drafts"]) == 2
     with pytest.raises(RecipeError, match="vocabulary of 9 tokens and the target one of 8"):
-        configured(get("specinfer"), drafts=(Sized(), Sized(9)))
+        configured(get("specinfer"), drafts=(model(), model(9)))
     with pytest.raises(RecipeError, match="needs draft"):
         configured(get("speculative-sampling"))
 
 
 def test_a_choice_is_one_of_its_words():
     words = Literal["first", "last"]
-    assert _options.convert("last", words, "mine: order", lambda value, hint: None) == "last"
+    assert _options.convert("last", words, "mine: order", FunctionOpener(lambda value: value)) == "last"
     with pytest.raises(RecipeError, match="mine: order is first or last, not 'middle'"):
-        _options.convert("middle", words, "mine: order", lambda value, hint: None)
-    assert _options.convert("none", words | None, "mine: order", lambda value, hint: None) is None
+        _options.convert("middle", words, "mine: order", FunctionOpener(lambda value: value))
+    assert _options.convert("none", words | None, "mine: order", FunctionOpener(lambda value: value)) is None

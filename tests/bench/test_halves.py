@@ -15,6 +15,7 @@ from outpace.bench.measure.replay import Text, build, replay
 from outpace.bench.measure.run import Case, Run, batches, interleave, trials
 from outpace.core.context import SamplingParams
 from outpace.recipes import get, of_family
+from outpace.recipes._option_kinds import FunctionOpener
 
 REMEMBER = {"aded", "rasd", "reader", "rest", "stand", "suffix-decoding", "token-recycling"}
 PROMPTS = (
@@ -32,7 +33,9 @@ def models() -> Any:
 @pytest.mark.parametrize("name", of_family("training-free"))
 def test_the_second_half_of_prompts_asked_twice(models: Any, name: str) -> None:
     target = models["target"]
-    line, _ = engines([Method(name)], target.target, "draft", lambda name: models[name].target)
+    line, _ = engines(
+        [Method(name)], target.target, "draft", FunctionOpener(lambda name: models[name].target)
+    )
     cases = [Case(text, "code", torch.tensor(target.tokenizer(text)["input_ids"])) for text in PROMPTS]
     planned = list(trials(batches(cases, 1), [0.0], 1, passes=2))
     runs = interleave(line[1:], planned, SamplingParams(max_tokens=20))

@@ -27,6 +27,7 @@ from outpace.core.contracts import NOTHING, Scores, TokenTree
 from outpace.indexes import store
 from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.models.table import TableCache, TableTarget
+from outpace.recipes._option_kinds import FunctionOpener
 
 VOCAB, END_OF_PROMPT, LENGTH = 300, 0, 60
 LINE_UP = "prompt-lookup,suffix-decoding,rest,speculative-sampling"
@@ -86,7 +87,7 @@ def measured(
     clock = Clock()
     target = Charged(distribution or reciting(book), clock, 100, 1)
     draft = Charged(lambda text: certain(1 + 11 * len(text) % (VOCAB - 1)), clock, 20, 1)
-    found, choices = engines(parse_methods(methods), target, "small", lambda name: draft)
+    found, choices = engines(parse_methods(methods), target, "small", FunctionOpener(lambda name: draft))
     measurement = Measurement(
         contenders=[replace(engine, clock=clock) for engine in found],
         cases=[Case(f"p{place}", "made", torch.tensor(prompt)) for place, prompt in enumerate(book)],

@@ -17,6 +17,7 @@ from outpace.bench.measure.run import Case, Trial, batches, interleave, rotated,
 from outpace.bench.measure.workload import Item
 from outpace.core.context import SamplingParams
 from outpace.models.table import TableTarget
+from outpace.recipes._option_kinds import FunctionOpener
 
 SAMPLING = SamplingParams(max_tokens=9)
 
@@ -116,7 +117,7 @@ def test_turns_follow_the_replies_of_plain_decoding() -> None:
 
 def line_up(*methods: Method) -> list[Engine]:
     target, draft = TableTarget(5), TableTarget(5, seed=1)
-    found, _ = engines(list(methods), target, "small", lambda name: draft)
+    found, _ = engines(list(methods), target, "small", FunctionOpener(lambda name: draft))
     return found
 
 
@@ -146,7 +147,7 @@ def test_greedy_texts_are_those_of_plain_decoding() -> None:
 def test_a_choice_says_everything_that_is_needed_to_run_the_method_again() -> None:
     target, draft = TableTarget(5), TableTarget(5, seed=1)
     wanted = parse_methods("speculative-sampling:depth=2,prompt-lookup,mcsd:draft=own")
-    _, choices = engines(wanted, target, "small", lambda name: draft)
+    _, choices = engines(wanted, target, "small", FunctionOpener(lambda name: draft))
     found = {name: (choice.method, choice.options, choice.draft) for name, choice in choices.items()}
     assert found == {
         "plain": ("autoregressive", {}, None),

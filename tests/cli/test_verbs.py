@@ -60,7 +60,7 @@ def test_show_tells_nothing_from_needed(outpace_):
     }
     assert "--parents (default none)" in outpace_("generate", "--method", "mcsd", "--help").stdout
     table = outpace_("show", "sam-decoding").stdout
-    assert "'token-recycling' | Target | None" in table and "IndexFile | None" in table
+    assert "'token-recycling' | Target | None" in table and "SuffixAutomatonFile | None" in table
 
 
 def test_what_is_shown_can_be_typed(outpace_, tiny):

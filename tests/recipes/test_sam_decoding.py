@@ -23,6 +23,7 @@ from outpace.proof.option_values import choices
 from outpace.proof.per_row_drafter import row_by_row
 from outpace.proof.suite import Models, tables, transformers_models
 from outpace.recipes import RecipeError, configure
+from outpace.recipes._option_kinds import FunctionOpener
 from outpace.recipes.sam_decoding import sam_decoding
 from outpace.sampling.target_probs import LazyTargetProbs
 
@@ -209,11 +210,11 @@ def test_an_auxiliary_is_a_word_or_a_model() -> None:
 
     target = counting()
     for given, kind in (("token-recycling", str), ("none", type(None)), ("a folder", TableTarget)):
-        found = configure(sam_decoding, target, {"auxiliary": given}, open_model)["auxiliary"]
+        found = configure(sam_decoding, target, {"auxiliary": given}, FunctionOpener(open_model))["auxiliary"]
         assert isinstance(found, kind)
     assert opened == ["a folder"]
     with pytest.raises(RecipeError, match="vocabulary of 4 tokens"):
-        configure(sam_decoding, target, {"auxiliary": "other"}, lambda name: TABLE)
+        configure(sam_decoding, target, {"auxiliary": "other"}, FunctionOpener(lambda name: TABLE))
 
 
 @pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)

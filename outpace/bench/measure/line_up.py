@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,8 @@ from outpace.bench.measure.method_names import PLAIN, Method, with_draft
 from outpace.bench.measure.recommend import Choice
 from outpace.bench.peers.transformers_peer import peers
 from outpace.core.contracts import Recipe, Target
-from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes import configure, from_file, get
+from outpace.recipes._option_kinds import Opener
 
 ALONE = "plain, one at a time"
 
@@ -29,10 +29,8 @@ def engines(
     methods: Sequence[Method],
     target: Target,
     draft: str | None,  # what the user called the draft model of the whole measurement
-    open_model: Callable[[Any], Target],
-    open_cross_vocabulary: Callable[[Any], CrossVocabularyDraft] | None = None,
+    opener: Opener,
     cross_vocabulary: str | None = None,  # the draft of methods that translate, where that is another
-    tokenizer: Any = None,  # the target's
 ) -> tuple[list[Engine], dict[str, Choice]]:
     """An engine a method, plain decoding first, and what a recommendation calls each of them."""
     found: dict[str, Engine] = {"plain": Engine("plain", PLAIN, get(PLAIN)(target))}
@@ -45,9 +43,7 @@ def engines(
             continue
         recipe = find(method.name)
         given = with_draft(method, recipe, draft, cross_vocabulary)
-        make = partial(
-            recipe, target, **configure(recipe, target, given, open_model, open_cross_vocabulary, tokenizer)
-        )
+        make = partial(recipe, target, **configure(recipe, target, given, opener))
         defaults = {
             name: option.default
             for name, option in recipe.options.items()

@@ -22,6 +22,7 @@ from outpace.core.context import Context, SamplingParams
 from outpace.core.contracts import NOTHING, Forest, Noise, Parts, Prompt, Recipe, Scores, TokenTree, Want
 from outpace.decode import Session
 from outpace.recipes import RecipeError, configure
+from outpace.recipes._option_kinds import FunctionOpener
 
 PROMPT_TOKENS = ("prompt_token_ids", "prompt_tokens", "prompt")
 TOKENS = ("token_ids", "tokens", "output_token_ids", "text")
@@ -115,7 +116,8 @@ def build(recipe: Recipe, options: dict[str, Any], vocab: int, tokenizer: Any = 
     if any(option.default is option.empty for option in recipe.options.values()):
         needs_model(recipe.name)
     target = Speaker(vocab)
-    values = configure(recipe, target, options, lambda value: needs_model(recipe.name), tokenizer=tokenizer)
+    opener = FunctionOpener(lambda value: needs_model(recipe.name), tokenizer)
+    values = configure(recipe, target, options, opener)
     parts = recipe(target, **values)
     if parts.want != NOTHING or parts.drafter.claims or parts.schedule:
         needs_model(recipe.name)
