@@ -19,7 +19,7 @@ PYTEST = $(SHARED_CPUS) $(BIN)/python -m pytest -q --durations=15 -n $(WORKERS) 
 CODE := outpace benchmarks zoo_training tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint spelling types layers budget format proofs bench-smoke bench-compiled docs wheel gpu-check clean
+.PHONY: help install demo test test-slow test-all check lint spelling types layers format proofs bench-smoke bench-compiled docs wheel gpu-check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -40,10 +40,15 @@ install: $(VENV)/.installed-dev  ## make .venv with everything a developer needs
 demo: $(VENV)/.installed  ## see it work, offline, on the models in the package
 	$(ALL_CPUS) $(BIN)/outpace demo
 
-test: $(VENV)/.installed-dev  ## the whole test suite on a CPU
-	$(PYTEST) tests
+test: $(VENV)/.installed-dev  ## every recipe's quick proof and all fast tests, on a CPU, in under five minutes
+	$(PYTEST) -m "not slow" tests
 
-check: lint spelling types layers budget  ## lint, layout, spelling, types, import layers, line budget (-k: all of them)
+test-slow: $(VENV)/.installed-dev  ## the tests marked slow: all settings, compiled models, the commands of the docs
+	$(PYTEST) -m slow tests
+
+test-all: test test-slow  ## both tiers
+
+check: lint spelling types layers  ## lint, layout, spelling, types, import layers (-k: all of them)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check $(CODE)
@@ -57,9 +62,6 @@ types: $(VENV)/.installed-dev
 
 layers: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q tests/test_layers.py
-
-budget: $(VENV)/.installed-dev
-	@$(BIN)/python scripts/line_budget.py
 
 format: $(VENV)/.installed-dev  ## rewrite imports and layout the way make check wants them
 	$(BIN)/ruff check --fix $(CODE)

@@ -72,9 +72,10 @@ def test_make_knows_every_target_in_the_documentation() -> None:
     assert named and not {(name, target) for name, target in named if target not in targets}
 
 
-def test_ci_runs_the_test_line_of_the_readme_last() -> None:
+def test_ci_begins_with_the_test_line_of_the_readme_and_runs_both_tiers() -> None:
     assert "```bash\nmake test\n```" in read("README.md")
-    assert read(".ci/run").rstrip().endswith("make test")
+    lines = [line.split(";")[1].strip() for line in read(".ci/run").splitlines() if line.startswith("step ")]
+    assert lines[0] == "make test" and lines[-1] == "make test-slow"
     assert "set -euo pipefail" in read(".ci/run")
 
 
@@ -145,11 +146,8 @@ def test_tracked_files_stay_small() -> None:
     assert sum(sizes) <= 56 * MEGABYTE
 
 
-def test_the_budget_is_printed_and_never_fails() -> None:
-    said = subprocess.run(
-        [sys.executable, "scripts/line_budget.py"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert "outpace/decode.py" in said.stdout and "outpace/core" in said.stdout
+def test_the_loop_stays_readable_at_once() -> None:
+    assert len(read("outpace/decode.py").splitlines()) <= 160
 
 
 def test_the_gpu_check_always_ends_and_reports(tmp_path: Path) -> None:
