@@ -27,8 +27,8 @@ from outpace.bench.measure.run import Case, Run, batches, interleave, trials, un
 from outpace.bench.measure.workload import load_items
 from outpace.bench.report.json_file import write_json
 from outpace.console import progress
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Target
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve, usual_draft
 from outpace.recipes._option_kinds import FunctionOpener

@@ -25,7 +25,7 @@ from outpace.bench.measure.workload import BUILT_IN, load_items
 from outpace.bench.report.json_file import write_json
 from outpace.bench.report.report import to_json, to_markdown
 from outpace.bench.report.tables import tables
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve

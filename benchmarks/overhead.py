@@ -20,8 +20,8 @@ import torch
 
 from outpace.bench.measure.provenance import provenance, threads
 from outpace.bench.report.json_file import write_json
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Step
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model import grow
 from outpace.models.checkpoint import load_checkpoint

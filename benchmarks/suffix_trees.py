@@ -30,7 +30,7 @@ from outpace.bench.peers.workers.arctic_suffix import replayed
 from outpace.bench.report.json_file import write_json
 from outpace.bench.report.tables import number, percent
 from outpace.console import progress
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.indexes.suffix_tree.tree import SuffixTree
 from outpace.models.hf.target import load
 from outpace.models.names import resolve

@@ -20,9 +20,10 @@ from torch import Tensor
 from outpace.bench.measure.provenance import provenance, threads
 from outpace.bench.report.json_file import write_json
 from outpace.core.claim import Drawn
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Plan, Scores, Verifier
 from outpace.core.noise import KeyedNoise
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.model.grow import Children, distinct, grow, independent
 from outpace.sampling.target_probs import LazyTargetProbs

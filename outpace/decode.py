@@ -11,9 +11,10 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Draft, Parts, Prompt, Scores, Step, TargetProbs, Verdict
 from outpace.core.noise import KeyedNoise, Noise
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 
 NODES = 256  # of one row's tree, for which the cache has room from the start

@@ -15,8 +15,9 @@ import torch
 
 import outpace
 from outpace.api.settings import settle
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Draft, Parts, Plan
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.sampling.target_probs import LazyTargetProbs
 

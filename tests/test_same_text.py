@@ -12,8 +12,8 @@ import pytest
 
 from outpace.controllers.confidence import Confidence
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Drafter, Parts, Recipe
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape
 from outpace.drafters.compose.union import UnionDrafter
 from outpace.drafters.lookup.ngram import NGram

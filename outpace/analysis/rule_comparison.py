@@ -18,8 +18,9 @@ from outpace.analysis.rule_orderings import margins
 from outpace.analysis.tree_bounds import LengthBounds, length_bounds
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Draft, Parts, Plan, Scores, Step, Target, TargetProbs, Verdict, Verifier
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape, TokenTree
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from outpace.core.context import Grammar, SamplingParams
+from outpace.core.sampling_params import Grammar, SamplingParams
 from outpace.sampling.grammar import follower
 
 MAX_TOKENS = 256

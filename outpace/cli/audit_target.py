@@ -69,7 +69,7 @@ def _one(
 ) -> dict[str, Any]:
     from outpace.api import load
     from outpace.api.model import ModelOpener
-    from outpace.core.context import SamplingParams
+    from outpace.core.sampling_params import SamplingParams
     from outpace.proof.decode_all import texts
     from outpace.proof.greedy_divergence import divergences
     from outpace.proof.sampled_test import g_test, places

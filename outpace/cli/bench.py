@@ -123,7 +123,7 @@ def bench(
 
 def _check(settings: dict[str, Any]) -> None:
     """Find out about impossible numbers before a model is loaded."""
-    from outpace.core.context import SamplingParams
+    from outpace.core.sampling_params import SamplingParams
 
     SamplingParams(**settings)
 

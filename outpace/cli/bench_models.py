@@ -151,7 +151,7 @@ class Loaded:
         from outpace.bench.measure.measurement import Measurement
         from outpace.bench.measure.provenance import provenance
         from outpace.bench.measure.run import unfold
-        from outpace.core.context import SamplingParams
+        from outpace.core.sampling_params import SamplingParams
 
         (found, choices), *eager = [
             engines(

@@ -128,7 +128,7 @@ def _record(
     from outpace.bench.measure.workload import encode, load_items
     from outpace.cli.options import load
     from outpace.console import progress
-    from outpace.core.context import SamplingParams
+    from outpace.core.sampling_params import SamplingParams
     from outpace.models.names import usual_draft
 
     items = [item for source in split_outside(prompts, ",") for item in load_items(source, num_prompts)]

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from torch import Tensor
 
 from outpace.core.claim import Claim
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.noise import Key, Noise
 from outpace.core.recipe import Guarantee, Recipe, recipe
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, Shape, TokenTree
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import logits_process as t
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Recipe, Scores
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.integrations.refusals import lengths, refuse

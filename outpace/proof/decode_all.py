@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Parts, Scores, TargetProbs
 from outpace.core.noise import KeyedNoise, Noise
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.sampling.target_probs import LazyTargetProbs

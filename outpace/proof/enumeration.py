@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Generic, TypeVar
 
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Parts, Scores, TargetProbs
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.proof.decode_all import texts
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise

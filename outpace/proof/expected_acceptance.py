@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
 from outpace.sampling.target_probs import LazyTargetProbs

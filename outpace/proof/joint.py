@@ -14,9 +14,9 @@ from math import prod
 from time import perf_counter
 from typing import Any
 
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Recipe
 from outpace.core.noise import Key
+from outpace.core.sampling_params import SamplingParams
 from outpace.proof.decode_all import texts
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise, Name
 from outpace.proof.enumeration import Enumeration, explore

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.proof.sampling_cases import stated
 
 Outcome = TypeVar("Outcome")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.sampling.warp import warp
 
 STOP = (1,)
@@ -77,7 +77,7 @@ def stated(
     logits: Tensor, texts: Sequence[tuple[int, ...]], sampling: SamplingParams, prompt: int
 ) -> Tensor:  # (M, V), M texts of one length, of which so many tokens are the prompt -> (M, V)
     """The distribution of the next token after each text, without the engine's own arithmetic."""
-    if not sampling.adjusts and sampling.min_p == 0 and sampling.typical_p == 1:
+    if not sampling.changes_logits and sampling.min_p == 0 and sampling.typical_p == 1:
         return warp(logits, [sampling] * len(texts))
     ids = torch.tensor(texts)
     for processor in _processors(sampling, prompt):

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Recipe, Target
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import END, CrossVocabularyDraft, Vocabulary
 from outpace.proof.enumeration import Case, TooMany, enumerate_distributions, largest_error

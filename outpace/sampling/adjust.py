@@ -15,8 +15,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.grower import Grower
+from outpace.core.sampling_params import SamplingParams
 
 NEVER = float("-inf")
 
@@ -35,7 +36,7 @@ class Adjuster:
         sampling = self._ctx.sampling
         nodes: dict[int, list[int]] = {}
         for node, row in enumerate(rows):
-            if sampling[row].adjusts:
+            if sampling[row].changes_logits:
                 nodes.setdefault(row, []).append(node)
         if not nodes:
             return logits
@@ -88,7 +89,7 @@ class Adjuster:
 
 def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> Tensor:  # (M, V)
     """The drafter's logits after these nodes, changed as the target's will be, so that it drafts what can be kept."""
-    if not any(params.adjusts for params in ctx.sampling):
+    if not any(params.changes_logits for params in ctx.sampling):
         return logits
     tree = grower.structure()
     tokens, forest = tree.tokens.tolist(), tree.forest

@@ -34,7 +34,7 @@ class LazyTargetProbs:
             raise ValueError("a distribution needs the logits of every node of the tree, the roots included")
         self._logits = scores.logits
         self._tree, self._ctx, self._processor = tree, ctx, processor
-        self._adjuster = Adjuster(ctx) if any(params.adjusts for params in ctx.sampling) else None
+        self._adjuster = Adjuster(ctx) if any(params.changes_logits for params in ctx.sampling) else None
         self._tokens: list[int] | None = None
         self._probs: dict[int, Tensor] = {}
         self._all: Tensor | None = None

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.sampling.topk import comparable, likeliest
 
 HEAD = 1024  # top-p looks at this many tokens before it sorts a whole vocabulary

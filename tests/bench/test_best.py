@@ -11,8 +11,8 @@ from outpace.bench.measure.acceptance_ceiling import ROW_STEPS, Best, look, look
 from outpace.bench.measure.contender import Engine
 from outpace.bench.measure.run import Case
 from outpace.bench.peers.transformers_peer import Generate
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.recipes import get
 

@@ -13,7 +13,7 @@ from outpace.bench.measure.line_up import engines
 from outpace.bench.measure.method_names import Method
 from outpace.bench.measure.replay import Text, build, replay
 from outpace.bench.measure.run import Case, Run, batches, interleave, trials
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.recipes import get, of_family
 from outpace.recipes._option_kinds import FunctionOpener
 

@@ -22,7 +22,7 @@ from outpace.bench.report.html import PALE, chart
 from outpace.bench.report.model_tables import preparation
 from outpace.bench.report.report import to_json, to_markdown
 from outpace.bench.report.summary import Row
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
 from outpace.tables import markdown
 

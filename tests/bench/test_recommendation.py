@@ -22,8 +22,8 @@ from outpace.bench.measure.method_names import parse_methods
 from outpace.bench.measure.recommend import Recommendation
 from outpace.bench.measure.run import Case
 from outpace.bench.report.tables import tables
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import NOTHING, Scores, TokenTree
+from outpace.core.sampling_params import SamplingParams
 from outpace.indexes import store
 from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.models.table import TableCache, TableTarget

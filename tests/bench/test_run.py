@@ -15,7 +15,7 @@ from outpace.bench.measure.line_up import engines
 from outpace.bench.measure.method_names import Method, parse_methods
 from outpace.bench.measure.run import Case, Trial, batches, interleave, rotated, seeds, trials, unfold
 from outpace.bench.measure.workload import Item
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.recipes._option_kinds import FunctionOpener
 

@@ -19,7 +19,7 @@ from outpace.bench.measure.run import Case, Run, Trial
 from outpace.bench.report.summary import ALL, VARIED, Row, headline, summarise
 from outpace.bench.report.tables import tables
 from outpace.console import progress
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
 from outpace.tables import markdown, print_tables
 

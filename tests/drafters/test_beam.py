@@ -14,8 +14,9 @@ from scipy.stats import chi2
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.noise import KeyedNoise, Noise
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.stochastic_beam import beam

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Cache, Controller, Drafter, Parts, Plan, Scores, Step, Verifier
 from outpace.core.noise import KeyedNoise
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
 from outpace.decode import Session
 from outpace.drafters.lookup.ngram import NGram

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.contracts import Parts
 from outpace.decode import Session
 from outpace.models.table import TableTarget

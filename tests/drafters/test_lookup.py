@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Parts, Plan, Shape, Step
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.request_memory import RequestMemory

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.lookup.past_requests import PastRequests
 from outpace.drafters.lookup.retrieval import Retrieval

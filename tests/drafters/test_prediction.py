@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Controller, Drafter, Parts, Shape, Step
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.lookup.prediction import LEAST, MOST, Place, PredictionDrafter

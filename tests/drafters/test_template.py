@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape
 from outpace.decode import Session
 from outpace.drafters.lookup.rank_template import (

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import NOTHING, Parts
+from outpace.core.sampling_params import SamplingParams
 from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, Recut, Text
 from outpace.drafters.model.grow import grow
 from outpace.models.table import TableTarget

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Parts
 from outpace.core.noise import Key
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
 from outpace.proof.enumeration import Case, Leak, TooMany, enumerate_distributions, largest_error

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Step
 from outpace.core.noise import Key
 from outpace.core.recipe import Recipe
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Leak
 from outpace.proof.joint import (

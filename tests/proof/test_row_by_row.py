@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from outpace.core.claim import Drawn
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget

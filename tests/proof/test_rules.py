@@ -23,9 +23,9 @@ from outpace.analysis.rule_comparison import (
 from outpace.analysis.tree_bounds import LengthBounds, length_bounds
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Scores, Step, TargetProbs
 from outpace.core.noise import KeyedNoise, Noise
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape, TokenTree
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel

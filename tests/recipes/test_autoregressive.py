@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.recipes.autoregressive import autoregressive

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Recipe
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.expected_acceptance import expected_accepted

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.lookup.hidden_state_search import indexed
 from outpace.indexes import store

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Step, Target
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.lookup.hidden_state_search import HiddenStateSearch, indexed
 from outpace.indexes import store

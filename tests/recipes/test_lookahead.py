@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Step
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.models.table import TableTarget

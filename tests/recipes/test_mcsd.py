@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Draft
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error

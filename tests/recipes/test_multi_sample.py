@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import outpace
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Step
 from outpace.core.noise import derived
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.lookup.consensus import ROOT, Consensus, Group, Merged
 from outpace.models.hf.target import HFTarget, load

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from outpace.core.claim import Drawn
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Step
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary

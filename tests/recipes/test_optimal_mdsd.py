@@ -7,10 +7,10 @@ import torch
 
 from outpace.analysis.acceptance_bound import Draws, acceptance_bound
 from outpace.core.claim import Drawn
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Verdict
 from outpace.core.grower import Grower
 from outpace.core.noise import KeyedNoise
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model.greedy_last import greedy_last
 from outpace.models.table import TableTarget

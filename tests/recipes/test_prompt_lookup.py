@@ -6,8 +6,8 @@ from random import Random
 
 import torch
 
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Step
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.recipes.prompt_lookup import prompt_lookup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import outpace
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.recipes.reader import reader
 from outpace.sampling.target_probs import LazyTargetProbs

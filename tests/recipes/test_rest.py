@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Step
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.indexes import store
 from outpace.indexes.suffix_array.array import SuffixArray

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise

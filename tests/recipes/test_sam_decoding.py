@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Parts, Plan, Step
 from outpace.core.noise import KeyedNoise
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.indexes import store

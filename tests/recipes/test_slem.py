@@ -11,8 +11,8 @@ import torch
 from tokenizers import normalizers
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Step
+from outpace.core.sampling_params import SamplingParams
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import END, CrossVocabularyDraft, Vocabulary

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Drawn
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import END, CrossVocabularyDraft, Vocabulary

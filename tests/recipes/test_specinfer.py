@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Verifier
+from outpace.core.sampling_params import SamplingParams
 from outpace.drafters.compose.union import UnionDrafter
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget

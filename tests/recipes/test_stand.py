@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from outpace.core.claim import Drawn
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Parts, Step
 from outpace.core.grower import Grower
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape
 from outpace.decode import Session
 from outpace.drafters.lookup.ngram_probabilities import NGramProbabilityDrafter

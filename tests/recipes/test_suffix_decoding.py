@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Step
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.lookup.suffix_trees import SuffixTreeLookup
 from outpace.drafters.lookup.text_lookup import LookupDrafter

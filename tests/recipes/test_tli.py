@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 from outpace.proof.decode_all import texts

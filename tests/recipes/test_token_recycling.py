@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Parts, Plan, Step
 from outpace.core.noise import KeyedNoise
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape
 from outpace.decode import Session
 from outpace.drafters.lookup.token_recycling import TokenRecycling

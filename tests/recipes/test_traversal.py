@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Recipe
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error

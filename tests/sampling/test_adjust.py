@@ -21,10 +21,11 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Scores
 from outpace.core.grower import Grower
 from outpace.core.noise import KeyedNoise
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.table import TableTarget
 from outpace.sampling.adjust import adjust

@@ -13,7 +13,7 @@ import xgrammar
 from torch import Tensor
 
 import outpace
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions
 from outpace.proof.reference import difference, plain_distribution, table_logits

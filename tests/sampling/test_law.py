@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Scores
 from outpace.core.noise import KeyedNoise
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.table import TableTarget
 from outpace.sampling.target_probs import LazyTargetProbs

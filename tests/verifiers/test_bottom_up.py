@@ -10,10 +10,11 @@ from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Drafter, Parts, Scores, Verifier
 from outpace.core.grower import Grower
 from outpace.core.noise import TARGET, Key, KeyedNoise, Noise
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, Shape, TokenTree
 from outpace.drafters.compose.union import UnionDrafter
 from outpace.drafters.model.draft_model import DraftModel

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Claim, Drawn
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Parts, Plan, Scores
 from outpace.core.grower import Grower
 from outpace.core.noise import KeyedNoise
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape
 from outpace.drafters.compose.union import UnionDrafter
 from outpace.drafters.model.draft_model import DraftModel

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from outpace.analysis.tree_bounds import first_token_bound
 from outpace.core.claim import Drawn
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.sampling.target_probs import LazyTargetProbs
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from outpace.bench.measure.acceptance_ceiling import Best, look
 from outpace.bench.measure.metrics import Counts, Record
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Guarantee, Parts, Target
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.checkpoint import has_native_bfloat16
 from outpace.sampling.target_probs import LazyTargetProbs

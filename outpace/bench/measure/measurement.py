@@ -20,8 +20,8 @@ from outpace.bench.measure.run import Case, Run, batches, interleave, reason, tr
 from outpace.bench.peers.worker import WorkerRefused
 from outpace.bench.report.model_tables import forward_costs, preparation
 from outpace.bench.report.summary import Row, headline, summarise
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Target
+from outpace.core.sampling_params import SamplingParams
 from outpace.tables import Table
 
 

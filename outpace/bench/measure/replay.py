@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from outpace.bench.measure.metrics import Counts, Record
-from outpace.core.context import Context, SamplingParams
+from outpace.core.context import Context
 from outpace.core.contracts import NOTHING, Forest, Noise, Parts, Prompt, Recipe, Scores, TokenTree, Want
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.recipes import RecipeError, configure
 from outpace.recipes._option_kinds import FunctionOpener

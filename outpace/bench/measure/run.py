@@ -13,7 +13,7 @@ from outpace.bench.measure.contender import Contender, Outcome, shortened
 from outpace.bench.measure.metrics import Counts, first_difference, repetition
 from outpace.bench.measure.workload import Item, encode
 from outpace.bench.peers.worker import WorkerDied, WorkerRefused
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 
 WARM_UP_TOKENS = 12
 

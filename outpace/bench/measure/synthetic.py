@@ -15,8 +15,8 @@ from torch import Tensor
 from outpace.bench.measure.contender import Engine, Outcome
 from outpace.bench.measure.method_names import Method
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import SamplingParams
 from outpace.core.contracts import Parts, Target
+from outpace.core.sampling_params import SamplingParams
 from outpace.drafters.no_draft import NoDraft
 from outpace.drafters.synthetic import Synthetic
 from outpace.verifiers.match import Match

@@ -15,7 +15,7 @@ from outpace.bench.measure.contender import Engine, Outcome
 from outpace.bench.peers.environments import PeerEnvironment
 from outpace.bench.peers.openvino_models import converted
 from outpace.bench.peers.worker import Worker, WorkerDied, environment_of
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.names import resolve
 
 ASKED = {

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from outpace.bench.measure.acceptance_ceiling import Best
 from outpace.bench.measure.contender import Engine, Outcome, precision_of
-from outpace.core.context import SamplingParams
+from outpace.core.sampling_params import SamplingParams
 
 PREFIX = "transformers"
 

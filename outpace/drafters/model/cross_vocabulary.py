@@ -102,7 +102,7 @@ class CrossVocabularyDrafter:
             tokens.append(text.settled)
         needed = max(len(self._texts[slot].tokens) for slot in ctx.slots) + self._nodes
         size = CacheSize(2 * needed, ctx.cache.lengths)
-        sampling = tuple(params.bare for params in ctx.sampling)
+        sampling = tuple(params.without_logit_changes for params in ctx.sampling)
         return replace(
             ctx, tokens=tuple(tokens), committed=tuple(map(len, tokens)), cache=size, sampling=sampling
         )

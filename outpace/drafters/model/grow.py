@@ -110,10 +110,10 @@ def _chains(ctx: Context, depth: int, read: Read, children: Children | None) -> 
     grower = Grower(ctx.roots)
     frontier: Sequence[int] = range(len(ctx.slots))
     ones, tree = [1] * len(frontier), TokenTree.roots(ctx.roots)
-    adjusts = any(params.adjusts for params in ctx.sampling)
+    changes_logits = any(params.changes_logits for params in ctx.sampling)
     for level in range(depth):
         logits = read(grower.structure() if level else tree)[1]
-        if adjusts:
+        if changes_logits:
             logits = adjust(logits, ctx, grower, frontier)
         first = len(grower)
         if children is None:
