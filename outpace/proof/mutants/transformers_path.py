@@ -1,0 +1,188 @@
+"""Mistakes planted in the transformers path: position ids, attention masks, KV cache, order of rows.
+
+Each replaces methods of `models/hf` while its context is open and leaves the rest of the engine as it is, so that the
+enumeration on small float64 transformers models is seen to catch an engine that is wrong in this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers.masking_utils import causal_mask_function
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Parts, Scores
+from outpace.core.sampling_params import SamplingParams
+from outpace.core.tree import Shape, TokenTree
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
+from outpace.models.hf.forward_outputs import ForwardOutputs
+from outpace.models.hf.kv_cache import SlotCache
+from outpace.proof.enumeration import Case, Leak, enumerate_distributions, largest_error
+from outpace.proof.result import Models
+from outpace.verifiers.rejection import Rejection
+
+SHAPE = Shape.branching((2, 1))  # siblings, and a path of two nodes behind the second of them
+SAMPLED = SamplingParams(temperature=1.0, top_k=2, max_tokens=3)  # two candidates a node: few runs
+CASES = (  # rows of one length and of different lengths, decoded in one batch
+    Case((0, 1, 2, 0, 1), replace(SAMPLED, max_tokens=4)),
+    Case((2, 2, 1, 1, 0), replace(SAMPLED, temperature=0.7, max_tokens=2)),
+    Case((1, 3), replace(SAMPLED, temperature=0.0)),
+)
+
+original_query_positions = ForwardInputs.query_positions
+original_visible_nodes = ForwardInputs._sees
+original_masks = ForwardInputs.masks
+original_bind = ForwardInputs._bind
+original_commit = SlotCache.commit
+original_scores = ForwardOutputs.scores
+
+
+def position_ids_off_by_one(self: ForwardInputs) -> Tensor:  # (N,)
+    """Draft nodes below the root are one position too far to the right."""
+    positions = [ids + (ids > row.base) for row in self.rows for ids in [original_query_positions(self, row)]]
+    return torch.cat(positions)
+
+
+def position_ids_by_cache_slot(self: ForwardInputs) -> Tensor:  # (N,)
+    """A node's position is its place in the cache, so the second of two siblings stands one position further on."""
+    return torch.cat([torch.arange(row.start, row.end) for row in self.rows])
+
+
+def sibling_visible(self: ForwardInputs, row: RowInputs, visible: Tensor) -> Tensor:
+    """A node attends to the siblings drafted before it."""
+    assert row.depths is not None
+    same_depth = row.depths[:, None] == row.depths[None, :]
+    return original_visible_nodes(self, row, visible | same_depth.tril())
+
+
+def window_ignored(
+    self: ForwardInputs, rule: Callable[..., Tensor], reach: int | None, device: torch.device
+) -> list[RowMask]:
+    """Layers with a sliding window attend to everything."""
+    causal: Callable[..., Any] = causal_mask_function
+    return original_masks(self, causal, None, device)
+
+
+def padding_read(self: ForwardInputs) -> None:
+    """One place too many is read of a row's keys and values: it was never written."""
+    original_bind(self)
+    self._reads = [self.cache.views(row.slot, 0, row.end + 1) for row in self.rows]
+
+
+def padding_visible(
+    self: ForwardInputs, rule: Callable[..., Tensor], reach: int | None, device: torch.device
+) -> list[RowMask]:
+    """The attention mask admits the place of `padding_read`."""
+    masks = original_masks(self, rule, reach, device)
+    for mask in masks:
+        if mask.mask is not None:
+            mask.mask = pad(mask.mask, (0, 1), value=True)
+    return masks
+
+
+def rows_mixed_up(self: ForwardInputs) -> None:
+    """Keys and values of a row are written to the slot of the row before it."""
+    original_bind(self)
+    if len(self.rows) > 1:
+        written = self._slots.tolist()
+        slots = sorted(set(written))
+        before = dict(zip(slots, [slots[-1], *slots], strict=False))
+        self._slots = torch.tensor([before[slot] for slot in written], device=self._slots.device)
+
+
+def stale_entry(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
+    """A rejected node stays behind the accepted path."""
+    original_commit(self, tree, leaf, slots)
+    for node, slot in zip(leaf, slots, strict=True):
+        self.lengths[slot] += node >= 0 and bool(tree.forest.children[node])
+
+
+def missing_entry(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
+    """The last accepted node is not kept."""
+    original_commit(self, tree, leaf, slots)
+    for node, slot in zip(leaf, slots, strict=True):
+        self.lengths[slot] -= node >= 0 and tree.forest.depths[node] > 0
+
+
+def first_path(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
+    """The cache keeps the first path of the accepted length, whichever path was accepted."""
+    depths = tree.forest.depths
+    first = [
+        node if node < 0 else next(n for n in tree.forest.nodes[row] if depths[n] == depths[node])
+        for row, node in enumerate(leaf)
+    ]
+    original_commit(self, tree, first, slots)
+
+
+def scores_in_reading_order(self: ForwardOutputs, first: int, places: Tensor | None) -> Scores:
+    """Logits stay in the order in which rows were read, instead of the order of the nodes."""
+    return original_scores(self, first, None)
+
+
+@dataclass(frozen=True)
+class TransformersMutant:
+    """One planted mistake."""
+
+    name: str
+    replacements: Mapping[tuple[type, str], Any]  # (class, method) -> the wrong one
+    window: int | None = None  # the models that show it: `transformers_models(window)`
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The transformers path is wrong as long as this context is open, in the whole process."""
+        originals = {(owner, method): vars(owner)[method] for owner, method in self.replacements}
+        try:
+            for (owner, method), wrong in self.replacements.items():
+                setattr(owner, method, wrong)
+            yield
+        finally:
+            for (owner, method), original in originals.items():
+                setattr(owner, method, original)
+
+    def error(self, models: Models) -> float:
+        """`decoding_error` with the mistake planted."""
+        with self.planted():
+            return decoding_error(models)
+
+
+def decoding_error(models: Models) -> float:
+    """Largest error of a continuation's probability when these models decode with a draft tree of two branches;
+    infinite if the outcome of a row depends on the other rows of its batch."""
+
+    def build() -> Parts:
+        return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(SHAPE))
+
+    try:
+        return largest_error(enumerate_distributions(build, CASES), models.logits, CASES)
+    except Leak:
+        return float("inf")
+
+
+def transformers_mutants() -> list[TransformersMutant]:
+    """All planted mistakes of the transformers path."""
+    commit, masks = (SlotCache, "commit"), (ForwardInputs, "masks")
+    return [
+        TransformersMutant(
+            "position ids off by one", {(ForwardInputs, "positions"): position_ids_off_by_one}
+        ),
+        TransformersMutant(
+            "position ids by cache slot", {(ForwardInputs, "positions"): position_ids_by_cache_slot}
+        ),
+        TransformersMutant("sibling visible", {(ForwardInputs, "_sees"): sibling_visible}),
+        TransformersMutant(
+            "padding visible", {(ForwardInputs, "_bind"): padding_read, masks: padding_visible}
+        ),
+        TransformersMutant("rows mixed up", {(ForwardInputs, "_bind"): rows_mixed_up}),
+        TransformersMutant("scores in reading order", {(ForwardOutputs, "scores"): scores_in_reading_order}),
+        TransformersMutant("rejected node kept in the cache", {commit: stale_entry}),
+        TransformersMutant("accepted node missing in the cache", {commit: missing_entry}),
+        TransformersMutant("wrong path committed", {commit: first_path}),
+        TransformersMutant("sliding window ignored", {masks: window_ignored}, window=3),
+    ]
