@@ -1,25 +1,33 @@
 """Every command and every program in the documentation works.
 
-A fenced python, bash or console block is run here, or each of its commands stands in RUN_ELSEWHERE with the place that
-runs it. The blocks of a page run in order in one empty directory, offline, and the python blocks continue one another.
-A block titled with a file name (```python title="mine.py") is saved under that name for a later block to use.
+A fenced python, bash or console block is run here, or each of its commands is listed in RUN_ELSEWHERE with the file that
+runs it. The blocks of a page run in order in one empty directory, offline, in this process: `outpace ...` through the
+command line's entry point, and the python blocks of a page share one namespace. A block titled with a file name
+(```python title="mine.py") is saved under that name for later blocks. In a console block the lines below a command must
+be part of its output, up to digits and spaces.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from outpace.cli import main
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN_HERE = ("outpace ", "pytest ")
+SLOW = ("outpace audit", "pytest ")  # run by make test-all only; pytest in a process of its own
 RUNNABLE = {"python", "py", "bash", "sh", "shell", "console"}
 
 # command -> (file that runs it, the words there that do)
@@ -110,12 +118,26 @@ def uncovered(block: Block, later: list[Block]) -> list[str]:
     return [f"{block.where} nothing runs: {command}" for command in commands(block) if not covered(command)]
 
 
-def run_page(found: list[Block], directory: Path) -> None:
-    environment = os.environ | {
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        "HF_HUB_OFFLINE": "1",
-        "COLUMNS": "120",
-    }
+def expected_output(block: Block, command: str) -> list[str]:
+    """The output lines that a console block shows below `command`."""
+    if block.language != "console":
+        return []
+    shown: list[str] = []
+    current = ""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        if line.startswith("$"):
+            [current] = commands(Block(block.page, block.line, "console", "", line))
+        elif current == command and line.strip() not in {"", "..."}:
+            shown.append(line)
+    return shown
+
+
+def is_slow(command: str) -> bool:
+    return command.startswith(SLOW)
+
+
+def run_page(found: list[Block], directory: Path, *, selected: Callable[[str], bool], python: bool) -> None:
+    """Save the titled blocks, run the python blocks (if `python`) and the `selected` commands, in the page's order."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in found:
         if block.language not in RUNNABLE:
@@ -123,24 +145,62 @@ def run_page(found: list[Block], directory: Path) -> None:
         if block.title:
             (directory / block.title).write_text(block.text, encoding="utf-8")
         elif block.language in {"python", "py"}:
-            # leading newlines give a traceback the line numbers of the page
-            exec(compile("\n" * block.line + block.text, str(ROOT / block.page), "exec"), namespace)
+            if python:
+                # leading newlines give a traceback the line numbers of the page
+                exec(compile("\n" * block.line + block.text, str(ROOT / block.page), "exec"), namespace)
         else:
-            for command in commands(block):
+            for command in filter(selected, commands(block)):
                 if command.startswith(RUN_HERE):
-                    run_command(command, directory, environment, block.where)
+                    output = without_digits(run_command(command, directory, block.where))
+                    for line in expected_output(block, command):
+                        assert without_digits(line) in output, (
+                            f"{block.where} {command} does not print: {line}"
+                        )
 
 
-def run_command(command: str, directory: Path, environment: dict[str, str], where: str) -> None:
+def without_digits(text: str) -> str:
+    """`text` with every number replaced by 0 and every run of blanks by one."""
+    return re.sub(r"\s+", " ", re.sub(r"\d+(\.\d+)?(e-?\d+)?", "0", text)).strip()
+
+
+def run_command(command: str, directory: Path, where: str) -> str:
+    """Run one line: `outpace` in this process (with `> file` understood), anything else in a process of its own."""
+    arguments = shlex.split(command)
+    if arguments[0] != "outpace" or set(arguments) & {"|", "&&", "<"}:
+        return run_subprocess(command, directory, where)
+    target = None
+    if ">" in arguments:
+        target = directory / arguments[arguments.index(">") + 1]
+        arguments = arguments[: arguments.index(">")]
+    output, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", arguments)
+        patch.setattr(sys, "stdin", io.StringIO())
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            try:
+                main()
+                code: object = 0
+            except SystemExit as end:
+                code = end.code or 0
+    assert code == 0, f"{where} {command}\n{output.getvalue()[-2000:]}\n{errors.getvalue()[-4000:]}"
+    if target is not None:
+        target.write_text(output.getvalue(), encoding="utf-8")
+    return output.getvalue()
+
+
+def run_subprocess(command: str, directory: Path, where: str) -> str:
+    """Run one line of shell in a process of its own."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     result = subprocess.run(
         ["bash", "-c", f"set -euo pipefail; {command}"],
         cwd=directory,
-        env=environment,
+        env=os.environ | {"PATH": path},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert result.returncode == 0, f"{where} {command}\n{result.stdout[-2000:]}\n{result.stderr[-4000:]}"
+    return result.stdout
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -159,21 +219,41 @@ def test_what_is_run_elsewhere_is_run_there(command: str) -> None:
     assert words in (ROOT / path).read_text(encoding="utf-8")
 
 
-def runs_here(block: Block) -> bool:
+def runs_here(block: Block, *, slow: bool) -> bool:
     if block.language in {"python", "py"}:
-        return not block.title
-    return block.language in RUNNABLE and any(command.startswith(RUN_HERE) for command in commands(block))
+        return not block.title and not slow
+    own = [command for command in commands(block) if command.startswith(RUN_HERE)]
+    return block.language in RUNNABLE and any(is_slow(command) == slow for command in own)
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(map(runs_here, blocks_of(page)))], ids=lambda page: page.name
-)
-def test_the_blocks_of_a_page_run_in_order(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def pages_with(*, slow: bool) -> list[Path]:
+    return [page for page in PAGES if any(runs_here(block, slow=slow) for block in blocks_of(page))]
+
+
+@pytest.fixture
+def page_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory to run a page in, offline and with 120 columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    run_page(blocks_of(page), tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", pages_with(slow=False), ids=lambda page: page.name)
+def test_the_blocks_of_a_page_run_in_order(page: Path, page_directory: Path) -> None:
+    run_page(blocks_of(page), page_directory, selected=lambda command: not is_slow(command), python=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", pages_with(slow=True), ids=lambda page: page.name)
+def test_the_slow_commands_of_a_page_run(page: Path, page_directory: Path) -> None:
+    run_page(
+        blocks_of(page), page_directory, selected=lambda command: command.startswith(RUN_HERE), python=False
+    )
+
+
+def test_the_installed_command_runs_in_a_process_of_its_own(page_directory: Path) -> None:
+    assert "speculative-sampling" in run_subprocess("outpace list", page_directory, "here")
 
 
 def test_a_block_that_nothing_runs_is_caught() -> None:
@@ -189,10 +269,17 @@ def test_a_block_that_nothing_runs_is_caught() -> None:
     assert not uncovered(console, [])
 
 
-def test_blocks_really_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_blocks_really_run(page_directory: Path) -> None:
+    def run(*blocks: Block) -> None:
+        run_page(list(blocks), page_directory, selected=lambda command: True, python=True)
+
     saved = Block("page.md", 1, "python", "a.py", "value = 3\n")
     first = Block("page.md", 5, "python", "", "names = {}\nexec(open('a.py').read(), names)\n")
-    run_page([saved, first, Block("page.md", 9, "python", "", "assert names['value'] == 3\n")], tmp_path)
+    run(saved, first, Block("page.md", 9, "python", "", "assert names['value'] == 3\n"))
     with pytest.raises(AssertionError):
-        run_page([saved, first, Block("page.md", 9, "python", "", "assert names['value'] == 4\n")], tmp_path)
+        run(saved, first, Block("page.md", 9, "python", "", "assert names['value'] == 4\n"))
+    run(Block("page.md", 1, "console", "", "$ outpace --version\noutpace 9.9.9\n"))
+    with pytest.raises(AssertionError, match="does not print"):
+        run(Block("page.md", 1, "console", "", "$ outpace --version\nsomething else\n"))
+    with pytest.raises(AssertionError, match="no-such-method"):
+        run(Block("page.md", 1, "bash", "", "outpace show no-such-method\n"))
