@@ -1,0 +1,71 @@
+"""Fill the README's table of methods from the recipes.
+
+`python scripts/methods_table.py` rewrites the section; with --check it only reports whether it is up to date.
+The documentation site uses `needs` and `promise` for its own table.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from outpace import recipes
+from outpace.core.contracts import Recipe, Target
+from outpace.indexes.store import IndexFile
+from outpace.models.vocabulary import CrossVocabularyDraft
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+SECTION = re.compile(r"(<!-- methods:begin -->\n).*?(<!-- methods:end -->)", re.DOTALL)
+
+
+def types_in(annotation: Any) -> set[Any]:
+    """The types that an annotation such as `tuple[Target, ...] | None` is made of."""
+    inner = get_args(annotation)
+    return set().union(*map(types_in, inner)) if inner else {annotation}
+
+
+def needs(recipe: Recipe) -> str:
+    """What a method cannot run without, then what it can also use."""
+    hints = get_type_hints(recipe.build)
+    required: set[Any] = set()
+    optional: set[Any] = set()
+    for name, parameter in recipe.options.items():
+        kinds = required if parameter.default is inspect.Parameter.empty else optional
+        kinds |= types_in(hints[name])
+    if CrossVocabularyDraft in required:
+        text = "a draft model, any tokenizer"
+    else:
+        text = "a draft model, same tokenizer" if Target in required else "nothing"
+    extras = [phrase for kind, phrase in ((Target, "a draft model"), (IndexFile, "an index")) if kind in optional]
+    return f"{text} ({' or '.join(extras)} helps)" if extras else text
+
+
+def table() -> str:
+    """Methods grouped by family and need, each name linked to its recipe."""
+    found = recipes.find()
+    groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for entry in recipes.entries():
+        groups[entry.family, needs(found[entry.name]), entry.guarantee.upper()].append(entry.name)
+    lines = ["| Family | Needs, besides the target | Promise | Methods |", "|---|---|---|---|"]
+    for (family, need, guarantee), names in sorted(groups.items()):
+        links = [f"[{name}](outpace/recipes/{name.replace('-', '_')}.py)" for name in names]
+        lines.append(f"| {family} | {need} | {guarantee} | {', '.join(links)} |")
+    return "\n".join([*lines, ""])
+
+
+def filled(readme: str) -> str:
+    """The README with its table of methods up to date."""
+    return SECTION.sub(lambda match: match[1] + table() + match[2], readme)
+
+
+if __name__ == "__main__":
+    old = README.read_text(encoding="utf-8")
+    new = filled(old)
+    if "--check" in sys.argv:
+        sys.exit("README.md's methods are out of date: run scripts/methods_table.py" if new != old else 0)
+    README.write_text(new, encoding="utf-8")
