@@ -1,4 +1,9 @@
-"""What mkdocs adds to the pages: a page for each method and pieces of source, both read from the code at build time."""
+"""Pages and sections that mkdocs generates from the code and from docs/results at build time.
+
+Generated pages: one for each method, and the command-line reference. Markers in other pages:
+`<!-- methods -->` (table of methods), `<!-- source: FILE NAME -->` (source of a function or class),
+`<!-- speedups: FILE METHOD,METHOD -->` (speedups of methods in a file of docs/results).
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
+from typer.testing import CliRunner
+
+from methods_table import needs
 
 from outpace import recipes
+from outpace.cli import app
 from outpace.cli.show import type_of
 from outpace.core.contracts import Recipe
 from outpace.recipes import Entry
@@ -21,6 +30,8 @@ from outpace.recipes import Entry
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->$", re.MULTILINE)
 METHODS = "<!-- methods -->"
+SPEEDUPS = re.compile(r"^<!-- speedups: (?P<path>\S+) (?P<methods>\S+) -->$", re.MULTILINE)
+VERB = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)
 MEASURED = (
     "The package's own models, one stream where no batch is named. All results: [the engine](../results/engine.md), "
     "[verification](../results/verification.md), [compiled models](../results/compiled.md)."
@@ -117,10 +128,62 @@ def method_page(recipe: Recipe, guarantee: str) -> str:
 
 
 def method_table(catalogue: Iterable[Entry]) -> str:
+    found = recipes.find()
+    head = ["| Method | Promise | Family | Needs | What it does |", "|---|---|---|---|---|"]
     rows = [
-        f"| [{e.name}]({e.name}.md) | {e.guarantee.upper()} | {e.family} | {e.summary} |" for e in catalogue
+        f"| [{e.name}]({e.name}.md) | {e.guarantee.upper()} | {e.family} | {needs(found[e.name])} | {e.summary} |"
+        for e in catalogue
     ]
-    return "\n".join(["| Method | Promise | Family | What it does |", "|---|---|---|---|", *rows])
+    return "\n".join([*head, *rows])
+
+
+def speedups_table(path: str, methods: Iterable[str]) -> str:
+    """Speedups over plain decoding in a file of `outpace bench`: all its prompts together, or one kind of prompts."""
+    result = json.loads((ROOT / "docs/results" / path).read_text(encoding="utf-8"))
+    temperatures = [f"{temperature:g}" for temperature in result["settings"]["temperatures"]]
+    rows = [row for row in result["results"] if row["headline"] and row["temperature"] is not None]
+    if any(row["workload"] == "all" for row in rows):
+        rows = [row for row in rows if row["workload"] == "all"]
+    cells: dict[tuple[str, str], str] = {}
+    for row in rows:
+        gain = row["speedup"]
+        cells[row["method"], f"{row['temperature']:g}"] = (
+            f"{gain['median']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})"
+        )
+    head = " | ".join(f"Speedup at temperature {temperature} (95 %)" for temperature in temperatures)
+    lines = [f"| Method | {head} |", "|---|" + "---:|" * len(temperatures)]
+    for method in methods:
+        found = [cells.get((method, temperature), "-") for temperature in temperatures]
+        lines.append(f"| `{method}` | {' | '.join(found)} |")
+    settings = result["settings"]
+    lines += [
+        "",
+        f"Prompts: {', '.join(settings['prompts'])}; batch {settings['batch']}; {result['provenance']['device']}; "
+        f"{'compiled' if settings.get('compile') else 'eager PyTorch'}.",
+    ]
+    return "\n".join(lines)
+
+
+def help_of(path: list[str]) -> str:
+    """What `outpace ... --help` prints."""
+    result = CliRunner().invoke(app, [*path, "--help"], prog_name="outpace", env={"COLUMNS": "100"})
+    if result.exit_code:
+        raise RuntimeError(f"outpace {' '.join(path)} --help failed: {result.output}")
+    return result.output.strip()
+
+
+def command_line_page() -> str:
+    """The help of every command and subcommand."""
+    lines = ["# Command line", "", "The output of `--help`, for every command.", ""]
+    waiting: list[list[str]] = [[]]
+    while waiting:
+        path = waiting.pop(0)
+        text = help_of(path)
+        lines += ["#" * min(2 + len(path[1:]), 3) + f" outpace {' '.join(path)}".rstrip(), ""]
+        lines += ["```text", text, "```", ""]
+        subcommands = text.partition("\nCommands:\n")[2]
+        waiting[:0] = [[*path, verb] for verb in VERB.findall(subcommands)]
+    return "\n".join(lines)
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -128,13 +191,17 @@ def on_files(files: Any, config: Any) -> Any:
     for entry in recipes.entries():
         content = method_page(found[entry.name], entry.guarantee)
         files.append(File.generated(config, f"methods/{entry.name}.md", content=content))
+    files.append(File.generated(config, "command-line.md", content=command_line_page()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    def shown(match: re.Match[str]) -> str:
+    def source(match: re.Match[str]) -> str:
         return f"```python\n{source_of(match['path'], match['name'])}\n```"
+
+    def speedups(match: re.Match[str]) -> str:
+        return speedups_table(match["path"], match["methods"].split(","))
 
     if METHODS in markdown:
         markdown = markdown.replace(METHODS, method_table(recipes.entries()))
-    return SOURCE.sub(shown, markdown)
+    return SPEEDUPS.sub(speedups, SOURCE.sub(source, markdown))
