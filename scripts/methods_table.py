@@ -41,7 +41,9 @@ def needs(recipe: Recipe) -> str:
         text = "a draft model, any tokenizer"
     else:
         text = "a draft model, same tokenizer" if Target in required else "nothing"
-    extras = [phrase for kind, phrase in ((Target, "a draft model"), (IndexFile, "an index")) if kind in optional]
+    extras = [
+        phrase for kind, phrase in ((Target, "a draft model"), (IndexFile, "an index")) if kind in optional
+    ]
     return f"{text} ({' or '.join(extras)} helps)" if extras else text
 
 
