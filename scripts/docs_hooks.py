@@ -16,10 +16,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from methods_table import needs
 from mkdocs.structure.files import File
 from typer.testing import CliRunner
-
-from methods_table import needs
 
 from outpace import recipes
 from outpace.cli import app
@@ -33,8 +32,9 @@ METHODS = "<!-- methods -->"
 SPEEDUPS = re.compile(r"^<!-- speedups: (?P<path>\S+) (?P<methods>\S+) -->$", re.MULTILINE)
 VERB = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)
 MEASURED = (
-    "The package's own models, one stream where no batch is named. All results: [the engine](../results/engine.md), "
-    "[verification](../results/verification.md), [compiled models](../results/compiled.md)."
+    "With the models in the package, at batch 1 unless stated. All results: [the engine](../results/engine.md), "
+    "[verification](../results/verification.md), [compiled models](../results/compiled.md), "
+    "[training-free drafting](../results/training-free.md)."
 )
 
 
@@ -54,7 +54,7 @@ def source_of(path: str, name: str) -> str:
 
 
 def linked(paper: str) -> str:
-    """A paper as a link, where it names a place."""
+    """A paper as a link if it is an arXiv number or an address."""
     if number := re.fullmatch(r"(?:arXiv:)?(\d{4}\.\d{4,5}(?:v\d+)?)", paper):
         return f"[arXiv:{number[1]}](https://arxiv.org/abs/{number[1]})"
     if re.match(r"(https?://)?[\w-]+(\.[\w-]+)+/", paper):
@@ -63,7 +63,7 @@ def linked(paper: str) -> str:
 
 
 def papers_table(name: str) -> list[str]:
-    """What the method's paper reports, in lines of markdown."""
+    """Figures reported in the method's paper, as lines of Markdown."""
     reported = json.loads((ROOT / "docs/methods/papers.json").read_text(encoding="utf-8")).get(name, [])
     if not reported:
         return []
@@ -72,7 +72,7 @@ def papers_table(name: str) -> list[str]:
 
 
 def measured_table(name: str) -> list[str]:
-    """What docs/results holds about the method, in lines of markdown."""
+    """The method's rows in docs/results, as lines of Markdown."""
     rows: list[str] = []
     for path in sorted((ROOT / "docs/results").rglob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -104,12 +104,13 @@ def measured_table(name: str) -> list[str]:
 
 
 def method_page(recipe: Recipe, guarantee: str) -> str:
-    """A method's page: the docstring of its file, its options, what was measured, and its source."""
+    """A method's page: the docstring of its file, its options, measurements, and source."""
     module = sys.modules[recipe.build.__module__]
     rest = inspect.cleandoc(module.__doc__ or "").partition("\n")[2].strip()
     lines = [f"# {recipe.name}", "", recipe.summary, "", rest, ""]
     lines += [
-        f"Promise: **{guarantee.upper()}**. Paper: {linked(recipe.paper)}. Family: {recipe.family}.",
+        f"Promise: **{guarantee.upper()}**. Needs, besides the target: {needs(recipe)}. "
+        f"Paper: {linked(recipe.paper)}. Family: {recipe.family}.",
         "",
     ]
     lines += [f'Use it with `--method {recipe.name}`, or `method="{recipe.name}"` in Python.', ""]
@@ -131,14 +132,15 @@ def method_table(catalogue: Iterable[Entry]) -> str:
     found = recipes.find()
     head = ["| Method | Promise | Family | Needs | What it does |", "|---|---|---|---|---|"]
     rows = [
-        f"| [{e.name}]({e.name}.md) | {e.guarantee.upper()} | {e.family} | {needs(found[e.name])} | {e.summary} |"
+        f"| [{e.name}]({e.name}.md) | {e.guarantee.upper()} | {e.family} | {needs(found[e.name])} "
+        f"| {e.summary} |"
         for e in catalogue
     ]
     return "\n".join([*head, *rows])
 
 
 def speedups_table(path: str, methods: Iterable[str]) -> str:
-    """Speedups over plain decoding in a file of `outpace bench`: all its prompts together, or one kind of prompts."""
+    """Speedups over plain decoding in a file of `outpace bench`, over all its prompts."""
     result = json.loads((ROOT / "docs/results" / path).read_text(encoding="utf-8"))
     temperatures = [f"{temperature:g}" for temperature in result["settings"]["temperatures"]]
     rows = [row for row in result["results"] if row["headline"] and row["temperature"] is not None]
@@ -158,8 +160,8 @@ def speedups_table(path: str, methods: Iterable[str]) -> str:
     settings = result["settings"]
     lines += [
         "",
-        f"Prompts: {', '.join(settings['prompts'])}; batch {settings['batch']}; {result['provenance']['device']}; "
-        f"{'compiled' if settings.get('compile') else 'eager PyTorch'}.",
+        f"Prompts: {', '.join(settings['prompts'])}; batch {settings['batch']}; "
+        f"{result['provenance']['device']}; {'compiled' if settings.get('compile') else 'eager PyTorch'}.",
     ]
     return "\n".join(lines)
 

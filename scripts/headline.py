@@ -25,7 +25,7 @@ def interval(row: dict[str, Any]) -> str:
 
 
 def headline(result: dict[str, Any]) -> str:
-    """One paragraph: the speedup at temperatures 0 and 1, its conditions, and the best of transformers' settings."""
+    """One paragraph: speedups, their conditions, and transformers at the best of its settings."""
 
     def rows(temperature: float) -> list[dict[str, Any]]:
         return [
@@ -38,12 +38,13 @@ def headline(result: dict[str, Any]) -> str:
     assisted = [row for row in rows(0) if row["method"].startswith("transformers assisted")]
     peer = max(assisted, key=lambda row: row["speedup"]["median"])
     source, settings = result["provenance"], result["settings"]
+    prompts = ", ".join(settings["prompts"])
     return (
         f"**{greedy['speedup']['median']:.1f} times the tokens per second of plain decoding**: `{METHOD}` at "
-        f"temperature 0, batch {settings['batch']}, {greedy['prompts']} prompts of {', '.join(settings['prompts'])}, "
+        f"temperature 0, batch {settings['batch']}, {greedy['prompts']} prompts of {prompts}, "
         f"the zoo's 14M-parameter target and its draft on a {source['device']}. With 95 % intervals: "
-        f"{interval(greedy)} at temperature 0, {interval(sampled)} at temperature 1; transformers' assisted generation "
-        f"with the same models, at the best of its settings, {interval(peer)} at temperature 0.\n"
+        f"{interval(greedy)} at temperature 0, {interval(sampled)} at temperature 1; transformers' assisted "
+        f"generation with the same models, at the best of its settings, {interval(peer)} at temperature 0.\n"
     )
 
 

@@ -1,10 +1,10 @@
 """Every command and every program in the documentation works.
 
-A fenced python, bash or console block is run here, or each of its commands is listed in RUN_ELSEWHERE with the file that
-runs it. The blocks of a page run in order in one empty directory, offline, in this process: `outpace ...` through the
-command line's entry point, and the python blocks of a page share one namespace. A block titled with a file name
-(```python title="mine.py") is saved under that name for later blocks. In a console block the lines below a command must
-be part of its output, up to digits and spaces.
+A fenced python, bash or console block is run here, or each of its commands is listed in RUN_ELSEWHERE with
+the file that runs it. The blocks of a page run in order in one empty directory, offline, in this process:
+`outpace ...` through the command line's entry point, and the python blocks of a page share one namespace. A
+block titled with a file name (```python title="mine.py") is saved under that name for later blocks. In a
+console block the lines below a command must be part of its output, up to digits and spaces.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def blocks(page: str, text: str) -> list[Block]:
 
 
 def commands(block: Block) -> list[str]:
-    """The commands of a shell block: no comments, continued lines joined, in a console only what follows the prompt."""
+    """The commands of a shell block, continued lines joined; in a console those after `$`."""
     text = block.text.replace("\\\n", " ")
     lines = [line.strip() for line in text.splitlines()]
     if block.language == "console":
@@ -137,7 +137,7 @@ def is_slow(command: str) -> bool:
 
 
 def run_page(found: list[Block], directory: Path, *, selected: Callable[[str], bool], python: bool) -> None:
-    """Save the titled blocks, run the python blocks (if `python`) and the `selected` commands, in the page's order."""
+    """Save titled blocks, run python blocks (if `python`) and `selected` commands, in the page's order."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in found:
         if block.language not in RUNNABLE:
@@ -164,7 +164,7 @@ def without_digits(text: str) -> str:
 
 
 def run_command(command: str, directory: Path, where: str) -> str:
-    """Run one line: `outpace` in this process (with `> file` understood), anything else in a process of its own."""
+    """Run one line: `outpace` in this process (`> file` works), anything else in a process of its own."""
     arguments = shlex.split(command)
     if arguments[0] != "outpace" or set(arguments) & {"|", "&&", "<"}:
         return run_subprocess(command, directory, where)
@@ -258,7 +258,8 @@ def test_the_installed_command_runs_in_a_process_of_its_own(page_directory: Path
 
 def test_a_block_that_nothing_runs_is_caught() -> None:
     fence = "```"
-    page = f'{fence}bash\nmake test\nrm -rf x  # no\n{fence}\n\n- item\n\n  {fence}python title="a.py"\n  1\n  {fence}\n'
+    page = f"{fence}bash\nmake test\nrm -rf x  # no\n{fence}\n\n- item\n\n"
+    page += f'  {fence}python title="a.py"\n  1\n  {fence}\n'
     found = blocks("page.md", page)
     assert [block.language for block in found] == ["bash", "python"]
     assert found[1].text == "1\n"

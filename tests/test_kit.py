@@ -1,4 +1,4 @@
-"""The repository is consistent: no checker is silenced, versions agree, generated sections of the README are current."""
+"""The repository is consistent: no silenced checker, one version, generated README sections up to date."""
 
 from __future__ import annotations
 
