@@ -1,7 +1,7 @@
 """Fill the README's table of methods from the recipes.
 
 `python scripts/methods_table.py` rewrites the section; with --check it only reports whether it is up to date.
-The documentation site uses `needs` and `promise` for its own table.
+The documentation site uses `needs` for its own table.
 """
 
 from __future__ import annotations
@@ -11,22 +11,16 @@ import re
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from outpace import recipes
 from outpace.core.contracts import Recipe, Target
-from outpace.indexes.store import IndexFile
 from outpace.models.vocabulary import CrossVocabularyDraft
+from outpace.recipes._option_kinds import kinds_in
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 SECTION = re.compile(r"(<!-- methods:begin -->\n).*?(<!-- methods:end -->)", re.DOTALL)
-
-
-def types_in(annotation: Any) -> set[Any]:
-    """The types that an annotation such as `tuple[Target, ...] | None` is made of."""
-    inner = get_args(annotation)
-    return set().union(*map(types_in, inner)) if inner else {annotation}
 
 
 def needs(recipe: Recipe) -> str:
@@ -36,14 +30,12 @@ def needs(recipe: Recipe) -> str:
     optional: set[Any] = set()
     for name, parameter in recipe.options.items():
         kinds = required if parameter.default is inspect.Parameter.empty else optional
-        kinds |= types_in(hints[name])
+        kinds |= {kind.annotation for kind in kinds_in(hints[name])}
     if CrossVocabularyDraft in required:
         text = "a draft model, any tokenizer"
     else:
         text = "a draft model, same tokenizer" if Target in required else "nothing"
-    extras = [
-        phrase for kind, phrase in ((Target, "a draft model"), (IndexFile, "an index")) if kind in optional
-    ]
+    extras = ["a draft model"] * (Target in optional) + ["an index"] * bool(optional - {Target})
     return f"{text} ({' or '.join(extras)} helps)" if extras else text
 
 

@@ -35,7 +35,7 @@ RUN_ELSEWHERE = {
     "git clone https://github.com/outpace-ai/outpace": (".ci/run", "from a fresh clone"),
     "cd outpace": (".ci/run", 'cd "$(dirname "$0")/.."'),
     "pip install .": ("scripts/try_wheel", "pip install"),
-    "make install": (".ci/run", "make install"),
+    "make install": (".ci/run", "make test"),  # which installs first
     ".venv/bin/pre-commit install": (".ci/run", ".venv/bin/pre-commit run"),
     "make demo": (".ci/run", "make demo"),
     "make test": (".ci/run", "make test"),
