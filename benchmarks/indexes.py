@@ -28,7 +28,7 @@ from outpace.indexes.automata.online import SuffixAutomaton
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.hidden_states import HiddenStateIndex
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.indexes.suffix_tree.tree import SuffixTree
+from outpace.indexes.suffix_tree import SuffixTree
 from outpace.indexes.tables.adjacency import AdjacencyTable
 from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
 from outpace.indexes.tables.trigrams import TrigramTable
@@ -97,11 +97,11 @@ def suffixes(size: int) -> list[Cost]:
     note("suffix automaton", "extend, a token", each(lambda i: automaton.extend(tokens[i : i + 1]), ASKED))
     note(
         "suffix automaton",
-        "match 8, following 40",
-        each(lambda i: automaton.following(40, tokens[i : i + 8]), ASKED),
+        "match 8, continuation of 40",
+        each(lambda i: automaton.continuation(40, tokens[i : i + 8]), ASKED),
     )
 
-    tree = SuffixTree(most_tokens=2 * size)
+    tree = SuffixTree(max_tokens=2 * size)
 
     def fill() -> SuffixTree:
         for number, document in enumerate(documents(text)):
@@ -127,12 +127,20 @@ def suffixes(size: int) -> list[Cost]:
     pointers = [Pointer()]
     step = each(lambda i: pointers.append(static.move(pointers[-1], tokens[i : i + 1])), ASKED)
     note("static automaton", "move, a token", step)
-    note("static automaton", "branches, 60 nodes", each(lambda i: static.branches(pointers[i]), ASKED))
+    note(
+        "static automaton",
+        "continuation tree, 60 nodes",
+        each(lambda i: static.continuation_tree(pointers[i]), ASKED),
+    )
 
     array, took = bulk(lambda: SuffixArray.build(documents(text)))
     note("suffix array", "build", took, array.nbytes / size)
     note("suffix array", "find", each(lambda i: array.find(tokens[i : i + 16]), ASKED))
-    note("suffix array", "branches, 64 nodes", each(lambda i: array.branches(tokens[i : i + 16]), ASKED))
+    note(
+        "suffix array",
+        "continuation tree, 64 nodes",
+        each(lambda i: array.continuation_tree(tokens[i : i + 16]), ASKED),
+    )
     return found
 
 
@@ -159,15 +167,17 @@ def tables(size: int) -> list[Cost]:
 
     ngrams, ids, probs = NGramProbabilities(), rng.integers(0, 50_000, (4, 10)), rng.random((4, 10))
     took = each(lambda i: ngrams.update(text[4 * i : 4 * i + 8], ids, probs), ASKED)
-    found.append(Cost("logit n-grams", "update 4 positions", 4 * ASKED, *took, ngrams.nbytes / (4 * ASKED)))
+    found.append(
+        Cost("n-gram probabilities", "update 4 positions", 4 * ASKED, *took, ngrams.nbytes / (4 * ASKED))
+    )
     asked = each(lambda i: ngrams.lookup(text[i : i + 4]), ASKED)
-    found.append(Cost("logit n-grams", "lookup", 4 * ASKED, *asked, None))
+    found.append(Cost("n-gram probabilities", "lookup", 4 * ASKED, *asked, None))
 
     states = rng.normal(size=(20_000, 256)).astype(np.float32)
     dense = HiddenStateIndex.build(states, rng.integers(0, 50_000, (20_000, 20)))
     dense.search(states[0])
     asked = each(lambda i: dense.search(states[i]), 200)
-    found.append(Cost("dense", "50 nearest of all", 20_000, *asked, dense.nbytes / 20_000))
+    found.append(Cost("hidden states", "50 nearest of all", 20_000, *asked, dense.nbytes / 20_000))
     return found
 
 

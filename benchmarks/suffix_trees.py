@@ -31,7 +31,7 @@ from outpace.bench.report.json_file import write_json
 from outpace.bench.report.tables import number, percent
 from outpace.console import progress
 from outpace.core.sampling_params import SamplingParams
-from outpace.indexes.suffix_tree.tree import SuffixTree
+from outpace.indexes.suffix_tree import SuffixTree
 from outpace.models.hf.target import load
 from outpace.models.names import resolve
 from outpace.recipes import get
@@ -80,8 +80,8 @@ class Trees:
     def draft(self, context: Any, most: int) -> tuple[Sequence[int], Sequence[int]]:
         found = self.own.speculate(context, most, **self.settings)
         if self.common.num_tokens:
-            other = self.common.speculate(context, most, unfollowed=1, **self.settings)
-            found = max(found, other, key=lambda each: each.score)
+            other = self.common.speculate(context, most, extra_occurrences=1, **self.settings)
+            found = max(found, other, key=lambda each: each.expected_accepted)
         return found.tokens, found.parents
 
     def add(self, tokens: Any) -> None:
@@ -126,7 +126,11 @@ def recorded(name: str, num_prompts: int, max_tokens: int) -> dict[str, list[Tex
 
 def ours(texts: Sequence[Text], tree: bool) -> list[list[float]]:
     """Our trees alone."""
-    settings = {"factor": SETTINGS["factor"], "offset": SETTINGS["offset"], "floor": SETTINGS["threshold"]}
+    settings = {
+        "max_spec_factor": SETTINGS["factor"],
+        "max_spec_offset": SETTINGS["offset"],
+        "min_token_prob": SETTINGS["threshold"],
+    }
     trees = Trees(int(SETTINGS["max_tree_depth"]), tree=tree, **settings)
     return replayed(trees, [(text.prompt, text.tokens) for text in texts], int(SETTINGS["depth"]))
 

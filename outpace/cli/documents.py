@@ -1,4 +1,4 @@
-"""Texts to index: files, folders, and JSON with texts or tokens, such as what was generated before."""
+"""Documents to index: text files, folders, and JSON with texts or token ids, such as earlier results."""
 
 from __future__ import annotations
 
@@ -7,70 +7,84 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-TOKENS = ("tokens", "token_ids")  # names of lists of numbers; `text` is tokenised
+TOKEN_FIELDS = ("tokens", "token_ids")  # lists of token ids; the field "text" is tokenised
 
 
 def sources(paths: Sequence[Path]) -> list[Path]:
-    """The files behind these paths: of a folder all in it, hidden ones left out."""
-    found: list[Path] = []
+    """The files at these paths, of folders all files inside except hidden ones; ValueError if there are none."""
+    files: list[Path] = []
     for path in paths:
         if path.is_dir():
             inside = (each.relative_to(path) for each in sorted(path.rglob("*")))
-            found += [path / each for each in inside if not any(part.startswith(".") for part in each.parts)]
+            visible = (each for each in inside if not any(part.startswith(".") for part in each.parts))
+            files += [path / each for each in visible if (path / each).is_file()]
         elif path.is_file():
-            found.append(path)
+            files.append(path)
         else:
             raise ValueError(f"there is no {path}: give --from files, folders or .jsonl files")
-    return [path for path in found if path.is_file()]
+    if not files:
+        raise ValueError("there are no files in the folders of --from: give others")
+    return files
 
 
 def documents(
-    paths: Sequence[Path], encode: Callable[[str], list[int]], vocab: int, tell: Callable[[int], None]
+    paths: Sequence[Path], encode: Callable[[str], list[int]], vocab: int, on_progress: Callable[[int], None]
 ) -> Iterator[list[int]]:
-    """Tokens of one document after another; `tell` hears how many bytes were read.
+    """The token ids of each document. `on_progress` gets the number of bytes just read.
 
-    A line of a .jsonl file, or a result in the JSON that `outpace generate --json` prints, is a document, and so is
-    any other file that is UTF-8 text.
+    A document is a line of a .jsonl file, a result in the JSON that `outpace generate --json` prints, or any other file
+    of UTF-8 text.
     """
     for path in paths:
         if path.suffix == ".jsonl":
             with path.open("rb") as lines:
                 for number, line in enumerate(lines, 1):
                     if line.strip():
-                        yield _tokens(_parsed(line, f"{path}:{number}"), encode, vocab, f"{path}:{number}")
-                    tell(len(line))
+                        where = f"{path}:{number}"
+                        yield _tokens(_parsed(line, where), encode, vocab, where)
+                    on_progress(len(line))
             continue
         data = path.read_bytes()
         if path.suffix == ".json" and (results := _results(data)) is not None:
-            for number, each in enumerate(results):
-                yield _tokens(each, encode, vocab, f"{path}, result {number},")
+            for number, result in enumerate(results):
+                yield _tokens(result, encode, vocab, f"{path}, result {number},")
         else:
             try:
                 yield encode(data.decode())
             except UnicodeDecodeError:
-                raise ValueError(f"{path} is no UTF-8 text: leave it out, or convert it") from None
-        tell(len(data))
+                raise ValueError(f"{path} is not UTF-8 text: leave it out, or convert it") from None
+        on_progress(len(data))
+
+
+def not_empty(texts: Iterator[list[int]]) -> Iterator[list[int]]:
+    """The same documents; ValueError at the end if they had no tokens at all."""
+    num_tokens = 0
+    for tokens in texts:
+        num_tokens += len(tokens)
+        yield tokens
+    if not num_tokens:
+        raise ValueError("the files of --from hold no tokens, so there is nothing to index: give others")
 
 
 def _parsed(line: bytes, where: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
-        raise ValueError(f"{where} is no JSON: each line of a .jsonl file is an object of its own") from None
+    except (ValueError, RecursionError):
+        raise ValueError(f"{where} is not JSON: each line of a .jsonl file is an object of its own") from None
 
 
 def _results(data: bytes) -> list[Any] | None:
-    """What `outpace generate --json` printed; None for other JSON, which is text like any other."""
+    """The results in the JSON of `outpace generate --json`; None for other JSON, which is indexed as text."""
     try:
-        found = json.loads(data)["results"]
-    except (ValueError, KeyError, TypeError):
+        results = json.loads(data)["results"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return found if isinstance(found, list) else None
+    return results if isinstance(results, list) else None
 
 
 def _tokens(item: Any, encode: Callable[[str], list[int]], vocab: int, where: str) -> list[int]:
     if isinstance(item, dict):
-        for name in TOKENS:
+        for name in TOKEN_FIELDS:
             tokens = item.get(name)
             if isinstance(tokens, list) and all(type(each) is int for each in tokens):
                 if tokens and not 0 <= min(tokens) <= max(tokens) < vocab:
@@ -80,4 +94,6 @@ def _tokens(item: Any, encode: Callable[[str], list[int]], vocab: int, where: st
                 return tokens
         if isinstance(item.get("text"), str):
             return encode(item["text"])
-    raise ValueError(f'{where} has neither "text" nor a list of numbers as "tokens" or "token_ids": add one')
+    raise ValueError(
+        f'{where} has neither "text" nor a list of token ids as "tokens" or "token_ids": add one'
+    )

@@ -1,4 +1,4 @@
-"""`outpace index`: build indexes of text for methods that draft from it, and show what is in one."""
+"""`outpace index`: build indexes of text for methods that draft from it, and show what a file holds."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 FROM_TEXT = ("suffix-array", "suffix-automaton", "suffix-tree", "trigrams")
-FROM_STATES = "dense"  # hidden states of texts that a model reads
-FROM_A_MODEL = ("adjacency", "logit-ngrams")  # logits, which no text has
-Texts = Iterator[list[int]]
+FROM_STATES = "hidden-states"  # of texts that a model reads
+FROM_DECODING = ("adjacency", "ngram-probabilities")  # of logits, which texts do not have
+Documents = Iterator[list[int]]
 
 
 @app.command("build")
@@ -37,63 +37,68 @@ def build(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
     kind: Annotated[str, typer.Option(help=f"{', '.join(FROM_TEXT)} or {FROM_STATES}.")] = "suffix-array",
-    tokenizer: Annotated[str, typer.Option(help="The model that will use it.")] = "zoo:target",
-    most_tokens: Annotated[
-        int, typer.Option(min=1, help="Of a suffix-tree: it keeps the newest documents with so many tokens.")
+    tokenizer: Annotated[str, typer.Option(help="The model that will use the index.")] = "zoo:target",
+    max_tokens: Annotated[
+        int,
+        typer.Option(min=1, help="Of a suffix-tree: only the newest documents of this many tokens are kept."),
     ] = 1 << 22,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Index texts, or what was generated before: JSON lines with "text", or with token ids as "tokens"."""
-    if kind in FROM_A_MODEL:
-        raise ValueError(
-            f"{kind} learns from a model while it decodes, not from text: use {', '.join(FROM_TEXT)}"
-        )
+    """Index texts, or earlier results: JSON lines with "text", or with token ids as "tokens"."""
+    if kind in FROM_DECODING:
+        raise ValueError(f"{kind} is filled while a model decodes, not from text: use {', '.join(FROM_TEXT)}")
     if kind not in (*FROM_TEXT, FROM_STATES):
         raise ValueError(f"there is no kind {kind}: use {', '.join(FROM_TEXT)} or {FROM_STATES}")
-    if not out.absolute().parent.is_dir():
-        raise ValueError(f"there is no folder {out.absolute().parent}: make it first")
+    folder = out.absolute().parent
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: make it first")
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder: give --out the name of a file")
 
-    from outpace.cli.documents import documents, sources
+    from outpace.cli.documents import documents, not_empty, sources
     from outpace.console import progress
     from outpace.indexes import store
     from outpace.models.checkpoint import load_tokenizer
     from outpace.models.names import resolve
 
     began = perf_counter()
-    words = load_tokenizer(resolve(tokenizer))
-    vocabulary = words.get_vocab()
+    loaded_tokenizer = load_tokenizer(resolve(tokenizer))
+    vocabulary = loaded_tokenizer.get_vocab()
     paths = sources(source)
-    if not paths:
-        raise ValueError("there are no files in the folders of --from: give others")
 
     def encode(text: str) -> list[int]:
-        return words(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return loaded_tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
-    with progress(sum(path.stat().st_size for path in paths)) as tell:
-        texts = documents(paths, encode, 1 + max(vocabulary.values()), lambda size: tell("reading", size))
+    with progress(sum(path.stat().st_size for path in paths)) as report:
 
-        def sorting(_: int) -> None:
-            tell("sorting", 0)
+        def on_read(num_bytes: int) -> None:
+            report("reading", num_bytes)
 
+        def on_sorted(_: int) -> None:
+            report("sorting", 0)
+
+        texts = not_empty(documents(paths, encode, 1 + max(vocabulary.values()), on_read))
         if kind == FROM_STATES:
-            index = read(tokenizer, texts)
+            index = index_of_states(tokenizer, texts)
         else:
-            index = make(kind, texts, out.absolute().parent, most_tokens, sorting)
-        tell("writing", 0)
+            index = index_of_texts(kind, texts, folder, max_tokens, on_sorted)
+        report("writing", 0)
         store.save(index, out, store.fingerprint(vocabulary))
     if json:
-        print_json(about(out) | {"seconds": perf_counter() - began})
+        print_json(header(out) | {"seconds": perf_counter() - began})
     else:
-        typer.echo(f"{out}: {sentence(index)}, {perf_counter() - began:.1f} s")
+        typer.echo(f"{out}: {summary(index)}, {perf_counter() - began:.1f} s")
 
 
-def make(kind: str, texts: Texts, scratch: Path, most_tokens: int, sorting: Callable[[int], None]) -> Index:
-    """An index of this kind over these documents."""
+def index_of_texts(
+    kind: str, texts: Documents, temporary_folder: Path, max_tokens: int, on_sorted: Callable[[int], None]
+) -> Index:
+    """Build an index of one of the kinds FROM_TEXT."""
     if kind == "suffix-array":
         from outpace.indexes.suffix_array.array import SuffixArray
 
-        return SuffixArray.build(texts, tell=sorting, scratch=scratch)
+        return SuffixArray.build(texts, on_progress=on_sorted, temporary_folder=temporary_folder)
     if kind == "suffix-automaton":
         from outpace.indexes.automata.static import StaticAutomaton
 
@@ -102,17 +107,17 @@ def make(kind: str, texts: Texts, scratch: Path, most_tokens: int, sorting: Call
         from outpace.indexes.tables.trigrams import TrigramTable
 
         return TrigramTable.build(texts)
-    from outpace.indexes.suffix_tree.tree import SuffixTree
+    from outpace.indexes.suffix_tree import SuffixTree
 
-    tree = SuffixTree(most_tokens=most_tokens)
+    tree = SuffixTree(max_tokens=max_tokens)
     for number, text in enumerate(texts):
         tree.extend(number, text)
         tree.finish(number)
     return tree
 
 
-def read(model: str, texts: Texts) -> Index:
-    """An index of this model's states while it reads these documents."""
+def index_of_states(model: str, texts: Documents) -> Index:
+    """Build an index of the model's hidden states while it reads the texts."""
     from outpace.drafters.lookup.hidden_state_search import indexed
     from outpace.models.hf.target import load
     from outpace.models.names import resolve
@@ -120,14 +125,14 @@ def read(model: str, texts: Texts) -> Index:
     return indexed(load(resolve(model))[0], texts)
 
 
-def sentence(index: Index) -> str:
-    """What there is, in a few words."""
-    facts = [f"{value} {name.replace('_', ' ')}" for name, value in index.facts.items()]
-    return ", ".join([index.kind, *facts, size(index.nbytes)])
+def summary(index: Index) -> str:
+    """Kind, sizes and bytes of memory, for a line of output."""
+    sizes = [f"{value} {name.replace('_', ' ')}" for name, value in index.metadata.items()]
+    return ", ".join([index.kind, *sizes, binary_size(index.nbytes)])
 
 
-def size(num_bytes: int) -> str:
-    """In the largest unit that leaves a number above one."""
+def binary_size(num_bytes: int) -> str:
+    """Bytes in the largest binary unit of which there is at least one."""
     unit, value = "bytes", float(num_bytes)
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:
@@ -139,36 +144,28 @@ def size(num_bytes: int) -> str:
 @app.command("show")
 @plainly
 def show(
-    file: Annotated[Path, typer.Argument(help="What `outpace index build` wrote.")],
+    file: Annotated[Path, typer.Argument(help="A file written by `outpace index build`.")],
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """What an index holds, for which tokenizer, and when and with what it was made."""
-    found = about(file)
+    """What an index holds, for which tokenizer, and when and with which versions it was built."""
+    about = header(file)
     if json:
-        print_json(found)
+        print_json(about)
         return
     rows = [
-        ("kind", found["kind"]),
-        *((name.replace("_", " "), str(value)) for name, value in found["facts"].items()),
+        ("kind", about["kind"]),
+        *((name.replace("_", " "), str(value)) for name, value in about["metadata"].items()),
+        ("size", binary_size(about["bytes"])),
+        ("tokenizer", about["tokenizer"][:16] or "any"),
+        ("made at", about["made_at"]),
+        ("made with", about["made_with"]),
     ]
-    rows += [("size", size(found["bytes"])), ("tokenizer", found["tokenizer"][:16] or "any")]
-    rows += [("made at", found["made_at"]), ("made with", found["made_with"])]
     print_table((str(file), ""), rows)
 
 
-def about(file: Path) -> dict[str, Any]:
-    """A file's header, without where its arrays are."""
+def header(file: Path) -> dict[str, Any]:
+    """The file's header, with the types and shapes of its arrays."""
     from outpace.indexes import store
 
-    found = store.header(file)
-    arrays = {
-        name: {"dtype": each["dtype"], "shape": each["shape"]} for name, each in found["arrays"].items()
-    }
-    named = ("kind", "tokenizer", "facts", "made_at", "made_with")
-    return {
-        "file": str(file),
-        **{name: found[name] for name in named},
-        "bytes": file.stat().st_size,
-        "arrays": arrays,
-    }
+    return {"file": str(file), **store.header_dict(store.read_header(file)), "bytes": file.stat().st_size}

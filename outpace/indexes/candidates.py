@@ -1,4 +1,4 @@
-"""What an index drafts: a tree of tokens below the last token of a context."""
+"""What an index proposes: a tree of tokens below the last token of a context."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from numpy.typing import NDArray
 from outpace.core.tree import Shape
 
 
-class Candidates(NamedTuple):
-    """A tree whose nodes come after their parents; siblings stand by falling weight."""
+class CandidateTree(NamedTuple):
+    """Drafted tokens, parents before children, siblings by falling weight."""
 
     tokens: list[int]
-    parents: list[int]  # index of the parent's token in `tokens`; -1: the last token of the context
+    parents: list[int]  # index of the parent in `tokens`; -1: the last token of the context
     weights: list[
         float
-    ]  # of the path down to the node, by count or estimated probability; never rises along a path
-    matched: int  # how many tokens at the end of the context were found
+    ]  # counts or estimated probabilities of the paths to the nodes; a child's is at most its parent's
+    matched: int  # length of the context's suffix that was found in the index
 
     @property
-    def score(self) -> float:
-        """How many of the tokens will be kept, where the weights estimate probabilities."""
+    def expected_accepted(self) -> float:
+        """Expected number of accepted tokens, if the weights are probabilities."""
         return sum(self.weights)
 
 
-NOTHING = Candidates([], [], [], 0)
+NO_CANDIDATES = CandidateTree([], [], [], 0)
 
 
 @lru_cache
-def template(shape: Shape) -> NDArray[np.int32]:
-    """(S, 2) parent, the root being 0, and rank among its siblings."""
-    rank = {child: place for siblings in shape.children for place, child in enumerate(siblings)}
-    return np.array([(parent, rank[node]) for node, parent in enumerate(shape.parents, 1)], np.int32).reshape(
-        -1, 2
-    )
+def parents_and_ranks(shape: Shape) -> NDArray[np.int32]:
+    """(S, 2) for each node of a shape but the root: its parent (the root is 0) and its rank among its siblings."""
+    ranks = {child: rank for siblings in shape.children for rank, child in enumerate(siblings)}
+    rows = [(parent, ranks[node]) for node, parent in enumerate(shape.parents, 1)]
+    return np.array(rows, np.int32).reshape(-1, 2)

@@ -1,4 +1,7 @@
-"""Functions over arrays that numba compiles at their first call; without numba they run as they are."""
+"""Functions over arrays that numba compiles at their first call; without numba they run as plain Python.
+
+Compiled code does not check array bounds: callers check the values that serve as indices.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from numpy.typing import NDArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Tokens = Sequence[int] | NDArray[Any]  # one text
+Tokens = Sequence[int] | NDArray[Any]  # token ids of one text
 
 
 class Loop(Generic[P, R]):
-    """One function, compiled or not. Numbers fit int64, and arrays are contiguous and writable."""
+    """One function, compiled or not. Its integers fit int64; its arrays are contiguous and writable."""
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._function: Callable[..., R] = function
@@ -33,49 +36,52 @@ class Loop(Generic[P, R]):
 
     @cached_property
     def compiled(self) -> Any:
+        """The function compiled by numba, from its cache on disk where the sources are the same."""
         import numba
 
-        # numba keeps what it compiled by name and file, and does not see changes of functions that are called
-        self._function.__qualname__ += f"-{_sources()}"
+        # numba's cache is keyed by name and file, and misses changes of called functions: the name holds a hash
+        self._function.__qualname__ += f"-{_hash_of_sources()}"
         try:
             return numba.njit(cache=True)(self._function)
-        except RuntimeError:  # there is no folder to keep it in
+        except RuntimeError:  # no folder for the cache is writable
             return numba.njit(self._function)
 
     def plain(self, *arguments: Any) -> R:
-        # an element of a memoryview is a Python number: faster than numpy's, and it does not overflow
+        """The function run by Python."""
+        # the elements of a memoryview are Python integers: faster than numpy's, and they do not overflow
         return self._function(*(a.data if isinstance(a, np.ndarray) else a for a in arguments))
 
     @property
     def _numba_type_(self) -> Any:
-        """What lets one compiled function call another."""
+        """Read by numba where a compiled function calls this one."""
         return self.compiled._numba_type_
 
 
 @cache
-def _sources() -> str:
-    """What tells this version of all loops from others."""
+def _hash_of_sources() -> str:
     files = sorted(Path(__file__).parent.rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
 
 
 def loop(function: Callable[P, R]) -> Loop[P, R]:
-    """Mark a function as one that numba may compile."""
+    """Decorate a function that numba may compile."""
     return Loop(function)
 
 
 def as_tokens(tokens: Tokens) -> NDArray[np.int32]:
-    """(n,) int32, contiguous; ValueError if one is negative or there are more dimensions."""
-    found = np.asarray(tokens, np.int32, order="C")
-    if found.ndim != 1 or (len(found) and found.min() < 0):
-        raise ValueError("tokens are a sequence of numbers, none of them negative")
-    return found
+    """(n,) int32, contiguous; ValueError for other shapes and negative values."""
+    array = np.asarray(tokens, np.int32, order="C")
+    if array.ndim != 1 or (len(array) and array.min() < 0):
+        raise ValueError("tokens are a sequence of integers, none of them negative")
+    return array
 
 
-def grown(array: NDArray[Any], size: int, fill: int = 0) -> NDArray[Any]:
-    """An array of at least `size` rows that begins with this one; twice as large where it has to grow."""
+def grown(array: NDArray[Any], size: int, fill: int = 0, limit: int | None = None) -> NDArray[Any]:
+    """The array itself if it has `size` rows, else a copy with at least twice as many rows, at most `limit`; new rows
+    hold `fill`."""
     if size <= len(array):
         return array
-    wider = np.full((max(size, 2 * len(array)), *array.shape[1:]), fill, array.dtype)
-    wider[: len(array)] = array
-    return wider
+    length = max(size, 2 * len(array))
+    larger = np.full((length if limit is None else min(length, limit), *array.shape[1:]), fill, array.dtype)
+    larger[: len(array)] = array
+    return larger

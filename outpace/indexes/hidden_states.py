@@ -1,4 +1,4 @@
-"""What followed at places where the target's hidden state was alike (Gritta et al. 2025, DReSD)."""
+"""The tokens that followed similar hidden states of the target (Gritta et al. 2025, DReSD)."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from outpace.indexes.store import damaged, expect, within
+from outpace.indexes.store import Arrays, in_range, require, typed
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 BLOCK = 1 << 14  # states projected at once
-LISTS_FROM = 50_000  # states; below, comparing with all of them is as fast
-NUM_PROBES = 250  # lists that are searched
+MIN_STATES_FOR_LISTS = 50_000  # with fewer states comparing with all of them is as fast
+MAX_FLOAT = float(np.finfo(np.float32).max)
+NUM_PROBES = 250  # lists that a search reads
 
 
 class HiddenStateIndex:
-    """Hidden states by z-score, principal components and length 1, each with the tokens after it; read-only.
+    """Hidden states, each with the tokens after it; read-only.
 
-    Inner products: by faiss where it is installed, for many states in the lists nearest to the query; without faiss
-    all of them, in numpy.
+    Keys are states after z-score, principal components and scaling to length 1; they are compared by inner product. With
+    faiss many keys are divided into lists, of which a search reads the nearest; without faiss it reads all keys.
     """
 
-    kind = "dense"
+    kind = "hidden-states"
 
     def __init__(
         self, mean: Floats, components: Floats, keys: Floats, values: Ints, centers: Floats, lists: Ints
@@ -46,11 +47,12 @@ class HiddenStateIndex:
         *,
         dims: int = 64,
         fit: int = 1_000_000,
-        tell: Callable[[int], None] | None = None,
+        on_progress: Callable[[int], None] | None = None,
     ) -> Self:
-        """(n, d) hidden states and (n, L) next tokens, -1 after the end; `keys` may be a memory map.
+        """Index (n, d) hidden states, which may be a memory map, with (n, L) next tokens, -1 after the end of a text.
 
-        `fit`: most states, spread evenly, from which the projection is made. `tell` hears how many were projected.
+        dims: of the keys; fit: the projection is computed from at most this many states, spread evenly; on_progress:
+        gets the number of states just projected.
         """
         states, next_tokens = np.asarray(keys), np.ascontiguousarray(values, np.int32)
         if states.ndim != 2 or next_tokens.ndim != 2 or len(states) != len(next_tokens) or len(states) < 2:
@@ -60,7 +62,7 @@ class HiddenStateIndex:
         if not 1 <= dims <= states.shape[1]:
             raise ValueError(f"{dims} dimensions of states with {states.shape[1]}: ask for fewer")
         mean, components = _principal(states[:: -(-len(states) // fit)], dims)
-        found = cls(
+        index = cls(
             mean,
             components,
             np.empty((len(states), dims), np.float32),
@@ -69,13 +71,13 @@ class HiddenStateIndex:
             np.zeros(len(states), np.int32),
         )
         for start in range(0, len(states), BLOCK):
-            block = found.project(states[start : start + BLOCK])
-            found.keys[start : start + BLOCK] = block
-            if tell:
-                tell(len(block))
-        if len(states) >= LISTS_FROM and find_spec("faiss"):
-            found.centers, found.lists = _divide(found.keys)
-        return found
+            block = index.project(states[start : start + BLOCK])
+            index.keys[start : start + BLOCK] = block
+            if on_progress:
+                on_progress(len(block))
+        if len(states) >= MIN_STATES_FOR_LISTS and find_spec("faiss"):
+            index.centers, index.lists = _clustered(index.keys)
+        return index
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -89,31 +91,41 @@ class HiddenStateIndex:
         }
 
     @property
-    def facts(self) -> dict[str, int]:
+    def metadata(self) -> dict[str, int]:
         return {"states": len(self.keys), "hidden": len(self.mean)}
 
     @property
     def nbytes(self) -> int:
-        """Of the arrays; faiss keeps a copy of the keys once it was asked."""
+        """Bytes of the arrays; faiss holds a copy of the keys after the first search."""
         return sum(each.nbytes for each in self.arrays.values())
 
+    @property
+    def max_token(self) -> int:
+        return int(self.values.max(initial=-1))
+
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, int]) -> Self:
-        components, keys = expect(arrays, np.float32, components=(None, None), keys=(None, None))
+    def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
+        (components,) = typed(arrays, np.float32, components=(None, None))
         hidden, dims = components.shape
-        mean, _, centers = expect(arrays, np.float32, mean=(hidden,), keys=(None, dims), centers=(None, dims))
-        values, lists = expect(arrays, values=(len(keys), None), lists=(len(keys),))
-        if not within(lists, max(len(centers), 1)):
-            raise damaged()
+        shapes = {"mean": (hidden,), "keys": (None, dims), "centers": (None, dims)}
+        mean, keys, centers = typed(arrays, np.float32, **shapes)
+        values, lists = typed(arrays, values=(len(keys), None), lists=(len(keys),))
+        require(
+            keys.size > 0 and values.shape[1] > 0,
+            in_range(values, -1, np.inf),
+            in_range(lists, 0, max(len(centers), 1)),
+            all(in_range(each, -1.001, 1.001) for each in (keys, centers)),  # of length 1 at most
+            all(in_range(each, -MAX_FLOAT, MAX_FLOAT) for each in (mean, components)),
+        )
         return cls(mean, components, keys, values, centers, lists)
 
     def project(self, hidden: ArrayLike) -> Floats:
-        """(n, d) -> (n, dims), rows of length 1."""
+        """The keys of hidden states: (n, d) -> (n, dims), rows of length 1."""
         reduced = (np.asarray(hidden, np.float32) - self.mean) @ self.components
         return reduced / np.maximum(np.linalg.norm(reduced, axis=-1, keepdims=True), 1e-12)
 
     def search(self, hidden: ArrayLike, num: int = 50) -> tuple[Ints, Floats]:
-        """(d,) one state -> up to `num` nearest: (num, L) next tokens and (num,) similarity, by fall."""
+        """The `num` keys nearest to a state (d,): (num, L) next tokens and (num,) cosine similarity, falling."""
         query = self.project(np.asarray(hidden)[None])
         num = min(num, len(self.keys))
         if self._faiss is None:
@@ -121,23 +133,24 @@ class HiddenStateIndex:
             best = np.argpartition(-similarity, num - 1)[:num]
             best = best[np.lexsort((best, -similarity[best]))]
             return self.values[best], similarity[best]
-        similarity, best = (found[0] for found in self._faiss.search(query, num))
-        found = best >= 0  # fewer, if the lists near the query have fewer
-        return self.values[best[found]], similarity[found]
+        similarity, best = (rows[0] for rows in self._faiss.search(query, num))
+        valid = best >= 0  # -1 where the lists near the query hold fewer than `num` keys
+        return self.values[best[valid]], similarity[valid]
 
-    def paths(
-        self, hidden: ArrayLike, newest: int, *, num: int = 50, keep: int = 10, length: int = 9
+    def continuations(
+        self, hidden: ArrayLike, last_token: int, *, num: int = 50, keep: int = 10, length: int = 9
     ) -> Ints:
-        """(k, length) what followed the newest token at the nearest states after which it came, -1 after the end.
+        """(k, length) tokens that followed `last_token` after similar states, -1 after the end of a text.
 
-        Of `num` nearest states the first `keep` that were followed by `newest`, the most alike first.
+        hidden: (d,) the state from which `last_token` was predicted. Of the `num` nearest states the first `keep` that
+        were followed by `last_token`, the most similar first.
         """
         values, _ = self.search(hidden, num)
-        return values[values[:, 0] == newest][:keep, 1 : 1 + length]
+        return values[values[:, 0] == last_token][:keep, 1 : 1 + length]
 
     @cached_property
     def _faiss(self) -> Any:
-        """A searcher of faiss over the same keys; None without faiss."""
+        """An index of faiss over the same keys; None without faiss."""
         if not find_spec("faiss"):
             return None
         import faiss
@@ -158,7 +171,7 @@ class HiddenStateIndex:
 
 
 def _principal(states: NDArray[Any], dims: int) -> tuple[Floats, Floats]:
-    """Mean (d,), and (d, dims) what a difference from it is multiplied with: 1 / deviation, then components."""
+    """Mean (d,), and (d, dims) the matrix from states less the mean to z-scores to principal components."""
     size, total, squares = len(states), np.zeros(states.shape[1]), np.zeros((states.shape[1],) * 2)
     for start in range(0, size, BLOCK):
         total += states[start : start + BLOCK].sum(0, dtype=np.float64)
@@ -175,8 +188,8 @@ def _principal(states: NDArray[Any], dims: int) -> tuple[Floats, Floats]:
     return mean.astype(np.float32), (scale[:, None] * vectors[:, ::-1][:, :dims]).astype(np.float32)
 
 
-def _divide(keys: Floats) -> tuple[Floats, Ints]:
-    """5 sqrt(n) centers of the keys by k-means, and the center of each key."""
+def _clustered(keys: Floats) -> tuple[Floats, Ints]:
+    """5 sqrt(n) centers of the keys by k-means, and for each key the index of its center."""
     import faiss
 
     clusters = faiss.Kmeans(keys.shape[1], int(5 * len(keys) ** 0.5), niter=10, spherical=True, seed=0)

@@ -1,12 +1,19 @@
-"""Indexes on disk: raw arrays behind a JSON header, in the layout of safetensors. Nothing in a file is executed."""
+"""Index files: arrays behind a JSON header, in the layout of safetensors. Nothing in a file is executed.
+
+A file is untrusted: the header is checked here, and each class of index checks the values of its arrays before its
+compiled functions, which do not check bounds, read them. A damaged file gives a ValueError of one sentence, or an
+index with other contents, never a crash.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from math import prod
 from pathlib import Path
 from platform import python_version
 from typing import Any, NewType, Protocol, Self, TypeVar
@@ -16,11 +23,13 @@ from numpy.typing import NDArray
 
 from outpace import __version__
 
-FORMAT = "outpace-index/1"
-TYPES = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
-ALIGNED = 64  # bytes; the arrays begin at a multiple
-MOST_HEADER = 1 << 24
-# paths of index files, by what is in them: annotations of options of recipes, see outpace/recipes/_option_kinds.py
+FORMAT = "outpace-index/2"
+DTYPES = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
+ALIGNMENT = 64  # bytes; the arrays begin at a multiple
+MAX_HEADER_BYTES = 1 << 20
+MAX_INTEGER = 1 << 62  # of the metadata: a sum of two still fits int64
+Arrays = Mapping[str, NDArray[Any]]
+# Paths of index files by kind: annotations of recipe options, see outpace/recipes/_option_kinds.py
 SuffixArrayFile = NewType("SuffixArrayFile", str)
 SuffixAutomatonFile = NewType("SuffixAutomatonFile", str)
 TrigramFile = NewType("TrigramFile", str)
@@ -28,53 +37,105 @@ HiddenStateFile = NewType("HiddenStateFile", str)
 
 
 class Index(Protocol):
-    """What can be saved."""
+    """What can be saved to a file and loaded from it."""
 
-    kind: str  # of the class
+    kind: str  # the name of the class in files and on the command line
 
     @property
-    def arrays(self) -> Mapping[str, NDArray[Any]]: ...
+    def arrays(self) -> Arrays:
+        """What a file holds."""
+        ...
+
     @property
-    def facts(
-        self,
-    ) -> Mapping[str, int]: ...  # what the arrays do not say; tokens and documents, if it has any
+    def metadata(self) -> Mapping[str, int]:
+        """Integers saved beside the arrays: sizes to show, and parameters that the arrays do not determine."""
+        ...
+
     @property
-    def nbytes(self) -> int: ...
+    def max_token(self) -> int:
+        """The largest token id that a draft from this index can hold; -1 for an empty index."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        ...
+
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, int]) -> Self: ...
+    def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
+        """The index that was saved; ValueError if the arrays do not form a valid index."""
+        ...
 
 
-Kind = TypeVar("Kind", bound=Index)
+AnyIndex = TypeVar("AnyIndex", bound=Index)
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """Where an array of a file is and how it is read."""
+
+    dtype: str  # a key of DTYPES
+    shape: tuple[int, ...]
+    start: int  # byte of the file
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * DTYPES[self.dtype].itemsize
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file states about its index."""
+
+    kind: str
+    tokenizer: str  # the fingerprint of the tokenizer, "" if it was not known
+    made_with: str  # versions
+    made_at: str  # ISO time in UTC
+    metadata: Mapping[str, int]
+    arrays: Mapping[str, ArrayLayout]
 
 
 def fingerprint(vocabulary: Mapping[str, int]) -> str:
-    """What tells tokenizers apart: a hash of their tokens and numbers (`tokenizer.get_vocab()`)."""
-    listed = json.dumps(sorted(vocabulary.items()), ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(listed.encode()).hexdigest()
+    """A hash of `tokenizer.get_vocab()`: equal for tokenizers with the same token ids."""
+    items = json.dumps(sorted(vocabulary.items()), ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(items.encode()).hexdigest()
 
 
 def save(index: Index, path: str | Path, tokenizer: str = "") -> None:
-    """Write an index for the tokenizer with this fingerprint; "" if that is not known."""
-    about = {
-        "format": FORMAT,
-        "kind": index.kind,
-        "tokenizer": tokenizer,
-        "facts": json.dumps(dict(index.facts)),
-        "made_with": f"outpace {__version__}, Python {python_version()}, numpy {np.__version__}",
-        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    """Write an index whose tokens belong to the tokenizer with this fingerprint ("": not known).
+
+    The file is replaced at the end: an interrupted call leaves the old one.
+    """
+    dtype_names = {dtype: name for name, dtype in DTYPES.items()}
+    # safetensors allows no gaps between arrays: the wider types come first, so that all are aligned
+    arrays = sorted(index.arrays.items(), key=lambda item: -item[1].itemsize)
+    entries: dict[str, Any] = {
+        "__metadata__": {
+            "format": FORMAT,
+            "kind": index.kind,
+            "tokenizer": tokenizer,
+            "metadata": json.dumps(dict(index.metadata)),  # safetensors allows strings only
+            "made_with": f"outpace {__version__}, Python {python_version()}, numpy {np.__version__}",
+            "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
     }
-    names = {dtype: name for name, dtype in TYPES.items()}
-    listed: dict[str, Any] = {"__metadata__": about}
     end = 0
-    # safetensors has no gaps: the wider numbers come first, so that all are aligned
-    arrays = sorted(index.arrays.items(), key=lambda each: -each[1].itemsize)
     for name, array in arrays:
         start, end = end, end + array.nbytes
-        listed[name] = {"dtype": names[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
-    text = json.dumps(listed).encode()
-    text += b" " * (-(8 + len(text)) % ALIGNED)
+        entries[name] = {
+            "dtype": dtype_names[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(entries).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
     path = Path(path)
-    unfinished = path.with_name(path.name + ".part")  # a run that is stopped leaves the old file as it was
+    unfinished = path.with_name(path.name + ".part")
     with unfinished.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, array in arrays:
@@ -82,113 +143,146 @@ def save(index: Index, path: str | Path, tokenizer: str = "") -> None:
     os.replace(unfinished, path)
 
 
-def header(path: str | Path) -> dict[str, Any]:
-    """What a file says of itself: kind, tokenizer, facts, when and with what it was made, and its arrays."""
-    size = Path(path).stat().st_size
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        text = file.read(length) if length <= min(MOST_HEADER, size - 8) else b""
+def read_header(path: str | Path) -> Header:
+    """The header of a file; ValueError if there is no such file, or if it is not a complete index of this format."""
     try:
-        listed = json.loads(text)
-        about = listed.pop("__metadata__")
-        found = {**about, "facts": {name: int(value) for name, value in json.loads(about["facts"]).items()}}
-        found["arrays"] = listed
-        end = max(each["data_offsets"][1] for each in listed.values())
-        known = found["format"], found["kind"], found["tokenizer"], found["made_with"], found["made_at"]
-        if not all(isinstance(each, str) for each in known):
-            raise TypeError
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no index, or cut off: build it with `outpace index build`") from error
-    if found["format"] != FORMAT:
+        size = Path(path).stat().st_size
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            text = file.read(length) if length <= min(MAX_HEADER_BYTES, size - 8) else b""
+    except FileNotFoundError:
+        raise ValueError(f"there is no index file {path}: build one with `outpace index build`") from None
+    except OSError as error:
+        raise ValueError(f"the index file {path} cannot be read: {error.strerror}") from error
+    try:
+        entries = json.loads(text)
+        about = entries.pop("__metadata__")
+        found_format = about["format"]
+        if found_format == FORMAT:
+            header = _parsed(entries, about, start=8 + length)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
-            f"{path} has the format {found['format']} and this version reads {FORMAT}: build it again"
-        )
-    if 8 + length + end != size:
+            f"{path} is not an index, or is cut off: build it with `outpace index build`"
+        ) from error
+    if found_format != FORMAT:
         raise ValueError(
-            f"{path} has {size} bytes instead of {8 + length + end}, so it is cut off: copy it again"
+            f"{path} has the format {found_format!r:.50} and this version reads {FORMAT}: build it again"
         )
-    found["start"] = 8 + length
-    return found
+    expected = max((array.start + array.nbytes for array in header.arrays.values()), default=8 + length)
+    if expected != size:
+        raise ValueError(f"{path} has {size} bytes instead of {expected}, so it is cut off: copy it again")
+    return header
 
 
-def opened(
-    kind: type[Kind],
-    path: str | None,
-    vocab: int,
-    tokens: Callable[[Kind], Sequence[NDArray[Any]]],  # the arrays of an index that hold tokens
-    *,
-    mapped: bool = True,
-) -> Kind | None:
-    """The index in this file, None where none is named; ValueError if it holds tokens that a model of `vocab` tokens
-    does not know."""
+def _parsed(entries: Any, about: Any, start: int) -> Header:
+    """The header as typed fields; `start` is the first byte after it. Any of several exceptions where it is wrong."""
+    metadata = json.loads(about["metadata"])
+    if not all(_is_size(value) for value in metadata.values()):
+        raise TypeError("metadata are integers of at most 62 bits")
+    arrays: dict[str, ArrayLayout] = {}
+    end = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+        shape, offsets = tuple(entry["shape"]), tuple(entry["data_offsets"])
+        if len(shape) > 4 or not all(map(_is_size, (*shape, *offsets))):
+            raise TypeError("shapes and offsets are integers of at most 62 bits")
+        array = ArrayLayout(entry["dtype"], shape, start + end)
+        if offsets != (end, end := end + array.nbytes):
+            raise ValueError("the arrays overlap or have gaps between them")
+        arrays[name] = array
+    texts = {name: about[name] for name in ("kind", "tokenizer", "made_with", "made_at")}
+    if not all(isinstance(text, str) and text.isprintable() for text in texts.values()):
+        raise TypeError("the fields of the header are printable strings")
+    return Header(**texts, metadata=metadata, arrays=arrays)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MAX_INTEGER
+
+
+def open_index(
+    index_class: type[AnyIndex], path: str | None, vocab_size: int, *, mapped: bool = True
+) -> AnyIndex | None:
+    """The index in a file, None without a path; ValueError if it holds tokens that the model does not have."""
     if path is None:
         return None
-    index = load(kind, path, mapped=mapped)
-    if any(each.max(initial=-1) >= vocab for each in tokens(index)):
-        raise cross_vocabulary(path)
+    index = load(index_class, path, mapped=mapped)
+    if index.max_token >= vocab_size:
+        raise _other_tokenizer(path)
     return index
 
 
-def speaks(path: str | Path, tokenizer: str) -> None:
-    """Raise ValueError if an index is known to be for another tokenizer than the one with this fingerprint."""
-    if tokenizer and header(path)["tokenizer"] not in ("", tokenizer):
-        raise cross_vocabulary(path)
+def check_tokenizer(path: str | Path, tokenizer: str) -> None:
+    """Raise ValueError if the file was made for a tokenizer with another fingerprint."""
+    _check_tokenizer(path, read_header(path), tokenizer)
 
 
-def cross_vocabulary(path: str | Path) -> ValueError:
-    """An index was made for another tokenizer."""
+def _check_tokenizer(path: str | Path, header: Header, tokenizer: str) -> None:
+    if tokenizer and header.tokenizer not in ("", tokenizer):
+        raise _other_tokenizer(path)
+
+
+def _other_tokenizer(path: str | Path) -> ValueError:
     return ValueError(
         f"{path} was made for another tokenizer: build it again with the --tokenizer of your model"
     )
 
 
-def load(kind: type[Kind], path: str | Path, tokenizer: str = "", *, mapped: bool = False) -> Kind:
-    """Read an index of this class; ValueError if the file is cut off, of another kind, or for another tokenizer.
+def load(
+    index_class: type[AnyIndex], path: str | Path, tokenizer: str = "", *, mapped: bool = False
+) -> AnyIndex:
+    """Read an index of this class; ValueError if the file is missing, damaged, of another kind, or for a tokenizer
+    with another fingerprint than `tokenizer` ("": any).
 
-    `mapped`: the arrays stay on disk and are read as they are needed. Writing to them changes memory, not the file.
+    `mapped`: arrays stay on disk and are read when needed (memory map). Writing to them does not change the file.
     """
-    found = header(path)
-    if found["kind"] != kind.kind:
-        raise ValueError(f"{path} holds a {found['kind']} index: build one with --kind {kind.kind}")
-    speaks(path, tokenizer)
-    arrays: dict[str, NDArray[Any]] = {}
+    header = read_header(path)
+    if header.kind != index_class.kind:
+        raise ValueError(f"{path} holds a {header.kind} index: build one with --kind {index_class.kind}")
+    _check_tokenizer(path, header, tokenizer)
     try:
-        for name, each in found["arrays"].items():
-            dtype, shape = TYPES[each["dtype"]], tuple(each["shape"])
-            (start, end), count = each["data_offsets"], int(np.prod(shape, dtype=object))
-            if min((0, start, *shape)) < 0 or end - start != count * dtype.itemsize:
-                raise damaged()
-            offset = found["start"] + start
-            if mapped and count:
-                array = np.asarray(np.memmap(path, dtype, mode="c", offset=offset, shape=shape))
-            else:
-                array = np.fromfile(path, dtype, count, offset=offset).reshape(shape)
-            arrays[name] = array
-        return kind.of(arrays, found["facts"])
-    except (KeyError, TypeError) as error:
+        arrays = {name: _read_array(path, layout, mapped) for name, layout in header.arrays.items()}
+        return index_class.from_arrays(arrays, header.metadata)
+    except KeyError as error:  # an array or a number of the metadata is missing
         raise ValueError(f"{path}: {damaged()}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def expect(
-    arrays: Mapping[str, NDArray[Any]], dtype: Any = np.int32, **shapes: tuple[int | None, ...]
-) -> Any:
-    """The arrays of these names in order, each of its shape (None: any) and of one dtype; ValueError otherwise."""
+def _read_array(path: str | Path, layout: ArrayLayout, mapped: bool) -> NDArray[Any]:
+    dtype = DTYPES[layout.dtype]
+    if mapped and layout.count:
+        return np.asarray(np.memmap(path, dtype, mode="c", offset=layout.start, shape=layout.shape))
+    return np.fromfile(path, dtype, layout.count, offset=layout.start).reshape(layout.shape)
+
+
+def header_dict(header: Header) -> dict[str, Any]:
+    """The header for `outpace index show --json`: all fields, of the arrays their types and shapes."""
+    arrays = {name: {"dtype": each.dtype, "shape": list(each.shape)} for name, each in header.arrays.items()}
+    return asdict(header) | {"arrays": arrays}
+
+
+def typed(arrays: Arrays, dtype: Any = np.int32, **shapes: tuple[int | None, ...]) -> list[NDArray[Any]]:
+    """The arrays of these names in order; ValueError if one has another dtype or shape (None: any length)."""
     for name, shape in shapes.items():
-        array = arrays[name]
-        fits = len(array.shape) == len(shape) and all(
-            a in (None, b) for a, b in zip(shape, array.shape, strict=True)
-        )
-        if array.dtype != dtype or not fits:
+        actual = arrays[name].shape
+        if arrays[name].dtype != dtype or len(actual) != len(shape):
+            raise damaged()
+        if any(wanted not in (None, length) for wanted, length in zip(shape, actual, strict=True)):
             raise damaged()
     return [arrays[name] for name in shapes]
 
 
-def within(values: NDArray[Any], size: int) -> bool:
-    """Whether all are indices of something of this size."""
-    return not values.size or bool(values.min() >= 0 and values.max() < size)
+def in_range(values: NDArray[Any], low: float, high: float) -> bool:
+    """Whether low <= value < high for all values; NaN is in no range."""
+    return not values.size or bool(values.min() >= low and values.max() < high)
+
+
+def require(*conditions: bool | np.bool) -> None:
+    """Raise the error of a damaged file unless all conditions hold."""
+    if not all(conditions):
+        raise damaged()
 
 
 def damaged() -> ValueError:
-    return ValueError("the index contradicts itself: build it again with `outpace index build`")
+    """The error for arrays that contradict each other."""
+    return ValueError("the index is damaged: build it again with `outpace index build`")

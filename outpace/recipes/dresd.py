@@ -4,7 +4,7 @@ New here: Dense. Reuses: DenseIndex, count_trie, Match, Fixed. Exact at any temp
 the target draws one token at each node. The paper's code verifies every candidate by itself and keeps the longest
 match, which is not exact.
 
-`index` is a file of `outpace index build --kind dense --tokenizer MODEL`, which reads texts with the model; without one
+`index` is a file of `outpace index build --kind hidden-states --tokenizer MODEL`, which reads texts with the model; without one
 it decodes plainly. Asked is the last layer's state that chose the newest token: of the `near` states most like it those
 that were followed by this token are left, and what came next at the first `keep` of them, up to `depth` tokens, makes
 a tree. Use it with an index of the model's own answers to questions of the same kind. States are searched by faiss

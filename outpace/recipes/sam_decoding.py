@@ -51,7 +51,7 @@ def sam_decoding(
     widths: tuple[int, ...] = (4, 2, 2),
     nodes: int = 15,
 ) -> Parts:
-    index = store.opened(StaticAutomaton, corpus, target.vocab, lambda index: [index.text])
+    index = store.open_index(StaticAutomaton, corpus, target.vocab)
     if auxiliary is None:
         return Parts(
             target, LookupDrafter(SuffixAutomatonLookup(index, bias=bias, least=least)), Match(), Fixed(alone)

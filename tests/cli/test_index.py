@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from outpace.cli.index import size
+from outpace.cli.index import binary_size
 from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.hidden_states import HiddenStateIndex
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.indexes.suffix_tree.tree import SuffixTree
+from outpace.indexes.suffix_tree import SuffixTree
 from outpace.indexes.tables.trigrams import TrigramTable
 from outpace.models.checkpoint import load_tokenizer
 
@@ -39,7 +39,7 @@ def texts(tmp_path):
 
 def test_states_are_read_by_the_model(outpace_, tiny, texts, words):
     result = outpace_(
-        "index", "build", *texts, "--kind", "dense", "--tokenizer", tiny.target, "-o", "my.index"
+        "index", "build", *texts, "--kind", "hidden-states", "--tokenizer", tiny.target, "-o", "my.index"
     )
     assert result.exit_code == 0, result.output
     index = store.load(HiddenStateIndex, "my.index", store.fingerprint(words.get_vocab()))
@@ -63,7 +63,7 @@ def test_every_kind_is_built_from_every_source(outpace_, tiny, texts, words):
         index = store.load(cls, "my.index", mine)
         written = words("def add(a, b):\n    return", add_special_tokens=False)["input_ids"]
         if kind == "suffix-array":
-            assert index.facts["documents"] == 6
+            assert index.metadata["documents"] == 6
             assert index.continuations([5, 6, 7], 1)[1].tolist() == [[-1], [8]]
             assert len(index.continuations(written, 1)[1]) == 2
         elif kind == "suffix-automaton":
@@ -84,13 +84,23 @@ def test_show_says_what_a_file_holds(outpace_, tiny, texts, words):
     table = " ".join(outpace_("index", "show", "my.index").stdout.split())
     for words_ in ("suffix-array", "documents 6", "tokenizer", "made with outpace", " bytes"):
         assert words_ in table
-    assert str(found["facts"]["tokens"]) in table
+    assert str(found["metadata"]["tokens"]) in table
 
 
 def test_a_suffix_tree_keeps_the_newest(outpace_, tiny, texts):
-    ask = ("index", "build", *texts, "--kind", "suffix-tree", "--tokenizer", tiny.target, "-o", "my.index")
-    assert outpace_(*ask, "--most-tokens", 7).exit_code == 0
-    assert store.load(SuffixTree, "my.index").facts["documents"] == 2
+    command = (
+        "index",
+        "build",
+        *texts,
+        "--kind",
+        "suffix-tree",
+        "--tokenizer",
+        tiny.target,
+        "-o",
+        "my.index",
+    )
+    assert outpace_(*command, "--max-tokens", 7).exit_code == 0
+    assert store.load(SuffixTree, "my.index").metadata["documents"] == 2
 
 
 @pytest.mark.parametrize(
@@ -98,18 +108,25 @@ def test_a_suffix_tree_keeps_the_newest(outpace_, tiny, texts):
     [
         (("--from", "nowhere"), "there is no nowhere"),
         (("--from", "empty"), "no files"),
-        (("--from", "bad.bin"), "no UTF-8 text"),
-        (("--from", "bad.jsonl"), "bad.jsonl:2 is no JSON"),
+        (("--from", "empty.txt"), "hold no tokens"),
+        (("--from", "empty.txt", "--kind", "suffix-tree"), "hold no tokens"),
+        (("--from", "empty.jsonl", "--kind", "trigrams"), "hold no tokens"),
+        (("--from", "empty.txt", "--kind", "hidden-states"), "hold no tokens"),
+        (("--from", "good.txt", "-o", "empty"), "empty is a folder"),
+        (("--from", "bad.bin"), "bad.bin is not UTF-8 text"),
+        (("--from", "bad.jsonl"), "bad.jsonl:2 is not JSON"),
         (("--from", "none.jsonl"), 'none.jsonl:1 has neither "text" nor'),
         (("--from", "large.jsonl"), "tokens beyond"),
-        (("--from", "good.txt", "--kind", "adjacency"), "learns from a model"),
+        (("--from", "good.txt", "--kind", "adjacency"), "is filled while a model decodes"),
         (("--from", "good.txt", "--kind", "horse"), "there is no kind horse"),
         (("--from", "good.txt", "-o", "no/where.index"), "make it first"),
         (("--from", "good.txt", "--tokenizer", "./none"), "none"),
     ],
 )
-def test_what_cannot_be_built_is_told_in_one_sentence(outpace_, tiny, tmp_path, arguments, words_):
+def test_what_cannot_be_built_fails_with_one_sentence(outpace_, tiny, tmp_path, arguments, words_):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "good.txt").write_text("good")
     (tmp_path / "bad.bin").write_bytes(b"\xff\xfe\xff")
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\nno\n')
@@ -123,7 +140,7 @@ def test_what_cannot_be_built_is_told_in_one_sentence(outpace_, tiny, tmp_path, 
 
 
 def test_sizes_are_told_in_their_unit():
-    assert [size(each) for each in (0, 1023, 1024, 3 << 19, 5 << 40)] == [
+    assert [binary_size(each) for each in (0, 1023, 1024, 3 << 19, 5 << 40)] == [
         "0 bytes",
         "1023 bytes",
         "1.0 KiB",
@@ -135,8 +152,10 @@ def test_sizes_are_told_in_their_unit():
 def test_what_is_no_index_is_not_shown(outpace_, tmp_path):
     (tmp_path / "x.index").write_text("hello")
     result = outpace_("index", "show", "x.index")
-    assert result.exit_code == 2 and "is no index" in result.stderr
-    assert outpace_("index", "show", "none.index").exit_code == 1
+    assert result.exit_code == 2 and "is not an index" in result.stderr
+    missing = outpace_("index", "show", "none.index")
+    assert missing.exit_code == 2 and "there is no index file none.index: build one" in missing.stderr
+    assert "Errno" not in missing.stderr
 
 
 def test_an_index_for_another_tokenizer_is_refused(outpace_, tiny, texts):
@@ -146,7 +165,7 @@ def test_an_index_for_another_tokenizer_is_refused(outpace_, tiny, texts):
             ("sam-decoding", "corpus", "suffix-automaton"),
             ("rest", "index", "suffix-array"),
             ("aded", "index", "trigrams"),
-            ("dresd", "index", "dense"),
+            ("dresd", "index", "hidden-states"),
             ("rasd", "index", "suffix-array"),
             ("reader", "index", "suffix-array"),
         ):

@@ -18,7 +18,7 @@ from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.request_memory import RequestMemory
 from outpace.drafters.lookup.text_lookup import LookupDrafter, chain, within
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, enumerate_distributions, largest_error
 from outpace.proof.suite import Models, ragged, tables, transformers_models
@@ -26,27 +26,27 @@ from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
-TREE = Candidates([5, 6, 7, 8], [-1, 0, -1, 1], [0.5, 0.3, 0.2, 0.1], 3)
+TREE = CandidateTree([5, 6, 7, 8], [-1, 0, -1, 1], [0.5, 0.3, 0.2, 0.1], 3)
 
 
 def test_branches_hang_below_the_roots_of_their_rows() -> None:
-    tree = candidate_tree(torch.tensor([1, 2, 3]), [TREE, NOTHING, chain([9, 9], 1)])
+    tree = candidate_tree(torch.tensor([1, 2, 3]), [TREE, NO_CANDIDATES, chain([9, 9], 1)])
     assert tree.tokens.tolist() == [1, 2, 3, 5, 6, 7, 8, 9, 9]
     assert tree.forest.parents == (-1, -1, -1, 0, 3, 0, 4, 2, 7)
     assert tree.claim is None
-    assert len(candidate_tree(torch.tensor([1, 2]), [NOTHING, NOTHING])) == 2
+    assert len(candidate_tree(torch.tensor([1, 2]), [NO_CANDIDATES, NO_CANDIDATES])) == 2
 
 
 def test_what_is_too_deep_is_cut_with_what_hangs_below_it() -> None:
     assert within(TREE, 4) is TREE
-    assert within(TREE, 2) == Candidates([5, 6, 7], [-1, 0, -1], [0.5, 0.3, 0.2], 3)
-    assert within(TREE, 1) == Candidates([5, 7], [-1, -1], [0.5, 0.2], 3)
+    assert within(TREE, 2) == CandidateTree([5, 6, 7], [-1, 0, -1], [0.5, 0.3, 0.2], 3)
+    assert within(TREE, 1) == CandidateTree([5, 7], [-1, -1], [0.5, 0.2], 3)
 
 
 def test_a_chain_ends_with_the_text() -> None:
     assert chain([4, 5, 6], 2, stop=(5,)).tokens == [4, 5]
     assert chain([4, 5, 6], 2).parents == [-1, 0, 1]
-    assert chain([], 2) is NOTHING
+    assert chain([], 2) is NO_CANDIDATES
 
 
 class Alternating:
@@ -54,12 +54,12 @@ class Alternating:
 
     learns_across_rows = False
 
-    def __init__(self, said: Candidates) -> None:
+    def __init__(self, said: CandidateTree) -> None:
         self._said = said
 
-    def look_up(self, ctx: Context, plan: Plan) -> list[Candidates]:
+    def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
         pairs = zip(ctx.committed, plan.depth, strict=True)
-        return [within(self._said, depth) if depth and size % 2 else NOTHING for size, depth in pairs]
+        return [within(self._said, depth) if depth and size % 2 else NO_CANDIDATES for size, depth in pairs]
 
     def observe(self, step: Step) -> None: ...
     def release(self, slots: Sequence[int]) -> None: ...
@@ -69,7 +69,7 @@ class Alternating:
 @pytest.mark.parametrize("sampled", [True, False])
 def test_distribution_is_the_targets_with_a_model_for_the_rest(models: Models, sampled: bool) -> None:
     def build() -> Parts:
-        said = Candidates([1, 0, 2], [-1, 0, -1], [0.5, 0.4, 0.3], 1)
+        said = CandidateTree([1, 0, 2], [-1, 0, -1], [0.5, 0.4, 0.3], 1)
         drafter = LookupDrafter(
             Alternating(said), DraftModel(models.drafts[0], sampled=sampled), 1 if sampled else Shape((0, 0))
         )
@@ -113,11 +113,11 @@ class Recording:
         self.said: list[list[int]] = []
         self.requests = RequestMemory[list[int]](list, self.said.append)
 
-    def look_up(self, ctx: Context, plan: Plan) -> list[Candidates]:
+    def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
         for row, (state, new) in enumerate(self.requests.follow(ctx)):
             state += new.tolist()
             assert state == ctx.tokens[row].tolist()
-        return [NOTHING] * len(plan.depth)
+        return [NO_CANDIDATES] * len(plan.depth)
 
     def observe(self, step: Step) -> None:
         self.requests.observe(step)
@@ -165,7 +165,7 @@ def test_every_shape_of_up_to_four_nodes_is_cut_at_every_depth() -> None:
         for parents in product(range(-1, size), repeat=size):
             if any(parent >= node for node, parent in enumerate(parents)):
                 continue
-            branches = Candidates(list(range(size)), list(parents), [1.0] * size, 1)
+            branches = CandidateTree(list(range(size)), list(parents), [1.0] * size, 1)
             whole = candidate_tree(torch.tensor([9]), [branches])
             paths = [whole.forest.path(node) for node in range(len(whole))]
             for depth in range(1, 5):

@@ -54,21 +54,21 @@ def _assumed(text: Sequence[int], assumed: Sequence[int]) -> Match:
 def test_what_followed_is_as_much_as_a_shorter_match_offers(loops: str) -> None:
     automaton = SuffixAutomaton([1, 2, 3, 9, 8, 7, 5, 2, 3, 1, 2, 3])
     assert automaton.match() == Match(3, 3)
-    assert automaton.following(4) == [9, 8, 7, 5]
-    assert automaton.following(100) == [9, 8, 7, 5, 2, 3, 1, 2, 3]
-    assert automaton.following(2, assumed=[9]) == [8, 7]
-    assert automaton.following(2, assumed=[6]) == []
+    assert automaton.continuation(4) == [9, 8, 7, 5]
+    assert automaton.continuation(100) == [9, 8, 7, 5, 2, 3, 1, 2, 3]
+    assert automaton.continuation(2, assumed=[9]) == [8, 7]
+    assert automaton.continuation(2, assumed=[6]) == []
     repeated = SuffixAutomaton([4] * 10)
     assert repeated.match() == Match(9, 9)
-    assert repeated.following(1) == [4]
-    assert repeated.following(6) == [4] * 6  # the match of 4 tokens is the longest with 6 behind it
+    assert repeated.continuation(1) == [4]
+    assert repeated.continuation(6) == [4] * 6  # the match of 4 tokens is the longest with 6 behind it
 
 
 def test_both_ways_of_running_build_the_same_automaton(monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     from outpace.indexes.compiled_loops import Loop
 
     pytest.importorskip("numba")
-    for text in texts(1, 20, max_ngram=300):
+    for text in texts(1, 20, longest=300):
         compiled = SuffixAutomaton(text)
         with monkeypatch.context() as patch:
             patch.setattr(Loop, "__call__", lambda self, *arguments: self.plain(*arguments))
@@ -85,7 +85,7 @@ def test_tokens_that_are_none_are_refused() -> None:
 def test_memory_grows_with_the_text_and_is_what_the_arrays_have() -> None:
     for size in (0, 1, 1000, 50_000):
         automaton = SuffixAutomaton(np.random.default_rng(0).integers(0, 100, size).tolist())
-        arrays = [automaton.text, automaton.states, automaton.edges, *automaton.map, automaton.known]
+        arrays = [automaton.text, automaton.states, automaton.edges, *automaton.map, automaton.fields]
         assert automaton.nbytes == sum(array.nbytes for array in arrays)
         assert automaton.nbytes <= 8192 + 250 * size
 
@@ -95,7 +95,7 @@ def test_the_pointer_has_the_longest_end_that_occurs_in_the_corpus(
 ) -> None:
     documents, queries = texts(2, 12), texts(3, 12)
     automaton = StaticAutomaton.build(documents)
-    assert automaton.facts == {"tokens": sum(map(len, documents)), "documents": len(documents)}
+    assert automaton.metadata == {"tokens": sum(map(len, documents)), "documents": len(documents)}
     for text in queries:
         pointer = Pointer()
         for end, token in enumerate(text, 1):
@@ -130,17 +130,17 @@ def test_a_state_with_many_edges_finds_all_of_them(loops: str, occurrences: Coun
 def test_what_followed_ends_with_its_document(loops: str) -> None:
     automaton = StaticAutomaton.build([[1, 2, 3], [4, 1, 2, 5]])
     pointer = automaton.move(Pointer(), [7, 1, 2])
-    assert automaton.following(pointer, 10) == [3]
-    assert automaton.following(automaton.move(pointer, [5]), 10) == []
-    assert automaton.following(Pointer(), 10) == []
-    assert automaton.branches(Pointer()).tokens == []
+    assert automaton.continuation(pointer, 10) == [3]
+    assert automaton.continuation(automaton.move(pointer, [5]), 10) == []
+    assert automaton.continuation(Pointer(), 10) == []
+    assert automaton.continuation_tree(Pointer()).tokens == []
 
 
 def test_branches_are_the_likeliest_continuations(loops: str, texts: Texts, occurrences: Count) -> None:
     documents = [[1, 2, 3], [1, 2, 3], [1, 2, 4], [1, 5], *texts(4, 5)]
     automaton = StaticAutomaton.build(documents)
     pointer = automaton.move(Pointer(), [1])
-    found = automaton.branches(pointer, num_nodes=25, per_depth=4)
+    found = automaton.continuation_tree(pointer, num_nodes=25, per_depth=4)
     paths = []
     for token, parent, weight in zip(found.tokens, found.parents, found.weights, strict=True):
         above = paths[parent] if parent >= 0 else [1]
@@ -151,6 +151,6 @@ def test_branches_are_the_likeliest_continuations(loops: str, texts: Texts, occu
     assert len(set(map(tuple, paths))) == len(paths) == 25
     depths = [len(path) for path in paths]
     assert max(depths.count(depth) for depth in set(depths)) <= 4
-    everything = automaton.branches(pointer, num_nodes=400, per_depth=400)
+    everything = automaton.continuation_tree(pointer, num_nodes=400, per_depth=400)
     best = [weight for weight in everything.weights if weight > found.weights[-1]]
-    assert len(automaton.branches(pointer, num_nodes=len(best), per_depth=400).tokens) == len(best)
+    assert len(automaton.continuation_tree(pointer, num_nodes=len(best), per_depth=400).tokens) == len(best)

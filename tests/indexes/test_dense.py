@@ -29,7 +29,7 @@ def index(
 ) -> HiddenStateIndex:
     if request.param != "numpy" and not find_spec("faiss"):
         pytest.skip("faiss is not installed")
-    monkeypatch.setattr(dense, "LISTS_FROM", 1000 if request.param == "lists" else 1 << 30)
+    monkeypatch.setattr(dense, "MIN_STATES_FOR_LISTS", 1000 if request.param == "lists" else 1 << 30)
     built = HiddenStateIndex.build(states, np.arange(NUM * 3).reshape(NUM, 3), dims=DIMS)
     if request.param == "numpy":
         built.__dict__["_faiss"] = None
@@ -72,7 +72,7 @@ def test_paths_begin_with_the_newest_token(states: np.ndarray) -> None:
     index = HiddenStateIndex.build(states, values, dims=DIMS)
     nearest = index.search(states[4], 50)[0]
     for newest in (1, 2, 3):
-        paths = index.paths(states[4], newest, num=50, keep=10, length=2)
+        paths = index.continuations(states[4], newest, num=50, keep=10, length=2)
         assert paths.tolist() == [row[1:3] for row in nearest.tolist() if row[0] == newest][:10]
 
 

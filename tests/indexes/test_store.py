@@ -18,7 +18,7 @@ from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.hidden_states import HiddenStateIndex
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.indexes.suffix_tree.tree import SuffixTree
+from outpace.indexes.suffix_tree import SuffixTree
 from outpace.indexes.tables.adjacency import AdjacencyTable
 from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
 from outpace.indexes.tables.trigrams import TrigramTable
@@ -30,9 +30,10 @@ CONTEXTS = [rng.integers(0, 6, 6).tolist() for _ in range(50)]
 
 
 def suffix_tree() -> SuffixTree:
-    tree = SuffixTree(depth=8, most_tokens=150)
+    tree = SuffixTree(depth=8, max_tokens=250)
     for request, text in enumerate(DOCUMENTS):
         tree.extend(request, text)
+        tree.finish(request)
     return tree
 
 
@@ -58,12 +59,18 @@ def dense() -> HiddenStateIndex:
     return HiddenStateIndex.build(rng.normal(size=(60, 6)), rng.integers(0, 6, (60, 4)), dims=4)
 
 
-# how each is made, and everything that can be asked of it
+# how each is made, and all of its queries
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, list[int]], Any]]] = {
-    "suffix-array": (lambda: SuffixArray.build(DOCUMENTS, 100), lambda index, text: index.branches(text)),
+    "suffix-array": (
+        lambda: SuffixArray.build(DOCUMENTS, 100),
+        lambda index, text: index.continuation_tree(text),
+    ),
     "suffix-automaton": (
         lambda: StaticAutomaton.build(DOCUMENTS),
-        lambda index, text: (index.branches(index.move(Pointer(), text)), index.move(Pointer(), text)),
+        lambda index, text: (
+            index.continuation_tree(index.move(Pointer(), text)),
+            index.move(Pointer(), text),
+        ),
     ),
     "suffix-tree": (
         suffix_tree,
@@ -71,28 +78,32 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, list[int]], Any]]] = {
     ),
     "adjacency": (adjacency, lambda index, text: index.draft(text[0], Shape((0, 0, 1, 1, 2)))),
     "trigrams": (trigrams, lambda index, text: index.successors(*text[:2])),
-    "logit-ngrams": (logit_ngrams, lambda index, text: index.lookup(text)),
-    "dense": (dense, lambda index, text: [each.tolist() for each in index.search(np.array(text), 5)]),
+    "ngram-probabilities": (logit_ngrams, lambda index, text: index.lookup(text)),
+    "hidden-states": (dense, lambda index, text: [each.tolist() for each in index.search(np.array(text), 5)]),
 }
 
 
 @pytest.fixture(params=KINDS)
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Callable[[Any, list[int]], Any], Path]:
-    make, ask = KINDS[request.param]
+    make, query = KINDS[request.param]
     index = make()
     assert index.kind == request.param
     store.save(index, tmp_path / "some.index", MINE)
-    return index, ask, tmp_path / "some.index"
+    return index, query, tmp_path / "some.index"
 
 
 @pytest.mark.parametrize("mapped", [False, True])
 def test_what_is_loaded_answers_as_what_was_saved(made: Any, loops: str, mapped: bool) -> None:
-    index, ask, path = made
+    index, query, path = made
     loaded = store.load(type(index), path, MINE, mapped=mapped)
     for context in CONTEXTS:
-        assert ask(loaded, context) == ask(index, context)
-    assert loaded.facts == index.facts and loaded.nbytes == index.nbytes
-    assert path.stat().st_size - store.header(path)["start"] == index.nbytes  # every byte is accounted for
+        assert query(loaded, context) == query(index, context)
+    assert loaded.metadata == index.metadata and loaded.max_token == index.max_token
+    arrays = store.read_header(path).arrays
+    for name, array in index.arrays.items():
+        assert arrays[name].shape == array.shape and np.array_equal(loaded.arrays[name], array)
+    start = min(array.start for array in arrays.values())
+    assert path.stat().st_size - start == sum(array.nbytes for array in index.arrays.values())
 
 
 def test_a_file_can_be_read_as_safetensors(made: Any) -> None:
@@ -105,11 +116,9 @@ def test_a_file_can_be_read_as_safetensors(made: Any) -> None:
 
 def test_a_file_says_what_it_is(made: Any) -> None:
     index, _, path = made
-    about = store.header(path)
-    assert about["kind"] == index.kind and about["facts"] == dict(index.facts)
-    assert re.match(r"outpace \d.*numpy", about["made_with"]) and re.match(
-        r"\d{4}-\d\d-\d\dT", about["made_at"]
-    )
+    header = store.read_header(path)
+    assert header.kind == index.kind and header.metadata == dict(index.metadata)
+    assert re.match(r"outpace \d.*numpy", header.made_with) and re.match(r"\d{4}-\d\d-\d\dT", header.made_at)
 
 
 def test_a_file_cut_off_anywhere_is_refused(made: Any) -> None:
@@ -140,10 +149,12 @@ def test_something_else_is_no_index(tmp_path: Path) -> None:
     path = tmp_path / "x.index"
     for data in (b"PK\x03\x04" + b"x" * 100, b"", (2).to_bytes(8, "little") + b"{}", b"\xff" * 64):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match="is no index"):
-            store.header(path)
-    with pytest.raises(FileNotFoundError):
-        store.header(tmp_path / "none.index")
+        with pytest.raises(ValueError, match="is not an index"):
+            store.read_header(path)
+    with pytest.raises(ValueError, match=r"^there is no index file .*none.index: build one with"):
+        store.read_header(tmp_path / "none.index")
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        store.read_header(tmp_path)
 
 
 def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -158,35 +169,35 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 def test_another_version_of_the_format_is_refused(made: Any) -> None:
     index, _, path = made
     rewritten(path, lambda listed: listed["__metadata__"].update(format="outpace-index/99"))
-    with pytest.raises(ValueError, match="format outpace-index/99 and this version reads outpace-index/1"):
+    with pytest.raises(ValueError, match="format 'outpace-index/99' and this version reads outpace-index/2"):
         store.load(type(index), path)
 
 
-def test_a_header_that_lies_is_refused(made: Any) -> None:
+def test_a_header_that_does_not_fit_the_arrays_is_refused(made: Any) -> None:
     index, _, path = made
     whole, name = path.read_bytes(), next(iter(index.arrays))
-    lies: list[Callable[[dict[str, Any]], None]] = [
+    changes: list[Callable[[dict[str, Any]], None]] = [
         lambda listed: listed.pop(name),
         lambda listed: listed[name].update(dtype="object"),
         lambda listed: listed[name].update(shape=[1 << 40]),
         lambda listed: listed[name].update(shape=[-1, -1]),
         lambda listed: listed[name].update(data_offsets=[-8, 0]),
         lambda listed: (
-            listed["__metadata__"].update(facts="{}") if index.kind in NEEDS_FACTS else listed.pop(name)
+            listed["__metadata__"].update(metadata="{}") if index.kind in NEEDS_METADATA else listed.pop(name)
         ),
     ]
-    for lie in lies:
+    for change in changes:
         path.write_bytes(whole)
-        rewritten(path, lie)
+        rewritten(path, change)
         with pytest.raises(ValueError, match="build it|copy it"):
             store.load(type(index), path)
 
 
-NEEDS_FACTS = ("suffix-array", "suffix-automaton", "suffix-tree", "trigrams", "logit-ngrams")
+NEEDS_METADATA = ("suffix-array", "suffix-automaton", "suffix-tree", "trigrams", "ngram-probabilities")
 
 
 def test_numbers_that_would_lead_out_of_the_arrays_are_refused_or_harmless(made: Any) -> None:
-    index, ask, path = made
+    index, query, path = made
     sound, dice = {name: array.copy() for name, array in index.arrays.items()}, np.random.default_rng(1)
     refused = 0
     for name, array in sound.items():
@@ -204,20 +215,21 @@ def test_numbers_that_would_lead_out_of_the_arrays_are_refused_or_harmless(made:
                     continue
                 for context in CONTEXTS[:5]:
                     try:
-                        ask(loaded, context)  # a wrong answer, not a crash
+                        query(loaded, context)  # a wrong answer, not a crash
                     except (IndexError, ValueError, OverflowError):
                         pass
-    assert refused or index.kind in ("suffix-array", "dense")
+    assert refused or index.kind in ("suffix-array", "hidden-states")
 
 
 class Altered:
     """An index with other arrays."""
 
     def __init__(self, index: Any, arrays: Mapping[str, np.ndarray]) -> None:
-        self.kind, self.facts, self.nbytes, self.arrays = index.kind, index.facts, index.nbytes, arrays
+        self.kind, self.metadata, self.nbytes, self.arrays = index.kind, index.metadata, index.nbytes, arrays
+        self.max_token = index.max_token
 
     @classmethod
-    def of(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, int]) -> Altered:
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, int]) -> Altered:
         raise NotImplementedError
 
 
@@ -257,11 +269,11 @@ def test_a_suffix_tree_that_was_saved_goes_on(tmp_path: Path) -> None:
 
 
 def test_threads_read_one_index_at_once(made: Any) -> None:
-    index, ask, path = made
+    index, query, path = made
     loaded = store.load(type(index), path, MINE, mapped=True)
-    expected = [ask(index, context) for context in CONTEXTS]
+    expected = [query(index, context) for context in CONTEXTS]
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: [ask(loaded, context) for context in CONTEXTS], range(24)))
+        answers = list(pool.map(lambda _: [query(loaded, context) for context in CONTEXTS], range(24)))
     assert all(answer == expected for answer in answers)
 
 

@@ -40,10 +40,10 @@ def found_plainly(
 def test_what_is_retrieved_is_what_a_search_finds(loops: str, texts: Texts, chunk: int) -> None:
     documents = texts(0, 30)
     index = SuffixArray.build(documents, chunk)
-    assert (len(index.ends) > 1) == (chunk == 70)
+    assert (len(index.chunk_ends) > 1) == (chunk == 70)
     for context in texts(1, 60):
         for longest, shortest, length in ((16, 2, 10), (4, 1, 3)):
-            matched, rows = index.continuations(context, length, longest=longest, shortest=shortest)
+            matched, rows = index.continuations(context, length, max_ngram=longest, min_ngram=shortest)
             expected = found_plainly(documents, context, length, longest, shortest)
             got = Counter(tuple(token for token in row if token >= 0) for row in rows.tolist())
             assert (matched, got) == expected
@@ -52,7 +52,7 @@ def test_what_is_retrieved_is_what_a_search_finds(loops: str, texts: Texts, chun
 def test_only_so_many_places_are_read_and_they_are_spread(loops: str) -> None:
     documents = [[7, 7, token] for token in range(100, 200)]
     index = SuffixArray.build(documents)
-    matched, rows = index.continuations([7, 7], 1, most=10)
+    matched, rows = index.continuations([7, 7], 1, max_occurrences=10)
     assert matched == 2
     assert rows[:, 0].tolist() == list(range(100, 200, 10))
     assert index.find([3, 7, 7])[1][0][1] - index.find([3, 7, 7])[1][0][0] == 100
@@ -61,7 +61,7 @@ def test_only_so_many_places_are_read_and_they_are_spread(loops: str) -> None:
 
 def test_a_document_longer_than_a_chunk_is_cut(loops: str) -> None:
     index = SuffixArray.build([list(range(25))], 10)
-    assert index.facts == {"tokens": 25, "documents": 1, "chunks": 3}
+    assert index.metadata == {"tokens": 25, "documents": 1, "chunks": 3}
     assert index.continuations([3, 4], 3)[1].tolist() == [[5, 6, 7]]
     assert index.find([8, 9]) == (0, [])  # between two chunks
     assert index.continuations([7, 8], 3)[1].tolist() == [[-1, -1, -1]]
@@ -71,14 +71,14 @@ def test_nothing_is_found_in_nothing(loops: str) -> None:
     for documents in ([], [[]], [[], [5]]):
         index = SuffixArray.build(documents)
         assert index.find([1, 2, 3]) == (0, [])
-        assert index.branches([1, 2, 3]).tokens == []
-        assert index.branches([], max_ngram=3, min_ngram=1).tokens == []
+        assert index.continuation_tree([1, 2, 3]).tokens == []
+        assert index.continuation_tree([], max_ngram=3, min_ngram=1).tokens == []
 
 
 def test_places_beyond_the_text_are_not_read(loops: str, texts: Texts) -> None:
     index = SuffixArray.build(texts(2, 5))
     for wrong in (-5, 1 << 30):
-        index.places = np.full(len(index.places), wrong, np.int32)
+        index.suffixes = np.full(len(index.suffixes), wrong, np.int32)
         index.continuations([1, 2, 1], min_ngram=1)
 
 
@@ -120,7 +120,7 @@ def test_branches_are_the_trie_of_continuations(loops: str, texts: Texts) -> Non
         index = SuffixArray.build(texts(3, 20), chunk)
         for context in texts(4, 10):
             matched, rows = index.continuations(context, 6)
-            assert index.branches(context, 20, 6) == count_trie(rows, 20, matched)
+            assert index.continuation_tree(context, 20, 6) == count_trie(rows, 20, matched)
 
 
 def test_tokens_beyond_sixteen_bits_stay_what_they_are(loops: str) -> None:
@@ -134,7 +134,7 @@ def test_an_index_is_read_without_being_in_memory(tmp_path: Path) -> None:
 
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, 1000, 1_000_000).astype(np.int32)
-    store.save(SuffixArray.build([tokens], scratch=tmp_path), tmp_path / "corpus.index")
+    store.save(SuffixArray.build([tokens], temporary_folder=tmp_path), tmp_path / "corpus.index")
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.index"]
     tracemalloc.start()
     index = store.load(SuffixArray, tmp_path / "corpus.index", mapped=True)

@@ -8,10 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from outpace.indexes.candidates import Candidates
+from outpace.indexes.candidates import CandidateTree
 from outpace.indexes.compiled_loops import Loop
-from outpace.indexes.suffix_tree.siblings import CHILD, COUNT, LENGTH, NEXT
-from outpace.indexes.suffix_tree.tree import SuffixTree
+from outpace.indexes.suffix_tree import CHILD, COUNT, LENGTH, NEXT, SuffixTree
 
 Count = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
 
@@ -69,7 +68,7 @@ def test_counts_are_those_of_all_substrings_after_any_history(
     loops: str, occurrences: Count, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    tree, naive = SuffixTree(depth=int(rng.integers(1, 7)), most_tokens=90), Naive(90)
+    tree, naive = SuffixTree(depth=int(rng.integers(1, 7)), max_tokens=90), Naive(90)
     alphabet = int(rng.integers(1, 5))
     for turn in range(60):
         request = int(rng.integers(0, 4))
@@ -97,7 +96,7 @@ def test_counts_are_those_of_all_substrings_after_any_history(
 
 def test_a_long_history_leaves_no_more_memory_than_a_short_one() -> None:
     rng = np.random.default_rng(0)
-    tree = SuffixTree(most_tokens=2000)
+    tree = SuffixTree(max_tokens=2000)
     sizes: list[int] = []
     for request in range(120):
         tree.extend(request, rng.integers(0, 30, 300).tolist())
@@ -105,10 +104,7 @@ def test_a_long_history_leaves_no_more_memory_than_a_short_one() -> None:
         sizes.append(tree.nbytes)
     assert sizes[-1] == sizes[20]
     assert sizes[-1] <= 2000 * 400
-    assert sizes[-1] == sum(
-        array.nbytes
-        for array in [tree.nodes, tree.groups, *tree.map, tree.known, tree.slots, tree.active, tree.text]
-    )
+    assert sizes[-1] == sum(array.nbytes for array in tree.memory.values())
 
 
 def speculate_plainly(
@@ -150,15 +146,17 @@ def test_a_chain_has_the_best_score_over_all_match_lengths(loops: str, occurrenc
         tree.extend(request, text)
     for context in ([1, 2], [3], [8, 1, 2, 3], [7], [4, 1, 2, 3, 4], [1, 2, 3, 4, 1, 2, 3]):
         for most, factor, offset, floor in ((64, 1.0, 0.0, 0.1), (2, 1.0, 1.0, 0.1), (64, 2.0, 0.5, 0.7)):
-            found = tree.speculate(context, most, factor=factor, offset=offset, floor=floor)
+            found = tree.speculate(
+                context, most, max_spec_factor=factor, max_spec_offset=offset, min_token_prob=floor
+            )
             score, matched = speculate_plainly(texts, 6, context, most, factor, offset, floor, occurrences)
-            assert found.score == pytest.approx(score) and found.matched == matched
+            assert found.expected_accepted == pytest.approx(score) and found.matched == matched
             assert found.parents == list(range(-1, len(found.tokens) - 1))
             assert found.weights == pytest.approx(weights(found, texts, context, occurrences))
 
 
 def weights(
-    found: Candidates, texts: Sequence[Sequence[int]], context: list[int], count: Count
+    found: CandidateTree, texts: Sequence[Sequence[int]], context: list[int], count: Count
 ) -> list[float]:
     """What the counts say of each node."""
     paths: list[list[int]] = []
@@ -176,7 +174,7 @@ def test_a_tree_has_the_nodes_of_the_largest_weights(loops: str, occurrences: Co
         tree.extend(request, text)
     for _ in range(10):
         context = rng.integers(0, 4, 8).tolist()
-        found = tree.speculate(context, 12, factor=3.0, tree=True, floor=0.05)
+        found = tree.speculate(context, 12, max_spec_factor=3.0, tree=True, min_token_prob=0.05)
         assert found.weights == pytest.approx(weights(found, texts, context, occurrences))
         assert all(a >= b for a, b in pairwise(found.weights)) and min(found.weights) >= 0.05
         budget = min(12, 3 * found.matched)
@@ -189,8 +187,8 @@ def test_a_tree_has_the_nodes_of_the_largest_weights(loops: str, occurrences: Co
             every += [occurrences(texts, path) / occurrences(texts, suffix) for path in level]
         best = [weight for weight in sorted(every, reverse=True) if weight >= 0.05][:budget]
         assert found.weights == pytest.approx(best)
-        longer = tree.speculate(context, 12, factor=3.0, tree=False, floor=0.05)
-        assert found.score >= longer.score
+        longer = tree.speculate(context, 12, max_spec_factor=3.0, tree=False, min_token_prob=0.05)
+        assert found.expected_accepted >= longer.expected_accepted
 
 
 def test_drafts_grow_with_the_match(loops: str) -> None:
@@ -199,10 +197,12 @@ def test_drafts_grow_with_the_match(loops: str) -> None:
     tree.extend(0, text)
     lengths = [len(tree.speculate(text[:p]).tokens) for p in range(1, 20)]
     assert lengths == list(range(1, 20))
-    assert tree.speculate([99, 5, 6], factor=0.0, offset=3.0) == Candidates(
+    assert tree.speculate([99, 5, 6], max_spec_factor=0.0, max_spec_offset=3.0) == CandidateTree(
         [7, 8, 9], [-1, 0, 1], [1.0] * 3, 2
     )
-    assert tree.speculate([5, 99]) == tree.speculate([]) == tree.speculate(text) == Candidates([], [], [], 0)
+    assert (
+        tree.speculate([5, 99]) == tree.speculate([]) == tree.speculate(text) == CandidateTree([], [], [], 0)
+    )
 
 
 def test_the_own_text_so_far_is_a_match_that_goes_nowhere(loops: str) -> None:
@@ -218,11 +218,16 @@ def test_places_outside_of_the_tree_that_nothing_follows_make_all_less_likely(lo
     for request, text in enumerate([[1, 2, 3, 4], [1, 2, 5, 6], [7, 8, 9]]):
         tree.extend(request, text)
         tree.finish(request)
-    found = tree.speculate([1, 2], offset=2.0, tree=kind, unfollowed=2)
+    found = tree.speculate([1, 2], max_spec_offset=2.0, tree=kind, extra_occurrences=2)
     assert (found.tokens, found.weights) == (([3, 5, 4, 6], [0.25] * 4) if kind else ([3, 4], [0.25] * 2))
-    alone = tree.speculate([0, 7], offset=2.0, tree=kind, unfollowed=1)  # matched in the middle of an edge
+    alone = tree.speculate(
+        [0, 7], max_spec_offset=2.0, tree=kind, extra_occurrences=1
+    )  # matched in the middle of an edge
     assert (alone.tokens, alone.weights) == ([8, 9], [0.5] * 2)
-    assert tree.speculate([0, 7], offset=2.0, tree=kind, unfollowed=1, floor=0.6).tokens == []
+    assert (
+        tree.speculate([0, 7], max_spec_offset=2.0, tree=kind, extra_occurrences=1, min_token_prob=0.6).tokens
+        == []
+    )
 
 
 def test_both_ways_of_running_build_the_same_tree(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,16 +238,16 @@ def test_both_ways_of_running_build_the_same_tree(monkeypatch: pytest.MonkeyPatc
         for _ in range(80)
     ]
 
-    def build() -> tuple[SuffixTree, list[Candidates]]:
-        tree, drafts = SuffixTree(depth=12, most_tokens=400), list[Candidates]()
+    def build() -> tuple[SuffixTree, list[CandidateTree]]:
+        tree, drafts = SuffixTree(depth=12, max_tokens=400), list[CandidateTree]()
         for request, tokens in moves:
             tree.extend(request, tokens)
-            drafts += [tree.speculate(tokens, tree=True), tree.speculate(tokens[:3], factor=2.0)]
+            drafts += [tree.speculate(tokens, tree=True), tree.speculate(tokens[:3], max_spec_factor=2.0)]
         return tree, drafts
 
     compiled = build()
     monkeypatch.setattr(Loop, "__call__", lambda self, *arguments: self.plain(*arguments))
     plain = build()
     assert compiled[1] == plain[1]
-    for name, array in compiled[0].arrays.items():
-        assert np.array_equal(array, plain[0].arrays[name]), name
+    for name, array in compiled[0].memory.items():
+        assert np.array_equal(array, plain[0].memory[name]), name

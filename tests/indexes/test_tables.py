@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from outpace.core.tree import Shape
-from outpace.indexes.candidates import Candidates
+from outpace.indexes.candidates import CandidateTree
 from outpace.indexes.compiled_loops import Loop
 from outpace.indexes.tables.adjacency import AdjacencyTable
 from outpace.indexes.tables.hash_map import HashMap, find, put, remove
@@ -45,7 +45,7 @@ def test_a_row_is_what_was_last_read_after_a_token(loops: str) -> None:
         table.update(tokens, rows)
         expected |= zip(tokens.tolist(), rows.tolist(), strict=True)  # of equal tokens the last
     assert {token: table.successors(token) for token in range(20) if table.successors(token)} == expected
-    assert table.nbytes == 20 * 3 * 4 and table.facts == {"known": len(expected)}
+    assert table.nbytes == 20 * 3 * 4 and table.metadata == {"known": len(expected)}
 
 
 def test_a_draft_follows_the_template_level_by_level(loops: str) -> None:
@@ -69,7 +69,7 @@ def test_a_draft_follows_the_template_level_by_level(loops: str) -> None:
                 tokens.append(row[r])
                 parents.append(place[parent])
         expected = [1 / (1 + sums[node]) for node in place if node]
-        assert table.draft(root, shape) == Candidates(tokens, parents, expected, 1 if tokens else 0)
+        assert table.draft(root, shape) == CandidateTree(tokens, parents, expected, 1 if tokens else 0)
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:
@@ -129,9 +129,9 @@ def test_trigrams_are_conditional_frequencies_that_adapt(loops: str, texts: Text
             for pair in {*plain.rows, (5, 5), (3, 9)}:
                 expected = [(c, float(w)) for c, w in plain.rows.get(pair, {}).items()]
                 assert table.successors(*pair) == expected
-        assert table.facts == {"pairs": len(plain.rows), "room": room}
+        assert table.metadata == {"pairs": len(plain.rows), "capacity": room}
         assert table.nbytes == sum(
-            array.nbytes for array in [table.pairs, table.tokens, table.weights, *table.map, table.known]
+            array.nbytes for array in [table.pairs, table.tokens, table.weights, *table.map, table.counts]
         )
 
 
@@ -146,7 +146,7 @@ def test_weights_stop_at_the_cap(loops: str) -> None:
 
 
 def test_pairs_met_later_take_bounded_memory() -> None:
-    table, rng, sizes = TrigramTable(room=500), np.random.default_rng(0), set[int]()
+    table, rng, sizes = TrigramTable(capacity=500), np.random.default_rng(0), set[int]()
     for _ in range(300):
         table.adapt(rng.integers(0, 1000, 16).tolist())
         sizes.add(table.nbytes)
@@ -205,7 +205,7 @@ def test_ngrams_have_the_mean_of_what_was_observed(loops: str) -> None:
                 assert table.tokens[place, : len(found)].tolist() == found if n else place == -1
         assert len(table) == len(plain.rows) <= room
         assert table.nbytes == sum(
-            array.nbytes for array in [table.tokens, table.means, table.visits, *table.map, table.known]
+            array.nbytes for array in [table.tokens, table.means, table.visits, *table.map, table.size]
         )
         table.clear()
         assert len(table) == 0 and table.lookup([1, 2, 3]) == (0, [], []) and not len(table.rows([]))
@@ -224,7 +224,7 @@ def test_both_ways_of_running_fill_the_same_tables(monkeypatch: pytest.MonkeyPat
 
     def fill() -> list[np.ndarray]:
         rng = np.random.default_rng(0)
-        trigrams, ngrams = TrigramTable.build(texts(5, 10), 4, 6), NGramProbabilities(room=200)
+        trigrams, ngrams = TrigramTable.build(texts(5, 10), 4, 6), NGramProbabilities(capacity=200)
         for text in texts(6, 30):
             trigrams.adapt(text)
             if len(text) > 3:

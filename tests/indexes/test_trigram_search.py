@@ -7,14 +7,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from outpace.indexes.candidates import Candidates
+from outpace.indexes.candidates import CandidateTree
 from outpace.indexes.compiled_loops import Loop
 from outpace.indexes.tables import trigram_search
 from outpace.indexes.tables.trigram_search import search
 from outpace.indexes.tables.trigrams import TrigramTable
 
 
-def paths(found: Candidates) -> list[tuple[int, ...]]:
+def paths(found: CandidateTree) -> list[tuple[int, ...]]:
     made: list[tuple[int, ...]] = []
     for token, parent in zip(found.tokens, found.parents, strict=True):
         assert parent < len(made)
@@ -32,7 +32,7 @@ def test_the_tree_is_within_its_bounds_and_in_the_table(seed: int) -> None:
     known, own = table(seed), TrigramTable()
     own.adapt([0, 1, 2, 3, 9, 2, 3, 1], step=0.5)
     for nodes, depth in ((64, 4), (10, 2), (1, 1)):
-        found = search(known, own, [2, 3], iterations=100, num_nodes=nodes, depth=depth, most_depth=depth + 1)
+        found = search(known, own, [2, 3], iterations=100, num_nodes=nodes, depth=depth, max_depth=depth + 1)
         drafted = paths(found)
         assert 0 < len(drafted) <= nodes and len(set(drafted)) == len(drafted)
         assert max(map(len, drafted)) <= depth + 1
@@ -68,7 +68,7 @@ def test_the_likeliest_next_tokens_extend_the_paths() -> None:
     known = TrigramTable.build([[0, 1, 2, 3, 4, 5, 6, 7]])
     found = search(known, TrigramTable(), [0, 1], iterations=50)
     assert paths(found)[-1] == (2, 3, 4, 5, 6)  # 4 levels of search, and one token more
-    assert search(known, TrigramTable(), [0, 1], iterations=50, most_depth=4).tokens == [2, 3, 4, 5]
+    assert search(known, TrigramTable(), [0, 1], iterations=50, max_depth=4).tokens == [2, 3, 4, 5]
     assert search(known, TrigramTable(), [4, 1], iterations=50).tokens == []
     assert search(known, TrigramTable(), [4], iterations=50).tokens == []
 
@@ -114,7 +114,7 @@ def test_tables_are_added_as_their_texts_would_be() -> None:
 
 
 def test_a_full_table_gives_its_newest_pairs_last() -> None:
-    small, large = TrigramTable(room=4), TrigramTable(room=3)
+    small, large = TrigramTable(capacity=4), TrigramTable(capacity=3)
     small.adapt(list(range(9)), step=0.5)  # pairs 3 4 to 6 7 are left
     large.add(small)
     assert [bool(large.successors(first, first + 1)) for first in range(8)] == [False] * 4 + [True] * 3 + [

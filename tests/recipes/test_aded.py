@@ -82,11 +82,11 @@ def test_a_request_that_has_ended_helps_the_next_and_not_the_rows_beside_it() ->
 
 
 def test_memory_is_bounded() -> None:
-    table, parts = TrigramTable(room=200), aded.build(TableTarget(60, order=1, spread=0.0))
+    table, parts = TrigramTable(capacity=200), aded.build(TableTarget(60, order=1, spread=0.0))
     parts.drafter._table = table
     for seed in range(8):
         steps(parts, [[1, 2]], SamplingParams(1.0, max_tokens=100, seed=seed))
-    assert table.facts["pairs"] == 200 and len(parts.drafter._own) == 0
+    assert table.metadata["pairs"] == 200 and len(parts.drafter._own) == 0
 
 
 def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:

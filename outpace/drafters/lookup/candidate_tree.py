@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from outpace.core.tree import Forest, TokenTree
-from outpace.indexes.candidates import Candidates
+from outpace.indexes.candidates import CandidateTree
 
 
-def candidate_tree(roots: Tensor, found: Sequence[Candidates]) -> TokenTree:  # (B,) int64 on the host, B
+def candidate_tree(roots: Tensor, found: Sequence[CandidateTree]) -> TokenTree:  # (B,) int64 on the host, B
     """Each row's branches below its root, without a claim: nothing was drawn."""
     parents, tokens = [-1] * len(found), list[int]()
     for row, branches in enumerate(found):

@@ -13,7 +13,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.text_lookup import chain
-from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
 SCANNED = 4  # places looked at for each that is merged
 
@@ -57,7 +57,7 @@ class Consensus:
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         self._join(ctx)
-        found: list[Candidates] = []
+        found: list[CandidateTree] = []
         for row, slot in enumerate(ctx.slots):
             prompt, member = self._rows[slot]
             group, depth, stop = self._groups[prompt], plan.depth[row], ctx.sampling[row].stop
@@ -192,7 +192,7 @@ class Merged:
             node = (len(tokens), tokens[-1])
         return tokens
 
-    def branches(self, depth: int, nodes: int, threshold: float, stop: Sequence[int]) -> Candidates:
+    def branches(self, depth: int, nodes: int, threshold: float, stop: Sequence[int]) -> CandidateTree:
         """The nodes with the largest product of shares on the way to them, over edges that reach the threshold."""
         tokens, parents, weights, open_ = (
             list[int](),
@@ -207,7 +207,7 @@ class Merged:
                     if share >= threshold:
                         heappush(open_, (-chance * share, len(tokens), here, (node[0] + 1, token)))
             if not open_ or len(tokens) == nodes:
-                return Candidates(tokens, parents, weights, 0) if tokens else NOTHING
+                return CandidateTree(tokens, parents, weights, 0) if tokens else NO_CANDIDATES
             chance, _, parent, node = heappop(open_)
             chance, here = -chance, len(tokens)
             tokens.append(node[1])

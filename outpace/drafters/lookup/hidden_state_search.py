@@ -18,7 +18,7 @@ from outpace.core.contracts import NOTHING as NO_SIGNALS
 from outpace.core.contracts import Draft, Plan, Prompt, Step, Target, Want
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.indexes import store
-from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.compiled_loops import Tokens
 from outpace.indexes.hidden_states import HiddenStateIndex
 from outpace.indexes.suffix_array.count_trie import count_trie
@@ -60,7 +60,7 @@ def _following(text: NDArray[np.int64]) -> Ints:  # (T,) -> (T - 1, L), -1 after
 
 def opened(path: str | None, vocab: int) -> HiddenStateIndex | None:
     """The index in this file; ValueError if it holds tokens that the model does not know."""
-    return store.opened(HiddenStateIndex, path, vocab, lambda index: [index.values])
+    return store.open_index(HiddenStateIndex, path, vocab)
 
 
 class HiddenStateSearch:
@@ -82,17 +82,17 @@ class HiddenStateSearch:
             candidate_tree(ctx.roots, [self._found(ctx, row, depth) for row, depth in enumerate(plan.depth)])
         )
 
-    def _found(self, ctx: Context, row: int, depth: int) -> Candidates:
+    def _found(self, ctx: Context, row: int, depth: int) -> CandidateTree:
         state = self._states.get(ctx.slots[row])
         if self._index is None or state is None or not depth:
-            return NOTHING
+            return NO_CANDIDATES
         if len(state) != len(self._index.mean):
             raise ValueError(
                 f"the index was made by a model with {len(self._index.mean)} channels and this one has {len(state)}: "
                 "build it again with --tokenizer naming your model"
             )
         query, newest = state.float().cpu().numpy(), int(ctx.tokens[row][-1])
-        rows = self._index.paths(query, newest, num=self._near, keep=self._keep, length=depth)
+        rows = self._index.continuations(query, newest, num=self._near, keep=self._keep, length=depth)
         return count_trie(rows, rows.size, 1)
 
     def observe(self, step: Step) -> None:

@@ -10,7 +10,7 @@ from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.request_memory import RequestMemory
 from outpace.drafters.lookup.text_lookup import chain
-from outpace.indexes.candidates import Candidates
+from outpace.indexes.candidates import CandidateTree
 
 
 class NGram:
@@ -27,7 +27,7 @@ class NGram:
         self._requests = RequestMemory(lambda: _Text(max_ngram))
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        found: list[Candidates] = []
+        found: list[CandidateTree] = []
         for row, (text, new) in enumerate(self._requests.follow(ctx)):
             text.extend(new.tolist())
             size, tokens = text.following(plan.depth[row], self._clip)

@@ -20,7 +20,7 @@ from outpace.core.tree import TokenTree
 from outpace.drafters.compose.union import merged
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.rank_template import cut
-from outpace.indexes.candidates import NOTHING
+from outpace.indexes.candidates import NO_CANDIDATES
 from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
 from outpace.sampling.topk import top
 from outpace.sampling.warp import warp
@@ -66,7 +66,7 @@ class NGramProbabilityDrafter:
         assert plan.shape is not None, "this drafter fills a template"
         sampled = [row for row, params in enumerate(ctx.sampling) if not params.greedy and plan.depth[row]]
         found = [
-            NOTHING
+            NO_CANDIDATES
             if not params.greedy or not depth
             else self.table.draft(self._last(tokens), cut(plan.shape, depth))
             for tokens, params, depth in zip(ctx.tokens, ctx.sampling, plan.depth, strict=True)
@@ -128,7 +128,7 @@ class NGramProbabilityDrafter:
             return
         table, tree = self.table, step.draft.tree
         self._device = step.scores.logits.device
-        if len(table) == table.room:
+        if len(table) == table.capacity:
             table.clear()
         paths = [tree.forest.path(leaf) for leaf in step.kept]
         distribution = step.scores.logits[[node for path in paths for node in path]].float().softmax(-1)

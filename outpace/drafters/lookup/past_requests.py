@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from outpace.core.contracts import Step
 from outpace.drafters.lookup.request_memory import RequestMemory
 from outpace.indexes import store
-from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.indexes.suffix_array.count_trie import count_trie
 
@@ -20,7 +20,7 @@ PARTS = 8  # into which the room for the past is divided; the oldest is forgotte
 
 def corpus(path: str | None, vocab: int) -> SuffixArray | None:
     """The suffix array in this file, left on disk; ValueError if it holds tokens that the model does not know."""
-    return store.opened(SuffixArray, path, vocab, lambda index: [index.text])
+    return store.open_index(SuffixArray, path, vocab)
 
 
 class PastRequests:
@@ -46,7 +46,7 @@ class PastRequests:
 
     def __len__(self) -> int:
         """Tokens of earlier requests that can be found."""
-        return sum(run.facts["tokens"] for run in self._runs)
+        return sum(run.metadata["tokens"] for run in self._runs)
 
     @property
     def empty(self) -> bool:
@@ -75,10 +75,10 @@ class PastRequests:
 
     def branches(
         self, context: Sequence[int], num_nodes: int, length: int, max_ngram: int, min_ngram: int
-    ) -> Candidates:
+    ) -> CandidateTree:
         """The `num_nodes` most frequent beginnings of what followed; weights are counts."""
         matched, rows = self.rows(context, length, max_ngram, min_ngram)
-        return count_trie(rows, num_nodes, matched) if matched else NOTHING
+        return count_trie(rows, num_nodes, matched) if matched else NO_CANDIDATES
 
     def _wait(self, text: list[int]) -> None:
         self._waiting.append(np.array(text, np.int32)[-self._most // PARTS :])
@@ -88,7 +88,7 @@ class PastRequests:
         size = sum(map(len, new))
         while self._runs and len(self._runs[-1].text) <= size and size < self._most // PARTS:
             run = self._runs.pop()
-            new, size = [*_documents(run), *new], size + run.facts["tokens"]
+            new, size = [*_documents(run), *new], size + run.metadata["tokens"]
         self._runs.append(SuffixArray.build(new))
         while len(self) > self._most:
             del self._runs[0]
@@ -102,8 +102,9 @@ def _documents(index: SuffixArray) -> list[Ints]:
 
 def _joined(runs: Sequence[SuffixArray]) -> SuffixArray:
     """All of them as chunks of one."""
-    facts = {name: sum(run.facts[name] for run in runs) for name in ("tokens", "documents")}
-    places, text = (np.concatenate([getattr(run, name) for run in runs]) for name in ("places", "text"))
+    metadata = {name: sum(run.metadata[name] for run in runs) for name in ("tokens", "documents")}
+    suffixes = np.concatenate([run.suffixes for run in runs])
+    text = np.concatenate([run.text for run in runs])
     starts = np.cumsum([0, *(len(run.text) for run in runs[:-1])])
-    ends = np.concatenate([start + run.ends for start, run in zip(starts, runs, strict=True)])
-    return SuffixArray(text, places, ends, facts)
+    ends = np.concatenate([start + run.chunk_ends for start, run in zip(starts, runs, strict=True)])
+    return SuffixArray(text, suffixes, ends, metadata)

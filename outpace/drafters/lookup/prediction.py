@@ -13,7 +13,7 @@ from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Step
 from outpace.drafters.lookup.text_lookup import chain, first_found
-from outpace.indexes.candidates import Candidates
+from outpace.indexes.candidates import CandidateTree
 
 LEAST, MOST = (
     8,
@@ -42,7 +42,7 @@ class PredictionDrafter:
         self.drafted: dict[int, list[int]] = {}  # slot -> tokens of its prediction in the last draft
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        found: list[Candidates] = []
+        found: list[CandidateTree] = []
         for row, slot in enumerate(ctx.slots):
             place = self._places[slot]
             place.read(ctx.tokens[row][ctx.prompt_lengths[row] + place.num_read :].tolist())

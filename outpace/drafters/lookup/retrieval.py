@@ -9,7 +9,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.past_requests import PastRequests
-from outpace.indexes.candidates import NOTHING
+from outpace.indexes.candidates import NO_CANDIDATES
 
 
 class Retrieval:
@@ -37,7 +37,7 @@ class Retrieval:
                 tokens[-self._max_ngram :].tolist(), self._nodes, depth, self._max_ngram, self._min_ngram
             )
             if depth > 0
-            else NOTHING
+            else NO_CANDIDATES
             for tokens, depth in zip(ctx.tokens, plan.depth, strict=True)
         ]
         return Draft(candidate_tree(ctx.roots, found))

@@ -8,7 +8,7 @@ from outpace.core.contracts import Context, Step
 from outpace.drafters.lookup.past_requests import PastRequests
 from outpace.drafters.lookup.request_memory import RequestMemory
 from outpace.indexes.automata.online import SuffixAutomaton
-from outpace.indexes.candidates import Candidates
+from outpace.indexes.candidates import CandidateTree
 from outpace.indexes.suffix_array.count_trie import count_trie
 
 
@@ -34,21 +34,21 @@ class TextSources:
 
     def found(
         self, ctx: Context, row: int, length: int, num_nodes: int, assumed: Sequence[int] = ()
-    ) -> list[Candidates]:
+    ) -> list[CandidateTree]:
         """What follows the row's text and these tokens; weights are shares of the places that were found."""
         if length < 1:
             return []
-        found: list[Candidates] = []
+        found: list[CandidateTree] = []
         own = self._own[row]
         matched = own.match(assumed).length
-        if matched >= self._min_ngram and (chain := own.following(length, assumed)):
-            found.append(Candidates(chain, list(range(-1, len(chain) - 1)), [1.0] * len(chain), matched))
+        if matched >= self._min_ngram and (chain := own.continuation(length, assumed)):
+            found.append(CandidateTree(chain, list(range(-1, len(chain) - 1)), [1.0] * len(chain), matched))
         if not self._past.empty:
             context = [*ctx.tokens[row][-self._max_ngram :].tolist(), *assumed][-self._max_ngram :]
             matched, rows = self._past.rows(context, length, self._max_ngram, self._min_ngram)
             if matched:
                 tokens, parents, counts, _ = count_trie(rows, num_nodes, matched)
-                found.append(Candidates(tokens, parents, [count / len(rows) for count in counts], matched))
+                found.append(CandidateTree(tokens, parents, [count / len(rows) for count in counts], matched))
         return found
 
     def observe(self, step: Step) -> None:

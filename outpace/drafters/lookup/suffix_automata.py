@@ -10,7 +10,7 @@ from outpace.drafters.lookup.request_memory import RequestMemory
 from outpace.drafters.lookup.text_lookup import chain, within
 from outpace.indexes.automata.online import SuffixAutomaton
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
-from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
 GROWTH = 4  # nodes drafted alone for each token matched
 PER_DEPTH = 8  # of a tree from the corpus
@@ -44,8 +44,8 @@ class SuffixAutomatonLookup:
         self._corpus, self._min_ngram, self._bias, self._least = corpus, min_ngram, bias, least
         self._requests = RequestMemory(Request)
 
-    def look_up(self, ctx: Context, plan: Plan) -> list[Candidates]:
-        found: list[Candidates] = []
+    def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
+        found: list[CandidateTree] = []
         for row, (request, new) in enumerate(self._requests.follow(ctx)):
             if len(new):
                 tokens = new.numpy()
@@ -61,15 +61,15 @@ class SuffixAutomatonLookup:
     def release(self, slots: Sequence[int]) -> None:
         self._requests.release(slots)
 
-    def _following(self, request: Request, most: int, stop: Sequence[int]) -> Candidates:
+    def _following(self, request: Request, most: int, stop: Sequence[int]) -> CandidateTree:
         own, there = request.own.match().length, request.pointer.length
         lead = there - self._bias
         if most < 1 or max(own, lead) < self._min_ngram:
-            return NOTHING
+            return NO_CANDIDATES
         asks = self._corpus if lead > own or not own else None
         size = most if self._min_ngram else min(most, self._least + GROWTH * (there if asks else own))
         if asks is None:
-            return chain(request.own.following(size), own, stop)
+            return chain(request.own.continuation(size), own, stop)
         if self._min_ngram:
-            return chain(asks.following(request.pointer, size), there, stop)
-        return within(asks.branches(request.pointer, size, PER_DEPTH), most)
+            return chain(asks.continuation(request.pointer, size), there, stop)
+        return within(asks.continuation_tree(request.pointer, size, PER_DEPTH), most)

@@ -8,9 +8,9 @@ from outpace.core.context import Context
 from outpace.core.contracts import Plan, Step
 from outpace.drafters.lookup.request_memory import RequestMemory
 from outpace.drafters.lookup.text_lookup import within
-from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.compiled_loops import Tokens
-from outpace.indexes.suffix_tree.tree import SuffixTree
+from outpace.indexes.suffix_tree import SuffixTree
 
 
 class SuffixTreeLookup:
@@ -42,8 +42,8 @@ class SuffixTreeLookup:
         self._requests = RequestMemory(lambda: SuffixTree(depth, most_tokens), self._learn)
         self._learnt = 0  # texts so far
 
-    def look_up(self, ctx: Context, plan: Plan) -> list[Candidates]:
-        found: list[Candidates] = []
+    def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
+        found: list[CandidateTree] = []
         for row, (own, new) in enumerate(self._requests.follow(ctx)):
             if len(new):
                 own.extend(0, new.numpy())
@@ -51,8 +51,8 @@ class SuffixTreeLookup:
             best = self._speculate(own, context, plan.depth[row], 0)
             if self.common.num_tokens:
                 other = self._speculate(self.common, context, plan.depth[row], 1)
-                best = max(best, other, key=lambda each: each.score)
-            found.append(best if best.score > self._at_least else NOTHING)
+                best = max(best, other, key=lambda each: each.expected_accepted)
+            found.append(best if best.expected_accepted > self._at_least else NO_CANDIDATES)
         return found
 
     def observe(self, step: Step) -> None:
@@ -66,16 +66,16 @@ class SuffixTreeLookup:
         self.common.finish(self._learnt)
         self._learnt += 1
 
-    def _speculate(self, index: SuffixTree, context: Tokens, most: int, unfollowed: int) -> Candidates:
+    def _speculate(self, index: SuffixTree, context: Tokens, most: int, unfollowed: int) -> CandidateTree:
         if most < 1:
-            return NOTHING
+            return NO_CANDIDATES
         found = index.speculate(
             context,
             most,
-            factor=self._factor,
-            offset=self._offset,
-            floor=self._threshold,
+            max_spec_factor=self._factor,
+            max_spec_offset=self._offset,
+            min_token_prob=self._threshold,
             tree=self._tree,
-            unfollowed=unfollowed,
+            extra_occurrences=unfollowed,
         )
         return within(found, most)

@@ -14,7 +14,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Shape, Step, Want
 from outpace.drafters.compose.union import merged
 from outpace.drafters.lookup.candidate_tree import candidate_tree
-from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
 
 class TextLookup(Protocol):
@@ -22,8 +22,8 @@ class TextLookup(Protocol):
 
     learns_across_rows: bool  # as in core.contracts.Drafter
 
-    def look_up(self, ctx: Context, plan: Plan) -> list[Candidates]:
-        """What may follow each row, within the plan; NOTHING in rows to which it has nothing to say."""
+    def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
+        """What may follow each row, within the plan; NO_CANDIDATES in rows to which it has nothing to say."""
         ...
 
     def observe(self, step: Step) -> None: ...
@@ -67,7 +67,7 @@ class LookupDrafter:
             self._fallback.release(slots)
 
 
-def first_found(ctx: Context, found: Sequence[Candidates], fallback: Drafter, plan: Plan) -> Draft:
+def first_found(ctx: Context, found: Sequence[CandidateTree], fallback: Drafter, plan: Plan) -> Draft:
     """What was found for each row, and below the roots of the other rows what `fallback` drafts."""
     tree = candidate_tree(ctx.roots, found)
     depth = tuple(0 if each.tokens else most for each, most in zip(found, plan.depth, strict=True))
@@ -78,15 +78,17 @@ def first_found(ctx: Context, found: Sequence[Candidates], fallback: Drafter, pl
     return draft if len(tree) == len(depth) else replace(draft, tree=merged(draft.tree, tree))
 
 
-def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> Candidates:
+def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> CandidateTree:
     """These tokens one after the other, to the first that ends the text."""
     size = next((place for place, token in enumerate(tokens, 1) if token in stop), len(tokens))
     return (
-        Candidates(list(tokens[:size]), list(range(-1, size - 1)), [1.0] * size, matched) if size else NOTHING
+        CandidateTree(list(tokens[:size]), list(range(-1, size - 1)), [1.0] * size, matched)
+        if size
+        else NO_CANDIDATES
     )
 
 
-def within(branches: Candidates, depth: int) -> Candidates:
+def within(branches: CandidateTree, depth: int) -> CandidateTree:
     """The branches without what is deeper."""
     if len(branches.tokens) <= depth:
         return branches
@@ -96,7 +98,7 @@ def within(branches: Candidates, depth: int) -> Candidates:
         if depths[-1] <= depth:
             place[node] = len(place) - 1
     kept = [node for node in place if node >= 0]
-    return Candidates(
+    return CandidateTree(
         [branches.tokens[node] for node in kept],
         [place[branches.parents[node]] for node in kept],
         [branches.weights[node] for node in kept],

@@ -8,7 +8,7 @@ from outpace.core.claim import Claim
 from outpace.core.contracts import Context, Draft, Plan, Step, Want
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.indexes import store
-from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.tables.trigram_search import search
 from outpace.indexes.tables.trigrams import TrigramTable
 
@@ -19,10 +19,7 @@ CAP = 3.0  # largest weight
 
 def table(path: str | None, vocab: int) -> TrigramTable:
     """The table in this file, or an empty one; ValueError if it holds tokens that the model does not know."""
-    found = store.opened(
-        TrigramTable, path, vocab, lambda table: [table.tokens, table.pairs & 0xFFFFFFFF], mapped=False
-    )
-    return found or TrigramTable(room=SHARED)
+    return store.open_index(TrigramTable, path, vocab, mapped=False) or TrigramTable(capacity=SHARED)
 
 
 class Trigrams:
@@ -64,9 +61,9 @@ class Trigrams:
             candidate_tree(ctx.roots, [self._found(ctx, row, depth) for row, depth in enumerate(plan.depth)])
         )
 
-    def _found(self, ctx: Context, row: int, depth: int) -> Candidates:
+    def _found(self, ctx: Context, row: int, depth: int) -> CandidateTree:
         if depth == 0:
-            return NOTHING
+            return NO_CANDIDATES
         own, tokens = self._empty, ctx.tokens[row]
         context = tokens[-LAST:].tolist()
         if self._adapt:
@@ -82,7 +79,7 @@ class Trigrams:
             num_paths=self._paths,
             num_nodes=self._nodes,
             depth=min(self._depth, depth),
-            most_depth=depth,
+            max_depth=depth,
             explore=self._explore,
             cap=CAP,
             seed=len(tokens),

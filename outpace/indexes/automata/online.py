@@ -1,4 +1,4 @@
-"""A suffix automaton that grows with a text, and the longest end of it that occurred before (Hu et al. 2025, SAM)."""
+"""A suffix automaton that grows with a text and tracks its longest suffix that occurred before (Hu et al. 2025, SAM)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from outpace.indexes.tables.hash_map import HashMap, find, put
 
 Ints = NDArray[np.int32]
 Keys = NDArray[np.int64]
-# columns: of a state (state 0 is the empty string), of an edge, and of what the automaton knows of itself
-LINK, LENGTH, END, EDGES = 0, 1, 2, 3  # suffix link, longest string, where that first ended, first edge
-TOKEN, TARGET, NEXT = 0, 1, 2
-NUM_TOKENS, NUM_STATES, NUM_EDGES, LAST, STATE, MATCHED = 0, 1, 2, 3, 4, 5
-LOW = 0xFFFFFFFF
-MOST = (1 << 31) // 3  # edges are counted in int32
+# columns of a state (state 0 is the empty string): suffix link, length of its longest string, where that first ended,
+# first edge
+LINK, LENGTH, END, EDGES = range(4)
+TOKEN, TARGET, NEXT = range(3)  # columns of an edge; NEXT is another edge of the same state
+# fields of the automaton: sizes, the state of the whole text, and state and length of the match
+NUM_TOKENS, NUM_STATES, NUM_EDGES, LAST, STATE, MATCHED = range(6)
+LOW = 0xFFFFFFFF  # the half of a key that holds the token
+MAX_TOKENS = (1 << 31) // 3  # up to three edges per token are counted in int32
 
 
 class Match(NamedTuple):
-    """The longest end of a text that occurred earlier in it."""
+    """The longest suffix of a text that occurred earlier in it."""
 
-    length: int  # tokens; 0: nothing
-    start: int  # index of the token that followed its first occurrence
+    length: int  # tokens; 0: no match
+    start: int  # index of the token after its first occurrence
 
 
 class SuffixAutomaton:
-    """All substrings of one text in at most 2 states and 3 edges a token; constant time a token, amortised.
-
-    Memory grows with the text and ends with the request that owns it; nothing is forgotten before.
-    """
+    """All substrings of one text, in at most 2 states and 3 edges per token and amortised constant time per token."""
 
     def __init__(self, tokens: Tokens = ()) -> None:
         self.text = np.zeros(64, np.int32)
@@ -39,25 +38,25 @@ class SuffixAutomaton:
         self.states[0] = -1, 0, -1, -1
         self.edges = np.zeros((192, 3), np.int32)
         self.map = HashMap.empty(192)
-        self.known = np.zeros(6, np.int32)
-        self.known[NUM_STATES] = 1
+        self.fields = np.zeros(6, np.int32)
+        self.fields[NUM_STATES] = 1
         self.extend(tokens)
 
     def __len__(self) -> int:
         """Tokens of the text."""
-        return int(self.known[NUM_TOKENS])
+        return int(self.fields[NUM_TOKENS])
 
     @property
     def num_states(self) -> int:
-        return int(self.known[NUM_STATES])
+        return int(self.fields[NUM_STATES])
 
     @property
     def num_edges(self) -> int:
-        return int(self.known[NUM_EDGES])
+        return int(self.fields[NUM_EDGES])
 
     @property
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """All that is kept, room to grow included."""
+        """All arrays, with their unused rows."""
         keys, values = self.map
         return {
             "text": self.text,
@@ -65,7 +64,7 @@ class SuffixAutomaton:
             "edges": self.edges,
             "keys": keys,
             "values": values,
-            "known": self.known,
+            "fields": self.fields,
         }
 
     @property
@@ -73,35 +72,35 @@ class SuffixAutomaton:
         return sum(each.nbytes for each in self.arrays.values())
 
     def extend(self, tokens: Tokens) -> None:
-        """Append to the text: for each token the match moves first, so that the text never matches itself."""
+        """Append tokens to the text. The match moves before each token is added: the text does not match itself."""
         self.append(as_tokens(tokens))
 
     def append(self, tokens: Ints) -> None:
-        """The same, and a token may be -1, which `match` and `following` know nothing of."""
+        """Append int32 tokens, among which -1 may separate documents."""
         size = len(self) + len(tokens)
-        if size > MOST:
-            raise ValueError(f"a suffix automaton holds at most {MOST} tokens: index the text in parts")
+        if size > MAX_TOKENS:
+            raise ValueError(f"a suffix automaton holds at most {MAX_TOKENS} tokens: index the text in parts")
         self.text = grown(self.text, size)
         self.states = grown(self.states, 2 * size + 1)
         self.edges = grown(self.edges, 3 * size)
         self.map = self.map.grown(3 * size)
-        _extend(self.text, self.states, self.edges, *self.map, self.known, tokens)
+        _extend(self.text, self.states, self.edges, *self.map, self.fields, tokens)
 
     def match(self, assumed: Tokens = ()) -> Match:
-        """The longest end that occurred earlier, if `assumed` came next; the text stays as it is."""
+        """The longest suffix that occurred earlier, as if `assumed` were appended; the text is not changed."""
         state, length = self._walk(assumed)
         return Match(length, int(self.states[state, END]) + 1 if length else 0)
 
-    def following(self, most: int, assumed: Tokens = ()) -> list[int]:
-        """What followed the match, up to `most` tokens: of a shorter match where the longer has fewer to offer."""
+    def continuation(self, max_tokens: int, assumed: Tokens = ()) -> list[int]:
+        """Up to `max_tokens` tokens that followed the match; a shorter match is used if more tokens followed that."""
         state, length = self._walk(assumed)
         if not length:
             return []
-        start = int(_place(self.states, state, len(self) - most)) + 1
-        return self.text[start : min(start + most, len(self))].tolist()
+        start = int(_match_end(self.states, state, len(self) - max_tokens)) + 1
+        return self.text[start : min(start + max_tokens, len(self))].tolist()
 
     def _walk(self, assumed: Tokens) -> tuple[int, int]:
-        state, length = int(self.known[STATE]), int(self.known[MATCHED])
+        state, length = int(self.fields[STATE]), int(self.fields[MATCHED])
         if not len(assumed):
             return state, length
         return _walk(self.states, self.edges, *self.map, state, length, as_tokens(assumed))
@@ -111,7 +110,7 @@ class SuffixAutomaton:
 def _walk(
     states: Ints, edges: Ints, keys: Keys, values: Ints, state: int, length: int, tokens: Ints
 ):  # -> (int, int)
-    """Where the longest known end of a string stands after more tokens."""
+    """State and length of the longest known suffix after further tokens."""
     for token in tokens:
         edge = find(keys, values, (state << 32) | (token & LOW))
         while edge < 0 and state > 0:
@@ -125,8 +124,8 @@ def _walk(
 
 
 @loop
-def _place(states: Ints, state: int, latest: int) -> int:
-    """Where this state or, while that is after `latest`, a suffix of it first ended."""
+def _match_end(states: Ints, state: int, latest: int) -> int:
+    """Where the state's string first ended, or the longest suffix of it that first ended before `latest`."""
     while states[state, END] >= latest and states[state, LINK] > 0:
         state = states[state, LINK]
     return states[state, END]
@@ -134,10 +133,10 @@ def _place(states: Ints, state: int, latest: int) -> int:
 
 @loop
 def _connect(
-    states: Ints, edges: Ints, keys: Keys, values: Ints, known: Ints, state: int, token: int, target: int
+    states: Ints, edges: Ints, keys: Keys, values: Ints, fields: Ints, state: int, token: int, target: int
 ):
-    edge = known[NUM_EDGES]
-    known[NUM_EDGES] = edge + 1
+    edge = fields[NUM_EDGES]
+    fields[NUM_EDGES] = edge + 1
     edges[edge, TOKEN] = token
     edges[edge, TARGET] = target
     edges[edge, NEXT] = states[state, EDGES]
@@ -146,9 +145,9 @@ def _connect(
 
 
 @loop
-def _new_state(states: Ints, known: Ints, length: int, end: int) -> int:
-    state = known[NUM_STATES]
-    known[NUM_STATES] = state + 1
+def _new_state(states: Ints, fields: Ints, length: int, end: int) -> int:
+    state = fields[NUM_STATES]
+    fields[NUM_STATES] = state + 1
     states[state, LINK] = 0
     states[state, LENGTH] = length
     states[state, END] = end
@@ -158,13 +157,13 @@ def _new_state(states: Ints, known: Ints, length: int, end: int) -> int:
 
 @loop
 def _split(
-    states: Ints, edges: Ints, keys: Keys, values: Ints, known: Ints, above: int, state: int, token: int
+    states: Ints, edges: Ints, keys: Keys, values: Ints, fields: Ints, above: int, state: int, token: int
 ) -> int:
-    """Give the strings of `state` that are no longer than those of `above` and the token a state of their own."""
-    clone = _new_state(states, known, states[above, LENGTH] + 1, states[state, END])
+    """Move the strings of `state` that are at most one token longer than those of `above` to a new state."""
+    clone = _new_state(states, fields, states[above, LENGTH] + 1, states[state, END])
     edge = states[state, EDGES]
     while edge >= 0:
-        _connect(states, edges, keys, values, known, clone, edges[edge, TOKEN], edges[edge, TARGET])
+        _connect(states, edges, keys, values, fields, clone, edges[edge, TOKEN], edges[edge, TARGET])
         edge = edges[edge, NEXT]
     states[clone, LINK] = states[state, LINK]
     states[state, LINK] = clone
@@ -179,30 +178,30 @@ def _split(
 
 @loop
 def _extend(
-    text: Ints, states: Ints, edges: Ints, keys: Keys, values: Ints, known: Ints, tokens: Ints
+    text: Ints, states: Ints, edges: Ints, keys: Keys, values: Ints, fields: Ints, tokens: Ints
 ) -> None:
-    matched_state, matched = known[STATE] + 0, known[MATCHED] + 0
+    matched_state, matched = fields[STATE] + 0, fields[MATCHED] + 0
     for index in range(len(tokens)):
         token = tokens[index]
         matched_state, matched = _walk(
             states, edges, keys, values, matched_state, matched, tokens[index : index + 1]
         )
-        size = known[NUM_TOKENS]
+        size = fields[NUM_TOKENS]
         text[size] = token
-        new = _new_state(states, known, size + 1, size)
-        above, edge = known[LAST] + 0, -1
+        new = _new_state(states, fields, size + 1, size)
+        above, edge = fields[LAST] + 0, -1
         while above >= 0:
             edge = find(keys, values, (above << 32) | (token & LOW))
             if edge >= 0:
                 break
-            _connect(states, edges, keys, values, known, above, token, new)
+            _connect(states, edges, keys, values, fields, above, token, new)
             above = states[above, LINK]
         if above >= 0:
             below = edges[edge, TARGET]
             if states[below, LENGTH] != states[above, LENGTH] + 1:
-                below = _split(states, edges, keys, values, known, above, below, token)
+                below = _split(states, edges, keys, values, fields, above, below, token)
             states[new, LINK] = below
-        known[NUM_TOKENS] = size + 1
-        known[LAST] = new
-    known[STATE] = matched_state
-    known[MATCHED] = matched
+        fields[NUM_TOKENS] = size + 1
+        fields[LAST] = new
+    fields[STATE] = matched_state
+    fields[MATCHED] = matched

@@ -1,138 +1,152 @@
-"""A suffix automaton of a corpus with counts, its edges by count (Hu et al. 2025, SAM Decoding's static part)."""
+"""A suffix automaton of a corpus with occurrence counts (Hu et al. 2025, the static part of SAM Decoding)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outpace.indexes.automata.online import SuffixAutomaton
-from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.compiled_loops import Tokens, as_tokens, loop
-from outpace.indexes.store import damaged, expect, within
+from outpace.indexes.store import Arrays, in_range, require, typed
 
 Ints = NDArray[np.int32]
-LINK, LENGTH, END, COUNT, EDGES = 0, 1, 2, 3, 4  # of a state; its edges end where the next one's begin
-TOKEN, TARGET = 0, 1
-BEST = 8  # edges of a state that stand first, by count; the others follow by token
+# columns of a state: suffix link, length of its longest string, where that first ended, occurrences, first edge; the
+# edges of a state end where those of the next one begin
+LINK, LENGTH, END, COUNT, EDGES = range(5)
+TOKEN, TARGET = range(2)  # columns of an edge
+NUM_BY_COUNT = 8  # first edges of a state, sorted by count; the others follow, sorted by token
 SEPARATOR = -1  # after each document
 
 
 class Pointer(NamedTuple):
-    """Where a request stands in the automaton: it has the longest end of the request that occurs in the corpus."""
+    """The state of the longest suffix of a text that occurs in the corpus, and the length of that suffix."""
 
     state: int = 0
-    length: int = 0  # tokens matched
+    length: int = 0  # tokens
 
 
 class StaticAutomaton:
-    """All substrings of documents; read-only. A pointer moves in constant time a token, amortised."""
+    """All substrings of documents; read-only. `move` takes amortised constant time per token."""
 
     kind = "suffix-automaton"
 
     def __init__(self, text: Ints, states: Ints, edges: Ints, documents: int) -> None:
         self.text = text  # (n,) documents, each with a separator behind it
-        self.states = states  # (num_states + 1, 5)
+        self.states = states  # (num_states + 1, 5); state 0 is the empty string, the last row ends the edges
         self.edges = edges  # (num_edges, 2)
         self.num_documents = documents
 
     @classmethod
-    def build(cls, documents: Iterable[Tokens], tell: Callable[[int], None] | None = None) -> StaticAutomaton:
-        """`tell` hears how many tokens were added; at most about 200 bytes a token while it is built."""
-        grown, num_documents = SuffixAutomaton(), 0
+    def build(
+        cls, documents: Iterable[Tokens], on_progress: Callable[[int], None] | None = None
+    ) -> StaticAutomaton:
+        """Takes up to 200 bytes of memory per token. `on_progress` gets the number of tokens just added."""
+        online, num_documents = SuffixAutomaton(), 0
         for document in documents:
-            grown.append(np.append(as_tokens(document), np.int32(SEPARATOR)))
+            online.append(np.append(as_tokens(document), np.int32(SEPARATOR)))
             num_documents += 1
-            if tell:
-                tell(len(document))
-        return cls._of(grown, num_documents)
+            if on_progress:
+                on_progress(len(document))
+        return cls._from_online(online, num_documents)
 
     @classmethod
-    def _of(cls, grown: SuffixAutomaton, num_documents: int) -> Self:
-        size, num_states, num_edges = len(grown), grown.num_states, grown.num_edges
-        used = grown.map.keys >= 0
-        sources = np.empty(num_edges, np.int32)
-        sources[grown.map.values[used]] = grown.map.keys[used] >> 32
+    def _from_online(cls, online: SuffixAutomaton, num_documents: int) -> Self:
+        size, num_states, num_edges = len(online), online.num_states, online.num_edges
+        sources = (online.map.keys_by_value(num_edges) >> 32).astype(np.int32)  # the state each edge leaves
         states = np.zeros((num_states + 1, 5), np.int32)
-        states[:num_states, :COUNT] = grown.states[:num_states, :COUNT]
+        states[:num_states, :COUNT] = online.states[:num_states, :COUNT]
         states[:num_states, COUNT] = _counts(states[:num_states], size - num_documents)
-        sources, edges = _by_count(sources, grown.edges[:num_edges, :2], states[:, COUNT])
+        sources, edges = _by_count(sources, online.edges[:num_edges, :2], states[:, COUNT])
         states[:, EDGES] = np.searchsorted(sources, np.arange(num_states + 1))
-        return cls(grown.text[:size].copy(), states, edges, num_documents)
+        return cls(online.text[:size].copy(), states, edges, num_documents)
 
     @property
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         return {"text": self.text, "states": self.states, "edges": self.edges}
 
     @property
-    def facts(self) -> dict[str, int]:
+    def metadata(self) -> dict[str, int]:
         return {"tokens": len(self.text) - self.num_documents, "documents": self.num_documents}
 
+    @property
+    def max_token(self) -> int:
+        return max(int(self.text.max(initial=-1)), int(self.edges[:, TOKEN].max(initial=-1)))
+
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, int]) -> Self:
-        text, states, edges = expect(arrays, text=(None,), states=(None, 5), edges=(None, 2))
-        num_states, links, first = len(states) - 1, states[1:-1, LINK], states[:, EDGES]
-        # the loops check nothing: they would read beyond the arrays, or never end
-        if not (
-            num_states > 0
-            and within(links, num_states)
-            and within(edges[:, TARGET], num_states)
-            and within(np.diff(first), len(edges) + 1)
-            and (first[0], first[-1]) == (0, len(edges))
-            and (states[links, LENGTH] < states[1:-1, LENGTH]).all()
-            and (states[1:-1, COUNT] > 0).all()
-        ):
-            raise damaged()
-        return cls(text, states, edges, facts["documents"])
+    def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
+        text, states, edges = typed(arrays, text=(None,), states=(None, 5), edges=(None, 2))
+        num_states = len(states) - 1
+        require(num_states > 0)
+        links, lengths, first_edges = states[1:-1, LINK], states[:-1, LENGTH], states[:, EDGES]
+        require(
+            in_range(text, SEPARATOR, np.inf),
+            int((text == SEPARATOR).sum()) == metadata["documents"],
+            in_range(edges[:, TOKEN], SEPARATOR, np.inf),
+            in_range(edges[:, TARGET], 1, num_states),
+            in_range(links, 0, num_states),
+            in_range(states[1:-1, END], 0, len(text)),
+            in_range(states[1:-1, COUNT], 1, len(text) + 1),
+            first_edges[0] == 0 and first_edges[-1] == len(edges),
+            (first_edges[:-1] <= first_edges[1:]).all(),
+            lengths[0] == 0,
+        )
+        # suffix links lead to shorter strings, so that following them ends
+        require((lengths[links] < lengths[1:]).all())
+        return cls(text, states, edges, metadata["documents"])
 
     @property
     def nbytes(self) -> int:
         return sum(each.nbytes for each in self.arrays.values())
 
     def move(self, pointer: Pointer, tokens: Tokens) -> Pointer:
-        """Where a request stands after these tokens."""
+        """The pointer after further tokens of the text."""
         return Pointer(*_move(self.states, self.edges, *pointer, as_tokens(tokens)))
 
     def count(self, pointer: Pointer) -> int:
-        """How often the matched tokens occur in the corpus; the number of tokens, if none are matched."""
+        """Occurrences of the matched tokens in the corpus; its number of tokens for an empty match."""
         return int(self.states[pointer.state, COUNT])
 
-    def successors(self, pointer: Pointer, most: int = BEST) -> list[tuple[int, int]]:
-        """(token, count) of the up to 8 most frequent tokens after the matched ones, by falling count."""
+    def successors(self, pointer: Pointer, num: int = NUM_BY_COUNT) -> list[tuple[int, int]]:
+        """(token, count) of the `num` most frequent next tokens, at most 8, by falling count."""
         first, last = self.states[pointer.state : pointer.state + 2, EDGES].tolist()
-        best = self.edges[first : min(first + BEST, last)].tolist()
-        return [(token, int(self.states[to, COUNT])) for token, to in best if token != SEPARATOR][:most]
+        frequent = self.edges[first : min(first + NUM_BY_COUNT, last)].tolist()
+        return [(token, int(self.states[to, COUNT])) for token, to in frequent if token != SEPARATOR][:num]
 
-    def following(self, pointer: Pointer, most: int) -> list[int]:
-        """Up to `most` tokens that followed the first occurrence, to the end of its document."""
+    def continuation(self, pointer: Pointer, max_tokens: int) -> list[int]:
+        """Up to `max_tokens` tokens that followed the first occurrence of the match, to the end of its document."""
         if not pointer.length:
             return []
         start = int(self.states[pointer.state, END]) + 1
-        found = self.text[start : start + most].tolist()
-        return found[: found.index(SEPARATOR)] if SEPARATOR in found else found
+        tokens = self.text[start : start + max_tokens].tolist()
+        return tokens[: tokens.index(SEPARATOR)] if SEPARATOR in tokens else tokens
 
-    def branches(self, pointer: Pointer, num_nodes: int = 60, per_depth: int = 8) -> Candidates:
-        """The likeliest continuations, best first: an edge has the share of its count in its state's."""
+    def continuation_tree(self, pointer: Pointer, num_nodes: int = 60, per_depth: int = 8) -> CandidateTree:
+        """The `num_nodes` most probable continuations, at most `per_depth` nodes at one depth, best first.
+
+        The weight of a node is its share of the occurrences of the match.
+        """
         if not pointer.length or num_nodes < 1:
-            return NOTHING
+            return NO_CANDIDATES
         nodes, weights = np.empty((num_nodes, 2), np.int32), np.empty(num_nodes, np.float64)
-        found = int(_branches(self.states, self.edges, pointer.state, per_depth, nodes, weights))
-        tokens, parents = nodes[:found].T.tolist()
-        return Candidates(tokens, parents, weights[:found].tolist(), pointer.length)
+        size = int(_continuation_tree(self.states, self.edges, pointer.state, per_depth, nodes, weights))
+        tokens, parents = nodes[:size].T.tolist()
+        return CandidateTree(tokens, parents, weights[:size].tolist(), pointer.length)
 
 
 @loop
 def _next(states: Ints, edges: Ints, state: int, token: int) -> int:
-    """Where an edge leads, -1 if there is none."""
+    """The target of the state's edge with this token, -1 if there is none."""
     first, last = states[state, EDGES], states[state + 1, EDGES]
-    best = min(first + BEST, last)
-    for edge in range(first, best):
+    rest = min(first + NUM_BY_COUNT, last)
+    for edge in range(first, rest):
         if edges[edge, TOKEN] == token:
             return edges[edge, TARGET]
-    low, high = best + 0, last + 0
+    low, high = rest + 0, last + 0
     while low < high:
         middle = (low + high) // 2
         if edges[middle, TOKEN] < token:
@@ -159,21 +173,22 @@ def _move(states: Ints, edges: Ints, state: int, length: int, tokens: Ints):  # 
 
 
 @loop
-def _branches(
+def _continuation_tree(
     states: Ints, edges: Ints, start: int, per_depth: int, nodes: Ints, weights: NDArray[np.float64]
 ) -> int:
-    """Fill (num_nodes, 2) tokens and parents, and their weights; how many there are."""
+    """Fill (num_nodes, 2) tokens and parents, and (num_nodes,) weights; returns the number of nodes."""
     state_of, depth_of, used = [0] * len(nodes), [0] * len(nodes), [0] * (len(nodes) + 1)
-    # (-weight, when it was met, edge, end of its state's best edges, parent): a sibling waits for its elder
+    # (-weight, order of insertion, edge, end of its state's edges by count, parent); of siblings only the most frequent
+    # one not used yet is in the heap
     heap = [(0.0, 0, 0, 0, 0)]
     heap.pop()
-    state, parent, above, met, size = start + 0, -1, 1.0, 0, 0
-    edge, last = _best(states, state)
+    state, parent, above, inserted, size = start + 0, -1, 1.0, 0, 0
+    edge, last = _edges_by_count(states, state)
     while True:
         if edge < last:
             weight = above * (states[edges[edge, TARGET], COUNT] / states[state, COUNT])
-            heappush(heap, (-weight, met, edge, last, parent))
-            met += 1
+            heappush(heap, (-weight, inserted, edge, last, parent))
+            inserted += 1
         if len(heap) == 0 or size == len(nodes):
             return size
         weight, _, edge, last, parent = heappop(heap)
@@ -183,28 +198,28 @@ def _branches(
             weights[size] = -weight
             state_of[size], depth_of[size] = edges[edge, TARGET], depth
             used[depth] += 1
-            child, end = _best(states, state_of[size])
+            child, end = _edges_by_count(states, state_of[size])
             if child < end:
                 share = states[edges[child, TARGET], COUNT] / states[state_of[size], COUNT]
-                heappush(heap, (weight * share, met, child, end, size))
-                met += 1
+                heappush(heap, (weight * share, inserted, child, end, size))
+                inserted += 1
             size += 1
-        # its next sibling
+        # go on with its next sibling
         state = start if parent < 0 else state_of[parent]
         above = 1.0 if parent < 0 else weights[parent]
         edge += 1
 
 
 @loop
-def _best(states: Ints, state: int):  # -> (int, int)
-    """The most frequent edges of a state, from and to."""
+def _edges_by_count(states: Ints, state: int):  # -> (int, int)
+    """First and end of the edges of a state that are sorted by count."""
     first = states[state, EDGES] + 0
-    return first, min(first + BEST, states[state + 1, EDGES] + 0)
+    return first, min(first + NUM_BY_COUNT, states[state + 1, EDGES] + 0)
 
 
 @loop
-def _add_up(states: Ints, counts: Ints, order: NDArray[np.int64]) -> None:
-    """What ends with a string ends with its suffix; states come by falling length."""
+def _add_to_suffixes(states: Ints, counts: Ints, order: NDArray[np.int64]) -> None:
+    """Add the count of each string to that of its suffix; `order` is by falling length."""
     for state in order:
         if state > 0:
             counts[states[state, LINK]] += counts[state]
@@ -212,18 +227,18 @@ def _add_up(states: Ints, counts: Ints, order: NDArray[np.int64]) -> None:
 
 def _counts(states: Ints, num_tokens: int) -> Ints:
     """(S,) occurrences of each state's strings, from the first three columns."""
-    # a clone ends first where a longer string does
+    # a state whose longest string is a prefix of the text occurs once more than the longer strings that end with it
     counts = (states[:, LENGTH] == states[:, END] + 1).astype(np.int32)
-    _add_up(states, counts, np.argsort(-states[:, LENGTH], kind="stable"))
+    _add_to_suffixes(states, counts, np.argsort(-states[:, LENGTH], kind="stable"))
     counts[0] = num_tokens
     return counts
 
 
 def _by_count(sources: Ints, edges: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Edges in order of their state, there the most frequent before the others, which stand by token."""
+    """The edges sorted by state, and within a state as NUM_BY_COUNT describes; with their sorted source states."""
     order = np.lexsort((edges[:, TOKEN], -counts[edges[:, TARGET]], sources))
     sources, edges = sources[order], edges[order]
     rank = np.arange(len(edges)) - np.searchsorted(sources, sources)
-    rest = np.flatnonzero(rank >= BEST)
+    rest = np.flatnonzero(rank >= NUM_BY_COUNT)
     edges[rest] = edges[rest[np.lexsort((edges[rest, TOKEN], sources[rest]))]]
     return sources, edges

@@ -1,42 +1,42 @@
-"""The most frequent beginnings of many continuations, as a tree (He et al. 2024, REST)."""
+"""The most frequent prefixes of many continuations, as a trie (He et al. 2024, REST)."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.compiled_loops import loop
 
 Ints = NDArray[np.int32]
-TOKEN, PARENT, COUNT, DEPTH = range(4)  # of a node
+TOKEN, PARENT, COUNT, DEPTH = range(4)  # columns of a node
 
 
-def count_trie(continuations: Ints, num_nodes: int, matched: int = 0) -> Candidates:
-    """(num, length), -1 where a continuation has ended. Weights are counts.
+def count_trie(continuations: Ints, num_nodes: int, matched: int = 0) -> CandidateTree:
+    """The `num_nodes` most frequent prefixes of (num, length) tokens, -1 after the end of a continuation.
 
-    Of equal counts the shorter beginning is kept, then the one with the smaller tokens.
+    Weights are counts. Of equal counts the shorter prefix is kept, then the one with the smaller tokens.
     """
     num, length = continuations.shape
     if not num or not length or num_nodes < 1:
-        return NOTHING
-    rows = _in_order(np.ascontiguousarray(continuations, np.int32))
+        return NO_CANDIDATES
+    rows = _in_lexical_order(np.ascontiguousarray(continuations, np.int32))
     nodes = np.empty((num * length, 4), np.int32)
     size = int(_count(rows, nodes))
     nodes = nodes[:size].astype(np.int64)
-    # count, depth and place in one number; no child comes before its parent, so the parent of what is kept is kept
+    # count, depth and index in one integer; no child sorts before its parent, so parents of kept nodes are kept
     keys = ((num - nodes[:, COUNT]) << 40) | (nodes[:, DEPTH] << 32) | np.arange(size)
     if num_nodes < size:
         keys = np.partition(keys, num_nodes)[:num_nodes]
     best = np.sort(keys) & 0xFFFFFFFF
-    place = np.full(size + 1, -1)
-    place[best] = np.arange(len(best))
+    new_index = np.full(size + 1, -1)  # the last entry is for parent -1
+    new_index[best] = np.arange(len(best))
     tokens, parents, counts = nodes[best][:, [TOKEN, PARENT, COUNT]].T
-    return Candidates(tokens.tolist(), place[parents].tolist(), counts.astype(float).tolist(), matched)
+    return CandidateTree(tokens.tolist(), new_index[parents].tolist(), counts.astype(float).tolist(), matched)
 
 
-def _in_order(rows: Ints) -> Ints:
-    """Rows sorted by their tokens; those of one suffix array already are."""
+def _in_lexical_order(rows: Ints) -> Ints:
+    """The rows sorted by their tokens; rows from one suffix array already are."""
     if _sorted(rows):
         return rows
     return rows[np.lexsort(rows.T[::-1])]
@@ -55,8 +55,8 @@ def _sorted(rows: Ints) -> bool:
 
 @loop
 def _count(rows: Ints, nodes: Ints) -> int:
-    """Fill (size, 4) with the distinct beginnings of sorted rows, in their order; parent -1 is the root."""
-    size, path = 0, [-1] * rows.shape[1]  # the node at each depth of the row before
+    """Fill (size, 4) with the distinct prefixes of sorted rows, in their order; parent -1 is the root."""
+    size, path = 0, [-1] * rows.shape[1]  # the node at each depth of the previous row
     for row in range(len(rows)):
         same, parent = row > 0, -1
         for column in range(rows.shape[1]):

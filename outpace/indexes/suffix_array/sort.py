@@ -12,12 +12,12 @@ EMPTY = np.zeros(0, np.int32)
 
 
 def sort_suffixes(text: Ints) -> Ints:
-    """The places of a text by the suffix that begins there; tokens from -1 up. With pydivsufsort in linear time."""
+    """The positions of a text (tokens >= -1), sorted by the suffix that begins there; linear time with pydivsufsort."""
     return by_bytes(text) if find_spec("pydivsufsort") else by_doubling(text)
 
 
 def by_bytes(text: Ints) -> Ints:
-    """Sorted as bytes, the highest first, which is the same order; suffixes that begin within a token are dropped."""
+    """Sort the big-endian bytes of the tokens, which gives the same order, and drop suffixes that begin within a token."""
     from pydivsufsort import divsufsort
 
     highest = int(text.max(initial=0)) + 1
@@ -28,17 +28,17 @@ def by_bytes(text: Ints) -> Ints:
     if not len(data):
         return EMPTY
     sorted_bytes = divsufsort(data)
-    places, size = np.empty(len(text), np.int32), 0
+    positions, size = np.empty(len(text), np.int32), 0
     for start in range(0, len(data), 1 << 20):
         part = sorted_bytes[start : start + (1 << 20)]
         part = part[part % width == 0] // width
-        places[size : size + len(part)] = part
+        positions[size : size + len(part)] = part
         size += len(part)
-    return places
+    return positions
 
 
 def by_doubling(text: Ints) -> Ints:
-    """Sorted by the first token, then by the first two, four, ... until no two suffixes are equal."""
+    """Sort by the first token, then by the first two, four, ... until no two suffixes are equal."""
     ranks, size, known = text.astype(np.int64) + 2, len(text), 1
     while True:
         later = np.zeros(size, np.int64)

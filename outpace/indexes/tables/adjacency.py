@@ -1,4 +1,4 @@
-"""For each token the likeliest next ones when the target last read it (Luo et al. 2025, Token Recycling)."""
+"""For each token the most probable next tokens when the target last read it (Luo et al. 2025, Token Recycling)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outpace.core.tree import Shape
-from outpace.indexes.candidates import Candidates, template
+from outpace.indexes.candidates import CandidateTree, parents_and_ranks
 from outpace.indexes.compiled_loops import Tokens, as_tokens, loop
-from outpace.indexes.store import damaged, expect
+from outpace.indexes.store import Arrays, in_range, require, typed
 
 Ints = NDArray[np.int32]
 UNKNOWN = -1
 
 
 class AdjacencyTable:
-    """(vocab, width) int32, -1 where nothing is known: of one size from the start."""
+    """A (vocab, width) array of token ids, most probable first; rows of tokens never read are -1. Its size is fixed."""
 
     kind = "adjacency"
 
     def __init__(self, vocab: int, width: int = 8) -> None:
         if vocab < 1 or width < 1:
-            raise ValueError("an adjacency table has at least one token and one place for what follows it")
+            raise ValueError(
+                f"an adjacency table of {vocab} tokens with {width} successors: give 1 or more of both"
+            )
         self.table = np.full((vocab, width), UNKNOWN, np.int32)
 
     @property
@@ -32,24 +34,29 @@ class AdjacencyTable:
         return {"table": self.table}
 
     @property
-    def facts(self) -> dict[str, int]:
+    def metadata(self) -> dict[str, int]:
         return {"known": int((self.table[:, 0] != UNKNOWN).sum())}
+
+    @property
+    def max_token(self) -> int:
+        return len(self.table) - 1
 
     @property
     def nbytes(self) -> int:
         return self.table.nbytes
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, int]) -> Self:
-        (table,) = expect(arrays, table=(None, None))
-        if not table.size or table.max() >= len(table) or table.min() < UNKNOWN:
-            raise damaged()
-        found = cls(1)
-        found.table = table
-        return found
+    def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
+        (table,) = typed(arrays, table=(None, None))
+        require(table.size > 0, in_range(table, UNKNOWN, len(table)))
+        known = table != UNKNOWN
+        require((known == known[:, :1]).all())  # a row is filled as a whole
+        index = cls(1)
+        index.table = table
+        return index
 
     def update(self, tokens: Tokens, successors: Sequence[Sequence[int]] | NDArray[Any]) -> None:
-        """Replace rows: (N,) tokens and (N, width) what may follow, likeliest first. The last of equal tokens wins."""
+        """Replace the rows of (N,) tokens by (N, width) next tokens, most probable first. Of equal tokens the last wins."""
         read, rows = as_tokens(tokens), np.ascontiguousarray(successors, np.int32)
         if not len(read) and not len(rows):
             return
@@ -61,21 +68,21 @@ class AdjacencyTable:
         _replace(self.table, read, rows)
 
     def successors(self, token: int) -> list[int]:
-        """Likeliest first; empty if the token was never read."""
+        """The next tokens, most probable first; empty if the token was never read."""
         row = self.table[token].tolist()
         return row if row[0] != UNKNOWN else []
 
-    def draft(self, root: int, shape: Shape) -> Candidates:
-        """The nodes of a fixed tree: the r-th child of a node with token t is the r-th successor of t.
+    def draft(self, root: int, shape: Shape) -> CandidateTree:
+        """Fill a tree of fixed shape: the r-th child of a node with token t is the r-th successor of t.
 
-        What is below an unknown token is left out. A weight is 1 / (1 + sum of ranks along the path).
+        Nodes below an unknown token are left out. A weight is 1 / (1 + sum of ranks along the path).
         """
         if not 0 <= root < len(self.table):
             raise ValueError(f"token {root} is not one of the table's {len(self.table)}")
         nodes = np.empty((len(shape.parents), 3), np.int32)
-        size = int(_fill(self.table, root, template(shape), nodes))
-        tokens, parents, sums = nodes[:size].T.tolist()
-        return Candidates(tokens, parents, [1 / (1 + each) for each in sums], 1 if size else 0)
+        size = int(_fill(self.table, root, parents_and_ranks(shape), nodes))
+        tokens, parents, rank_sums = nodes[:size].T.tolist()
+        return CandidateTree(tokens, parents, [1 / (1 + each) for each in rank_sums], 1 if size else 0)
 
 
 @loop
@@ -86,18 +93,21 @@ def _replace(table: Ints, tokens: Ints, rows: Ints) -> None:
 
 
 @loop
-def _fill(table: Ints, root: int, template: Ints, nodes: Ints) -> int:
-    """Fill (S, 3) tokens, parents and sums of ranks with the nodes that are known; how many there are."""
-    kept, size = [0] * (len(template) + 1), 0  # where a node of the template stands, -1: left out
-    kept[0] = -1
-    for node in range(len(template)):
-        above, rank = template[node, 0], template[node, 1]
-        parent, token = kept[above] + 0, -1
+def _fill(table: Ints, root: int, shape: Ints, nodes: Ints) -> int:
+    """Fill (S, 3) token, parent and sum of ranks of the nodes that are known; returns their number.
+
+    shape: (S, 2) parent and rank of each node.
+    """
+    index_of, size = [0] * (len(shape) + 1), 0  # node of the shape -> row of `nodes`, -1: left out
+    index_of[0] = -1
+    for node in range(len(shape)):
+        above, rank = shape[node, 0], shape[node, 1]
+        parent, token = index_of[above] + 0, -1
         if above == 0:
             token = table[root, rank] if rank < table.shape[1] else -1
         elif parent >= 0:
             token = table[nodes[parent, 0], rank] if rank < table.shape[1] else -1
-        kept[node + 1] = size if token >= 0 else -1
+        index_of[node + 1] = size if token >= 0 else -1
         if token >= 0:
             nodes[size, 0], nodes[size, 1] = token, parent
             nodes[size, 2] = rank + (nodes[parent, 2] if parent >= 0 else 0)

@@ -1,6 +1,7 @@
-"""A map from int64 keys to int32 values in two arrays, searched one slot after another.
+"""A hash map from int64 keys to int32 values in two arrays, with open addressing and linear probing.
 
 Keys are not negative; -1 marks a free slot. Sizes are powers of two, and at most three quarters of the slots are used.
+Files hold the keys only, in the order of their values, so that no file can contain a map on which a search never ends.
 """
 
 from __future__ import annotations
@@ -12,39 +13,55 @@ from numpy.typing import NDArray
 
 from outpace.indexes.compiled_loops import loop
 
+Keys = NDArray[np.int64]
+Values = NDArray[np.int32]
 FREE = -1
 
 
 class HashMap(NamedTuple):
-    """What the functions below take."""
+    """The arrays that the functions of this module take."""
 
-    keys: NDArray[np.int64]
-    values: NDArray[np.int32]
+    keys: Keys
+    values: Values
 
     @staticmethod
-    def empty(room: int) -> HashMap:
-        """With room for this many keys."""
+    def empty(capacity: int) -> HashMap:
+        """A map for this many keys."""
         size = 16
-        while 3 * size < 4 * room:
+        while 3 * size < 4 * capacity:
             size *= 2
         return HashMap(np.full(size, FREE, np.int64), np.zeros(size, np.int32))
 
+    @staticmethod
+    def enumerated(keys: Keys, capacity: int = 0) -> HashMap:
+        """Each key with its index as value, and capacity for at least as many keys as given."""
+        result = HashMap.empty(max(len(keys), capacity))
+        put_all(*result, np.ascontiguousarray(keys))
+        return result
+
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         return 3 * len(self.keys) // 4
 
-    def grown(self, room: int) -> HashMap:
-        """The same map with room for at least so many keys."""
-        if room <= self.room:
+    def grown(self, capacity: int) -> HashMap:
+        """The same map with capacity for at least so many keys."""
+        if capacity <= self.capacity:
             return self
-        wider = HashMap.empty(max(room, 2 * self.room))
-        copy(self.keys, self.values, wider.keys, wider.values)
-        return wider
+        larger = HashMap.empty(max(capacity, 2 * self.capacity))
+        copy(*self, *larger)
+        return larger
+
+    def keys_by_value(self, size: int) -> Keys:
+        """(size,) the key of each value, where the values are 0 to size - 1."""
+        used = self.keys != FREE
+        result = np.zeros(size, np.int64)
+        result[self.values[used]] = self.keys[used]
+        return result
 
 
 @loop
-def home(key: int, size: int) -> int:
-    """The slot where the search for a key begins."""
+def first_slot(key: int, size: int) -> int:
+    """The slot where the search for a key begins; `size` is a power of two."""
     # two rounds of multiply and shift; factors are small enough for every product to fit int64
     mixed = ((key >> 32) * 0x9E3779B1 + (key & 0xFFFFFFFF) * 0x2545F491) & 0x7FFFFFFFFFFF
     mixed = ((mixed ^ (mixed >> 21)) & 0x7FFFFFFF) * 0x45D9F3B1 & 0x7FFFFFFFFFFFFFFF
@@ -52,9 +69,9 @@ def home(key: int, size: int) -> int:
 
 
 @loop
-def find(keys: NDArray[np.int64], values: NDArray[np.int32], key: int) -> int:
-    """The key's value, -1 if there is none."""
-    slot = home(key, len(keys))
+def find(keys: Keys, values: Values, key: int) -> int:
+    """The value of a key, -1 if it is not in the map."""
+    slot = first_slot(key, len(keys))
     while keys[slot] != -1:
         if keys[slot] == key:
             return values[slot]
@@ -63,9 +80,9 @@ def find(keys: NDArray[np.int64], values: NDArray[np.int32], key: int) -> int:
 
 
 @loop
-def put(keys: NDArray[np.int64], values: NDArray[np.int32], key: int, value: int) -> None:
-    """Set the value of a key, new or not."""
-    slot = home(key, len(keys))
+def put(keys: Keys, values: Values, key: int, value: int) -> None:
+    """Set the value of a key, new or not. The caller keeps a slot free: see `HashMap.grown`."""
+    slot = first_slot(key, len(keys))
     while keys[slot] != -1 and keys[slot] != key:
         slot = (slot + 1) & (len(keys) - 1)
     keys[slot] = key
@@ -73,10 +90,10 @@ def put(keys: NDArray[np.int64], values: NDArray[np.int32], key: int, value: int
 
 
 @loop
-def remove(keys: NDArray[np.int64], values: NDArray[np.int32], key: int) -> None:
-    """Forget a key that is there; what was searched past it moves up."""
+def remove(keys: Keys, values: Values, key: int) -> None:
+    """Remove a key that is in the map. Later keys of the same run move up, so that no search misses them."""
     last = len(keys) - 1
-    slot = home(key, len(keys))
+    slot = first_slot(key, len(keys))
     while keys[slot] != key:
         slot = (slot + 1) & last
     ahead = slot
@@ -85,7 +102,7 @@ def remove(keys: NDArray[np.int64], values: NDArray[np.int32], key: int) -> None
         if keys[ahead] == -1:
             break
         # a key may move into the gap unless its search begins after it
-        if ((ahead - home(keys[ahead], len(keys))) & last) >= ((ahead - slot) & last):
+        if ((ahead - first_slot(keys[ahead], len(keys))) & last) >= ((ahead - slot) & last):
             keys[slot] = keys[ahead]
             values[slot] = values[ahead]
             slot = ahead
@@ -93,13 +110,15 @@ def remove(keys: NDArray[np.int64], values: NDArray[np.int32], key: int) -> None
 
 
 @loop
-def copy(
-    keys: NDArray[np.int64],
-    values: NDArray[np.int32],
-    to_keys: NDArray[np.int64],
-    to_values: NDArray[np.int32],
-) -> None:
-    """Put everything into another map."""
+def copy(keys: Keys, values: Values, to_keys: Keys, to_values: Values) -> None:
+    """Put all entries into another map."""
     for slot in range(len(keys)):
         if keys[slot] != -1:
             put(to_keys, to_values, keys[slot], values[slot])
+
+
+@loop
+def put_all(keys: Keys, values: Values, new_keys: Keys) -> None:
+    """Put keys with their indices as values."""
+    for index in range(len(new_keys)):
+        put(keys, values, new_keys[index], index)

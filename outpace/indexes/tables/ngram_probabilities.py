@@ -9,85 +9,96 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outpace.core.tree import Shape
-from outpace.indexes.candidates import Candidates, template
+from outpace.indexes.candidates import CandidateTree, parents_and_ranks
 from outpace.indexes.compiled_loops import Tokens, as_tokens, grown, loop
-from outpace.indexes.store import damaged, expect, within
+from outpace.indexes.store import Arrays, in_range, require, typed
 from outpace.indexes.tables.hash_map import HashMap, find, put
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Floats = NDArray[np.float32]
-FREE = -1  # a place in a row without a token
-SHORTEST = 2
+Doubles = NDArray[np.float64]
+FREE = -1  # a column of a row without a token
+SHORTEST, LONGEST = 2, 64  # tokens of an n-gram
+MAX_WIDTH = 1 << 16
+MAX_CAPACITY = 1 << 30  # row numbers and token ids share the upper half of a key
 
 
 class NGramProbabilities:
-    """n-grams of 2 to `longest` tokens -> up to `width` next tokens with mean probabilities.
+    """n-grams of 2 to `max_ngram` tokens -> up to `width` next tokens with mean probabilities.
 
-    At most `room` n-grams: when they are used up, no new ones are taken until `clear`.
+    The key of an n-gram is its first token and the row of the n-gram that is left without it; for n = 2, where one
+    token is left, `capacity` plus that token. A table that holds `capacity` n-grams takes no new ones until `clear`.
     """
 
-    kind = "logit-ngrams"
+    kind = "ngram-probabilities"
 
-    def __init__(self, max_ngram: int = 4, width: int = 10, room: int = 1 << 18) -> None:
-        if max_ngram < SHORTEST or width < 1 or not 1 <= room <= 1 << 30:
+    def __init__(self, max_ngram: int = 4, width: int = 10, capacity: int = 1 << 18) -> None:
+        if not SHORTEST <= max_ngram <= LONGEST:
+            raise ValueError(f"n-grams of up to {max_ngram} tokens: give {SHORTEST} to {LONGEST}")
+        if not (1 <= width <= MAX_WIDTH and 1 <= capacity <= MAX_CAPACITY):
             raise ValueError(
-                "logit n-grams are of 2 tokens or more, with a place for what follows, and up to 2^30"
+                f"{width} next tokens of {capacity} n-grams: give 1 to {MAX_WIDTH} tokens and 1 to {MAX_CAPACITY} n-grams"
             )
-        self.max_ngram, self.width, self.room = max_ngram, width, room
+        self.max_ngram, self.width, self.capacity = max_ngram, width, capacity
         self.clear()
 
     def clear(self) -> None:
-        """Forget all n-grams, and give back their memory."""
-        self.map = HashMap.empty(16)  # n-gram without its first token, and that token -> row
-        self.tokens = np.full(
-            (16, self.width), FREE, np.int32
-        )  # by falling probability, of equal ones by token
+        """Remove all n-grams and free their memory."""
+        self.map = HashMap.empty(16)  # key -> row
+        self.tokens = np.full((16, self.width), FREE, np.int32)  # by falling probability, then by token
         self.means = np.zeros((16, self.width), np.float32)
-        self.visits = np.zeros(16, np.int32)
-        self.known = np.zeros(1, np.int32)  # rows in use
+        self.visits = np.zeros(16, np.int32)  # observations that a row averages
+        self.size = np.zeros(1, np.int32)  # rows in use; an array, because compiled functions change it
 
     def __len__(self) -> int:
-        """n-grams in use."""
-        return int(self.known[0])
+        """Number of n-grams."""
+        return int(self.size[0])
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        keys, values = self.map
+        size = len(self)
         return {
-            "tokens": self.tokens,
-            "means": self.means,
-            "visits": self.visits,
-            "keys": keys,
-            "values": values,
-            "known": self.known,
+            "keys": self.map.keys_by_value(size),
+            "tokens": self.tokens[:size],
+            "means": self.means[:size],
+            "visits": self.visits[:size],
         }
 
     @property
-    def facts(self) -> dict[str, int]:
-        return {"ngrams": len(self), "max_ngram": self.max_ngram, "room": self.room}
+    def metadata(self) -> dict[str, int]:
+        return {"ngrams": len(self), "max_ngram": self.max_ngram, "capacity": self.capacity}
+
+    @property
+    def max_token(self) -> int:
+        return int(self.tokens[: len(self)].max(initial=-1))
 
     @property
     def nbytes(self) -> int:
-        return sum(each.nbytes for each in self.arrays.values())
+        return sum(each.nbytes for each in (self.tokens, self.means, self.visits, *self.map, self.size))
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, int]) -> Self:
-        tokens, values, known = expect(arrays, tokens=(None, None), values=(None,), known=(1,))
-        found = cls(facts["max_ngram"], tokens.shape[1], facts["room"])
-        found.tokens, found.known = tokens, known
-        (found.visits,) = expect(arrays, visits=(len(tokens),))
-        (found.means,) = expect(arrays, np.float32, means=tokens.shape)
-        (keys,) = expect(arrays, np.int64, keys=(len(values),))
-        found.map = HashMap(keys, values)
-        if not (
-            0 <= len(found) <= min(len(tokens), found.room, found.map.room)
-            and within(values[keys >= 0], len(found))
-            and len(keys) & (len(keys) - 1) == 0
-            and (keys < 0).any()
-        ):
-            raise damaged()
-        return found
+    def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
+        (tokens,) = typed(arrays, tokens=(None, None))
+        (visits,) = typed(arrays, visits=(len(tokens),))
+        (means,) = typed(arrays, np.float32, means=tokens.shape)
+        (keys,) = typed(arrays, np.int64, keys=(len(tokens),))
+        index = cls(metadata["max_ngram"], tokens.shape[1], metadata["capacity"])
+        used = tokens != FREE
+        require(
+            len(tokens) <= index.capacity,
+            in_range(tokens, FREE, np.inf) and (used[:, :-1] >= used[:, 1:]).all(),
+            in_range(means, 0, 1.001) and (means[:, :-1] >= means[:, 1:]).all(),
+            in_range(visits, 1, np.iinfo(np.int32).max),
+            in_range(keys & 0xFFFFFFFF, 0, 1 << 31) and len(np.unique(keys)) == len(keys),
+            # the row in a key is an earlier one, or it stands for a token
+            in_range(keys >> 32, 0, index.capacity + (1 << 31)),
+            ((keys >> 32 < np.arange(len(keys))) | (keys >> 32 >= index.capacity)).all(),
+        )
+        index.tokens, index.means, index.visits = tokens, means, visits
+        index.size[0] = len(tokens)
+        index.map = HashMap.enumerated(keys)
+        return index
 
     def update(
         self,
@@ -95,46 +106,36 @@ class NGramProbabilities:
         ids: Sequence[Sequence[int]] | NDArray[Any],
         probs: Sequence[Sequence[float]] | NDArray[Any],
     ) -> None:
-        """(T,) tokens; (n, K) likeliest tokens and their probabilities after each of the last n of them, K <= width.
+        """Average in the target's probabilities at the last n positions of a text.
 
-        The k-th observation of an n-gram moves its mean by 1 / k over the union of tokens; then the top ones stay.
+        tokens: (T,); ids and probs: (n, K) the most probable next tokens after each of the last n tokens, K <= width.
+        The k-th observation of an n-gram moves its mean by 1 / k over the union of tokens; the top `width` are kept.
         """
         num = len(ids)
-        seen, seen_probs = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(probs, np.float64)
         if not num:
             return
+        new_ids, new_probs = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(probs, np.float64)
         if (
-            seen.ndim != 2
-            or seen.shape != seen_probs.shape
-            or seen.shape[1] > self.width
+            new_ids.ndim != 2
+            or new_ids.shape != new_probs.shape
+            or new_ids.shape[1] > self.width
             or num > len(tokens)
         ):
             raise ValueError(
                 f"observations are two arrays (n, K) with n <= {len(tokens)} tokens and K <= {self.width}, "
-                f"not {seen.shape} and {seen_probs.shape}"
+                f"not {new_ids.shape} and {new_probs.shape}"
             )
-        read = as_tokens(tokens[max(len(tokens) - num - self.max_ngram + 1, 0) :])
-        rows = min(len(self) + num * (self.max_ngram - 1), self.room)
+        text = as_tokens(tokens[max(len(tokens) - num - self.max_ngram + 1, 0) :])
+        rows = min(len(self) + num * (self.max_ngram - 1), self.capacity)
         self.tokens, self.means = grown(self.tokens, rows, FREE), grown(self.means, rows)
         self.visits, self.map = grown(self.visits, rows), self.map.grown(rows)
+        table = self.tokens, self.means, self.visits, self.size
         scratch = np.zeros(2 * self.width, np.int32), np.zeros(2 * self.width, np.float64)
-        _update(
-            *self.map,
-            self.tokens,
-            self.means,
-            self.visits,
-            self.known,
-            read,
-            seen,
-            seen_probs,
-            self.max_ngram,
-            self.room,
-            *scratch,
-        )
+        _update(*self.map, *table, text, new_ids, new_probs, self.max_ngram, self.capacity, *scratch)
 
     def lookup(self, tokens: Tokens) -> tuple[int, list[int], list[float]]:
-        """The longest known n-gram at the end: n, its next tokens and their falling means; (0, [], []) if none is."""
-        length, row = _max_ngram(*self.map, as_tokens(tokens[-self.max_ngram :]), self.room)
+        """The longest known n-gram at the end of a text: n, its next tokens, their mean probabilities; or (0, [], [])."""
+        length, row = _longest_ngram(*self.map, as_tokens(tokens[-self.max_ngram :]), self.capacity)
         if not length:
             return 0, [], []
         ids = self.tokens[row].tolist()
@@ -142,37 +143,37 @@ class NGramProbabilities:
         return length, ids[:size], self.means[row, :size].tolist()
 
     def rows(self, texts: Sequence[Sequence[int]]) -> Ints:
-        """Where `tokens` and `means` hold what follows each of these texts, all (M,) of `longest` tokens, those that
-        are missing in front being -1; -1 where nothing is known."""
-        found = np.full(len(texts), FREE, np.int32)
+        """(M,) the row of the longest known n-gram at the end of each text, -1 where none is known.
+
+        texts: (M, max_ngram) the last tokens, padded with -1 on the left.
+        """
+        result = np.full(len(texts), FREE, np.int32)
         if len(texts):
-            _rows(*self.map, np.array(texts, np.int32), self.room, found)
-        return found
+            _rows(*self.map, np.array(texts, np.int32), self.capacity, result)
+        return result
 
-    def draft(self, tokens: Tokens, shape: Shape) -> Candidates:
-        """The nodes of a fixed tree: the r-th child of a node is the r-th likeliest token after the text up to it.
+    def draft(self, tokens: Tokens, shape: Shape) -> CandidateTree:
+        """Fill a tree of fixed shape: the r-th child of a node is the r-th most probable token after the text up to it.
 
-        What is below an n-gram that is not known is left out. A weight is the product of the means along the path.
+        Nodes below an unknown n-gram are left out. A weight is the product of the means along the path.
         """
         text = tokens[-self.max_ngram :]
-        filled, num = template(shape), len(shape.parents)
+        num = len(shape.parents)
         texts = np.full((num + 1, self.max_ngram), FREE, np.int32)
         texts[0, self.max_ngram - len(text) :] = text
         nodes, weights = np.empty((num, 2), np.int32), np.empty(num, np.float64)
-        places = np.full(num + 1, FREE, np.int32)
-        size = int(
-            _fill(*self.map, self.tokens, self.means, self.room, filled, texts, places, nodes, weights)
-        )
-        found, parents = nodes[:size].T.tolist()
-        return Candidates(found, parents, weights[:size].tolist(), 1 if size else 0)
+        index_of = np.full(num + 1, FREE, np.int32)
+        template = parents_and_ranks(shape), texts, index_of
+        size = int(_fill(*self.map, self.tokens, self.means, self.capacity, *template, nodes, weights))
+        drafted, parents = nodes[:size].T.tolist()
+        return CandidateTree(drafted, parents, weights[:size].tolist(), 1 if size else 0)
 
 
 @loop
-def _max_ngram(keys: Longs, values: Ints, tokens: Ints, room: int):  # -> (int, int)
+def _longest_ngram(keys: Longs, values: Ints, tokens: Ints, capacity: int):  # -> (int, int)
     """Length and row of the longest known n-gram at the end."""
     length, row = 0, -1
-    # an n-gram's key is the row of the n-gram behind its first token; single tokens stand beyond all rows
-    above = room + tokens[len(tokens) - 1] if len(tokens) > 0 else 0
+    above = capacity + tokens[len(tokens) - 1] if len(tokens) > 0 else 0
     for back in range(2, len(tokens) + 1):
         below = find(keys, values, (above << 32) | tokens[len(tokens) - back])
         if below < 0:
@@ -182,23 +183,23 @@ def _max_ngram(keys: Longs, values: Ints, tokens: Ints, room: int):  # -> (int, 
 
 
 @loop
-def _rows(keys: Longs, values: Ints, texts: Ints, room: int, found: Ints) -> None:
-    for index in range(len(found)):
-        found[index] = _row(keys, values, texts, index, room)
+def _rows(keys: Longs, values: Ints, texts: Ints, capacity: int, result: Ints) -> None:
+    for index in range(len(result)):
+        result[index] = _row(keys, values, texts, index, capacity)
 
 
 @loop
-def _row(keys: Longs, values: Ints, texts: Ints, index: int, room: int) -> int:
-    """Where the table has what follows one of these texts; -1 if it has nothing."""
-    last, found = texts.shape[1] - 1, -1
-    above = room + texts[index, last]
+def _row(keys: Longs, values: Ints, texts: Ints, index: int, capacity: int) -> int:
+    """The row of the longest known n-gram at the end of one of the texts, -1 if there is none."""
+    last, row = texts.shape[1] - 1, -1
+    above = capacity + texts[index, last]
     for back in range(1, last + 1):
         token = texts[index, last - back]
         below = find(keys, values, (above << 32) | token) if token >= 0 else -1
         if below < 0:
             break
-        found = above = below
-    return found
+        row = above = below
+    return row
 
 
 @loop
@@ -207,34 +208,34 @@ def _fill(
     values: Ints,
     tokens: Ints,
     means: Floats,
-    room: int,
-    template: Ints,
+    capacity: int,
+    shape: Ints,
     texts: Ints,
-    places: Ints,
+    index_of: Ints,
     nodes: Ints,
-    weights: NDArray[np.float64],
+    weights: Doubles,
 ) -> int:
-    """Fill (S, 2) tokens and parents, and weights, with the nodes of a template that are known; how many there are.
+    """Fill (S, 2) tokens and parents, and (S,) weights, of the nodes that are known; returns their number.
 
-    texts: (S + 1, n) last tokens up to each node of the template, at first the root's; places: (S + 1,) where each
-    stands among the nodes, -1: left out.
+    shape: (S, 2) parent and rank of each node; texts: (S + 1, max_ngram) the last tokens up to each node, on entry those
+    of the root only; index_of: (S + 1,) node of the shape -> row of `nodes`, -1: left out.
     """
     size, last = 0, texts.shape[1] - 1
-    for node in range(len(template)):
-        above, rank = template[node, 0], template[node, 1]
-        if above > 0 and places[above] < 0:
+    for node in range(len(shape)):
+        above, rank = shape[node, 0], shape[node, 1]
+        if above > 0 and index_of[above] < 0:
             continue
-        row = _row(keys, values, texts, above, room)
+        row = _row(keys, values, texts, above, capacity)
         token = tokens[row, rank] + 0 if row >= 0 and rank < tokens.shape[1] else -1
         if token < 0:
             continue
-        parent = places[above] + 0
+        parent = index_of[above] + 0
         nodes[size, 0], nodes[size, 1] = token, parent
         weights[size] = means[row, rank] * (weights[parent] if parent >= 0 else 1.0)
-        for place in range(last):
-            texts[node + 1, place] = texts[above, place + 1]
+        for column in range(last):
+            texts[node + 1, column] = texts[above, column + 1]
         texts[node + 1, last] = token
-        places[node + 1] = size
+        index_of[node + 1] = size
         size += 1
     return size
 
@@ -246,26 +247,26 @@ def _update(
     tokens: Ints,
     means: Floats,
     visits: Ints,
-    known: Ints,
+    size: Ints,
     text: Ints,
     ids: Ints,
-    probs: NDArray[np.float64],
+    probs: Doubles,
     max_ngram: int,
-    room: int,
+    capacity: int,
     union: Ints,
-    sums: NDArray[np.float64],
+    sums: Doubles,
 ) -> None:
     for index in range(len(ids)):
         end = len(text) - len(ids) + index
-        above = room + text[end]
+        above = capacity + text[end]
         for back in range(1, min(max_ngram, end + 1)):
             key = (above << 32) | text[end - back]
             row = find(keys, values, key)
             if row < 0:
-                if known[0] >= room:
+                if size[0] >= capacity:
                     break
-                row = known[0] + 0
-                known[0] += 1
+                row = size[0] + 0
+                size[0] += 1
                 put(keys, values, key, row)
             _average(tokens, means, visits, row, ids, probs, index, union, sums)
             above = row
@@ -278,12 +279,12 @@ def _average(
     visits: Ints,
     row: int,
     ids: Ints,
-    probs: NDArray[np.float64],
+    probs: Doubles,
     index: int,
     union: Ints,
-    sums: NDArray[np.float64],
+    sums: Doubles,
 ) -> None:
-    """Move a row towards one observation."""
+    """Average one observation into a row; `union` and `sums` are scratch of twice the row's width."""
     k, size, width = visits[row] + 0, 0, tokens.shape[1]
     while size < width and tokens[row, size] != FREE:
         union[size], sums[size] = tokens[row, size], k / (k + 1) * means[row, size]
@@ -299,7 +300,7 @@ def _average(
             size += 1
         sums[place] += probs[index, column] / (k + 1)
     visits[row] = k + 1
-    for rank in range(min(size, width)):
+    for rank in range(min(size, width)):  # the first steps of a selection sort
         best = rank
         for other in range(rank + 1, size):
             if sums[other] > sums[best] or (sums[other] == sums[best] and union[other] < union[best]):

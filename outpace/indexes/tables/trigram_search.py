@@ -1,4 +1,4 @@
-"""A tree search over trigrams: which continuations of two tokens gather the most weight (Liu et al. 2025, ADED)."""
+"""A Monte Carlo tree search over trigrams for the continuations with the most weight (Liu et al. 2025, ADED)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from outpace.indexes.candidates import NOTHING, Candidates
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.compiled_loops import Tokens, loop
 from outpace.indexes.tables.hash_map import find
 from outpace.indexes.tables.trigrams import TrigramTable
@@ -16,10 +16,11 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
-# columns: of a node, and of its numbers
-TOKEN, PARENT, FIRST, CHILDREN, DEPTH, VISITS = range(6)  # CHILDREN is -1 before it is known
-VALUE, PRIOR, SUM = range(3)  # SUM: of weights on the path
-GROWTH = 8.0  # visits after which exploration begins to grow
+# integer columns of a node: its first child and their number (-1: not expanded yet) ...
+TOKEN, PARENT, FIRST, CHILDREN, DEPTH, VISITS = range(6)
+# ... and its float columns: sum of values, weight of its trigram, sum of the weights along its path
+VALUE, PRIOR, PATH_WEIGHT = range(3)
+EXPLORATION_BASE = 8.0  # visits after which the exploration term begins to grow; the c_base of PUCT
 
 
 def search(
@@ -31,21 +32,27 @@ def search(
     num_paths: int = 24,
     num_nodes: int = 64,
     depth: int = 4,
-    most_depth: int = 5,
+    max_depth: int = 5,
     explore: float = 32.0,
     cap: float = 3.0,
     seed: int = 0,
-) -> Candidates:
-    """The paths of up to `depth` tokens visited most often, each with its likeliest next token; weights are visits.
+) -> CandidateTree:
+    """A tree of the `num_paths` nodes visited most often, and for each the most probable next token.
 
-    Weights of both tables are added, up to `cap`. A visited node's value is 1 and the weights on a path through it,
-    whose end is drawn in proportion to weights, from `seed` alone. Equal visits: what was met first.
+    table, own: the shared table and that of the request, of equal width. Their weights are added, up to `cap`.
+    depth: levels that are searched; max_depth: levels of the result, next tokens included.
+    iterations: each adds to the nodes of one path the value 1 + the sum of weights along it; below the first new node
+    the path is drawn in proportion to the weights, from `seed` alone.
+    explore: factor of the exploration term of PUCT.
+    The weights of the result are visits; of equally visited nodes those found first are kept.
     """
     if len(context) < 2 or num_nodes < 1 or depth < 1 or iterations < 1:
-        return NOTHING
+        return NO_CANDIDATES
     width = table.tokens.shape[1]
-    room = 1 + width * (iterations + 1)
-    nodes, numbers = np.empty((room, 6), np.int32), np.empty((room, 3))
+    if own.tokens.shape[1] != width:
+        raise ValueError(f"tables of width {width} and {own.tokens.shape[1]}: give two of equal width")
+    num_nodes_searched = 1 + width * (iterations + 1)
+    nodes, numbers = np.empty((num_nodes_searched, 6), np.int32), np.empty((num_nodes_searched, 3))
     draft = np.empty((num_nodes, 3), np.int32)
     size = int(
         _search(
@@ -60,22 +67,22 @@ def search(
             np.empty(2 * width, np.int32),
             np.empty(2 * width, np.float32),
             draft,
-            np.empty(room, np.int32),
+            np.empty(num_nodes_searched, np.int32),
             int(context[-2]),
             int(context[-1]),
             iterations,
             num_paths,
             depth,
-            most_depth,
+            max_depth,
             explore,
             cap,
             seed,
         )
     )
     if not size:
-        return NOTHING
+        return NO_CANDIDATES
     tokens, parents, visits = draft[:size].T.tolist()
-    return Candidates(tokens, parents, [float(each) for each in visits], 2)
+    return CandidateTree(tokens, parents, [float(each) for each in visits], 2)
 
 
 @loop
@@ -94,7 +101,8 @@ def _successors(
     found: Ints,
     weight: Floats,
 ) -> int:
-    """Fill (2 width,) tokens and weights after two tokens in both tables, by falling weight; how many."""
+    """Fill (2 width,) tokens and weights after two tokens in both tables, by falling weight; returns how many of them
+    to use."""
     pair, size = (first << 32) | second, 0
     row = find(keys, values, pair)
     if row >= 0:
@@ -128,18 +136,18 @@ def _successors(
 
 
 @loop
-def _best(nodes: Ints, numbers: Doubles, node: int, explore: float) -> int:
-    """The child to visit next: an unvisited one, or that of the highest value with its chance to be better."""
+def _best_child(nodes: Ints, numbers: Doubles, node: int, explore: float) -> int:
+    """The child to visit next: the first one never visited, or the one of the highest PUCT score."""
     total = float(nodes[node, VISITS])
-    bonus = (explore + log((total + GROWTH + 1) / GROWTH)) * sqrt(total)
-    best, most = -1, -1.0
+    bonus = (explore + log((total + EXPLORATION_BASE + 1) / EXPLORATION_BASE)) * sqrt(total)
+    best, best_score = nodes[node, FIRST] + 0, -1.0
     for child in range(nodes[node, FIRST], nodes[node, FIRST] + nodes[node, CHILDREN]):
         visits = nodes[child, VISITS]
         if visits == 0:
             return child
-        worth = numbers[child, VALUE] / visits + bonus * numbers[child, PRIOR] / (1 + visits)
-        if worth > most:
-            best, most = child, worth
+        score = numbers[child, VALUE] / visits + bonus * numbers[child, PRIOR] / (1 + visits)
+        if score > best_score:
+            best, best_score = child, score
     return best
 
 
@@ -164,26 +172,21 @@ def _search(
     iterations: int,
     num_paths: int,
     depth: int,
-    most_depth: int,
+    max_depth: int,
     explore: float,
     cap: float,
     seed: int,
 ) -> int:
     """Fill (size, 3) draft: token, parent and visits of each node."""
-    nodes[0, TOKEN], nodes[0, PARENT], nodes[0, CHILDREN], nodes[0, DEPTH], nodes[0, VISITS] = (
-        last,
-        -1,
-        -1,
-        0,
-        0,
-    )
-    numbers[0, VALUE], numbers[0, PRIOR], numbers[0, SUM] = 0.0, 1.0, 0.0
+    nodes[0, TOKEN], nodes[0, PARENT], nodes[0, CHILDREN] = last, -1, -1
+    nodes[0, DEPTH], nodes[0, VISITS] = 0, 0
+    numbers[0, VALUE], numbers[0, PRIOR], numbers[0, PATH_WEIGHT] = 0.0, 1.0, 0.0
     size, state = 1, seed & 0xFFFFFFFF
     for _ in range(iterations):
         node = 0
         while nodes[node, CHILDREN] > 0:
-            node = _best(nodes, numbers, node, explore)
-        level, total = nodes[node, DEPTH] + 0, numbers[node, SUM] + 0.0
+            node = _best_child(nodes, numbers, node, explore)
+        level, total = nodes[node, DEPTH] + 0, numbers[node, PATH_WEIGHT] + 0.0
         token, above = nodes[node, TOKEN] + 0, before + 0
         if node > 0:
             above = nodes[nodes[node, PARENT], TOKEN] + 0
@@ -209,7 +212,7 @@ def _search(
                     nodes[size, TOKEN], nodes[size, PARENT] = found[place], node
                     nodes[size, CHILDREN], nodes[size, DEPTH], nodes[size, VISITS] = -1, level + 1, 0
                     numbers[size, VALUE], numbers[size, PRIOR] = 0.0, weight[place]
-                    numbers[size, SUM] = total + weight[place]
+                    numbers[size, PATH_WEIGHT] = total + weight[place]
                     size += 1
             if known == 0:
                 break
@@ -246,7 +249,7 @@ def _search(
         draft,
         picked,
         num_paths,
-        most_depth,
+        max_depth,
         cap,
     )
 
@@ -268,10 +271,13 @@ def _collect(
     draft: Ints,
     picked: Ints,
     num_paths: int,
-    most_depth: int,
+    max_depth: int,
     cap: float,
 ) -> int:
-    """The nodes visited most, which come after their parents since those are met before, then their next tokens."""
+    """Fill the draft with the nodes visited most, then with the most probable next tokens of each; returns its size.
+
+    A parent is visited at least as often as its children and was found before them, so it comes first in the draft.
+    """
     visited = 0
     for node in range(1, size):
         if nodes[node, VISITS] > 0:
@@ -284,20 +290,18 @@ def _collect(
             if nodes[picked[other], VISITS] > nodes[picked[best], VISITS]:
                 best = other
         node = picked[best] + 0
-        for other in range(best, place, -1):  # the others stay in the order in which they were met
+        for other in range(best, place, -1):  # the others stay in the order in which they were found
             picked[other] = picked[other - 1]
         picked[place] = node
         parent = nodes[node, PARENT] + 0
         draft[place, 0], draft[place, 2] = nodes[node, TOKEN], nodes[node, VISITS]
         draft[place, 1] = -1 if parent == 0 else -1 - nodes[parent, DEPTH]
-        nodes[node, VISITS], nodes[node, DEPTH] = (
-            -nodes[node, DEPTH],
-            -1 - place,
-        )  # from here on: depth, and place
+        # from here on two columns of drafted nodes are reused: VISITS for -depth, DEPTH for -1 - index in the draft
+        nodes[node, VISITS], nodes[node, DEPTH] = -nodes[node, DEPTH], -1 - place
     paths = drafted
     for place in range(paths):
         node = picked[place] + 0
-        if drafted == len(draft) or -nodes[node, VISITS] >= most_depth:
+        if drafted == len(draft) or -nodes[node, VISITS] >= max_depth:
             continue
         if nodes[node, CHILDREN] > 0:
             child = nodes[node, FIRST] + 0

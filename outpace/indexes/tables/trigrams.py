@@ -1,4 +1,4 @@
-"""What follows two tokens, and how a text shifts it (Liu et al. 2025, ADED)."""
+"""The next tokens after two tokens in a corpus, with weights adapted to the text (Liu et al. 2025, ADED)."""
 
 from __future__ import annotations
 
@@ -8,53 +8,55 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from outpace.indexes.compiled_loops import Tokens, as_tokens, loop
-from outpace.indexes.store import damaged, expect, within
+from outpace.indexes.compiled_loops import Tokens, as_tokens, grown, loop
+from outpace.indexes.store import Arrays, in_range, require, typed
 from outpace.indexes.tables.hash_map import HashMap, find, put, remove
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Floats = NDArray[np.float32]
-FREE = -1  # a place in a row without a token
+FREE = -1  # a column of a row without a token
+MAX_CAPACITY = 1 << 30
+MAX_WEIGHT = 1e6  # in a file; weights are frequencies or at most the cap of `adapt`
 
 
 class TrigramTable:
-    """Pairs of tokens -> up to `width` next tokens with weights, conditional frequencies at first.
+    """Pairs of tokens -> up to `width` next tokens with weights, at first their conditional frequencies.
 
-    Pairs of the corpus stay; of pairs met later the last `room` are kept.
+    Pairs of the corpus are permanent; of the pairs added later the newest `capacity` are kept.
     """
 
     kind = "trigrams"
 
-    def __init__(self, width: int = 12, room: int = 1 << 16) -> None:
-        if width < 1 or room < 1:
+    def __init__(self, width: int = 12, capacity: int = 1 << 16) -> None:
+        if width < 1 or not 1 <= capacity <= MAX_CAPACITY:
             raise ValueError(
-                "a trigram table has at least one place for what follows a pair, and room for one pair"
+                f"a trigram table of width {width} for {capacity} pairs: give 1 or more of both, and at most 2^30 pairs"
             )
-        self.room = room
+        self.capacity = capacity
         self.pairs = np.zeros(0, np.int64)  # (R,) first token << 32 | second token
-        self.tokens = np.zeros((0, width), np.int32)  # by falling weight, of equal weights by token
+        self.tokens = np.zeros((0, width), np.int32)  # by falling weight, of equal weights by token; then -1
         self.weights = np.zeros((0, width), np.float32)
-        self.map = HashMap.empty(room)  # pair -> row
-        self.known = np.zeros(2, np.int64)  # pairs that stay, and pairs that were added in all
+        self.map = HashMap.empty(0)  # pair -> row
+        self.counts = np.zeros(2, np.int64)  # permanent pairs, and pairs ever added after them
 
     @classmethod
     def build(
         cls,
         documents: Iterable[Tokens],
         width: int = 12,
-        room: int = 1 << 16,
-        tell: Callable[[int], None] | None = None,
+        capacity: int = 1 << 16,
+        on_progress: Callable[[int], None] | None = None,
     ) -> Self:
-        """The `width` most frequent third tokens of each pair. `tell` hears how many tokens were read."""
-        table = cls(width, room)
+        """The `width` most frequent third tokens of each pair. `on_progress` gets the number of tokens just read."""
+        table = cls(width, capacity)
         pairs, thirds = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
         for document in documents:
             tokens = as_tokens(document)
             pairs.append((tokens[:-2].astype(np.int64) << 32) | tokens[1:-1])
             thirds.append(tokens[2:])
-            if tell:
-                tell(len(tokens))
+            if on_progress:
+                on_progress(len(tokens))
         table._count(np.concatenate(pairs), np.concatenate(thirds))
         return table
 
@@ -74,90 +76,100 @@ class TrigramTable:
         self.tokens, self.weights = np.full(shape, FREE, np.int32), np.zeros(shape, np.float32)
         self.tokens[row[kept], rank[kept]] = thirds[kept]
         self.weights[row[kept], rank[kept]] = (counts / total[row])[kept]
-        self.known[0] = len(self.pairs)
-        self.map = HashMap.empty(len(self.pairs) + self.room)
-        _index(*self.map, self.pairs)
+        self.counts[0] = len(self.pairs)
+        self.map = HashMap.enumerated(self.pairs)
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        permanent, added = self.counts.tolist()
+        return permanent + min(added, self.capacity)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        keys, values = self.map
+        size = len(self)
         return {
-            "pairs": self.pairs,
-            "tokens": self.tokens,
-            "weights": self.weights,
-            "keys": keys,
-            "values": values,
-            "known": self.known,
+            "pairs": self.pairs[:size],
+            "tokens": self.tokens[:size],
+            "weights": self.weights[:size],
+            "counts": self.counts,
         }
 
     @property
-    def facts(self) -> dict[str, int]:
-        stay, added = self.known.tolist()
-        return {"pairs": stay + min(added, self.room), "room": self.room}
+    def metadata(self) -> dict[str, int]:
+        return {"pairs": len(self), "capacity": self.capacity}
+
+    @property
+    def max_token(self) -> int:
+        size = len(self)
+        second_tokens = self.pairs[:size] & 0xFFFFFFFF
+        return max(int(self.tokens[:size].max(initial=-1)), int(second_tokens.max(initial=-1)))
 
     @property
     def nbytes(self) -> int:
-        return sum(each.nbytes for each in self.arrays.values())
+        arrays = (self.pairs, self.tokens, self.weights, *self.map, self.counts)
+        return sum(each.nbytes for each in arrays)
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, int]) -> Self:
-        found = cls(1, facts["room"])
-        found.tokens, values = expect(arrays, tokens=(None, None), values=(None,))
-        found.pairs, keys, found.known = expect(
-            arrays, np.int64, pairs=(None,), keys=(len(values),), known=(2,)
+    def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
+        (tokens,) = typed(arrays, tokens=(None, None))
+        (weights,) = typed(arrays, np.float32, weights=tokens.shape)
+        pairs, counts = typed(arrays, np.int64, pairs=(len(tokens),), counts=(2,))
+        require(1 <= tokens.shape[1] <= 1 << 16, in_range(counts, 0, 1 << 62))
+        index = cls(tokens.shape[1], metadata["capacity"])
+        index.pairs, index.tokens, index.weights, index.counts = pairs, tokens, weights, counts
+        used = tokens != FREE
+        require(
+            len(index) == len(pairs),
+            in_range(pairs >> 32, 0, 1 << 31) and in_range(pairs & 0xFFFFFFFF, 0, 1 << 31),
+            len(np.unique(pairs)) == len(pairs),
+            in_range(tokens, FREE, np.inf),
+            (used[:, :-1] >= used[:, 1:]).all(),  # free columns come last
+            # a weight that is negative or not a number would break the comparisons of the search
+            in_range(weights, 0, MAX_WEIGHT) and (weights[:, :-1] >= weights[:, 1:]).all(),
         )
-        (found.weights,) = expect(arrays, np.float32, weights=found.tokens.shape)
-        found.map = HashMap(keys, values)
-        stay, added = found.known.tolist()
-        if not (
-            stay >= 0
-            and added >= 0
-            and len(found.pairs) == len(found.tokens) >= stay + min(added, found.room)
-            and within(values[keys >= 0], len(found.pairs))
-            and found.map.room >= stay + found.room
-            and len(keys) & (len(keys) - 1) == 0
-            and (keys < 0).any()
-        ):
-            raise damaged()
-        return found
+        index.map = HashMap.enumerated(pairs)
+        return index
 
     def adapt(self, context: Tokens, last: int = 16, step: float = 0.04, cap: float = 3.0) -> None:
-        """For each trigram in the last tokens: weight += step, at most cap; nothing is renormalised."""
+        """Add `step` to the weight of each trigram in the `last` tokens, up to `cap`; weights are not normalised."""
         tokens = as_tokens(context[max(len(context) - last, 0) :])
-        self._make_room(len(tokens))
-        # as exact as weights are, so that equal ones compare equal
+        self._reserve(len(tokens))
+        # rounded as the stored weights are, so that equal weights compare equal
         step, cap = float(np.float32(step)), float(np.float32(cap))
-        _adapt(*self.map, self.pairs, self.tokens, self.weights, self.known, tokens, step, cap, self.room)
+        arrays = self.pairs, self.tokens, self.weights, self.counts
+        _adapt(*self.map, *arrays, tokens, step, cap, self.capacity)
 
     def add(self, other: TrigramTable, cap: float = 3.0) -> None:
-        """Add the weights of another table, the pairs it met first first; each sum is at most `cap`."""
-        stay, added = other.known.tolist()
-        size = stay + min(added, other.room)
-        self._make_room(size)
+        """Add the weights of another table, its oldest pairs first; each sum is at most `cap`."""
+        permanent, added = other.counts.tolist()
+        size = len(other)
+        self._reserve(size)
         _add(
             *self.map,
             self.pairs,
             self.tokens,
             self.weights,
-            self.known,
+            self.counts,
             other.pairs,
             other.tokens,
             other.weights,
-            stay + added - size,
+            permanent + added - size,
             size,
-            stay,
+            permanent,
             float(np.float32(cap)),
-            self.room,
+            self.capacity,
         )
 
-    def _make_room(self, more: int) -> None:
-        stay, added = self.known.tolist()
-        rows = stay + min(added + more, self.room)
+    def _reserve(self, more: int) -> None:
+        """Make the arrays large enough for so many further pairs."""
+        permanent, added = self.counts.tolist()
+        rows = permanent + min(added + more, self.capacity)
+        self.map = self.map.grown(rows)
         if rows > len(self.pairs):
-            size = min(max(rows, 2 * len(self.pairs)), stay + self.room)
-            self.pairs = _longer(self.pairs, size, 0)
-            self.tokens = _longer(self.tokens, size, FREE)
-            self.weights = _longer(self.weights, size, 0)
+            limit = permanent + self.capacity
+            self.pairs = grown(self.pairs, rows, limit=limit)
+            self.tokens = grown(self.tokens, rows, FREE, limit)
+            self.weights = grown(self.weights, rows, limit=limit)
 
     def successors(self, first: int, second: int) -> list[tuple[int, float]]:
         """(token, weight) after these two tokens, by falling weight."""
@@ -168,16 +180,6 @@ class TrigramTable:
         return [each for each in zip(tokens, weights, strict=True) if each[0] != FREE]
 
 
-def _longer(array: NDArray[Any], size: int, fill: int) -> NDArray[Any]:
-    return np.concatenate([array, np.full((size - len(array), *array.shape[1:]), fill, array.dtype)])
-
-
-@loop
-def _index(keys: Longs, values: Ints, pairs: Longs) -> None:
-    for row in range(len(pairs)):
-        put(keys, values, pairs[row], row)
-
-
 @loop
 def _adapt(
     keys: Longs,
@@ -185,16 +187,16 @@ def _adapt(
     pairs: Longs,
     tokens: Ints,
     weights: Floats,
-    known: Longs,
+    counts: Longs,
     context: Ints,
     step: float,
     cap: float,
-    room: int,
+    capacity: int,
 ) -> None:
     for index in range(2, len(context)):
         pair = (int(context[index - 2]) << 32) | context[index - 1]
-        row = _row(keys, values, pairs, tokens, weights, known, pair, room)
-        _raise(tokens, weights, row, context[index], step, cap)
+        row = _row(keys, values, pairs, tokens, weights, counts, pair, capacity)
+        _increase(tokens, weights, row, context[index], step, cap)
 
 
 @loop
@@ -204,66 +206,75 @@ def _add(
     pairs: Longs,
     tokens: Ints,
     weights: Floats,
-    known: Longs,
+    counts: Longs,
     other_pairs: Longs,
     other_tokens: Ints,
     other_weights: Floats,
     first: int,
     size: int,
-    stay: int,
+    permanent: int,
     cap: float,
-    room: int,
+    capacity: int,
 ) -> None:
     for index in range(size):
-        # in a table that is full the newest pairs stand before the oldest
-        other = index if index < stay else stay + (first + index - stay) % (size - stay)
-        row = _row(keys, values, pairs, tokens, weights, known, int(other_pairs[other]), room)
-        for place in range(other_tokens.shape[1]):
-            if other_tokens[other, place] != FREE:
-                _raise(
-                    tokens, weights, row, other_tokens[other, place], float(other_weights[other, place]), cap
-                )
+        # the added pairs of a full table are a ring buffer, whose oldest pair is not the first row
+        other = index if index < permanent else permanent + (first + index - permanent) % (size - permanent)
+        row = _row(keys, values, pairs, tokens, weights, counts, int(other_pairs[other]), capacity)
+        for column in range(other_tokens.shape[1]):
+            token = other_tokens[other, column]
+            if token != FREE:
+                _increase(tokens, weights, row, token, float(other_weights[other, column]), cap)
 
 
 @loop
 def _row(
-    keys: Longs, values: Ints, pairs: Longs, tokens: Ints, weights: Floats, known: Longs, pair: int, room: int
+    keys: Longs,
+    values: Ints,
+    pairs: Longs,
+    tokens: Ints,
+    weights: Floats,
+    counts: Longs,
+    pair: int,
+    capacity: int,
 ) -> int:
-    """The row of a pair, an empty one if it is new."""
+    """The row of a pair; for a new pair an empty row, in a full table that of the oldest added pair."""
     row = find(keys, values, pair)
     if row < 0:
-        row = known[0] + known[1] % room
-        if known[1] >= room:
-            remove(keys, values, int(pairs[row]))  # the pair that was added longest ago
-        known[1] += 1
+        row = counts[0] + counts[1] % capacity
+        if counts[1] >= capacity:
+            remove(keys, values, int(pairs[row]))
+        counts[1] += 1
         pairs[row] = pair
         put(keys, values, pair, row)
-        for place in range(tokens.shape[1]):
-            tokens[row, place], weights[row, place] = FREE, 0.0
+        for column in range(tokens.shape[1]):
+            tokens[row, column], weights[row, column] = FREE, 0.0
     return row
 
 
 @loop
-def _raise(tokens: Ints, weights: Floats, row: int, token: int, step: float, cap: float) -> None:
-    """Give a token of a row more weight and move it up; a new one takes a free place, or that of the last."""
+def _increase(tokens: Ints, weights: Floats, row: int, token: int, step: float, cap: float) -> None:
+    """Add to the weight of a token and keep the row sorted. A new token takes a free column, or the last one if that
+    has no more weight."""
     last = tokens.shape[1] - 1
-    place = 0
-    while place < last and tokens[row, place] != token and tokens[row, place] != FREE:
-        place += 1
-    if tokens[row, place] == token:
-        weights[row, place] = min(weights[row, place] + step, cap)
+    column = 0
+    while column < last and tokens[row, column] != token and tokens[row, column] != FREE:
+        column += 1
+    if tokens[row, column] == token:
+        weights[row, column] = min(weights[row, column] + step, cap)
     else:
         weight = min(step, cap)
-        if tokens[row, place] != FREE and (
-            weights[row, place] > weight or (weights[row, place] == weight and tokens[row, place] < token)
+        if tokens[row, column] != FREE and (
+            weights[row, column] > weight or (weights[row, column] == weight and tokens[row, column] < token)
         ):
             return
-        tokens[row, place], weights[row, place] = token, weight
-    while place > 0 and (
-        weights[row, place - 1] < weights[row, place]
-        or (weights[row, place - 1] == weights[row, place] and tokens[row, place - 1] > tokens[row, place])
+        tokens[row, column], weights[row, column] = token, weight
+    while column > 0 and (
+        weights[row, column - 1] < weights[row, column]
+        or (
+            weights[row, column - 1] == weights[row, column] and tokens[row, column - 1] > tokens[row, column]
+        )
     ):
-        other_token, other_weight = tokens[row, place - 1] + 0, weights[row, place - 1] + 0
-        tokens[row, place - 1], weights[row, place - 1] = tokens[row, place], weights[row, place]
-        tokens[row, place], weights[row, place] = other_token, other_weight
-        place -= 1
+        other_token, other_weight = tokens[row, column - 1] + 0, weights[row, column - 1] + 0
+        tokens[row, column - 1], weights[row, column - 1] = tokens[row, column], weights[row, column]
+        tokens[row, column], weights[row, column] = other_token, other_weight
+        column -= 1

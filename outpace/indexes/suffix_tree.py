@@ -1,0 +1,706 @@
+"""A counted suffix tree of bounded depth over many requests; the oldest are evicted first (Oliaro et al. 2025).
+
+Each suffix of a request, cut to the tree's depth, is a walk down from the root. A node counts the walks through the edge
+above it. Walks end at nodes only, so one count per edge is enough. An edge refers to the text of the newest request that
+has a walk through it, which is the last of them to be evicted.
+
+Children are kept in the order of their counts in constant time per change: siblings of equal count form a group, whose
+first and last nodes are known; a node whose count changes by one moves to an end of its group and joins the next one.
+Freed rows of nodes and groups are linked in lists and used again first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heappop, heappush
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
+from outpace.indexes.compiled_loops import Tokens, as_tokens, grown, loop
+from outpace.indexes.store import Arrays, in_range, require, typed
+from outpace.indexes.tables import hash_map
+from outpace.indexes.tables.hash_map import HashMap, find, put
+
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+# columns of a node: the edge above it (walks, slot, start and length of its text), then its links
+COUNT, SLOT, START, LENGTH, PARENT, CHILD, TAIL, NEXT, PREVIOUS, GROUP = range(10)
+FIRST, LAST = range(2)  # columns of a group of siblings with equal counts
+# counters of the tree: rows of nodes ever used, nodes in use, first freed node; rows of groups ever used, first freed group
+NODES, LIVE, FREE_NODE, GROUPS, FREE_GROUP = range(5)
+# columns of a slot, which holds a request: its text's position, length and reserved length, its age, its active walks
+BASE, SIZE, CAPACITY, ORDER, ACTIVE = range(5)
+ROOT = 0
+MAX_DEPTH = 1 << 12
+remove_key = hash_map.remove
+
+
+class SuffixTree:
+    """Every substring of up to `depth` tokens with its number of occurrences, path-compressed.
+
+    It holds at most `max_tokens` tokens. When more come, the oldest requests are evicted as a whole; a request that is
+    still being extended then begins anew. At most two nodes per token, about 200 bytes.
+    """
+
+    kind = "suffix-tree"
+
+    def __init__(self, depth: int = 64, max_tokens: int = 1 << 22) -> None:
+        if not 1 <= depth <= MAX_DEPTH or max_tokens < 1:
+            raise ValueError(
+                f"a suffix tree of depth {depth} for {max_tokens} tokens: give a depth of 1 to {MAX_DEPTH} "
+                "and 1 token or more"
+            )
+        self.depth, self.max_tokens = depth, max_tokens
+        self.nodes = np.zeros((64, 10), np.int32)
+        self.groups = np.zeros((64, 2), np.int32)
+        self.map = HashMap.empty(
+            64
+        )  # node << 32 | first token of an edge below it -> the node at the edge's end
+        self.counters = np.zeros(5, np.int32)
+        self.counters[[FREE_NODE, FREE_GROUP]] = -1
+        self.counters[[NODES, LIVE]] = 1
+        self.nodes[ROOT] = -1
+        self.nodes[ROOT, COUNT] = 0
+        self.slots = np.full((4, 5), -1, np.int64)
+        self.active = np.zeros(
+            (4, depth), np.int32
+        )  # per slot the nodes where its walks of 1, 2, ... tokens are
+        self.text = np.zeros(256, np.int32)
+        self._requests: dict[
+            int, tuple[int, int | None]
+        ] = {}  # order -> slot, request (None: finished); oldest first
+        self._open: dict[int, int] = {}  # request that is being extended -> order
+        self._free_slots = list(range(4))
+        self._next_order = self._num_tokens = self._text_end = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self._num_tokens
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._requests)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes without the root."""
+        return int(self.counters[LIVE]) - 1
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The texts, oldest request first, and where each ends. `from_arrays` builds the tree anew."""
+        texts = [self._request_text(slot) for slot, _ in self._requests.values()]
+        return {
+            "text": np.concatenate([np.zeros(0, np.int32), *texts]),
+            "ends": np.cumsum([len(text) for text in texts], dtype=np.int64),
+        }
+
+    @property
+    def metadata(self) -> dict[str, int]:
+        return {
+            "tokens": self.num_tokens,
+            "documents": self.num_requests,
+            "depth": self.depth,
+            "max_tokens": self.max_tokens,
+        }
+
+    @property
+    def max_token(self) -> int:
+        return max(
+            (int(self._request_text(slot).max(initial=-1)) for slot, _ in self._requests.values()), default=-1
+        )
+
+    @property
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """All arrays of the tree, with their unused rows."""
+        return {
+            "nodes": self.nodes,
+            "groups": self.groups,
+            "keys": self.map.keys,
+            "values": self.map.values,
+            "counters": self.counters,
+            "slots": self.slots,
+            "active": self.active,
+            "text": self.text,
+        }
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in self.memory.values())
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
+        """All requests are finished. Siblings of equal count may be in another order than in the saved tree."""
+        (text,) = typed(arrays, text=(None,))
+        (ends,) = typed(arrays, np.int64, ends=(None,))
+        starts = np.concatenate([[0], ends])
+        require(
+            in_range(text, 0, np.inf),
+            (starts[:-1] <= starts[1:]).all(),
+            starts[-1] == len(text),
+            len(text) <= metadata["max_tokens"],
+        )
+        tree = cls(metadata["depth"], metadata["max_tokens"])
+        for request, (start, end) in enumerate(zip(starts, ends, strict=False)):
+            tree.extend(request, text[start:end])
+            tree.finish(request)
+        return tree
+
+    def extend(self, request: int, tokens: Tokens) -> None:
+        """Append tokens to a request, a new one if it is not being extended; O(depth) per token."""
+        new = as_tokens(tokens)[-self.max_tokens :]
+        while self._num_tokens + len(new) > self.max_tokens:
+            self.evict()
+        order = self._open.get(request)
+        slot = self._begin(request) if order is None else self._requests[order][0]
+        self._reserve(slot, int(self.slots[slot, SIZE]) + len(new))
+        self._num_tokens += len(new)
+        _extend(
+            self.nodes, self.groups, *self.map, self.counters, self.slots, self.text, self.active, slot, new
+        )
+
+    def finish(self, request: int) -> None:
+        """The request will not be extended any more. Its text stays until it is evicted."""
+        order = self._open.pop(request, None)
+        if order is not None:
+            slot = self._requests[order][0]
+            self._requests[order] = slot, None
+            self.slots[slot, CAPACITY] = self.slots[slot, SIZE]
+
+    def evict(self) -> None:
+        """Remove the oldest request."""
+        order = next(iter(self._requests))
+        slot, request = self._requests.pop(order)
+        if request is not None:
+            del self._open[request]
+        _evict(self.nodes, self.groups, *self.map, self.counters, self.slots, self.text, self.active, slot)
+        self._num_tokens -= int(self.slots[slot, SIZE])
+        self.slots[slot] = -1
+        self._free_slots.append(slot)
+
+    def count(self, tokens: Tokens) -> int:
+        """Occurrences of 1 to `depth` tokens."""
+        node, _ = _locate(self.nodes, *self.map, self.slots, self.text, as_tokens(tokens), 0)
+        return int(self.nodes[node, COUNT]) if node > ROOT else 0
+
+    def speculate(
+        self,
+        context: Tokens,
+        max_tokens: int = 64,
+        *,
+        max_spec_factor: float = 1.0,
+        max_spec_offset: float = 0.0,
+        min_token_prob: float = 0.1,
+        tree: bool = False,
+        extra_occurrences: int = 0,
+    ) -> CandidateTree:
+        """The best draft over all suffixes of the context that occur: a chain, or with `tree` a tree.
+
+        A suffix of p tokens gives up to max_spec_factor * p + max_spec_offset tokens. The weight of a node estimates its
+        probability: the product of count(child) / count(parent) along its path. A chain follows the most frequent
+        children; a tree takes the nodes of the largest weights; both only weights of `min_token_prob` or more. The draft
+        with the largest sum of weights wins, of equal ones that of the longer suffix.
+
+        extra_occurrences: of every suffix, outside of this tree and followed by nothing; they lower all weights.
+        """
+        if max_tokens < 1:
+            return NO_CANDIDATES
+        draft, weights = np.empty((2 * max_tokens, 2), np.int32), np.empty(2 * max_tokens, np.float64)
+        first, size, matched = _speculate(
+            self.nodes,
+            *self.map,
+            self.slots,
+            self.text,
+            as_tokens(context[-self.depth :]),
+            float(max_spec_factor),
+            float(max_spec_offset),
+            float(min_token_prob),
+            bool(tree),
+            extra_occurrences,
+            draft,
+            weights,
+        )
+        if not size:
+            return NO_CANDIDATES
+        tokens, parents = draft[first : first + size].T.tolist()
+        return CandidateTree(tokens, parents, weights[first : first + size].tolist(), matched)
+
+    def _request_text(self, slot: int) -> Ints:
+        base, size = self.slots[slot, [BASE, SIZE]].tolist()
+        return self.text[base : base + size]
+
+    def _begin(self, request: int) -> int:
+        """Give a new request a slot."""
+        if not self._free_slots:
+            size = len(self.slots)
+            self.slots, self.active = grown(self.slots, 2 * size, -1), grown(self.active, 2 * size)
+            self._free_slots = list(range(size, 2 * size))
+        slot = self._free_slots.pop()
+        self.slots[slot] = 0
+        self.slots[slot, [BASE, ORDER]] = self._text_end, self._next_order
+        self._open[request] = self._next_order
+        self._requests[self._next_order] = slot, request
+        self._next_order += 1
+        return slot
+
+    def _reserve(self, slot: int, size: int) -> None:
+        """Make the arrays large enough for `size` tokens of a request and the nodes that they can add."""
+        walks = self._num_tokens + size - int(self.slots[slot, SIZE])
+        self.nodes, self.groups = grown(self.nodes, 2 * walks + 2), grown(self.groups, 2 * walks + 2)
+        self.map = self.map.grown(2 * walks + 2)
+        if size <= self.slots[slot, CAPACITY]:
+            return
+        self.slots[slot, CAPACITY] = capacity = 2 * size
+        if self._text_end + capacity > len(self.text):
+            self._compact()
+        else:
+            kept = self._request_text(slot)
+            self.text[self._text_end : self._text_end + len(kept)] = kept
+            self.slots[slot, BASE] = self._text_end
+            self._text_end += capacity
+
+    def _compact(self) -> None:
+        """Move the texts of all requests together, into a larger array if they would fill more than half of this one."""
+        live = [slot for slot, _ in self._requests.values()]
+        needed = int(self.slots[live, CAPACITY].sum())
+        size = len(self.text) if 2 * needed <= len(self.text) else 2 * needed
+        text, self._text_end = np.zeros(size, np.int32), 0
+        for slot in live:
+            kept = self._request_text(slot)
+            text[self._text_end : self._text_end + len(kept)] = kept
+            self.slots[slot, BASE] = self._text_end
+            self._text_end += int(self.slots[slot, CAPACITY])
+        self.text = text
+
+
+@loop
+def _token_at(nodes: Ints, slots: Longs, text: Ints, node: int, offset: int) -> int:
+    """The token at an offset of the edge above a node."""
+    return int(text[slots[nodes[node, SLOT], BASE] + nodes[node, START] + offset])
+
+
+@loop
+def _extend(
+    nodes: Ints,
+    groups: Ints,
+    keys: Longs,
+    values: Ints,
+    counters: Ints,
+    slots: Longs,
+    text: Ints,
+    active: Ints,
+    slot: int,
+    tokens: Ints,
+) -> None:
+    """Continue the active walks of a request, those shorter than the depth, by these tokens, and begin new ones."""
+    depth = active.shape[1]
+    for token in tokens:
+        position = slots[slot, SIZE] + 0
+        text[slots[slot, BASE] + position] = token
+        slots[slot, SIZE] = position + 1
+        num = min(slots[slot, ACTIVE] + 1, depth)
+        for length in range(num, 0, -1):
+            node = active[slot, length - 2] + 0 if length > 1 else ROOT
+            if node != ROOT and nodes[node, COUNT] == 1:
+                nodes[node, LENGTH] += 1  # the only walk here: the leaf's edge grows
+            else:
+                node = _continue_walk(
+                    nodes, groups, keys, values, counters, slots, text, slot, node, token, position
+                )
+            active[slot, length - 1] = node
+        slots[slot, ACTIVE] = num
+
+
+@loop
+def _continue_walk(
+    nodes: Ints,
+    groups: Ints,
+    keys: Longs,
+    values: Ints,
+    counters: Ints,
+    slots: Longs,
+    text: Ints,
+    slot: int,
+    node: int,
+    token: int,
+    position: int,
+) -> int:
+    """The node of a walk of the request in `slot` after the token at `position`, from a node with other walks."""
+    child = find(keys, values, (node << 32) | token)
+    if child < 0:
+        child = _new_node(nodes, counters)
+        nodes[child, COUNT] = 1
+        nodes[child, SLOT], nodes[child, START], nodes[child, LENGTH] = slot, position, 1
+        _append(nodes, groups, counters, node, child)
+        put(keys, values, (node << 32) | token, child)
+        return child
+    if node != ROOT and nodes[node, COUNT] == nodes[child, COUNT] + 1:
+        # no other walk ends here, and this one continues like all others: the node is not needed any more
+        if nodes[child, LENGTH] > 1:
+            nodes[node, LENGTH] += 1
+            nodes[child, START] += 1
+            nodes[child, LENGTH] -= 1
+            remove_key(keys, values, (node << 32) | token)
+            put(keys, values, (node << 32) | _token_at(nodes, slots, text, child, 0), child)
+            return node
+        nodes[child, COUNT] += 1
+        _refer_to(nodes, slots, child, slot, position)
+        _merge_into_child(nodes, groups, keys, values, counters, slots, text, node, child)
+        return child
+    if nodes[child, LENGTH] > 1:
+        child = _split_edge(nodes, groups, keys, values, counters, slots, text, node, child)
+    _increase(nodes, groups, counters, child)
+    _refer_to(nodes, slots, child, slot, position)
+    return child
+
+
+@loop
+def _refer_to(nodes: Ints, slots: Longs, node: int, slot: int, position: int) -> None:
+    """Let an edge of one token refer to the text of this request, if it is the newest on the edge."""
+    if slots[slot, ORDER] >= slots[nodes[node, SLOT], ORDER]:
+        nodes[node, SLOT] = slot
+        nodes[node, START] = position
+
+
+@loop
+def _split_edge(
+    nodes: Ints,
+    groups: Ints,
+    keys: Longs,
+    values: Ints,
+    counters: Ints,
+    slots: Longs,
+    text: Ints,
+    node: int,
+    child: int,
+) -> int:
+    """Split the edge above `child` after its first token; returns the new node, which has the child's count."""
+    middle = _new_node(nodes, counters)
+    nodes[middle, COUNT] = nodes[child, COUNT]
+    nodes[middle, SLOT], nodes[middle, START], nodes[middle, LENGTH] = (
+        nodes[child, SLOT],
+        nodes[child, START],
+        1,
+    )
+    put(keys, values, (node << 32) | _token_at(nodes, slots, text, child, 0), middle)
+    _replace(nodes, groups, middle, child)
+    nodes[child, START] += 1
+    nodes[child, LENGTH] -= 1
+    _append(nodes, groups, counters, middle, child)
+    put(keys, values, (middle << 32) | _token_at(nodes, slots, text, child, 0), child)
+    return middle
+
+
+@loop
+def _merge_into_child(
+    nodes: Ints,
+    groups: Ints,
+    keys: Longs,
+    values: Ints,
+    counters: Ints,
+    slots: Longs,
+    text: Ints,
+    node: int,
+    child: int,
+) -> None:
+    """Merge a node into its only child, which has the same count."""
+    remove_key(keys, values, (node << 32) | _token_at(nodes, slots, text, child, 0))
+    _free_group(groups, counters, nodes[child, GROUP])
+    _replace(nodes, groups, child, node)
+    # the text before the child's edge is that of the parent's edge: every walk on it went through both
+    nodes[child, START] -= nodes[node, LENGTH]
+    nodes[child, LENGTH] += nodes[node, LENGTH]
+    put(keys, values, (nodes[child, PARENT] << 32) | _token_at(nodes, slots, text, child, 0), child)
+    _free_node(nodes, counters, node)
+
+
+@loop
+def _evict(
+    nodes: Ints,
+    groups: Ints,
+    keys: Longs,
+    values: Ints,
+    counters: Ints,
+    slots: Longs,
+    text: Ints,
+    active: Ints,
+    slot: int,
+) -> None:
+    """Remove all walks of a request."""
+    depth, base, size = active.shape[1], slots[slot, BASE], slots[slot, SIZE]
+    path = [0] * depth
+    for start in range(size):
+        end = min(start + depth, size)
+        node, position, num = ROOT, start + 0, 0
+        while position < end:
+            node = find(keys, values, (node << 32) | text[base + position])
+            path[num] = node
+            num += 1
+            position += nodes[node, LENGTH]
+        if nodes[node, COUNT] == 1:
+            num -= 1
+            remove_key(keys, values, (nodes[node, PARENT] << 32) | _token_at(nodes, slots, text, node, 0))
+            _remove(nodes, groups, counters, node)
+        for index in range(num):
+            _decrease(nodes, groups, counters, path[index])
+        for index in range(num - 1, -1, -1):
+            child = nodes[path[index], CHILD]
+            if child >= 0 and nodes[child, COUNT] == nodes[path[index], COUNT]:
+                _merge_into_child(nodes, groups, keys, values, counters, slots, text, path[index], child)
+
+
+@loop
+def _locate(
+    nodes: Ints, keys: Longs, values: Ints, slots: Longs, text: Ints, tokens: Ints, first: int
+):  # -> (int, int)
+    """The node below the edge on which tokens[first:] end, and the tokens of that edge they use; (-1, 0): no such path."""
+    node, offset, length, start = ROOT, 0, 0, 0
+    for index in range(first, len(tokens)):
+        if offset == length:
+            node, offset = find(keys, values, (node << 32) | tokens[index]), 0
+            if node < 0:
+                return -1, 0
+            length, start = nodes[node, LENGTH] + 0, slots[nodes[node, SLOT], BASE] + nodes[node, START]
+        elif text[start + offset] != tokens[index]:
+            return -1, 0
+        offset += 1
+    return node, offset
+
+
+@loop
+def _new_node(nodes: Ints, counters: Ints) -> int:
+    node = counters[FREE_NODE] + 0
+    if node >= 0:
+        counters[FREE_NODE] = nodes[node, NEXT]
+    else:
+        node = counters[NODES] + 0
+        counters[NODES] = node + 1
+    counters[LIVE] += 1
+    nodes[node, CHILD] = -1
+    nodes[node, TAIL] = -1
+    return node
+
+
+@loop
+def _free_node(nodes: Ints, counters: Ints, node: int) -> None:
+    nodes[node, COUNT] = 0
+    nodes[node, NEXT] = counters[FREE_NODE]
+    counters[FREE_NODE] = node
+    counters[LIVE] -= 1
+
+
+@loop
+def _new_group(groups: Ints, counters: Ints, node: int) -> int:
+    group = counters[FREE_GROUP] + 0
+    if group >= 0:
+        counters[FREE_GROUP] = groups[group, FIRST]
+    else:
+        group = counters[GROUPS] + 0
+        counters[GROUPS] = group + 1
+    groups[group, FIRST] = node
+    groups[group, LAST] = node
+    return group
+
+
+@loop
+def _free_group(groups: Ints, counters: Ints, group: int) -> None:
+    groups[group, FIRST] = counters[FREE_GROUP]
+    counters[FREE_GROUP] = group
+
+
+@loop
+def _link(nodes: Ints, node: int, previous: int, next: int) -> None:
+    """Insert a node between two siblings (-1: none) below its parent."""
+    nodes[node, PREVIOUS] = previous
+    nodes[node, NEXT] = next
+    if previous >= 0:
+        nodes[previous, NEXT] = node
+    else:
+        nodes[nodes[node, PARENT], CHILD] = node
+    if next >= 0:
+        nodes[next, PREVIOUS] = node
+    else:
+        nodes[nodes[node, PARENT], TAIL] = node
+
+
+@loop
+def _unlink(nodes: Ints, node: int) -> None:
+    previous, next = nodes[node, PREVIOUS] + 0, nodes[node, NEXT] + 0
+    if previous >= 0:
+        nodes[previous, NEXT] = next
+    else:
+        nodes[nodes[node, PARENT], CHILD] = next
+    if next >= 0:
+        nodes[next, PREVIOUS] = previous
+    else:
+        nodes[nodes[node, PARENT], TAIL] = previous
+
+
+@loop
+def _leave_group(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
+    """Take a node out of its group; its position among its siblings does not change."""
+    group = nodes[node, GROUP]
+    if groups[group, FIRST] == groups[group, LAST]:
+        _free_group(groups, counters, group)
+    elif groups[group, FIRST] == node:
+        groups[group, FIRST] = nodes[node, NEXT]
+    elif groups[group, LAST] == node:
+        groups[group, LAST] = nodes[node, PREVIOUS]
+
+
+@loop
+def _append(nodes: Ints, groups: Ints, counters: Ints, parent: int, node: int) -> None:
+    """Make a node the last child of a parent; its count is at most that of the children."""
+    last = nodes[parent, TAIL] + 0
+    nodes[node, PARENT] = parent
+    _link(nodes, node, last, -1)
+    if last >= 0 and nodes[last, COUNT] == nodes[node, COUNT]:
+        nodes[node, GROUP] = nodes[last, GROUP]
+        groups[nodes[node, GROUP], LAST] = node
+    else:
+        nodes[node, GROUP] = _new_group(groups, counters, node)
+
+
+@loop
+def _remove(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
+    """Take a node out of its group and its siblings, and free it."""
+    _leave_group(nodes, groups, counters, node)
+    _unlink(nodes, node)
+    _free_node(nodes, counters, node)
+
+
+@loop
+def _replace(nodes: Ints, groups: Ints, node: int, other: int) -> None:
+    """Put a node in the place of another one of the same count among its siblings."""
+    group = nodes[other, GROUP] + 0
+    nodes[node, PARENT] = nodes[other, PARENT]
+    nodes[node, GROUP] = group
+    if groups[group, FIRST] == other:
+        groups[group, FIRST] = node
+    if groups[group, LAST] == other:
+        groups[group, LAST] = node
+    _link(nodes, node, nodes[other, PREVIOUS] + 0, nodes[other, NEXT] + 0)
+
+
+@loop
+def _increase(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
+    """Add one to a node's count."""
+    first = groups[nodes[node, GROUP], FIRST] + 0
+    _leave_group(nodes, groups, counters, node)
+    if first != node:
+        _unlink(nodes, node)
+        _link(nodes, node, nodes[first, PREVIOUS] + 0, first)
+    nodes[node, COUNT] += 1
+    previous = nodes[node, PREVIOUS]
+    if previous >= 0 and nodes[previous, COUNT] == nodes[node, COUNT]:
+        nodes[node, GROUP] = nodes[previous, GROUP]
+        groups[nodes[node, GROUP], LAST] = node
+    else:
+        nodes[node, GROUP] = _new_group(groups, counters, node)
+
+
+@loop
+def _decrease(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
+    """Subtract one from a node's count."""
+    last = groups[nodes[node, GROUP], LAST] + 0
+    _leave_group(nodes, groups, counters, node)
+    if last != node:
+        _unlink(nodes, node)
+        _link(nodes, node, last, nodes[last, NEXT] + 0)
+    nodes[node, COUNT] -= 1
+    next = nodes[node, NEXT]
+    if next >= 0 and nodes[next, COUNT] == nodes[node, COUNT]:
+        nodes[node, GROUP] = nodes[next, GROUP]
+        groups[nodes[node, GROUP], FIRST] = node
+    else:
+        nodes[node, GROUP] = _new_group(groups, counters, node)
+
+
+@loop
+def _speculate(
+    nodes: Ints,
+    keys: Longs,
+    values: Ints,
+    slots: Longs,
+    text: Ints,
+    context: Ints,
+    max_spec_factor: float,
+    max_spec_offset: float,
+    min_weight: float,
+    tree: bool,
+    extra_occurrences: int,
+    draft: Ints,
+    weights: NDArray[np.float64],
+):  # -> (int, int, int)
+    """Fill one half of `draft` (2 * max_nodes, 2), tokens and parents, and of `weights`; returns the first row of that
+    half, the number of nodes and the length of the matched suffix."""
+    max_nodes = len(weights) // 2
+    first, size, matched, best = 0, 0, 0, 0.0
+    for length in range(1, len(context) + 1):
+        node, taken = _locate(nodes, keys, values, slots, text, context, len(context) - length)
+        if node < 0 or (taken == nodes[node, LENGTH] and nodes[node, CHILD] < 0):
+            break  # nothing followed this suffix, so nothing followed a longer one
+        budget = min(max_nodes, int(max_spec_factor * length + max_spec_offset))
+        other = max_nodes - first
+        base_weight = nodes[node, COUNT] / (nodes[node, COUNT] + extra_occurrences)
+        if base_weight < min_weight:
+            continue
+        new, score = _draft(
+            nodes, slots, text, node, taken, base_weight, budget, min_weight, tree, draft, weights, other
+        )
+        if new > 0 and score >= best:
+            first, size, matched, best = other, new, length, score
+    return first, size, matched
+
+
+@loop
+def _draft(
+    nodes: Ints,
+    slots: Longs,
+    text: Ints,
+    node: int,
+    taken: int,
+    base_weight: float,
+    max_nodes: int,
+    min_weight: float,
+    tree: bool,
+    draft: Ints,
+    weights: NDArray[np.float64],
+    first: int,
+):  # -> (int, float)
+    """Fill `draft` from row `first` on with the nodes of the largest weights below the `taken`-th token of an edge, without
+    `tree` most frequent children only; returns the number of nodes and the sum of their weights.
+    """
+    # (-weight, order of insertion, node, offset on its edge, parent)
+    heap = [(0.0, 0, 0, 0, 0)]
+    heap.pop()
+    size, inserted, parent, weight, score = 0, 0, -1, base_weight, 0.0
+    while True:
+        # the next token of this path is that of the edge, or of the most frequent child
+        if taken < nodes[node, LENGTH]:
+            heappush(heap, (-weight, inserted, node, taken, parent))
+        elif nodes[node, CHILD] >= 0:
+            child = nodes[node, CHILD] + 0
+            share = weight * (nodes[child, COUNT] / nodes[node, COUNT])
+            if share >= min_weight:
+                heappush(heap, (-share, inserted, child, 0, parent))
+        inserted += 1
+        if len(heap) == 0 or size >= max_nodes:
+            return size, score
+        weight, _, node, taken, parent = heappop(heap)
+        weight = -weight
+        draft[first + size, 0], draft[first + size, 1] = _token_at(nodes, slots, text, node, taken), parent
+        weights[first + size] = weight
+        score += weight
+        sibling = nodes[node, NEXT] + 0
+        if tree and taken == 0 and sibling >= 0:
+            above = weights[first + parent] if parent >= 0 else base_weight
+            share = above * (nodes[sibling, COUNT] / nodes[nodes[node, PARENT], COUNT])
+            if share >= min_weight:
+                heappush(heap, (-share, inserted, sibling, 0, parent))
+                inserted += 1
+        parent, taken = size + 0, taken + 1
+        size += 1
