@@ -43,7 +43,7 @@ def test_states_are_read_by_the_model(outpace_, tiny, texts, words):
     )
     assert result.exit_code == 0, result.output
     index = store.load(HiddenStateIndex, "my.index", store.fingerprint(words.get_vocab()))
-    assert result.stdout.startswith("my.index: dense, ") and len(index.mean) == 32
+    assert result.stdout.startswith("my.index: hidden-states, ") and len(index.mean) == 32
     assert [5, 6, 7, 8][1:] in index.values[:, :3].tolist()
 
 
@@ -111,7 +111,6 @@ def test_a_suffix_tree_keeps_the_newest(outpace_, tiny, texts):
         (("--from", "empty.txt"), "hold no tokens"),
         (("--from", "empty.txt", "--kind", "suffix-tree"), "hold no tokens"),
         (("--from", "empty.jsonl", "--kind", "trigrams"), "hold no tokens"),
-        (("--from", "empty.txt", "--kind", "hidden-states"), "hold no tokens"),
         (("--from", "good.txt", "-o", "empty"), "empty is a folder"),
         (("--from", "bad.bin"), "bad.bin is not UTF-8 text"),
         (("--from", "bad.jsonl"), "bad.jsonl:2 is not JSON"),
