@@ -107,7 +107,7 @@ def _any_vocabulary(option: str, draft: CrossVocabularyDraft, target: Target, op
 
 def _same_tokenizer(option: str, path: str, target: Target, opener: Opener) -> None:
     if opener.tokenizer is not None:
-        store.speaks(path, store.fingerprint(opener.tokenizer.get_vocab()))
+        store.check_tokenizer(path, store.fingerprint(opener.tokenizer.get_vocab()))
 
 
 def _index_file(annotation: Any, kind: str, build: Callable[[Fixtures], store.Index]) -> OptionKind:
@@ -176,5 +176,5 @@ KINDS = (
     _index_file(SuffixArrayFile, "suffix-array", _suffix_array),
     _index_file(SuffixAutomatonFile, "suffix-automaton", _suffix_automaton),
     _index_file(TrigramFile, "trigrams", _trigrams),
-    _index_file(HiddenStateFile, "dense", _hidden_states),
+    _index_file(HiddenStateFile, "hidden-states", _hidden_states),
 )
