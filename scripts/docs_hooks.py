@@ -31,11 +31,6 @@ SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->$", re.MULTIL
 METHODS = "<!-- methods -->"
 SPEEDUPS = re.compile(r"^<!-- speedups: (?P<path>\S+) (?P<methods>\S+) -->$", re.MULTILINE)
 VERB = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)
-MEASURED = (
-    "With the models in the package, at batch 1 unless stated. All results: [the engine](../results/engine.md), "
-    "[verification](../results/verification.md), [compiled models](../results/compiled.md), "
-    "[training-free drafting](../results/training-free.md)."
-)
 
 
 def source_of(path: str, name: str) -> str:
@@ -71,36 +66,43 @@ def papers_table(name: str) -> list[str]:
     return ["## In the paper", "", "| Figure | Measured on | Source |", "|---|---|---|", *rows, ""]
 
 
-def measured_table(name: str) -> list[str]:
-    """The method's rows in docs/results, as lines of Markdown."""
-    rows: list[str] = []
+def measured_tables(name: str) -> list[str]:
+    """The method's rows in docs/results, one table for each measurement, as lines of Markdown."""
+    lines: list[str] = []
     for path in sorted((ROOT / "docs/results").rglob("*.json")):
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data.get("schema") != "outpace-bench/1":
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if str(result.get("schema")).startswith("outpace-bench/"):
+            lines += measurement_table(name, path, result)
+    return ["## Measured here", "", *lines] if lines else []
+
+
+def measurement_table(name: str, path: Path, result: dict[str, Any]) -> list[str]:
+    """The method's rows in one file of `outpace bench`, by kind of prompts."""
+    rows: list[str] = []
+    for row in result["results"]:
+        method, _, options = row["method"].partition(":")
+        shown = row["headline"] and row["temperature"] is not None and row["workload"] != "all"
+        if method != name or not shown or row.get("mode") == "eager" and result["settings"].get("compile"):
             continue
-        batch, how = data["settings"]["batch"], ", compiled" if data["settings"].get("compile") else ""
-        where = data["provenance"]["device"] + (f", batch {batch}" if batch > 1 else "")
-        for row in data["results"]:
-            label, _, options = row["method"].partition(":")
-            if how and row.get("mode") == "eager":
-                continue
-            if label != name or not row["headline"] or row["temperature"] is None or row["workload"] == "all":
-                continue
-            gain, kept, used = (
-                row["speedup"],
-                row.get("mean_acceptance_length"),
-                (options or "defaults") + how,
-            )
-            rows.append(
-                f"| {row['workload']} | {row['temperature']:g} | {gain['median']:.2f} ({gain['low']:.2f} to "
-                f"{gain['high']:.2f}) | {kept:.2f} | {100 * row['repetition']:.0f} % | {used} | {where} |"
-            )
+        gain = row["speedup"]
+        rows.append(
+            f"| {row['workload']} | {row['temperature']:g} | {gain['median']:.2f} ({gain['low']:.2f} to "
+            f"{gain['high']:.2f}) | {row['mean_acceptance_length']:.2f} | {options or 'defaults'} |"
+        )
     if not rows:
         return []
-    head = (
-        "| Prompts | Temperature | Times plain (95 %) | Acceptance length | Repetition | Options | Machine |"
-    )
-    return ["## Measured here", "", MEASURED, "", head, "|---|---:|---:|---:|---:|---|---|", *rows, ""]
+    settings, source = result["settings"], result["provenance"]
+    how = "compiled" if settings.get("compile") else "eager PyTorch"
+    page = path.relative_to(ROOT / "docs/results").parts[0]
+    return [
+        f"[{page}/{path.name}](../results/{page}.md): {how}, batch {settings['batch']}, {source['device']}, "
+        f"{source['date'][:10]}.",
+        "",
+        "| Prompts | Temperature | Speedup over plain (95 %) | Acceptance length | Options |",
+        "|---|---:|---:|---:|---|",
+        *rows,
+        "",
+    ]
 
 
 def method_page(recipe: Recipe, guarantee: str) -> str:
@@ -123,7 +125,7 @@ def method_page(recipe: Recipe, guarantee: str) -> str:
             )
             lines.append(f"| `{name.replace('_', '-')}` | `{kind}` | {default} |")
     path = Path(inspect.getsourcefile(module) or "")
-    lines += ["", *measured_table(recipe.name), *papers_table(recipe.name)]
+    lines += ["", *measured_tables(recipe.name), *papers_table(recipe.name)]
     lines += [f"## {path.name}", "", "````python", path.read_text(encoding="utf-8").rstrip(), "````", ""]
     return "\n".join(lines)
 
