@@ -32,7 +32,7 @@ from outpace.models.names import resolve
 from outpace.recipes._option_kinds import FunctionOpener
 from outpace.tables import print_tables
 
-METHODS = "speculative-sampling:depth=4,prompt-lookup:depth=8:clip=true"
+METHODS = "speculative-sampling:depth=4,prompt-lookup:depth=8:allow_shorter=true"
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -72,7 +72,7 @@ def cases(most_levels: int = 5, rows: Sequence[int] = (1, 2, 4, 8)) -> list[Case
         return lambda target, draft: get("speculative-sampling")(target, draft=draft, depth=depth)
 
     def lookup(target: HFTarget, draft: HFTarget) -> Parts:
-        return get("prompt-lookup")(target, depth=4, clip=True)
+        return get("prompt-lookup")(target, depth=4, allow_shorter=True)
 
     def tree(target: HFTarget, draft: HFTarget) -> Parts:
         return get("mcsd")(target, draft=draft, widths=(4, 3))

@@ -16,8 +16,8 @@ OPTIONS = {  # vLLM's key -> the names under which recipes have it, the first th
     "prompt_lookup_min": ("min_ngram",),
     "model": ("draft", "head", "drafts"),
     "suffix_decoding_max_tree_depth": ("max_tree_depth", "depth"),
-    "suffix_decoding_max_spec_factor": ("max_spec_factor", "factor"),
-    "suffix_decoding_min_token_prob": ("min_token_prob", "threshold"),
+    "suffix_decoding_max_spec_factor": ("max_spec_factor",),
+    "suffix_decoding_min_token_prob": ("min_token_prob",),
     "suffix_decoding_max_cached_requests": ("max_cached_requests",),
 }
 MEANINGLESS = {  # they tell an engine of many machines how to run, or name what is decided elsewhere here
@@ -80,8 +80,8 @@ def translate(config: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             raise ValueError(
                 f"speculative_config has an unknown key {key!r}; it knows {', '.join(sorted(_known()))}"
             )
-    if name == "suffix" and "factor" in options:
-        options["offset"] = 0.0  # so many tokens for each that matched, and no more
+    if name == "suffix" and "max_spec_factor" in options:
+        options["max_spec_offset"] = 0.0  # so many tokens for each that matched, and no more
     if idle:
         warnings.warn(f"speculative_config: {', '.join(idle)} mean nothing to {method} here", stacklevel=3)
     return method, options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,29 @@ class Recipe:
         """The keyword-only options."""
         parameters = inspect.signature(self.build).parameters
         return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    @property
+    def option_help(self) -> dict[str, str]:
+        """What each option means, in one line: from the `Args:` section of the function's docstring."""
+        return help_of(self.build.__doc__ or "")
+
+
+OPTION_LINE = re.compile(r"    (\w+): (.+)")
+
+
+def help_of(docstring: str) -> dict[str, str]:
+    """The `Args:` section of a Google-style docstring: name -> meaning. A longer indent continues a line."""
+    found: dict[str, str] = {}
+    name = None
+    for line in inspect.cleandoc(docstring).partition("\nArgs:\n")[2].splitlines():
+        if match := OPTION_LINE.fullmatch(line):
+            name = match[1]
+            found[name] = match[2].strip()
+        elif name is not None and line.startswith("      "):
+            found[name] += f" {line.strip()}"
+        else:
+            break
+    return found
 
 
 def recipe(

@@ -1,19 +1,17 @@
-"""ADED (Liu et al. 2025): search a tree in a table of trigrams that follows the text as it is written.
+"""ADED (Liu et al. 2025): draft the paths that a tree search visits most often in an adaptive trigram table.
 
-New here: Trigrams. Reuses: TrigramTable, trigram_search, Match, Fixed. Exact at any temperature: its tokens carry no
-claim, the search draws from the text's length alone, and the target draws one token at each node. Code that draws for
-every path and keeps the longest match is not exact.
+New here: Trigrams. Reuses: TrigramTable, trigram_search, Match, Fixed. Exact at any temperature: the drafted tokens
+carry no claim, the search is seeded by the length of the text, and the target draws one token at each node. Code that
+draws one token per path and keeps the longest match is not exact.
 
-Weights are how often a token followed two others, in `index` (a file of `outpace index build --kind trigrams`) if there
-is one. Before each draft every trigram in the last 16 tokens gains `adapt`, up to 3. A Monte Carlo tree search of so
-many `iterations` and `depth` levels then walks from the last two tokens; `explore` widens it. The `paths` nodes visited
-most, each with its likeliest next token, make a tree of at most `nodes`.
+The table holds a weight for each trigram: its conditional frequency in the index, if there is one, plus `weight_step`
+for each time it was among the last 16 tokens of a text at the start of a draft, at most 3. A Monte Carlo tree search
+walks from the last two tokens; the most visited paths, each extended by its most probable next token, form the draft
+tree. A request keeps its own additions, at most 4096 token pairs. When it ends they join the shared table, which holds
+the newest 65536 pairs besides the index. As in the authors' code, the last 16 tokens count again at every step.
 
-Weights are added to the shared table when a request has ended, so that requests decoded together do not depend on one
-another: 4096 pairs of each, and the newest 65536 of all, besides the index. As in the authors' code the same 16 tokens
-are counted at every step while they are the last ones. Use it where a text keeps to its own phrases; its table grows
-with the pairs of tokens that a corpus has, not with its length, and without numba (extra `retrieval`) a search takes
-milliseconds.
+Use it where a text repeats its own phrases. The table grows with the number of distinct token pairs in a corpus, not
+with its length. Without numba (extra `retrieval`) a search takes milliseconds.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -29,19 +27,30 @@ def aded(
     *,
     index: TrigramFile | None = None,
     iterations: int = 150,
-    paths: int = 24,
+    max_paths: int = 24,
     nodes: int = 64,
     depth: int = 4,
-    explore: float = 32.0,
-    adapt: float = 0.04,
+    exploration: float = 32.0,
+    weight_step: float = 0.04,
 ) -> Parts:
+    """Monte Carlo tree search in a trigram table.
+
+    Args:
+        index: file of `outpace index build --kind trigrams`; without one the table starts empty
+        iterations: tree search iterations per draft
+        max_paths: most visited paths that form the draft tree
+        nodes: most draft tokens per step
+        depth: levels of the tree search; paths are extended by one more token
+        exploration: weight of unvisited tokens in the search; larger values give wider trees
+        weight_step: weight added at every step to the trigrams of the last 16 tokens; 0 learns nothing
+    """
     drafter = Trigrams(
         table(index, target.vocab),
         iterations=iterations,
-        paths=paths,
+        max_paths=max_paths,
         nodes=nodes,
         depth=depth,
-        explore=explore,
-        adapt=adapt,
+        exploration=exploration,
+        weight_step=weight_step,
     )
     return Parts(target, drafter, Match(), Fixed(depth + 1))

@@ -1,6 +1,6 @@
 """Autoregressive decoding: one token per forward, the baseline of every comparison.
 
-New here: nothing. Reuses: Nothing, Match, Fixed. Exact by definition.
+New here: nothing. Reuses: NoDraft, Match, Fixed. Exact by definition.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -11,4 +11,5 @@ from outpace.verifiers.match import Match
 
 @recipe(paper="the baseline", family="base")
 def autoregressive(target: Target) -> Parts:
+    """No draft at all."""
     return Parts(target, NoDraft(), Match(), Fixed(0))

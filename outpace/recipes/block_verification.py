@@ -1,8 +1,8 @@
-"""Block verification (Sun et al. 2024): speculative sampling whose drafted tokens are accepted or refused as a block.
+"""Block verification (Sun et al. 2024): a drafted chain is accepted or rejected as a block, not token by token.
 
-New here: nothing. Reuses: LM, Block, Fixed, Confidence. Exact at any temperature, and on average never shorter than
-token by token: a token that p likes less than q does can be made up for by those around it. It takes no more forwards,
-only a pass over p and q. `confidence` above 0 stops a draft after a token that the drafter believed in less than that.
+New here: nothing. Reuses: DraftModel, Block, Fixed, Confidence. Exact at any temperature. On average it accepts at
+least as many tokens as rejection token by token: a token whose p is below q can be compensated by those around it. It
+needs no further forward, only one more pass over p and q.
 """
 
 from outpace.controllers.confidence import Confidence
@@ -13,6 +13,15 @@ from outpace.verifiers.block import Block
 
 
 @recipe(paper="arXiv:2403.10444", family="exact verification")
-def block_verification(target: Target, *, draft: Target, depth: int = 8, confidence: float = 0.0) -> Parts:
-    controller = Confidence(depth, confidence) if confidence else Fixed(depth)
+def block_verification(
+    target: Target, *, draft: Target, depth: int = 8, confidence_threshold: float = 0.0
+) -> Parts:
+    """A drafted chain, verified as a block.
+
+    Args:
+        draft: model that drafts; it has the same vocabulary as the target
+        depth: tokens drafted per step
+        confidence_threshold: stop drafting after a token whose draft probability is below this; 0 never stops
+    """
+    controller = Confidence(depth, confidence_threshold) if confidence_threshold else Fixed(depth)
     return Parts(target, DraftModel(draft), Block(), controller)

@@ -1,15 +1,15 @@
-"""DReSD (Gritta et al. 2025): draft what followed where the target's hidden state was alike.
+"""DReSD (Gritta et al. 2025): dense retrieval by hidden state, draft what followed the most similar states in a corpus.
 
-New here: Dense. Reuses: DenseIndex, count_trie, Match, Fixed. Exact at any temperature: its tokens carry no claim, and
-the target draws one token at each node. The paper's code verifies every candidate by itself and keeps the longest
-match, which is not exact.
+New here: HiddenStateSearch. Reuses: HiddenStateIndex, count_trie, Match, Fixed. Exact at any temperature: the drafted
+tokens carry no claim and the target draws one token at each node. The paper's code verifies every candidate by itself
+and keeps the longest match, which is not exact.
 
-`index` is a file of `outpace index build --kind hidden-states --tokenizer MODEL`, which reads texts with the model; without one
-it decodes plainly. Asked is the last layer's state that chose the newest token: of the `near` states most like it those
-that were followed by this token are left, and what came next at the first `keep` of them, up to `depth` tokens, makes
-a tree. Use it with an index of the model's own answers to questions of the same kind. States are searched by faiss
-where it is installed, in lists if there are many; the paper uses another library for the same, and keeps only states
-of answers, where this index holds all states of its texts.
+The query is the hidden state, at the input of the LM head, that produced the newest token. Of the nearest states in
+the index, those whose next token equals the newest token are kept, and what followed them is merged into a tree.
+
+Use it with an index of the model's own answers to similar questions. faiss does the search where it is installed; large
+indexes use inverted lists. The paper uses another library for the same, and indexes answers only, where this index
+holds every state of its texts. A text is read with one growing KV cache, as decoding reads it.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -21,8 +21,20 @@ from outpace.verifiers.match import Match
 
 @recipe(paper="arXiv:2502.15572", family="training-free")
 def dresd(
-    target: Target, *, index: HiddenStateFile | None = None, near: int = 50, keep: int = 10, depth: int = 9
+    target: Target,
+    *,
+    index: HiddenStateFile | None = None,
+    neighbors: int = 50,
+    max_paths: int = 10,
+    depth: int = 9,
 ) -> Parts:
-    return Parts(
-        target, HiddenStateSearch(opened(index, target.vocab), near=near, keep=keep), Match(), Fixed(depth)
-    )
+    """Nearest hidden states in an index, and what followed them.
+
+    Args:
+        index: file of `outpace index build --kind hidden-states --tokenizer MODEL`; without one nothing is drafted
+        neighbors: nearest states retrieved per step
+        max_paths: most similar of them, whose continuations form the draft tree
+        depth: most tokens of each continuation
+    """
+    drafter = HiddenStateSearch(opened(index, target.vocab), neighbors=neighbors, max_paths=max_paths)
+    return Parts(target, drafter, Match(), Fixed(depth))

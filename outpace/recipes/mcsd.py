@@ -1,9 +1,7 @@
-"""Multi-candidate speculative decoding (Yang et al. 2024): every node of the draft draws several candidates.
+"""Multi-candidate speculative decoding (Yang et al. 2024): draw several candidates at every node of the draft.
 
-New here: nothing. Reuses: LM, Rejection, Fixed. Exact at any temperature. `widths[d]` children are drawn at depth d,
-without replacement unless `replace`. `naive` verifies by matching, as the paper's simplest variant does. At
-temperature 0 the candidates are the likeliest tokens and carry no claim. `parents` names a tree of any shape in place
-of `widths`: the parent of each draft node, 0 being the root.
+New here: nothing. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature. At temperature 0 the candidates are
+the draft's most probable tokens and carry no claim.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -24,5 +22,14 @@ def mcsd(
     replace: bool = False,
     naive: bool = False,
 ) -> Parts:
+    """A tree of sampled candidates, verified by recursive rejection.
+
+    Args:
+        draft: model that drafts; it has the same vocabulary as the target
+        widths: children of every node at each depth
+        parents: parent of each draft node, 0 is the root; a tree of any shape in place of `widths`
+        replace: draw siblings with replacement
+        naive: verify by matching the target's own draw, the paper's simplest variant
+    """
     shape = Shape(parents) if parents else Shape.branching(widths)
     return Parts(target, DraftModel(draft, replace=replace), Match() if naive else Rejection(), Fixed(shape))

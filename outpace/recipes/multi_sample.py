@@ -1,23 +1,21 @@
-"""Multi-sample inference (Li et al. 2025): samples of one prompt draft what the others of them went on with.
+"""Multi-sample inference (Li et al. 2025): samples of one prompt draft from what the other samples generated.
 
 New here: Consensus. Reuses: Match, Fixed. Exact at any temperature, and the samples stay independent of one another: a
-draft is what others had said before the step, its tokens carry no claim, and the target draws every token by noise of
-that sample's own. The proof enumerates what two and three samples say together.
+draft is made of tokens that other samples generated before the step, it carries no claim, and the target draws every
+token with the sample's own noise. The proof enumerates the joint distribution of two and three samples.
 
-Rows of one batch whose prompts are equal are samples of one prompt, as `n` asks for. The last tokens of a row, up to
-`longest` and at least `shortest` of them, are looked up in what the others have said, and the `matches` longest matches
-are merged: equal tokens at an equal distance are one node of a graph, in which an edge weighs the length of the match
-times the target's probability of the token, summed over those that took it. From the last token the draft follows the
-heaviest edge, up to `depth` tokens, while it has a share of at least `threshold` of all that leave its node. With
-`tree` it is the `nodes` likeliest nodes over all such edges. A sample that has ended goes on helping the others; with
-the last of them everything is forgotten. One sample alone, and one that is the first to say something, decodes plainly.
+Rows of one batch with equal prompts are samples of one prompt, as `n` requests them. The last tokens of a row are
+looked up in the other samples, and the longest matches are merged into a graph: equal tokens at an equal distance from
+the match are one node, and an edge weighs the match length times the target's probability of the token, summed over the
+samples that contain it. The draft follows the heaviest edge. A sample that has ended still helps the others; when the
+last of them ends, everything about the prompt is dropped. A single sample, or the one that is ahead, decodes plainly.
 
-Use it for voting among answers, best-of-n and other uses of many samples, the more of them the better: give a `batch`
-of at least `n`, since what another batch says is not asked. Samples that say the same word for word help each other
-little, because none is ahead. With `shortest` at 1 more is drafted and accepted, and a smaller part of it.
+Use it for voting among answers, best-of-n and other uses of many samples, the more the better. Set `batch` to at least
+`n`: other batches are not searched. Samples that generate identical text in step help each other little, because none
+is ahead. `min_ngram` 1 drafts and accepts more tokens, at a lower acceptance rate.
 
-There is no code of the authors to follow in details: here the weight of a match is its length, probabilities are the
-target's before temperature, matches of all lengths are merged, and prompts themselves are not searched.
+The authors published no code. Here the weight of a match is its length, probabilities are the target's before
+temperature, matches of all lengths are merged, and prompts are not searched.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -33,10 +31,23 @@ def multi_sample(
     depth: int = 10,
     max_ngram: int = 4,
     min_ngram: int = 2,
-    threshold: float = 0.3,
+    min_share: float = 0.3,
     tree: bool = False,
     nodes: int = 16,
-    matches: int = 32,
+    max_matches: int = 32,
 ) -> Parts:
-    drafter = Consensus(max_ngram, min_ngram, threshold=threshold, tree=tree, nodes=nodes, matches=matches)
+    """Drafts from the other samples of the same prompt.
+
+    Args:
+        depth: most tokens drafted per step
+        max_ngram: longest match of last tokens that is compared
+        min_ngram: shortest match that is used
+        min_share: least share that a drafted token has of the weight of all edges at its node
+        tree: draft a tree in place of a chain
+        nodes: most draft tokens per step, with `tree`
+        max_matches: matches that are merged, the longest first
+    """
+    drafter = Consensus(
+        max_ngram, min_ngram, min_share=min_share, tree=tree, nodes=nodes, max_matches=max_matches
+    )
     return Parts(target, drafter, Match(), Fixed(depth))

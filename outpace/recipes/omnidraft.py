@@ -5,7 +5,7 @@ distribution of merged and unmerged tokens. Reuses: Translated, Rejection, Fixed
 sums over what else the draft could have written, and a token that could have begun a pair but was not merged tells
 that the next one does not complete it, so the next distribution is without its completions. The pairs are those of the tokens
 that the text so far holds, prompt included, or with `online=False` all there are. Only pairs that begin with one of the
-draft's `breadth` likeliest tokens are merged: their distributions are read beside the draft, in the same forwards. Longer runs
+draft's `pair_starts` likeliest tokens are merged: their distributions are read beside the draft, in the same forwards. Longer runs
 are not merged. Left out for now: training the draft on what the target says, and the head that learns when to stop.
 
 Letters: n nodes of the draft model's tree, K tokens of the draft model, V of the target, A shared tokens.
@@ -36,10 +36,18 @@ from outpace.verifiers.rejection import Rejection
 
 @recipe(paper="arXiv:2507.02659", family="other vocabularies")
 def omnidraft(
-    target: Target, *, draft: CrossVocabularyDraft, depth: int = 5, breadth: int = 4, online: bool = True
+    target: Target, *, draft: CrossVocabularyDraft, depth: int = 5, pair_starts: int = 4, online: bool = True
 ) -> Parts:
+    """A drafted chain whose tokens are merged in pairs into the target's tokens.
+
+    Args:
+        draft: model that drafts; its vocabulary may differ from the target's
+        depth: tokens drafted per step, in the draft's tokens
+        pair_starts: most probable draft tokens at each position considered as the first token of a pair
+        online: merge only into tokens that occur in the text so far; false merges into all
+    """
     return Parts(
-        target, Merging(draft, target.vocab, depth, breadth, online=online), Rejection(), Fixed(depth)
+        target, Merging(draft, target.vocab, depth, pair_starts, online=online), Rejection(), Fixed(depth)
     )
 
 
@@ -89,13 +97,19 @@ class Merging:
     learns_across_rows = drafts_across_rows = False
 
     def __init__(
-        self, cross_vocabulary: CrossVocabularyDraft, vocab: int, depth: int, breadth: int, *, online: bool
+        self,
+        cross_vocabulary: CrossVocabularyDraft,
+        vocab: int,
+        depth: int,
+        pair_starts: int,
+        *,
+        online: bool,
     ) -> None:
-        self._cross_vocabulary, self._vocab, self._breadth = cross_vocabulary, vocab, breadth
+        self._cross_vocabulary, self._vocab, self._pair_starts = cross_vocabulary, vocab, pair_starts
         self._own, self._match = cross_vocabulary.shared
         self._shared = cross_vocabulary.match_of >= 0
         self._inner = CrossVocabularyDrafter(
-            cross_vocabulary, self.grow, nodes=1 + depth * (1 + breadth), reach=depth + 1
+            cross_vocabulary, self.grow, nodes=1 + depth * (1 + pair_starts), reach=depth + 1
         )
         self._pairs: dict[int, Pairs] = {}
         self._all: Pairs | None = None
@@ -177,10 +191,10 @@ class Merging:
         for place, (node, (row, ends, first)) in enumerate(asked.items()):
             begins[node] = []
             if first < 0 or bool(shared[first]):
-                if self._breadth and not ends and row.pairs.after:
+                if self._pair_starts and not ends and row.pairs.after:
                     firsts = row.pairs.firsts.to(logits.device)
                     known = logits[place].masked_fill(~(shared | firsts), float("-inf"))
-                    likely = known.topk(min(self._breadth, len(known))).indices
+                    likely = known.topk(min(self._pair_starts, len(known))).indices
                     begins[node] = likely[firsts[likely]].tolist()
                     allowed[place, begins[node]] = True
             else:  # the target cannot say it, only what it begins

@@ -1,9 +1,9 @@
-"""Greedy multi-draft decoding (Hu et al. 2025): all candidates but one are the likeliest, the last is drawn.
+"""Greedy multi-draft decoding (Hu et al. 2025): all siblings but one are the most probable tokens, the last is drawn.
 
-New here: greedy_last. Reuses: LM, Rejection, Fixed. Exact at any temperature: the likeliest
-`widths[d]` - 1 tokens at depth d are chosen, without a claim, and one more is drawn from q without them, claimed to be
-a draw from just that distribution. Rejection tests the drawn one first; refused, what is left of p may still give a chosen one.
-For children made in this way no exact rule accepts one of them more often (`outpace verifiers` shows the bound).
+New here: greedy_last. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature: at depth d the `widths[d]` - 1
+most probable tokens are chosen, without a claim, and one more is drawn from q without them and claims exactly that
+distribution. Rejection tests the drawn token first; if it is rejected, the residual of p may still give a chosen one.
+No exact rule accepts such siblings more often (`outpace verifiers` shows the bound).
 """
 
 from functools import partial
@@ -19,5 +19,11 @@ from outpace.verifiers.rejection import Rejection
 
 @recipe(paper="arXiv:2502.18779", family="exact verification")
 def optimal_mdsd(target: Target, *, draft: Target, widths: tuple[int, ...] = (2, 2, 2, 2)) -> Parts:
+    """Top-k siblings and one draw.
+
+    Args:
+        draft: model that drafts; it has the same vocabulary as the target
+        widths: children of every node at each depth, one of them drawn
+    """
     drafter = DraftModel(draft, growth=partial(grow, children=greedy_last))
     return Parts(target, drafter, Rejection(), Fixed(Shape.branching(widths)))

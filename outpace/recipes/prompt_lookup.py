@@ -1,11 +1,11 @@
 """Prompt lookup (Saxena 2023): draft what followed the last n-gram the first time it occurred in the text so far.
 
-New here: nothing. Reuses: NGram, Match, Fixed. Exact at any temperature: its tokens carry no claim.
+New here: nothing. Reuses: NGram, Match, Fixed. Exact at any temperature: the drafted tokens carry no claim.
 
-N-grams of `longest` tokens are tried first, then shorter ones; a map from n-grams to where they first ended makes that
-a few steps a token. As in the author's code only a continuation of the full `depth` counts; `clip` also takes shorter
-ones, as transformers does. Where nothing is found a step is plain decoding's. Unlike in the author's code a draft ends
-with a token that ends the text.
+The longest n-grams are tried first, then shorter ones; a map from n-grams to where they first ended makes this a few
+operations per token. As in the author's code, only a continuation of the full `depth` counts unless `allow_shorter` is
+set, which is what transformers does. Where nothing matches the step is plain decoding. Unlike in the author's code a
+draft ends with a stop token.
 
 Use it where answers copy from their prompts: summaries, questions about a text, edits, later turns of a chat.
 """
@@ -17,5 +17,14 @@ from outpace.verifiers.match import Match
 
 
 @recipe(paper="github.com/apoorvumang/prompt-lookup-decoding", family="training-free")
-def prompt_lookup(target: Target, *, max_ngram: int = 3, depth: int = 10, clip: bool = False) -> Parts:
-    return Parts(target, NGram(max_ngram, clip=clip), Match(), Fixed(depth))
+def prompt_lookup(
+    target: Target, *, max_ngram: int = 3, depth: int = 10, allow_shorter: bool = False
+) -> Parts:
+    """N-gram lookup in the request's own text.
+
+    Args:
+        max_ngram: tokens of the longest n-gram looked up
+        depth: tokens drafted per step
+        allow_shorter: also draft continuations of fewer than `depth` tokens
+    """
+    return Parts(target, NGram(max_ngram, allow_shorter=allow_shorter), Match(), Fixed(depth))

@@ -1,16 +1,15 @@
-"""RASD (Quan et al. 2025): a model's tree and what retrieval finds, pruned by the model, in one tree.
+"""RASD (Quan et al. 2025): a draft model's tree and a retrieved tree, pruned by the draft model, in one tree.
 
-New here: pruned. Reuses: Fused, Sources, LM, SuffixAutomaton, SuffixArray, Rejection, Fixed. Exact at any temperature:
-found tokens carry no claim, and pruning looks at the model's distribution, never at a token that was drawn.
+New here: pruned. Reuses: Fused, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection, Fixed. Exact at any
+temperature: retrieved tokens carry no claim, and pruning uses the model's distribution, never a token that was drawn.
 
-The model drafts `widths[d]` children at depth d: the likeliest, or with `sampled` drawn without replacement. What
-followed the last tokens earlier in the text, in `index` (a file of `outpace index build`) and in the newest `past`
-tokens of earlier requests makes a second tree. Of it stay branches that begin with one of the model's `top_k` next
-tokens, of these the `nodes` best by that token's probability times their share of the places found; both trees are
-merged by longest common prefix.
+What followed the last tokens earlier in the text, in the index and in earlier requests forms the retrieved tree. Its
+branches stay if they begin with one of the draft model's `top_k` most probable next tokens; of these the `nodes` nodes
+stay with the largest product of that probability and their share of the retrieved places. Both trees are merged by
+longest common prefix.
 
-Use it where answers copy from long inputs or resemble earlier ones and a draft model is at hand. The paper drafts with
-a trained head and does not say how it scores branches; retrieval runs before the model here, not beside it.
+Use it where answers copy from long inputs or resemble earlier ones and there is a draft model. The paper drafts with a
+trained head and does not define how branches are scored; here retrieval runs before the model, not beside it.
 """
 
 from functools import partial
@@ -27,34 +26,34 @@ from outpace.indexes.store import SuffixArrayFile
 from outpace.sampling.topk import top
 from outpace.verifiers.rejection import Rejection
 
-FOUND = 64  # nodes of a branch before it is pruned
+RETRIEVED = 64  # nodes of a retrieved tree before it is pruned
 
 
 def pruned(
     ctx: Context, plan: Plan, tree: TokenTree, logits: Tensor, *, sources: TextSources, top_k: int, nodes: int
 ) -> TokenTree:
-    """The model's tree, and of what was found the branches whose first token the model thinks likely."""
-    beliefs, ids = top(logits.float().softmax(-1), min(top_k, logits.shape[-1]))
+    """The model's tree, and the retrieved branches whose first token is among the model's most probable."""
+    probs, ids = top(logits.float().softmax(-1), min(top_k, logits.shape[-1]))
     fusion = Fusion(tree)
     for row, depth in enumerate(plan.depth):
-        likely = dict(zip(ids[row].tolist(), beliefs[row].tolist(), strict=True))
-        found = Fusion(TokenTree.roots(tree.tokens[row : row + 1]))
-        for tokens, parents, shares, _ in sources.found(ctx, row, depth, FOUND):
-            first = [0.0] * len(tokens)  # the model's belief in the token that each node's branch begins with
+        prob_of = dict(zip(ids[row].tolist(), probs[row].tolist(), strict=True))
+        retrieved = Fusion(TokenTree.roots(tree.tokens[row : row + 1]))
+        for tokens, parents, shares, _ in sources.found(ctx, row, depth, RETRIEVED):
+            first = [0.0] * len(tokens)  # the model's probability of the first token of each node's branch
             for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-                first[node] = likely.get(token, 0.0) if parent < 0 else first[parent]
-            kept = [node for node, belief in enumerate(first) if belief > 0]
-            place = {node: index for index, node in enumerate(kept)}
-            found.hang(
+                first[node] = prob_of.get(token, 0.0) if parent < 0 else first[parent]
+            kept = [node for node, prob in enumerate(first) if prob > 0]
+            new_index = {node: index for index, node in enumerate(kept)}
+            retrieved.merge(
                 0,
                 [tokens[node] for node in kept],
-                [place.get(parents[node], -1) for node in kept],
+                [new_index.get(parents[node], -1) for node in kept],
                 [first[node] * shares[node] for node in kept],
             )
-        if len(found.tokens) > 1:
-            chosen = found.tree(nodes)
+        if len(retrieved.tokens) > 1:
+            chosen = retrieved.tree(nodes)
             parents = [parent - 1 for parent in chosen.forest.parents[1:]]
-            fusion.hang(row, chosen.tokens.tolist()[1:], parents, [0.0] * len(parents))
+            fusion.merge(row, chosen.tokens.tolist()[1:], parents, [0.0] * len(parents))
     return fusion.tree()
 
 
@@ -71,18 +70,27 @@ def rasd(
     nodes: int = 24,
     max_ngram: int = 16,
     min_ngram: int = 2,
-    past: int = 1 << 20,
+    max_cached_tokens: int = 1 << 20,
 ) -> Parts:
+    """A model's tree merged with a pruned retrieved tree.
+
+    Args:
+        draft: model that drafts; it has the same vocabulary as the target
+        widths: children of every node of the model's tree at each depth
+        sampled: draw the model's tokens without replacement; by default they are its most probable ones
+        index: file of `outpace index build`; without one retrieval has the request and earlier ones only
+        depth: most tokens of a retrieved continuation
+        top_k: most probable next tokens of the model with which a retrieved branch may begin
+        nodes: most retrieved nodes per row
+        max_ngram: longest match of last tokens looked up
+        min_ngram: shortest match that is used
+        max_cached_tokens: newest tokens of earlier requests kept for retrieval; 0 keeps none
+    """
     if top_k < 1 or nodes < 1:
         raise ValueError(f"top_k is {top_k} and nodes {nodes}; keep at least one")
-    sources = TextSources(
-        PastRequests(corpus(index, target.vocab), past), max_ngram=max_ngram, min_ngram=min_ngram
-    )
+    past = PastRequests(corpus(index, target.vocab), max_cached_tokens)
+    sources = TextSources(past, max_ngram=max_ngram, min_ngram=min_ngram)
     shape = Shape.branching(widths)
     fuse = partial(pruned, sources=sources, top_k=top_k, nodes=nodes)
-    return Parts(
-        target,
-        Fused(draft, shape, sources, fuse, sampled=sampled),
-        Rejection(),
-        Fixed(max(depth, shape.depth)),
-    )
+    drafter = Fused(draft, shape, sources, fuse, sampled=sampled)
+    return Parts(target, drafter, Rejection(), Fixed(max(depth, shape.depth)))

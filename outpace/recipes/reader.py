@@ -1,17 +1,15 @@
-"""READER (Divilkovskiy et al. 2025): chains found in text hang from a model's tree wherever they are likely reached.
+"""READER (Divilkovskiy et al. 2025): a model's tree, deepened by retrieved chains where they are most likely reached.
 
-New here: deepened. Reuses: Fused, Sources, LM, SuffixAutomaton, SuffixArray, Rejection, Fixed. Exact at any
-temperature: found tokens carry no claim, and no token that was drawn is dropped.
+New here: deepened. Reuses: Fused, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection, Fixed. Exact at any
+temperature: retrieved tokens carry no claim, and no token that was drawn is dropped.
 
-The model drafts `widths[d]` children at depth d: the likeliest, or with `sampled` drawn without replacement. At the
-root and at every node of its likeliest path the text so far, `index` (a file of `outpace index build`) and the newest
-`past` tokens of earlier requests are asked what followed, up to `chain` tokens. Of everything the `nodes` nodes stay
-that are reached most likely: by the model's probabilities, or by the share of the places found, in which the j-th token
-after a match of m counts m / (m + j).
+At the root and at every node of the model's most probable path, the text so far, the index and earlier requests are
+searched for what followed. Of all nodes the `nodes` most likely to be reached stay: by the model's probabilities, or by
+the share of the retrieved places, where the j-th token after a match of m tokens is weighted m / (m + j).
 
-Use it where long parts of the text come again, as with retrieved documents or edits. The paper drafts with a trained
-head and does not say how it spends its nodes; searching beside the model, and moving a batch's cache only now and then,
-are no part of this recipe.
+Use it where long passages recur, as with retrieved documents or edits. The paper drafts with a trained head and does
+not define how nodes are spent; its search in parallel with the model and its lazy moves of a batch's KV cache are not
+part of this recipe.
 """
 
 from functools import partial
@@ -29,22 +27,29 @@ from outpace.verifiers.rejection import Rejection
 
 
 def deepened(
-    ctx: Context, plan: Plan, tree: TokenTree, logits: Tensor, *, sources: TextSources, chain: int, nodes: int
+    ctx: Context,
+    plan: Plan,
+    tree: TokenTree,
+    logits: Tensor,
+    *,
+    sources: TextSources,
+    retrieval_depth: int,
+    nodes: int,
 ) -> TokenTree:
-    """The model's tree with found chains below its likeliest path, cut to the nodes reached most likely."""
+    """The model's tree with retrieved chains below its most probable path, cut to the nodes most likely reached."""
     fusion, children = Fusion(tree), tree.forest.children
     reach = list(fusion.reach)
     for row, most in enumerate(plan.depth):
         node, path = row, list[int]()
         while True:
             for tokens, parents, shares, matched in sources.found(
-                ctx, row, min(chain, most - len(path)), nodes, path
+                ctx, row, min(retrieval_depth, most - len(path)), nodes, path
             ):
-                depth, chances = list[int](), list[float]()
+                depth, probs = list[int](), list[float]()
                 for parent, share in zip(parents, shares, strict=True):
                     depth.append(1 if parent < 0 else depth[parent] + 1)
-                    chances.append(reach[node] * share * matched / (matched + depth[-1]))
-                fusion.hang(node, tokens, parents, chances)
+                    probs.append(reach[node] * share * matched / (matched + depth[-1]))
+                fusion.merge(node, tokens, parents, probs)
             if not children[node]:
                 break
             node = max(children[node], key=lambda child: reach[child])
@@ -60,18 +65,30 @@ def reader(
     widths: tuple[int, ...] = (4, 2, 1, 1),
     sampled: bool = False,
     index: SuffixArrayFile | None = None,
-    chain: int = 16,
+    retrieval_depth: int = 16,
     nodes: int = 60,
     max_ngram: int = 16,
     min_ngram: int = 2,
-    past: int = 1 << 20,
+    max_cached_tokens: int = 1 << 20,
 ) -> Parts:
-    if chain < 1 or nodes < 1:
-        raise ValueError(f"chain is {chain} and nodes {nodes}; draft at least one token")
-    sources = TextSources(
-        PastRequests(corpus(index, target.vocab), past), max_ngram=max_ngram, min_ngram=min_ngram
-    )
+    """A model's tree with retrieved chains below its most probable path.
+
+    Args:
+        draft: model that drafts; it has the same vocabulary as the target
+        widths: children of every node of the model's tree at each depth
+        sampled: draw the model's tokens without replacement; by default they are its most probable ones
+        index: file of `outpace index build`; without one retrieval has the request and earlier ones only
+        retrieval_depth: most tokens of a retrieved chain
+        nodes: most draft tokens per row, drawn ones always included
+        max_ngram: longest match of last tokens looked up
+        min_ngram: shortest match that is used
+        max_cached_tokens: newest tokens of earlier requests kept for retrieval; 0 keeps none
+    """
+    if retrieval_depth < 1 or nodes < 1:
+        raise ValueError(f"retrieval_depth is {retrieval_depth} and nodes {nodes}; draft at least one token")
+    past = PastRequests(corpus(index, target.vocab), max_cached_tokens)
+    sources = TextSources(past, max_ngram=max_ngram, min_ngram=min_ngram)
     shape = Shape.branching(widths)
-    fuse = partial(deepened, sources=sources, chain=chain, nodes=nodes)
-    depth = shape.depth + chain
-    return Parts(target, Fused(draft, shape, sources, fuse, sampled=sampled), Rejection(), Fixed(depth))
+    fuse = partial(deepened, sources=sources, retrieval_depth=retrieval_depth, nodes=nodes)
+    drafter = Fused(draft, shape, sources, fuse, sampled=sampled)
+    return Parts(target, drafter, Rejection(), Fixed(shape.depth + retrieval_depth))

@@ -1,15 +1,15 @@
-"""REST (He et al. 2024): draft the continuations that a corpus knows of the last tokens, as a tree.
+"""REST (He et al. 2024): draft what followed the last tokens of the text in a corpus, as a tree.
 
-New here: Retrieval. Reuses: SuffixArray, count_trie, Match, Fixed. Exact at any temperature: its tokens carry no claim,
-counts only rank them, and the target draws one token at each node. The paper's code draws a token for every path and
-position and keeps the longest match, which is not exact.
+New here: Retrieval. Reuses: SuffixArray, count_trie, Match, Fixed. Exact at any temperature: the drafted tokens carry
+no claim, counts only rank them, and the target draws one token at each node. The paper's code draws a token for every
+path and position and keeps the longest match, which is not exact.
 
-The longest end of the text, of `longest` down to `shortest` tokens, is looked up in a suffix array; of what followed
-the `nodes` most frequent beginnings of up to `depth` tokens make the tree. `index` is a file of
-`outpace index build`; besides it the newest `past` tokens of earlier requests are searched, from the next call on.
-Use it where answers resemble one another or a corpus: code, forms, reports. Without an index, and before there is a
-past, it decodes plainly. Unlike the paper's, the corpus is not divided by task, and of more than 5000 places in a part
-of it an even sample is taken instead of the first.
+The longest suffix of the text that occurs in the corpus is looked up in a suffix array; the most frequent prefixes of
+its continuations form the tree. Besides the index, earlier requests are searched, from when they have ended.
+
+Use it where answers resemble one another or a corpus: code, forms, reports. Without an index it drafts from earlier
+requests only, so the first request decodes plainly. Unlike the paper's, the corpus is not divided by task, and of more
+than 5000 occurrences in one chunk an even sample is taken instead of the first.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -29,9 +29,19 @@ def rest(
     depth: int = 10,
     max_ngram: int = 16,
     min_ngram: int = 2,
-    past: int = 1 << 20,
+    max_cached_tokens: int = 1 << 20,
 ) -> Parts:
-    found = PastRequests(corpus(index, target.vocab), past)
+    """Retrieval from a corpus and from earlier requests.
+
+    Args:
+        index: file of `outpace index build`; without one only earlier requests are searched
+        nodes: most draft tokens per step
+        depth: most tokens of a continuation
+        max_ngram: longest match of last tokens looked up
+        min_ngram: shortest match that is used
+        max_cached_tokens: newest tokens of earlier requests kept for retrieval; 0 keeps none
+    """
+    past = PastRequests(corpus(index, target.vocab), max_cached_tokens)
     return Parts(
-        target, Retrieval(found, nodes, max_ngram=max_ngram, min_ngram=min_ngram), Match(), Fixed(depth)
+        target, Retrieval(past, nodes, max_ngram=max_ngram, min_ngram=min_ngram), Match(), Fixed(depth)
     )

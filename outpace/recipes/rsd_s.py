@@ -1,9 +1,8 @@
-"""RSD-S (Jeon et al. 2024): a stochastic beam search draws whole paths without replacement; unlikely ones end early.
+"""RSD-S (Jeon et al. 2024): stochastic beam search draws whole paths without replacement; unlikely ones end early.
 
-New here: beam. Reuses: LM, Rejection, Fixed. Exact at any temperature: which node gets another child depends on what
-was drawn before, never on the child about to be drawn, so recursive rejection in the order of drawing stays true.
-`widths[d]` nodes are kept at depth d, however they are spread over parents; the paper's beam is as wide everywhere. At
-temperature 0 the likeliest paths are kept, without a claim.
+New here: beam. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature: which node gets another child depends on
+earlier draws, never on the child about to be drawn, so recursive rejection in drawing order stays exact. The paper's
+beam has the same width at every depth. At temperature 0 the most probable paths are kept, without a claim.
 """
 
 from functools import partial
@@ -17,6 +16,11 @@ from outpace.verifiers.rejection import Rejection
 
 @recipe(paper="arXiv:2402.14160", family="exact verification")
 def rsd_s(target: Target, *, draft: Target, widths: tuple[int, ...] = (6, 6, 6, 6, 6)) -> Parts:
-    return Parts(
-        target, DraftModel(draft, growth=partial(beam, widths=widths)), Rejection(), Fixed(len(widths))
-    )
+    """A stochastic beam, verified by recursive rejection.
+
+    Args:
+        draft: model that drafts; it has the same vocabulary as the target
+        widths: nodes kept at each depth, however they are spread over parents
+    """
+    drafter = DraftModel(draft, growth=partial(beam, widths=widths))
+    return Parts(target, drafter, Rejection(), Fixed(len(widths)))

@@ -1,24 +1,22 @@
-"""SAM Decoding (Hu et al. 2025): draft what followed the longest end of the text that occurred before.
+"""SAM Decoding (Hu et al. 2025): draft what followed the longest suffix of the text that occurred before.
 
-New here: nothing. Reuses: Automata, LookingUp, Recycling, LM, Match, Fixed. Exact at any temperature: no token carries
-a claim.
+New here: nothing. Reuses: SuffixAutomatonLookup, LookupDrafter, TokenRecycling, DraftModel, Match, Fixed. Exact at any
+temperature: no drafted token carries a claim.
 
-A suffix automaton of the prompt and the text so far finds that end in constant time a token, however long it is. With
-`corpus`, a file of `outpace index build --kind suffix-automaton`, a second one finds it in a corpus and is asked where
-its match is longer by more than `bias` tokens. With an `auxiliary`, matches of fewer than `shortest` tokens, in the
-corpus less `bias`, are left to it, and the others give chains of `depth` tokens. It is `token-recycling`, whose table
-learns from every node that the target reads and fills a tree of `nodes`, or a model, whose likeliest tokens fill a tree
-of `widths`. Alone every match is used, `alone` nodes at most and `least` + 4 for each matched token; the corpus then
-gives a tree of the likeliest continuations, by count, 8 nodes a depth.
+A suffix automaton of the prompt and the generated text finds the longest repeated suffix in constant time per token.
+With an `index`, a second automaton finds it in a corpus and is used where its match is longer by more than `bias`
+tokens. With an `auxiliary` drafter, which fills the rows whose match is shorter than `min_ngram`, a match gives a chain
+of `depth` tokens. Without one, every match is used and the draft grows with its length; the index then gives a tree of
+the most frequent continuations, 8 nodes per depth.
 
-Use it where the text repeats its prompt or itself, and with a corpus where it repeats that. It costs no model and a few
-microseconds a token with numba, which the extra `retrieval` brings; memory grows with the request, by about 120 bytes a
-token, and a corpus has 50.
+Use it where the text repeats its prompt or itself, and with an index where it repeats a corpus. It needs no model and a
+few microseconds per token with numba (extra `retrieval`). The automaton takes about 120 bytes per token of a request,
+50 per token of a corpus.
 
-Unlike in the paper the model's tree is fixed, where EAGLE-2's follows its beliefs; `nodes` is smaller than the 80 of
-the paper's token recycling, as in `token-recycling`; and alone it drafts 15 tokens behind every match, where the paper
-begins with 5 and goes up to 60 (`--least 1 --alone 60`): a longer draft is taken from an earlier, shorter match where
-the longest has fewer tokens to offer, so that edits and code of the zoo had more tokens a step with 15.
+Unlike in the paper the auxiliary model's tree has a fixed shape, where EAGLE-2's follows its probabilities, and `nodes`
+is smaller than the paper's 80. Alone it drafts 15 tokens after every match, where the paper begins with 5 and goes up
+to 60 (`--length-offset 1 --standalone-depth 60`): a longer draft may come from an earlier, shorter match where the
+longest match has fewer tokens to offer, and edits and code of the zoo got more tokens per step with 15.
 """
 
 from typing import Literal
@@ -41,22 +39,34 @@ from outpace.verifiers.match import Match
 def sam_decoding(
     target: Target,
     *,
-    corpus: SuffixAutomatonFile | None = None,
+    index: SuffixAutomatonFile | None = None,
     bias: int = 5,
-    alone: int = 15,
-    least: int = 11,
+    standalone_depth: int = 15,
+    length_offset: int = 11,
     auxiliary: Literal["token-recycling"] | Target | None = None,
     min_ngram: int = 5,
     depth: int = 40,
     widths: tuple[int, ...] = (4, 2, 2),
     nodes: int = 15,
 ) -> Parts:
-    index = store.open_index(StaticAutomaton, corpus, target.vocab)
+    """Longest repeated suffix, by suffix automata.
+
+    Args:
+        index: file of `outpace index build --kind suffix-automaton`
+        bias: tokens by which a match in the index must be longer than one in the request to be used
+        standalone_depth: most tokens drafted per step without `auxiliary`
+        length_offset: without `auxiliary` the draft has this many tokens plus 4 per matched token
+        auxiliary: `token-recycling` or a draft model, for rows whose match is shorter than `min_ngram`
+        min_ngram: shortest match that is used when there is an `auxiliary`
+        depth: tokens drafted per step from a match when there is an `auxiliary`
+        widths: children of every node at each depth of the auxiliary model's tree
+        nodes: draft tokens of the auxiliary token-recycling tree
+    """
+    automaton = store.open_index(StaticAutomaton, index, target.vocab)
     if auxiliary is None:
-        return Parts(
-            target, LookupDrafter(SuffixAutomatonLookup(index, bias=bias, least=least)), Match(), Fixed(alone)
-        )
-    lookup = SuffixAutomatonLookup(index, min_ngram=min_ngram, bias=bias)
+        lookup = SuffixAutomatonLookup(automaton, bias=bias, length_offset=length_offset)
+        return Parts(target, LookupDrafter(lookup), Match(), Fixed(standalone_depth))
+    lookup = SuffixAutomatonLookup(automaton, min_ngram=min_ngram, bias=bias)
     if auxiliary == "token-recycling":
         drafter = LookupDrafter(lookup, TokenRecycling(target.vocab), rank_template(nodes, width=8))
     else:

@@ -35,6 +35,14 @@ def slem(
     sampled: bool = True,
     heuristic: bool = True,
 ) -> Parts:
+    """A drafted chain, translated as text into the target's tokens.
+
+    Args:
+        draft: model that drafts; its vocabulary may differ from the target's
+        depth: tokens drafted per step, in the draft's tokens; with `heuristic` in the first step
+        sampled: draw the draft tokens; false drafts the most probable ones
+        heuristic: draft two tokens more after a fully accepted draft and one less after any other
+    """
     spoken = Spoken(draft, sampled=sampled)
     longest = MOST if heuristic else depth
     drafter = CrossVocabularyDrafter(

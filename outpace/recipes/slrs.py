@@ -3,7 +3,7 @@
 New here: the distribution of the first target token in what the draft model goes on to write, summed over all ways in which it
 may write it, and draws from that distribution. Reuses: Translated, Rejection, Fixed. Exact at any temperature: the tokens are
 drawn from the very distribution that is claimed. Of the methods for drafts with other tokens it accepts most and costs most: all
-strings that are at least `least` likely are followed until no longer token of the target can begin with them, so the
+strings that are at least `min_prob` likely are followed until no longer token of the target can begin with them, so the
 draft should have short tokens, bytes at best. Less likely strings count as the longest token that they have spelt by
 then. A string is taken to begin with the longest token that it spells; where a tokenizer would begin otherwise, the
 draft is refused more often, and no more. What the draft wrote beyond the token is discarded; `depth` above 1 drafts the
@@ -40,8 +40,15 @@ KNOWN = 1 << 22  # tokens of the draft's, over all places of which it is kept wh
 
 
 @recipe(paper="arXiv:2502.05202", family="other vocabularies")
-def slrs(target: Target, *, draft: CrossVocabularyDraft, depth: int = 1, least: float = 0.02) -> Parts:
-    strings = Strings(draft, target.vocab, least)
+def slrs(target: Target, *, draft: CrossVocabularyDraft, depth: int = 1, min_prob: float = 0.02) -> Parts:
+    """Draws from the distribution of the target's next token that the draft implies.
+
+    Args:
+        draft: model that drafts; its vocabulary may differ from the target's
+        depth: tokens drafted per step, in the target's tokens
+        min_prob: least probability of a string of draft tokens for it to be extended
+    """
+    strings = Strings(draft, target.vocab, min_prob)
     reach = depth * (strings.longest + 1)
     drafter = CrossVocabularyDrafter(draft, strings.grow, nodes=1 + reach * strings.most, reach=reach + 1)
     return Parts(target, drafter, Rejection(), Fixed(depth))
@@ -50,13 +57,13 @@ def slrs(target: Target, *, draft: CrossVocabularyDraft, depth: int = 1, least: 
 class Strings:
     """Drafting from the distribution of the next target token."""
 
-    def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, least: float) -> None:
-        if not 0 < least <= 1:
-            raise ValueError(f"least is {least}; give a probability above 0 and at most 1")
-        self.cross_vocabulary, self._vocab, self._least = cross_vocabulary, vocab, least
+    def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, min_prob: float) -> None:
+        if not 0 < min_prob <= 1:
+            raise ValueError(f"min_prob is {min_prob}; give a probability above 0 and at most 1")
+        self.cross_vocabulary, self._vocab, self._min_prob = cross_vocabulary, vocab, min_prob
         self._spelling = Spelling(cross_vocabulary)
         self.longest = max(len(piece) for piece in cross_vocabulary.ours.pieces if piece)
-        self.most = int(1 / least) + 1  # strings followed at once
+        self.most = int(1 / min_prob) + 1  # strings followed at once
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         """A chain in every row, in the target's tokens."""
@@ -114,7 +121,7 @@ class Strings:
             then, now = (
                 torch.stack(each).to(q.device) for each in self._spelling.after([s.place for s in followed])
             )
-            on = (then <= ON) & (q >= self._least) & (q > 0)
+            on = (then <= ON) & (q >= self._min_prob) & (q > 0)
             ended = (~on & (now != NONE)).to(q.dtype) * q
             shift = torch.tensor([[each.start * self._vocab] for each in followed], device=q.device)
             found.index_add_(0, (now.clamp(min=0) + shift).flatten(), ended.flatten())

@@ -1,9 +1,8 @@
 """SpecInfer (Miao et al. 2024): one or several small models draft a token tree, verified in random sibling order.
 
-New here: nothing. Reuses: LM, Together, Rejection, Fixed. Exact at any temperature: siblings are independent draws,
-each tested against the distribution of the model that proposed it, in an order that does not look at the tokens. The tree
-expands at the depths where `widths` is above one; several drafts are merged below the same root, equal tokens of two
-models kept as two candidates.
+New here: nothing. Reuses: DraftModel, UnionDrafter, Rejection, Fixed. Exact at any temperature: siblings are
+independent draws, each tested against the distribution of the model that proposed it, in an order that does not depend
+on the tokens. Several models draft below the same root; a token that two of them draw is read once and tested twice.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -18,5 +17,11 @@ from outpace.verifiers.rejection import Rejection
 def specinfer(
     target: Target, *, drafts: tuple[Target, ...], widths: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1)
 ) -> Parts:
+    """Trees of several draft models, merged.
+
+    Args:
+        drafts: models that draft, one or more; they have the same vocabulary as the target
+        widths: children of every node at each depth of each model's tree, drawn with replacement
+    """
     drafter = UnionDrafter([DraftModel(draft, replace=True) for draft in drafts])
     return Parts(target, drafter, Rejection(random_order=True), Fixed(Shape.branching(widths)))

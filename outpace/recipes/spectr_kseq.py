@@ -1,10 +1,9 @@
 """SpecTr (Sun et al. 2023): several independent draft sequences, verified together by k-sequential selection.
 
-New here: KSequential. Reuses: LM, Fixed. Exact at any temperature: sequences are drawn with replacement, equal ones
-stay separate and are tested as often as they were drawn. `widths[d]` children are drawn at depth d; the default is 8
-sequences of 8 tokens that part at the root. The rule has one number to find at each node; `slack` is how much
-acceptance may be given up for finding it sooner, and at 1 it is not looked for at all. At temperature 0 the sequences
-start with the likeliest tokens and carry no claim.
+New here: KSequential. Reuses: DraftModel, Fixed. Exact at any temperature: sequences are drawn with replacement. Equal
+prefixes are one node, read once, and tested as often as they were drawn. The default is 8 sequences of 8 tokens that
+part at the root. At each node the rule searches for a scale rho between 1 and the number of draws. At temperature 0 the
+sequences start with the most probable tokens and carry no claim.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -16,8 +15,18 @@ from outpace.verifiers.kseq import KSequential
 
 @recipe(paper="arXiv:2310.15141", family="exact verification")
 def spectr_kseq(
-    target: Target, *, draft: Target, widths: tuple[int, ...] = (8, 1, 1, 1, 1, 1, 1, 1), slack: float = 1e-4
+    target: Target,
+    *,
+    draft: Target,
+    widths: tuple[int, ...] = (8, 1, 1, 1, 1, 1, 1, 1),
+    tolerance: float = 1e-4,
 ) -> Parts:
-    return Parts(
-        target, DraftModel(draft, replace=True), KSequential(slack=slack), Fixed(Shape.branching(widths))
-    )
+    """Independent draws, verified by k-sequential selection.
+
+    Args:
+        draft: model that drafts; it has the same vocabulary as the target
+        widths: children of every node at each depth, drawn with replacement
+        tolerance: acceptance probability given up at most for a shorter search for rho; 1 skips the search
+    """
+    drafter = DraftModel(draft, replace=True)
+    return Parts(target, drafter, KSequential(tolerance=tolerance), Fixed(Shape.branching(widths)))

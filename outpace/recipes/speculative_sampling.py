@@ -1,8 +1,8 @@
 """Speculative sampling (Leviathan et al. 2023; Chen et al. 2023): a small model drafts a chain, rejection keeps p.
 
-New here: nothing. Reuses: LM, Rejection, Fixed, Confidence. Exact at any temperature: drawn tokens carry the distribution they
-were drawn from, and greedy drafts (`sampled=False`) carry no claim. `confidence` above 0 stops a draft after a token
-that the drafter believed in less than that; the token itself stays, since dropping it would bias the output.
+New here: nothing. Reuses: DraftModel, Rejection, Fixed, Confidence. Exact at any temperature: drawn tokens carry the
+distribution they were drawn from; greedy drafts (`sampled` false) carry no claim. A token that stops the draft by its
+low probability stays in it, since dropping it would bias the output.
 """
 
 from outpace.controllers.confidence import Confidence
@@ -14,7 +14,15 @@ from outpace.verifiers.rejection import Rejection
 
 @recipe(paper="arXiv:2211.17192, arXiv:2302.01318", family="base")
 def speculative_sampling(
-    target: Target, *, draft: Target, depth: int = 5, sampled: bool = True, confidence: float = 0.0
+    target: Target, *, draft: Target, depth: int = 5, sampled: bool = True, confidence_threshold: float = 0.0
 ) -> Parts:
-    controller = Confidence(depth, confidence) if confidence else Fixed(depth)
+    """A drafted chain, verified token by token.
+
+    Args:
+        draft: model that drafts; it has the same vocabulary as the target
+        depth: tokens drafted per step
+        sampled: draw the draft tokens; false drafts the most probable ones
+        confidence_threshold: stop drafting after a token whose draft probability is below this; 0 never stops
+    """
+    controller = Confidence(depth, confidence_threshold) if confidence_threshold else Fixed(depth)
     return Parts(target, DraftModel(draft, sampled=sampled), Rejection(), controller)

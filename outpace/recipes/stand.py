@@ -1,17 +1,15 @@
-"""STAND (Song et al. 2025): draw the draft from what the target thought, on average, after the same few tokens.
+"""STAND (Song et al. 2025): draw the draft from the target's mean probabilities after the same last few tokens.
 
-New here: nothing. Reuses: LogitNGram, rank templates, Rejection, Fixed. Exact at any temperature: siblings are drawn
-without replacement from the mean probabilities known after the last `longest` tokens, or fewer down to 2, and claimed
-with the distribution they were drawn from, at the request's own temperature and truncation. The paper perturbs log probabilities
-with Gumbel noise made beforehand and keeps the largest, which gives draws of the same distribution. At temperature 0 the
-likeliest are chosen, without a claim.
+New here: nothing. Reuses: NGramProbabilityDrafter, rank_template, Rejection, Fixed. Exact at any temperature: siblings
+are drawn without replacement from the mean probabilities stored for the last `max_ngram` tokens, or fewer down to 2,
+and claim the distribution they were drawn from, at the request's own temperature and truncation. The paper perturbs log
+probabilities with precomputed Gumbel noise and keeps the largest, which gives the same distribution. At temperature 0
+the most probable tokens are chosen, without a claim.
 
-A table of up to 2^18 n-grams, about 220 bytes each, with the `width` likeliest tokens after it, learns from accepted
-nodes, with `prompt` also from prompts, and stays from request to request; when it is full it starts anew. The draft
-fills a fixed tree: `nodes` nodes that lean to low ranks, so many at each depth as `levels` says, or the tree that
-`parents` names, the parent of each node, 0 being the root. The paper's has 80 nodes, those accepted most often in a
-wide tree on other problems: `outpace.drafters.lookup.rank_template.fitted(accepted_ranks(steps), 80).parents` from the steps of
-such a run.
+The table holds up to 2^18 n-grams, about 220 bytes each, learns from accepted nodes and lives from request to request;
+when it is full it starts anew. The draft fills a fixed tree. The paper's tree has the 80 nodes accepted most often in a
+wide tree on other problems: `outpace.drafters.lookup.rank_template.fitted(accepted_ranks(steps), 80).parents`, from the
+steps of such a run.
 
 Use it where a problem is answered many times, as for a vote among samples: the first answer gains little, later ones
 more and more.
@@ -30,12 +28,24 @@ def stand(
     target: Target,
     *,
     nodes: int = 24,
-    levels: tuple[int, ...] = (),
+    nodes_per_depth: tuple[int, ...] = (),
     parents: tuple[int, ...] | None = None,
     max_ngram: int = 4,
-    width: int = 10,
-    prompt: bool = False,
+    top_k: int = 10,
+    learn_from_prompts: bool = False,
 ) -> Parts:
-    shape = rank_template(nodes, levels, width=width) if parents is None else Shape(parents)
-    drafter = NGramProbabilityDrafter(target.vocab, max_ngram=max_ngram, width=width, prompt=prompt)
+    """A fixed tree, drawn from a table of n-gram probabilities.
+
+    Args:
+        nodes: draft tokens per step
+        nodes_per_depth: draft tokens at each depth, in place of `nodes`
+        parents: parent of each draft node, 0 is the root; a tree of any shape in place of `nodes`
+        max_ngram: tokens of the longest n-gram in the table
+        top_k: most probable next tokens stored for an n-gram
+        learn_from_prompts: also learn from prompts, which needs the logits of every prompt token
+    """
+    shape = rank_template(nodes, nodes_per_depth, width=top_k) if parents is None else Shape(parents)
+    drafter = NGramProbabilityDrafter(
+        target.vocab, max_ngram=max_ngram, top_k=top_k, learn_from_prompts=learn_from_prompts
+    )
     return Parts(target, drafter, Rejection(), Fixed(shape))

@@ -1,27 +1,24 @@
-"""SuffixDecoding (Oliaro et al. 2025): draft what most often followed the longest matches, here or in earlier answers.
+"""SuffixDecoding (Oliaro et al. 2025): draft the most frequent continuation of the longest matches, here or earlier.
 
-New here: nothing. Reuses: Suffix, LookingUp, LM, Match or Rejection, Fixed. Exact at any temperature: what is found
-carries no claim, and a fallback's draws are claimed as they were drawn.
+New here: nothing. Reuses: SuffixTreeLookup, LookupDrafter, DraftModel, Match or Rejection, Fixed. Exact at any
+temperature: retrieved tokens carry no claim, and a fallback model's draws claim the distribution they were drawn from.
 
-Two suffix trees with counts are asked: one of the request's prompt and text, one of what earlier requests said. For
-every number p of last tokens that occurred before, a path follows the most frequent tokens, at most
-`factor` * p + `offset` of them, while the product of count(child) / count(parent) is at least `threshold`; with `tree`
-the likeliest nodes are kept in place of a path. The draft with the largest sum of such products is verified, `depth`
-nodes at most. With a `fallback` model it is used only where that sum exceeds `score`, and the model drafts
-`fallback_depth` tokens elsewhere; set `score` near the mean number of the model's tokens that are accepted.
+Two suffix trees with counts are searched: one of the request's prompt and text, one of what earlier requests generated.
+For every number p of last tokens that occurred before, a draft follows the most frequent tokens, at most
+`max_spec_factor` * p + `max_spec_offset` of them, while the product of count(child) / count(parent) is at least
+`min_token_prob`. The draft with the largest sum of such products, its expected number of accepted tokens, is verified.
+With a `fallback` model set `min_score` near the mean number of its tokens that are accepted.
 
-Use it where the same words come again: agents, code that is edited, SQL, many samples of one task. It costs no model,
-and the more alike the requests are, the more it gains from the earlier ones. Where long stretches are copied and a
-forward over many tokens costs little more than one over few, raise `depth`, to 64 say. `max_tree_depth` bounds match
-and draft together, and `most_tokens` the texts that are kept, about 200 bytes a token; the oldest are forgotten first.
-The extra `retrieval` brings numba, without which the trees are slow.
+Use it where text recurs: agents, code that is edited, SQL, many samples of one task. It needs no model, and gains more
+the more alike the requests are. Where long passages are copied and a forward over many tokens costs little more than
+over few, raise `depth`, to 64 say. A tree takes about 200 bytes per token. Without numba (extra `retrieval`) the trees
+are slow.
 
-The defaults draft trees of 15 nodes, 12 of them behind a single matched token. The authors' draft paths as long as the
-match (`--factor 1 --offset 0 --no-tree --depth 24`), which begins slowly where answers are short: edits, code and sums
-of the zoo, at temperature 0 and 1, had more tokens a step with ours, 5.1 instead of 3.5 on edits at temperature 0.
-Unlike in the paper a text is learnt when its batch has ended, so that no row depends on the rows beside it, and counts
-are divided by the parent's as in the authors' code, not by the sum over the siblings. The end of the text itself, which
-nothing follows yet, counts as one more place in both trees.
+The defaults draft trees of 15 nodes, 12 of them after a single matched token. The authors' drafts are chains as long as
+the match (`--max-spec-factor 1 --max-spec-offset 0 --no-tree --depth 24`), which start slowly where answers are short:
+edits, code and sums of the zoo, at temperature 0 and 1, got more tokens per step with these defaults, 5.1 instead of
+3.5 on edits at temperature 0. Counts are divided by the parent's, as in the authors' code, not by the sum over the
+siblings. The end of the text itself, which nothing follows yet, counts as one more occurrence in both trees.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -38,27 +35,40 @@ def suffix_decoding(
     target: Target,
     *,
     depth: int = 15,
-    factor: float = 4.0,
-    offset: float = 8.0,
-    threshold: float = 0.1,
+    max_spec_factor: float = 4.0,
+    max_spec_offset: float = 8.0,
+    min_token_prob: float = 0.1,
     tree: bool = True,
     max_tree_depth: int = 64,
-    most_tokens: int = 1 << 22,
+    max_cached_tokens: int = 1 << 22,
     fallback: Target | None = None,
     fallback_depth: int = 5,
-    score: float = 2.0,
+    min_score: float = 2.0,
 ) -> Parts:
+    """Frequent continuations, by suffix trees with counts.
+
+    Args:
+        depth: most draft tokens per step
+        max_spec_factor: most draft tokens per matched token
+        max_spec_offset: added to that number of draft tokens
+        min_token_prob: least estimated probability that a drafted token is reached
+        tree: draft a tree of the most probable nodes in place of a chain
+        max_tree_depth: depth of the suffix trees: matched and drafted tokens together
+        max_cached_tokens: newest tokens of earlier requests kept; the oldest are dropped first
+        fallback: draft model for steps in which the suffix trees expect too little
+        fallback_depth: tokens that the fallback model drafts
+        min_score: expected accepted tokens at or below which the fallback model drafts instead
+    """
     lookup = SuffixTreeLookup(
         max_tree_depth,
-        factor=factor,
-        offset=offset,
-        threshold=threshold,
+        max_spec_factor=max_spec_factor,
+        max_spec_offset=max_spec_offset,
+        min_token_prob=min_token_prob,
         tree=tree,
-        at_least=score if fallback else 0.0,
-        most_tokens=most_tokens,
+        min_score=min_score if fallback else 0.0,
+        max_cached_tokens=max_cached_tokens,
     )
     if fallback is None:
         return Parts(target, LookupDrafter(lookup), Match(), Fixed(depth))
-    return Parts(
-        target, LookupDrafter(lookup, DraftModel(fallback), fallback_depth), Rejection(), Fixed(depth)
-    )
+    drafter = LookupDrafter(lookup, DraftModel(fallback), fallback_depth)
+    return Parts(target, drafter, Rejection(), Fixed(depth))

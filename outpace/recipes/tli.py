@@ -26,6 +26,13 @@ from outpace.verifiers.rejection import Rejection
 
 @recipe(paper="arXiv:2502.05202", family="other vocabularies")
 def tli(target: Target, *, draft: CrossVocabularyDraft, depth: int = 5, sampled: bool = True) -> Parts:
+    """A drafted chain of tokens that both vocabularies have.
+
+    Args:
+        draft: model that drafts; its vocabulary may differ from the target's
+        depth: tokens drafted per step
+        sampled: draw the draft tokens; false drafts the most probable ones
+    """
     shared = Shared(draft, target.vocab, sampled=sampled)
     drafter = CrossVocabularyDrafter(draft, shared.grow, shared.renamed, nodes=depth + 1, reach=depth + 1)
     return Parts(target, drafter, Rejection(), Fixed(depth))

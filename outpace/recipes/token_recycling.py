@@ -1,17 +1,15 @@
-"""Token recycling (Luo et al. 2025): draft what the target thought likely the last time it read the same token.
+"""Token recycling (Luo et al. 2025): draft the tokens that the target ranked highest after the same token before.
 
-New here: nothing. Reuses: Recycling, rank templates, Match, Fixed. Exact at any temperature: its tokens carry no claim.
-A table holds the `width` likeliest tokens after every token of the vocabulary, from the logits of each node that the
-target has read, rejected ones included; it takes 4 * `width` bytes a token and stays from request to request. A fixed
-tree is filled from it, rank by rank: `nodes` nodes that lean to low ranks, or exactly as many at each depth as `levels`
-says, or the tree that `parents` names, the parent of each node, 0 being the root: `outpace bench` tells which one the
-measured acceptance of every rank and cost of forwards make the fastest. The paper's tree has 80 nodes
-(`--levels 8,21,25,15,8,3`); the default is smaller, for machines on which a forward over many tokens costs more than
-one over few. Tokens that were never read have no children. With `prompt` the table learns from prompts too: better
-first drafts, for logits of the whole prompt, which take memory where the vocabulary is large.
+New here: nothing. Reuses: TokenRecycling, rank_template, Match, Fixed. Exact at any temperature: the drafted tokens
+carry no claim. An adjacency table holds the `top_k` most probable tokens after every token of the vocabulary, from the
+logits of each node that the target has read, rejected ones included. It takes 4 * `top_k` bytes per token and lives
+from request to request. A fixed tree is filled from it, rank by rank; `outpace bench` reports which tree is the fastest
+by the measured acceptance of every rank and the cost of forwards. The paper's tree has 80 nodes
+(`--nodes-per-depth 8,21,25,15,8,3`); the default is smaller, for hardware on which a forward over many tokens costs
+more than one over few. Tokens that were never read have no children.
 
-Use it where nothing is known of the text beforehand and no draft model is at hand: unlike lookups it drafts at every
-step and needs no repetition.
+Use it where nothing is known of the text beforehand and there is no draft model: unlike lookups it drafts at every step
+and needs no repetition.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -27,10 +25,20 @@ def token_recycling(
     target: Target,
     *,
     nodes: int = 15,
-    levels: tuple[int, ...] = (),
+    nodes_per_depth: tuple[int, ...] = (),
     parents: tuple[int, ...] | None = None,
-    width: int = 8,
-    prompt: bool = False,
+    top_k: int = 8,
+    learn_from_prompts: bool = False,
 ) -> Parts:
-    shape = rank_template(nodes, levels, width=width) if parents is None else Shape(parents)
-    return Parts(target, TokenRecycling(target.vocab, width, prompt=prompt), Match(), Fixed(shape))
+    """A fixed tree, filled from an adjacency table of likely next tokens.
+
+    Args:
+        nodes: draft tokens per step
+        nodes_per_depth: draft tokens at each depth, in place of `nodes`
+        parents: parent of each draft node, 0 is the root; a tree of any shape in place of `nodes`
+        top_k: most probable next tokens stored for each token
+        learn_from_prompts: also learn from prompts, which needs the logits of every prompt token
+    """
+    shape = rank_template(nodes, nodes_per_depth, width=top_k) if parents is None else Shape(parents)
+    drafter = TokenRecycling(target.vocab, top_k, learn_from_prompts=learn_from_prompts)
+    return Parts(target, drafter, Match(), Fixed(shape))

@@ -1,10 +1,9 @@
 """Traversal verification (Weng et al. 2025): a tree of draws is verified from its leaves up to its root.
 
-New here: nothing. Reuses: LM, Traversal, Fixed. Exact at any temperature: whole paths are accepted or refused, so a
-branch that a rule from the root down would have given up early can still win. `widths[d]` children are drawn at depth d
-(the paper's binary tree), without replacement unless `replace`; `parents` names a tree of any shape instead, by the
-parent of each draft node, 0 being the root. A chain (`widths` all 1) makes it block verification. At temperature 0 the
-children are the likeliest tokens, carry no claim, and nothing is gained over other rules.
+New here: nothing. Reuses: DraftModel, Traversal, Fixed. Exact at any temperature: whole paths are accepted or rejected,
+so a branch that a top-down rule would have rejected early can still be accepted. A chain (`widths` all 1) makes it
+block verification. At temperature 0 the children are the most probable tokens, carry no claim, and nothing is gained
+over other rules.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -23,5 +22,13 @@ def traversal(
     parents: tuple[int, ...] = (),
     replace: bool = False,
 ) -> Parts:
+    """A tree of draws, verified bottom-up.
+
+    Args:
+        draft: model that drafts; it has the same vocabulary as the target
+        widths: children of every node at each depth; the default is the paper's binary tree
+        parents: parent of each draft node, 0 is the root; a tree of any shape in place of `widths`
+        replace: draw siblings with replacement
+    """
     shape = Shape(parents) if parents else Shape.branching(widths)
     return Parts(target, DraftModel(draft, replace=replace), Traversal(), Fixed(shape))

@@ -28,16 +28,16 @@ Group = tuple[int, list[int]]  # a row of q and the siblings drawn from it
 
 
 class KSequential:
-    """core.contracts.Verifier by k-sequential selection; it may accept less than it could by at most `slack`."""
+    """core.contracts.Verifier by k-sequential selection; it may accept less than it could by at most `tolerance`."""
 
     want = Want()
     accepts: tuple[type[Claim], ...] = (Drawn,)
     guarantee = Guarantee.EXACT
 
-    def __init__(self, *, slack: float = 1e-4) -> None:
-        if not 0 <= slack <= 1:
-            raise ValueError(f"slack is {slack}; give a probability, 0 for the exact optimum")
-        self._slack = slack
+    def __init__(self, *, tolerance: float = 1e-4) -> None:
+        if not 0 <= tolerance <= 1:
+            raise ValueError(f"tolerance is {tolerance}; give a probability, 0 for the exact optimum")
+        self._slack = tolerance
         self._match = Match()
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:

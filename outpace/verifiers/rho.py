@@ -21,15 +21,15 @@ def any_accepted(one: float, k: int) -> float:
 
 
 def least_rho(
-    p: Tensor, q: Tensor, num: Sequence[int], slack: float = 0.0
+    p: Tensor, q: Tensor, num: Sequence[int], tolerance: float = 0.0
 ) -> list[tuple[float, float]]:  # (R, V), (R, V), (R,) -> (R,)
     """The smallest valid rho of each node, from above, and the sum of min(p, rho q): rho is valid where that sum is at
     least the chance that one of the draws is accepted.
 
     The difference grows with rho. Of two valid rho the larger accepts less by no more than the larger's difference, so
-    the search ends at a difference of `slack`.
+    the search ends at a difference of `tolerance`.
     """
-    enough = max(slack, 8 * torch.finfo(p.dtype).eps)
+    enough = max(tolerance, 8 * torch.finfo(p.dtype).eps)
     scratch = torch.empty_like(p)
     overlaps = _overlap(p, q, [1.0] * len(num), scratch)
     searches = [_Search(overlap, k, enough) for overlap, k in zip(overlaps, num, strict=True)]

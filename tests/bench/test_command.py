@@ -79,7 +79,10 @@ def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
 
 
 def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> None:
-    threads, methods = torch.get_num_threads(), "prompt-lookup:depth=3,clip=true,speculative-sampling:depth=2"
+    threads, methods = (
+        torch.get_num_threads(),
+        "prompt-lookup:depth=3,allow_shorter=true,speculative-sampling:depth=2",
+    )
     done = call(tiny, tmp_path, "--methods", methods, "--temperature", "0,1", "--out", str(tmp_path / "out"))
     assert done.exit_code == 0, done.output
     assert torch.get_num_threads() == threads
@@ -93,7 +96,7 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     assert all(set(row) >= RESULT_KEYS for row in ours)
     assert {row["method"] for row in ours} == {
         "plain",
-        "prompt-lookup:depth=3,clip=True",
+        "prompt-lookup:depth=3,allow_shorter=True",
         "speculative-sampling:depth=2",
     }
     assert all(row["divergence"]["different"] == 0 for row in ours if row["temperature"] == 0)

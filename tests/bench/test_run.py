@@ -123,7 +123,9 @@ def line_up(*methods: Method) -> list[Engine]:
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_engine_counts_what_it_emits(batch: int) -> None:
-    for engine in line_up(*parse_methods("prompt-lookup:depth=3,clip=true,speculative-sampling:depth=2")):
+    for engine in line_up(
+        *parse_methods("prompt-lookup:depth=3,allow_shorter=true,speculative-sampling:depth=2")
+    ):
         runs = interleave([engine], list(trials(batches(cases(3), batch), [0.0, 1.0], 1)), SAMPLING)
         for run in runs:
             assert run.counts and run.counts.generated == run.tokens == 9 * len(run.outputs)

@@ -161,7 +161,7 @@ def test_an_index_for_another_tokenizer_is_refused(outpace_, tiny, texts):
     """Both tokenizers have the same number of tokens, so only the fingerprint tells them apart."""
     for tokenizer, refused in ((tiny.target, False), (tiny.lookalike, True)):
         for method, option, kind in (
-            ("sam-decoding", "corpus", "suffix-automaton"),
+            ("sam-decoding", "index", "suffix-automaton"),
             ("rest", "index", "suffix-array"),
             ("aded", "index", "trigrams"),
             ("dresd", "index", "hidden-states"),

@@ -38,8 +38,10 @@ def test_a_table_has_a_line_for_each_method(outpace_, tiny, tmp_path):
     title, head, _, *rows = shown.stdout.strip().splitlines()
     assert title.startswith("1 texts, ") and "tokens a step" in head
     assert [row.split()[0] for row in rows] == ["prompt-lookup", "suffix-decoding", "sam-decoding"]
-    named = outpace_("replay", "--from", "past.jsonl", "--methods", "prompt-lookup:depth=4:clip=true")
-    assert "prompt-lookup:depth=4,clip=True" in named.stdout
+    named = outpace_(
+        "replay", "--from", "past.jsonl", "--methods", "prompt-lookup:depth=4:allow_shorter=true"
+    )
+    assert "prompt-lookup:depth=4,allow_shorter=True" in named.stdout
 
 
 @pytest.mark.parametrize(

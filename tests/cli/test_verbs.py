@@ -115,9 +115,9 @@ def test_generate_reads_standard_input(outpace_, tiny):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--method", "prompt-lookup", "--depth", 2, "--clip", "def"),
-        ("--depth=2", "--clip", "def", "--method=prompt_lookup"),
-        ("def", "--method", "prompt-lookup", "--no-clip", "--depth", 2),
+        ("--method", "prompt-lookup", "--depth", 2, "--allow-shorter", "def"),
+        ("--depth=2", "--allow-shorter", "def", "--method=prompt_lookup"),
+        ("def", "--method", "prompt-lookup", "--no-allow-shorter", "--depth", 2),
         ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}', "def"),
     ],
 )

@@ -96,7 +96,7 @@ def test_matching_gives_plain_text_whatever_the_draft(temperature: float, stop: 
     drafters = [
         DraftModel(TableTarget(VOCAB, seed=9, order=2)),
         DraftModel(TARGET, sampled=False),
-        NGram(3, clip=True),
+        NGram(3, allow_shorter=True),
         NGram(2),
     ]
     for drafter in drafters:
@@ -121,43 +121,45 @@ def test_a_row_alone_says_what_it_says_in_a_batch(verifier: Verifier) -> None:
 
 
 def test_the_same_parts_serve_one_session_after_another() -> None:
-    drafter, lookup = DraftModel(TARGET), NGram(3, clip=True)
+    drafter, lookup = DraftModel(TARGET), NGram(3, allow_shorter=True)
     for each in (drafter, lookup):
         first, _ = run(each, Fixed(4))
         assert run(each, Fixed(4))[0] == first == plain()
 
 
-def naive(text: list[int], longest: int, most: int, clip: bool) -> list[int]:
+def naive(text: list[int], longest: int, most: int, allow_shorter: bool) -> list[int]:
     for size in range(min(longest, len(text)), 0, -1):
         for start in range(len(text) - size):
             following = text[start + size : start + size + most]
-            if text[start : start + size] == text[-size:] and (len(following) == most or clip):
+            if text[start : start + size] == text[-size:] and (len(following) == most or allow_shorter):
                 return following
     return []
 
 
-@pytest.mark.parametrize("clip", [False, True])
-def test_lookup_equals_a_naive_scan(clip: bool) -> None:
+@pytest.mark.parametrize("allow_shorter", [False, True])
+def test_lookup_equals_a_naive_scan(allow_shorter: bool) -> None:
     random = Random(0)
     cache = TARGET.open(1, 100)
     for _ in range(10_000):
         text = [random.randrange(random.choice((2, 3, 8))) for _ in range(random.randrange(1, 30))]
         longest, most = random.randrange(1, 5), random.randrange(1, 6)
-        drafter = NGram(longest, clip=clip)
+        drafter = NGram(longest, allow_shorter=allow_shorter)
         middle = random.randrange(1, len(text) + 1)
         drafter.propose(context(text[:middle], cache), Plan((most,)))  # reads the text in two parts
         tree = drafter.propose(context(text, cache), Plan((most,))).tree
-        assert tree.tokens[1:].tolist() == naive(text, longest, most, clip)
+        assert tree.tokens[1:].tolist() == naive(text, longest, most, allow_shorter)
 
 
 def test_lookup_never_matches_the_suffix_to_itself() -> None:
-    assert len(NGram(3, clip=True).propose(context([1, 2, 3]), Plan((5,))).tree) == 1
+    assert len(NGram(3, allow_shorter=True).propose(context([1, 2, 3]), Plan((5,))).tree) == 1
 
 
 def test_lookup_drafts_nothing_behind_the_end_of_a_text() -> None:
     text = [1, 2, 3, 0, 4, 4, 1, 2]
-    for clip in (False, True):
-        assert NGram(clip=clip).propose(context(text, stop=(0,)), Plan((4,))).tree.tokens.tolist() == [
+    for allow_shorter in (False, True):
+        assert NGram(allow_shorter=allow_shorter).propose(
+            context(text, stop=(0,)), Plan((4,))
+        ).tree.tokens.tolist() == [
             2,
             3,
             0,
@@ -167,7 +169,7 @@ def test_lookup_drafts_nothing_behind_the_end_of_a_text() -> None:
 
 
 def test_lookup_forgets_a_request_that_is_released() -> None:
-    lookup = NGram(clip=True)
+    lookup = NGram(allow_shorter=True)
     lookup.propose(context([1, 2, 3]), Plan((5,)))
     lookup.release([0])
     assert lookup.propose(context([4, 4]), Plan((5,))).tree.tokens.tolist() == [4, 4]
@@ -203,7 +205,7 @@ def test_a_drafter_is_told_of_every_step_the_prompt_included() -> None:
 
 
 def test_a_chain_forest_keeps_rows_apart() -> None:
-    lookup = NGram(1, clip=True)
+    lookup = NGram(1, allow_shorter=True)
     _, steps = run(lookup, Fixed(2), prompts=[(1, 2, 1), (3, 3)])
     forest = steps[1].draft.tree.forest
     assert forest is Forest.chain(tuple(len(row) - 1 for row in forest.nodes))

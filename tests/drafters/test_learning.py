@@ -94,11 +94,11 @@ def memory(value: object) -> int:
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("suffix-decoding", {"most_tokens": 300}),
-        ("rest", {"past": 300}),
+        ("suffix-decoding", {"max_cached_tokens": 300}),
+        ("rest", {"max_cached_tokens": 300}),
         ("aded", {"iterations": 5}),
-        ("rasd", {"past": 300}),
-        ("reader", {"past": 300}),
+        ("rasd", {"max_cached_tokens": 300}),
+        ("reader", {"max_cached_tokens": 300}),
         ("multi-sample", {}),
         ("token-recycling", {}),
         ("speculative-sampling", {}),

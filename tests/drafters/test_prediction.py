@@ -134,7 +134,7 @@ DRAFTERS: dict[str, Callable[[Models], tuple[Drafter, Controller]]] = {
         DraftModel(models.drafts[0], sampled=False),
         Fixed(Shape.branching((2, 1))),
     ),
-    "n-grams": lambda models: (NGram(2, clip=True), Fixed(3)),
+    "n-grams": lambda models: (NGram(2, allow_shorter=True), Fixed(3)),
     "nothing": lambda models: (NoDraft(), Fixed(0)),
 }
 

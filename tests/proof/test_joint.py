@@ -54,7 +54,7 @@ def test_the_distribution_of_independent_rows_is_a_product() -> None:
         (speculative_sampling, {"draft": DRAFT, "depth": 2}),
         (specinfer, {"drafts": (DRAFT,), "widths": (2,)}),
         (token_recycling, {"nodes": 3}),  # every row fills the table that the others draft from
-        (stand, {"levels": (2,)}),
+        (stand, {"nodes_per_depth": (2,)}),
     ],
     ids=lambda each: each.name if isinstance(each, Recipe) else "",
 )
@@ -64,7 +64,7 @@ def test_rows_of_one_prompt_are_independent(recipe: Recipe, options: dict[str, o
     assert largest_joint_error(found, LOGITS, PAIR) < BOUND
 
 
-@pytest.mark.parametrize("options", [{}, {"tree": True, "shortest": 1, "threshold": 0.1}])
+@pytest.mark.parametrize("options", [{}, {"tree": True, "min_ngram": 1, "min_share": 0.1}])
 def test_samples_that_draft_for_one_another_are_independent(options: dict[str, object]) -> None:
     drafted = kept = 0
 

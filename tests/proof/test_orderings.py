@@ -46,7 +46,7 @@ def test_closed_forms_are_what_the_rules_keep(seed: int, count: int) -> None:
     kept = enumerated(p, q, count, Rejection(), independent)
     assert recursive(p, q, count) == pytest.approx(kept, abs=1e-12)
     # a token drawn again from what is left counts as kept too, but at the smallest scale that does not happen
-    kept = enumerated(p, q, count, KSequential(slack=0), independent)
+    kept = enumerated(p, q, count, KSequential(tolerance=0), independent)
     assert k_sequential(p, q, count) == pytest.approx(kept, abs=1e-12)
     kept = enumerated(p, q, count, Rejection(), all_but_one)
     assert greedy_last(p, q, count)[0] == pytest.approx(kept, abs=1e-12)

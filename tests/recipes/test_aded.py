@@ -67,7 +67,7 @@ def test_adapting_accepts_more_the_longer_a_text_goes_on() -> None:
     prompt, params = words(CODE)["input_ids"], SamplingParams(0.5, max_tokens=200, seed=1)
     early, late = accepted(steps(aded.build(target), [prompt], params))
     assert late > 1.1 * early
-    never = steps(aded.build(target, adapt=0.0), [prompt], params)
+    never = steps(aded.build(target, weight_step=0.0), [prompt], params)
     assert accepted(never) == [1.0, 1.0]  # a table that is empty and stays so
 
 
@@ -92,8 +92,8 @@ def test_memory_is_bounded() -> None:
 def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least one iteration"):
         aded.build(TableTarget(3), iterations=0)
-    with pytest.raises(ValueError, match="to adapt"):
-        aded.build(TableTarget(3), adapt=-1.0)
+    with pytest.raises(ValueError, match="weight_step"):
+        aded.build(TableTarget(3), weight_step=-1.0)
     store.save(TrigramTable.build([[1, 2, 9]]), tmp_path / "corpus")
     with pytest.raises(ValueError, match="another tokenizer"):
         aded.build(TableTarget(9), index=str(tmp_path / "corpus"))
@@ -101,7 +101,9 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
 
 def test_defaults_are_the_papers() -> None:
     defaults = {name: option.default for name, option in aded.options.items()}
-    assert [defaults[name] for name in ("iterations", "paths", "nodes", "depth", "explore", "adapt")] == [
+    assert [
+        defaults[name] for name in ("iterations", "max_paths", "nodes", "depth", "exploration", "weight_step")
+    ] == [
         150,
         24,
         64,

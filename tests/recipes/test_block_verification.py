@@ -22,8 +22,8 @@ def accepted(recipe: Recipe, vocab: int, seed: int, depth: int, **options: objec
 @pytest.mark.parametrize("confidence", [0.0, 0.5])
 @pytest.mark.parametrize("seed", range(3))
 def test_more_is_kept_than_by_speculative_sampling(seed: int, confidence: float) -> None:
-    block = accepted(block_verification, 3, seed, 2, confidence=confidence)
-    assert block > accepted(speculative_sampling, 3, seed, 2, confidence=confidence)
+    block = accepted(block_verification, 3, seed, 2, confidence_threshold=confidence)
+    assert block > accepted(speculative_sampling, 3, seed, 2, confidence_threshold=confidence)
 
 
 def test_a_longer_draft_gains_more() -> None:

@@ -85,7 +85,9 @@ def test_alike_states_are_followed_more_alike_than_equal_tokens(tmp_path: Path, 
     store.save(SuffixArray.build(texts), tmp_path / "tokens")
     store.save(indexed(target, texts), tmp_path / "states")
     found = length(dresd.build(target, index=str(tmp_path / "states")), prompts, most=100)
-    assert found > 1.05 * length(rest.build(target, index=str(tmp_path / "tokens"), past=0), prompts)
+    assert found > 1.05 * length(
+        rest.build(target, index=str(tmp_path / "tokens"), max_cached_tokens=0), prompts
+    )
 
 
 @pytest.mark.parametrize("kind", ["chat", "edit"])

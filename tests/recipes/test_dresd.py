@@ -37,7 +37,7 @@ def steps(parts: Parts, prompts: list[list[int]], sampling: SamplingParams) -> l
     return [step for step in session.steps() if step.scores.logits is not None]
 
 
-@pytest.mark.parametrize("keep", [1, 4])
+@pytest.mark.parametrize("max_paths", [1, 4])
 def test_the_distribution_is_the_targets_with_an_index(tmp_path: Path, keep: int) -> None:
     target = TableTarget(3, seed=1)
     store.save(indexed(target, TEXTS), tmp_path / "states")
@@ -49,7 +49,7 @@ def test_the_distribution_is_the_targets_with_an_index(tmp_path: Path, keep: int
     drafted = 0
 
     def build() -> Parts:
-        parts = dresd.build(target, index=str(tmp_path / "states"), keep=keep)
+        parts = dresd.build(target, index=str(tmp_path / "states"), max_paths=max_paths)
         observe = parts.drafter.observe
 
         def counted(step: Step) -> None:
@@ -88,7 +88,7 @@ def test_a_state_is_the_one_that_chose_the_next_token() -> None:
     index = indexed(target, [[*prompt, *text]])
     parts = Parts(
         target,
-        HiddenStateSearch(index, near=1, keep=1),
+        HiddenStateSearch(index, neighbors=1, max_paths=1),
         dresd.build(target).verifier,
         dresd.build(target).controller,
     )
@@ -149,7 +149,7 @@ def test_an_index_of_another_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="fewer than two states"):
         indexed(target, [[1]])
     with pytest.raises(ValueError, match="at least one"):
-        dresd.build(target, keep=0)
+        dresd.build(target, max_paths=0)
 
 
 def test_without_an_index_no_signals_are_asked_for() -> None:

@@ -110,14 +110,17 @@ def test_the_distribution_is_the_targets_with_windows_that_fit(
         Case((1,), SamplingParams(0.7, max_tokens=4, stop=(1,))),
     ]
     found = enumerate_distributions(
-        lambda: lookahead.build(models.target, window=window, ngram=ngram, guesses=2, lookup=lookup), cases
+        lambda: lookahead.build(
+            models.target, window=window, ngram=ngram, guesses=2, pool_from_prompt=lookup
+        ),
+        cases,
     )
     assert largest_error(found, models.logits, cases) < BOUND
 
 
 def test_window_tokens_never_touch_what_is_verified() -> None:
     models = transformers_models()
-    parts = lookahead.build(models.target, window=3, ngram=3, guesses=3, lookup=True)
+    parts = lookahead.build(models.target, window=3, ngram=3, guesses=3, pool_from_prompt=True)
     prompt = [0, 1, 2, 3, 1, 2, 0, 3, 1]
     session = Session(parts, [torch.tensor(prompt)], [SamplingParams(max_tokens=30)], LazyTargetProbs)
     checked = 0
@@ -156,7 +159,7 @@ def test_wider_windows_and_more_guesses_keep_more() -> None:
 def test_without_a_window_it_looks_up_n_grams() -> None:
     prompts = [[1, 2, 3, 1, 2, 4, 1], [5]]
     drafted = 0
-    for step in steps(model(5), prompts, window=0, ngram=3, guesses=2, lookup=True):
+    for step in steps(model(5), prompts, window=0, ngram=3, guesses=2, pool_from_prompt=True):
         for row in range(len(step.ctx.slots)):
             text, pool = step.ctx.tokens[row].tolist(), Pool()
             for start in range(len(text) - 2):

@@ -86,8 +86,8 @@ def shares(
 @pytest.mark.parametrize("tree", [False, True])
 def test_drafts_follow_the_rule(tree: bool) -> None:
     """From whole texts, ended ones too, and nothing of prompts, of other groups or of refused tokens."""
-    target, threshold, nodes = model(), 0.35, 6
-    parts = multi_sample.build(target, tree=tree, nodes=nodes, threshold=threshold, matches=1000)
+    target, min_share, nodes = model(), 0.35, 6
+    parts = multi_sample.build(target, tree=tree, nodes=nodes, min_share=min_share, max_matches=1000)
     prompts = [[1, 2, 1, 2, 3], [4], [1, 2, 1, 2, 3], [1, 2, 1, 2, 3], [4]]
     sampling = [
         SamplingParams(1.0, max_tokens=size, seed=row) for row, size in enumerate((60, 40, 20, 50, 30))
@@ -106,7 +106,7 @@ def test_drafts_follow_the_rule(tree: bool) -> None:
                     below = shares(target, said, starts, slot, path)
                     best = sorted(below, key=lambda token: -below[token])[: None if tree else 1]
                     open_ |= {
-                        (*path, token): chance * below[token] for token in best if below[token] >= threshold
+                        (*path, token): chance * below[token] for token in best if below[token] >= min_share
                     }
             assert set(paths) == set(expected)
             last += bool(paths) and step.ctx.slots == (0,)
@@ -236,7 +236,7 @@ def test_samples_asked_for_by_n_are_those_of_plain_decoding() -> None:
 def sampled(count: int, matches: int = 32) -> float:
     target, prompt = zoo("float32")
     return kept(
-        steps(multi_sample.build(target, matches=matches), [prompt] * count, row_params(count, 80, 0.5))
+        steps(multi_sample.build(target, max_matches=matches), [prompt] * count, row_params(count, 80, 0.5))
     )
 
 
@@ -255,18 +255,19 @@ def test_consensus_accepts_more_than_the_first_match() -> None:
         target = TableTarget(30, order=1, seed=seed, spread=3.0)
         prompts, sampling = [[row, 2] for row in range(6) for _ in range(8)], row_params(48, 60, 0.7)
         one, many = (
-            kept(steps(multi_sample.build(target, matches=matches), prompts, sampling)) for matches in (1, 32)
+            kept(steps(multi_sample.build(target, max_matches=matches), prompts, sampling))
+            for matches in (1, 32)
         )
         assert many > one + 0.05
-    assert sampled(8) > sampled(8, matches=1)
+    assert sampled(8) > sampled(8, max_matches=1)
 
 
 def test_options_that_mean_nothing_are_refused() -> None:
-    for options in ({"min_ngram": 0}, {"min_ngram": 5}, {"threshold": 1.5}, {"nodes": 0}, {"matches": 0}):
+    for options in ({"min_ngram": 0}, {"min_ngram": 5}, {"min_share": 1.5}, {"nodes": 0}, {"max_matches": 0}):
         with pytest.raises(ValueError, match="give|keep"):
             multi_sample.build(model(), **options)
 
 
 def test_defaults_are_the_papers() -> None:
     defaults = {name: option.default for name, option in multi_sample.options.items()}
-    assert [defaults[name] for name in ("max_ngram", "min_ngram", "depth", "threshold")] == [4, 2, 10, 0.3]
+    assert [defaults[name] for name in ("max_ngram", "min_ngram", "depth", "min_share")] == [4, 2, 10, 0.3]

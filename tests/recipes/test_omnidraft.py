@@ -62,7 +62,7 @@ def test_longer_drafts_are_exact(theirs: list[bytes | None], ours: list[bytes | 
         Case((2, 0), SamplingParams(max_tokens=6)),
     ]
     found = enumerate_distributions(
-        lambda: omnidraft.build(target, draft=cross_vocabulary, depth=3, breadth=breadth, online=False),
+        lambda: omnidraft.build(target, draft=cross_vocabulary, depth=3, pair_starts=breadth, online=False),
         cases,
         replays=5,
     )
@@ -90,7 +90,7 @@ def test_without_merging_it_is_token_level_intersection() -> None:
         pair(TableTarget(3, seed=5, order=2), [b"b", b"a", b"bb"]),
     )
     one = expected_accepted(
-        lambda: omnidraft.build(target, draft=cross_vocabulary, depth=2, breadth=0), 2, (0, 2)
+        lambda: omnidraft.build(target, draft=cross_vocabulary, depth=2, pair_starts=0), 2, (0, 2)
     )
     other = expected_accepted(lambda: tli.build(target, draft=cross_vocabulary, depth=2), 2, (0, 2))
     assert one == pytest.approx(other, abs=1e-12)

@@ -56,4 +56,8 @@ def test_a_second_turn_gains_more_than_the_first() -> None:
 
 def test_defaults_are_the_papers() -> None:
     options = prompt_lookup.options
-    assert (options["max_ngram"].default, options["depth"].default, options["clip"].default) == (3, 10, False)
+    assert (options["max_ngram"].default, options["depth"].default, options["allow_shorter"].default) == (
+        3,
+        10,
+        False,
+    )

@@ -45,7 +45,9 @@ def test_the_distribution_is_the_targets_with_a_corpus(tmp_path: Path, nodes: in
     drafted = 0
 
     def build() -> Parts:
-        parts = rest.build(target, index=str(tmp_path / "corpus"), nodes=nodes, min_ngram=1, past=0)
+        parts = rest.build(
+            target, index=str(tmp_path / "corpus"), nodes=nodes, min_ngram=1, max_cached_tokens=0
+        )
         observe = parts.drafter.observe
 
         def counted(step: Step) -> None:

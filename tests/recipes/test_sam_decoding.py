@@ -117,7 +117,7 @@ def test_a_longer_match_gives_a_longer_draft_up_to_the_most() -> None:
     for matched in range(1, 20):
         prompt = [*range(VOCAB - 1), VOCAB - 1, *range(20, 20 + matched)]
         for least in (1, 11):
-            [step, *_] = run(sam_decoding.build(counting(), alone=30, least=least), prompt)
+            [step, *_] = run(sam_decoding.build(counting(), standalone_depth=30, length_offset=least), prompt)
             assert len(step.draft.tree) - 1 == min(30, least + 4 * matched)
 
 
@@ -125,27 +125,27 @@ def test_a_corpus_is_drafted_from_where_it_knows_more(tmp_path: Path) -> None:
     corpus = saved(tmp_path, range(40), [50, 51, 52], range(60, VOCAB))
     target = counting()
     for length in (1, 8):  # its own text has nothing to say, so that any match counts
-        [step, *_] = run(sam_decoding.build(target, corpus=corpus), [119, *range(10, 10 + length)], 25)
+        [step, *_] = run(sam_decoding.build(target, index=corpus), [119, *range(10, 10 + length)], 25)
         assert int(step.draft.tree.tokens[1]) == 10 + length
     # its own text has 7 8 too, followed by 90: the corpus has to be ahead by more than the bias
     prompt = [7, 8, 90, 3, 4, 5, 6, 7, 8]
     for bias, token in ((5, 90), (3, 9)):
-        [step, *_] = run(sam_decoding.build(target, corpus=corpus, bias=bias), prompt, 25)
+        [step, *_] = run(sam_decoding.build(target, index=corpus, bias=bias), prompt, 25)
         assert int(step.draft.tree.tokens[1]) == token
-    steps = run(sam_decoding.build(target, corpus=corpus), [60], 50)
+    steps = run(sam_decoding.build(target, index=corpus), [60], 50)
     assert len(steps) < 12
 
 
 def test_a_corpus_gives_a_tree_of_what_followed(tmp_path: Path) -> None:
     corpus = saved(tmp_path, [1, 2, 3], [1, 2, 4], [1, 2, 3])
-    [step, *_] = run(sam_decoding.build(counting(), corpus=corpus), [9, 1, 2], 20)
+    [step, *_] = run(sam_decoding.build(counting(), index=corpus), [9, 1, 2], 20)
     tree = step.draft.tree
     assert [int(tree.tokens[node]) for node in tree.forest.children[0]] == [3, 4]  # the more frequent first
 
 
 def test_a_corpus_for_other_tokens_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="another tokenizer"):
-        sam_decoding.build(TableTarget(4), corpus=saved(tmp_path, [1, 2, 99]))
+        sam_decoding.build(TableTarget(4), index=saved(tmp_path, [1, 2, 99]))
 
 
 def test_short_matches_are_left_to_the_auxiliary() -> None:
@@ -177,7 +177,7 @@ def test_distribution_is_the_targets_with_a_corpus(models: Models, auxiliary: bo
     )
 
     def build() -> Parts:
-        return sam_decoding.build(models.target, corpus=corpus, bias=1, **options)
+        return sam_decoding.build(models.target, index=corpus, bias=1, **options)
 
     cases = [
         Case(prompt, SamplingParams(t, max_tokens=3))

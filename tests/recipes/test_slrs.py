@@ -89,7 +89,7 @@ def test_the_distribution_is_that_of_the_first_token_of_every_string(
     cross_vocabulary = pair(model, theirs, their_end=1 if None in theirs else None)
     if None in theirs:  # a special token without a twin is not drawn where a token begins
         model.logits[:, 1] = -50.0
-    distribution = claimed(slrs.build(TableTarget(4, seed=9), draft=cross_vocabulary, least=1e-12))
+    distribution = claimed(slrs.build(TableTarget(4, seed=9), draft=cross_vocabulary, min_prob=1e-12))
     assert float(distribution.sum()) == pytest.approx(1, abs=1e-12)
     expected = written(cross_vocabulary, model, 5)
     assert distribution.tolist() == pytest.approx([expected.get(token, 0.0) for token in range(4)], abs=1e-9)
@@ -98,7 +98,7 @@ def test_the_distribution_is_that_of_the_first_token_of_every_string(
 def test_the_end_of_a_text_is_a_token_too() -> None:
     model = TableTarget(3, seed=3, order=2)
     cross_vocabulary = pair(model, [b"a", b"b", None], [b"a", b"b", b"ab", None], 2, 3)
-    distribution = claimed(slrs.build(TableTarget(4, seed=9), draft=cross_vocabulary, least=1e-12))
+    distribution = claimed(slrs.build(TableTarget(4, seed=9), draft=cross_vocabulary, min_prob=1e-12))
     expected = written(cross_vocabulary, model, 4)
     assert set(expected) == {0, 1, 2, 3}
     assert distribution.tolist() == pytest.approx([expected[token] for token in range(4)], abs=1e-12)
@@ -150,7 +150,9 @@ def test_with_one_vocabulary_of_letters_the_distribution_is_the_drafts() -> None
 @pytest.mark.parametrize("least", [0.05, 0.3, 1.0])
 def test_strings_too_unlikely_to_follow_still_count(least: float) -> None:
     model = TableTarget(2, seed=5, order=2)
-    distribution = claimed(slrs.build(TableTarget(4, seed=9), draft=pair(model, [b"a", b"b"]), least=least))
+    distribution = claimed(
+        slrs.build(TableTarget(4, seed=9), draft=pair(model, [b"a", b"b"]), min_prob=least)
+    )
     assert float(distribution.sum()) == pytest.approx(1, abs=1e-12)
     if least == 1.0:  # nothing is followed: every string is its first letter
         q = model.logits[model.state([0, 0, 1, 1])].softmax(-1).tolist()
@@ -168,5 +170,5 @@ def test_more_tokens_are_drafted_in_the_same_way(options: dict[str, Any]) -> Non
 
 
 def test_a_likelihood_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="least is 0"):
-        slrs.build(TableTarget(4), draft=pair(TableTarget(2), [b"a", b"b"]), least=0)
+    with pytest.raises(ValueError, match="min_prob is 0"):
+        slrs.build(TableTarget(4), draft=pair(TableTarget(2), [b"a", b"b"]), min_prob=0)

@@ -23,10 +23,12 @@ def flat(*distribution: float) -> TableTarget:
     return model
 
 
-@pytest.mark.parametrize("slack", [0.0, 0.05, 1.0])  # from the smallest valid scale to one for each sequence
+@pytest.mark.parametrize(
+    "tolerance", [0.0, 0.05, 1.0]
+)  # from the smallest valid scale to one for each sequence
 @pytest.mark.parametrize("widths", [(2, 1), (3,)])
 def test_distribution_is_the_targets_when_sequences_run_out_along_the_path(
-    widths: tuple[int, ...], slack: float
+    widths: tuple[int, ...], tolerance: float
 ) -> None:
     target, draft = TableTarget(3, seed=1), TableTarget(3, seed=2, order=2)
     cases = [
@@ -35,7 +37,7 @@ def test_distribution_is_the_targets_when_sequences_run_out_along_the_path(
         Case((1,), SamplingParams(temperature=0.0, max_tokens=3)),
     ]
     found = enumerate_distributions(
-        lambda: spectr_kseq.build(target, draft=draft, widths=widths, slack=slack), cases
+        lambda: spectr_kseq.build(target, draft=draft, widths=widths, tolerance=tolerance), cases
     )
     assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
 
@@ -55,14 +57,14 @@ def test_accepts_a_fixed_share_of_the_most_that_is_possible(k: int) -> None:
         p, q = (model.logits[model.state((0,))].softmax(0) for model in (target, draft))
         most = acceptance_bound(p, [Draws(q, k, True)])
         found = expected_accepted(
-            lambda t=target, d=draft: spectr_kseq.build(t, draft=d, widths=(k,), slack=0.0), 1
+            lambda t=target, d=draft: spectr_kseq.build(t, draft=d, widths=(k,), tolerance=0.0), 1
         )
         assert (1 - (1 - 1 / k) ** k) * most - 1e-12 <= found <= most + 1e-12
 
 
 def test_two_draws_of_the_worked_example() -> None:
     target, draft = flat(0.3, 0.4, 0.3), flat(0.6, 0.3, 0.1)
-    found = expected_accepted(lambda: spectr_kseq.build(target, draft=draft, widths=(2,), slack=0.0), 1)
+    found = expected_accepted(lambda: spectr_kseq.build(target, draft=draft, widths=(2,), tolerance=0.0), 1)
     assert found == pytest.approx(0.84, abs=1e-12)
 
 
@@ -71,6 +73,6 @@ def test_eight_sequences_of_eight_tokens_are_the_default() -> None:
     target, draft = TableTarget(4, seed=1, order=1), TableTarget(4, seed=2, order=1)
     found = [
         expected_accepted(lambda o=options: spectr_kseq.build(target, draft=draft, widths=(2,), **o), 1)
-        for options in ({}, {"slack": 0.0}, {"slack": 1.0})
+        for options in ({}, {"tolerance": 0.0}, {"tolerance": 1.0})
     ]
     assert found[1] - 1e-4 <= found[0] <= found[1] and found[2] < found[0]

@@ -50,7 +50,7 @@ def test_a_greedy_draft_carries_no_claim() -> None:
 
 
 def test_confidence_stops_after_the_unsure_token() -> None:
-    parts = speculative_sampling.build(TARGET, draft=DRAFT, depth=4, confidence=0.5)
+    parts = speculative_sampling.build(TARGET, draft=DRAFT, depth=4, confidence_threshold=0.5)
     session = Session(
         parts, [torch.tensor([0])], [SamplingParams(1.0, max_tokens=400, seed=3)], LazyTargetProbs
     )

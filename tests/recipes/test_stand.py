@@ -62,7 +62,7 @@ def test_the_distribution_is_the_targets_with_a_distribution_cut_short(
         Case((0, 1), SamplingParams(temperature, max_tokens=3, **params)),
         Case((2, 3, 3), SamplingParams(max_tokens=4)),
     ]
-    build = row_by_row(lambda: knowing(target, model, levels=levels, width=width))
+    build = row_by_row(lambda: knowing(target, model, nodes_per_depth=levels, top_k=width))
     found = enumerate_distributions(build, cases, replays=5)
     assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
     assert found.runs > sum(
@@ -85,7 +85,7 @@ def test_drawn_drafts_are_accepted_more_than_the_likeliest(levels: tuple[int, ..
         target = TableTarget(4, seed=seed, order=2, spread=1.0)
 
         def build() -> Parts:
-            return replace(knowing(target, target, levels=levels), drafter=informed(kind(4), target))
+            return replace(knowing(target, target, nodes_per_depth=levels), drafter=informed(kind(4), target))
 
         return expected_accepted(build, 2, (0, 1))
 
@@ -119,7 +119,7 @@ def test_a_fitted_template_is_better_than_the_usual_one() -> None:
 
 def test_the_table_holds_the_means_at_accepted_tokens() -> None:
     target = TableTarget(5, order=2, seed=1)
-    parts = stand.build(target, width=3)
+    parts = stand.build(target, top_k=3)
     found = steps(parts, [[1, 2, 3]], tokens=60)
     text = [1, 2, 3, *(token for step in found for token in step.generated[0])]
     plain = NGramProbabilities(4, 3)

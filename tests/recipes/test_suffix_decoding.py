@@ -67,7 +67,7 @@ def test_a_draft_has_one_token_for_each_that_matched() -> None:
     for matched in range(1, 11):
         prompt = [*range(20, 60), 100, *range(30 - matched, 30)]
         for factor, size in ((1.0, matched), (2.0, 2 * matched), (0.5, matched // 2)):
-            parts = suffix_decoding.build(counting(), factor=factor, offset=0.0, depth=24)
+            parts = suffix_decoding.build(counting(), max_spec_factor=factor, max_spec_offset=0.0, depth=24)
             drafted = len(run(parts, [prompt], 40)[0].draft.tree) - 1
             assert drafted == size
 
@@ -75,8 +75,8 @@ def test_a_draft_has_one_token_for_each_that_matched() -> None:
 def test_unlikely_tokens_are_not_drafted() -> None:
     # of four times 1 stands there it was followed twice by 2, once by 3, and once, at the end, by nothing yet
     prompt = [1, 2, 9, 1, 2, 8, 1, 3, 7, 1]
-    for threshold, size in ((0.6, 0), (0.4, 1), (0.26, 1)):
-        parts = suffix_decoding.build(counting(), offset=5.0, threshold=threshold)
+    for min_token_prob, size in ((0.6, 0), (0.4, 1), (0.26, 1)):
+        parts = suffix_decoding.build(counting(), max_spec_offset=5.0, min_token_prob=min_token_prob)
         assert len(run(parts, [prompt], 20)[0].draft.tree) - 1 == size
 
 
@@ -84,7 +84,7 @@ def test_a_tree_holds_what_the_path_leaves_out() -> None:
     prompt = [1, 2, 5, 1, 3, 6, 99, 1]
     shapes = []
     for tree in (False, True):
-        parts = suffix_decoding.build(counting(), offset=3.0, tree=tree)
+        parts = suffix_decoding.build(counting(), max_spec_offset=3.0, tree=tree)
         shapes.append(run(parts, [prompt], 20)[0].draft.tree)
     path, branching = shapes
     assert path.forest.is_chain and not branching.forest.is_chain
@@ -94,14 +94,14 @@ def test_a_tree_holds_what_the_path_leaves_out() -> None:
 
 def test_what_the_text_and_an_earlier_one_say_as_often_is_drafted_from_the_text() -> None:
     """The text's own end counts in both: else what was said once would be certain there, and a chance of half here."""
-    parts = suffix_decoding.build(counting(2), factor=1.0, offset=0.0)
+    parts = suffix_decoding.build(counting(2), max_spec_factor=1.0, max_spec_offset=0.0)
     run(parts, [[1]], 10)  # 3, 5, 7, ...
     first = run(parts, [[5, 6, 99, 5]], 10)[0]
     assert first.draft.tree.tokens.tolist() == [5, 6]
 
 
 def test_memory_is_bounded_and_the_oldest_is_forgotten() -> None:
-    drafter = SuffixTreeLookup(most_tokens=100)
+    drafter = SuffixTreeLookup(max_cached_tokens=100)
     parts = suffix_decoding.build(counting())
     parts = Parts(parts.target, LookupDrafter(drafter), parts.verifier, parts.controller)
     for start in (0, 40, 80, 5):
@@ -118,7 +118,7 @@ def test_distribution_is_the_targets_with_texts_of_earlier_requests(tree: bool) 
     models = tables()
 
     def build() -> Parts:
-        parts = suffix_decoding.build(models.target, tree=tree, offset=2.0)
+        parts = suffix_decoding.build(models.target, tree=tree, max_spec_offset=2.0)
         texts(
             parts,
             [(0, 1), (2,), (1, 1)],
@@ -140,7 +140,9 @@ def test_distribution_is_the_targets_with_a_fallback(score: float) -> None:
     models = tables()
 
     def build() -> Parts:
-        return suffix_decoding.build(models.target, fallback=models.drafts[0], score=score, fallback_depth=2)
+        return suffix_decoding.build(
+            models.target, fallback=models.drafts[0], min_score=score, fallback_depth=2
+        )
 
     cases = [
         Case(prompt, SamplingParams(t, max_tokens=3))
@@ -158,6 +160,6 @@ def test_a_fallback_takes_the_steps_of_which_little_is_known() -> None:
             draft.logits[state] = counting(2).logits[state]  # it knows only the second half
     prompt = [*range(60), 110, 0, 1, 2]
     both = suffix_decoding.build(target, fallback=draft)
-    alone = suffix_decoding.build(target, fallback=draft, score=1000.0)
+    alone = suffix_decoding.build(target, fallback=draft, min_score=1000.0)
     steps = [len(run(parts, [prompt], 105)) for parts in (both, alone, suffix_decoding.build(target))]
     assert steps[0] < min(steps[1:])

@@ -60,7 +60,7 @@ def filled(table: dict[int, list[int]], root: int, shape: Shape) -> list[tuple[i
 
 
 def test_drafts_follow_the_rule_and_the_last_node_read_wins() -> None:
-    parts = token_recycling.build(model(), width=3)
+    parts = token_recycling.build(model(), top_k=3)
     table: dict[int, list[int]] = {}
     prompts = [[1, 2, 3], [4], [5, 6]]
     for step in steps(parts, prompts, temperature=1.0):
@@ -134,7 +134,7 @@ def test_what_was_never_read_has_no_children() -> None:
 
 
 def test_raw_logits_are_learnt_whatever_the_sampling() -> None:
-    parts = token_recycling.build(model(), width=4)
+    parts = token_recycling.build(model(), top_k=4)
     assert isinstance(parts.drafter, TokenRecycling)
     sampling = [SamplingParams(0.5, top_k=1, logit_bias=((3, 50.0),), max_tokens=9)]
     for _ in Session(parts, [torch.tensor([1, 2])], sampling, LazyTargetProbs).steps():
@@ -147,7 +147,7 @@ def test_raw_logits_are_learnt_whatever_the_sampling() -> None:
 
 @pytest.mark.parametrize("prompt", [False, True])
 def test_prompts_are_learnt_from_only_if_asked(prompt: bool) -> None:
-    parts = token_recycling.build(model(), prompt=prompt)
+    parts = token_recycling.build(model(), learn_from_prompts=prompt)
     assert isinstance(parts.drafter, TokenRecycling)
     session = Session(
         parts, [torch.tensor([1, 2, 3]), torch.tensor([4, 5])], [SamplingParams()] * 2, LazyTargetProbs

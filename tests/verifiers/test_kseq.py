@@ -118,15 +118,18 @@ def test_the_scale_is_the_smallest_valid_one_from_above() -> None:
         assert at == 1 or excess(at - 1e-9) < 0
 
 
-def test_slack_bounds_what_is_given_up() -> None:
+def test_tolerance_bounds_what_is_given_up() -> None:
     p, q = distributions(100, 12)
     accepted = {}
-    for slack in (0.0, 1e-2, 0.2, 1.0):
-        found = least_rho(p, q, [4] * 100, slack)
-        accepted[slack] = [any_accepted(overlap / at, 4) for at, overlap in found]
-        assert all(overlap - each > -1e-14 for (_, overlap), each in zip(found, accepted[slack], strict=True))
+    for tolerance in (0.0, 1e-2, 0.2, 1.0):
+        found = least_rho(p, q, [4] * 100, tolerance)
+        accepted[tolerance] = [any_accepted(overlap / at, 4) for at, overlap in found]
         assert all(
-            most - 1e-13 - slack <= each for most, each in zip(accepted[0.0], accepted[slack], strict=True)
+            overlap - each > -1e-14 for (_, overlap), each in zip(found, accepted[tolerance], strict=True)
+        )
+        assert all(
+            most - 1e-13 - tolerance <= each
+            for most, each in zip(accepted[0.0], accepted[tolerance], strict=True)
         )
     assert sum(accepted[0.0]) > sum(accepted[0.2]) > sum(accepted[1.0])
 
@@ -137,7 +140,7 @@ def test_what_is_accepted_is_what_the_formula_says(seed: int) -> None:
     parts = Parts(
         flat(*p.tolist()),
         DraftModel(flat(*q.tolist()), replace=True),
-        KSequential(slack=0),
+        KSequential(tolerance=0),
         Fixed(Shape.branching((2,))),
     )
     rho, _ = least_rho(p[None], q[None], [2])[0]

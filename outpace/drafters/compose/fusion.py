@@ -41,7 +41,7 @@ class Fusion:
         for node in range(tree.forest.num_rows, len(tree)):
             self._below.setdefault((self.parents[node], self.tokens[node]), node)
 
-    def hang(self, at: int, tokens: Sequence[int], parents: Sequence[int], reach: Sequence[float]) -> None:
+    def merge(self, at: int, tokens: Sequence[int], parents: Sequence[int], reach: Sequence[float]) -> None:
         """Merge branches below a node: parents are places in `tokens`, -1 for the node."""
         nodes: list[int] = []
         for token, parent, chance in zip(tokens, parents, reach, strict=True):

@@ -37,21 +37,21 @@ class Consensus:
         max_ngram: int = 4,
         min_ngram: int = 2,
         *,
-        threshold: float = 0.3,  # least share of what was said that a drafted token has at its place
+        min_share: float = 0.3,  # least share of what was said that a drafted token has at its place
         tree: bool = False,
         nodes: int = 16,
-        matches: int = 32,  # most places that are merged
+        max_matches: int = 32,  # most places that are merged
     ) -> None:
         if not 1 <= min_ngram <= max_ngram:
             raise ValueError(
                 f"min_ngram is {min_ngram} and max_ngram {max_ngram}; give 1 <= min_ngram <= max_ngram tokens"
             )
-        if not 0 <= threshold <= 1:
-            raise ValueError(f"threshold is {threshold}; give a share between 0 and 1")
-        if nodes < 1 or matches < 1:
-            raise ValueError(f"nodes is {nodes} and matches {matches}; keep at least one of each")
-        self._max_ngram, self._min_ngram, self._threshold = max_ngram, min_ngram, threshold
-        self._tree, self._nodes, self._matches = tree, nodes, matches
+        if not 0 <= min_share <= 1:
+            raise ValueError(f"min_share is {min_share}; give a share between 0 and 1")
+        if nodes < 1 or max_matches < 1:
+            raise ValueError(f"nodes is {nodes} and max_matches {max_matches}; keep at least one of each")
+        self._max_ngram, self._min_ngram, self._min_share = max_ngram, min_ngram, min_share
+        self._tree, self._nodes, self._max_matches = tree, nodes, max_matches
         self._rows: dict[int, tuple[bytes, int]] = {}  # slot -> prompt, place in its group
         self._groups: dict[bytes, Group] = {}  # by prompt
 
@@ -64,11 +64,11 @@ class Consensus:
             merged = Merged(())
             if depth > 0:
                 last = ctx.tokens[row][-self._max_ngram :].tolist()
-                merged = Merged(group.matches(member, last, self._matches))
+                merged = Merged(group.matches(member, last, self._max_matches))
             if self._tree:
-                found.append(merged.branches(depth, self._nodes, self._threshold, stop))
+                found.append(merged.branches(depth, self._nodes, self._min_share, stop))
             else:
-                found.append(chain(merged.path(depth, self._threshold), 0, stop))
+                found.append(chain(merged.path(depth, self._min_share), 0, stop))
         return Draft(candidate_tree(ctx.roots, found))
 
     def observe(self, step: Step) -> None:

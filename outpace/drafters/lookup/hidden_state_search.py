@@ -70,11 +70,11 @@ class HiddenStateSearch:
     claims: tuple[type[Claim], ...] = ()
     learns_across_rows = drafts_across_rows = False
 
-    def __init__(self, index: HiddenStateIndex | None, *, near: int = 50, keep: int = 10) -> None:
-        if near < 1 or keep < 1:
-            raise ValueError(f"near is {near} and keep {keep}; ask for at least one")
+    def __init__(self, index: HiddenStateIndex | None, *, neighbors: int = 50, max_paths: int = 10) -> None:
+        if neighbors < 1 or max_paths < 1:
+            raise ValueError(f"neighbors is {neighbors} and max_paths {max_paths}; use at least one")
         self.want = NO_SIGNALS if index is None else HEAD
-        self._index, self._near, self._keep = index, near, keep
+        self._index, self._neighbors, self._max_paths = index, neighbors, max_paths
         self._states: dict[int, Tensor] = {}  # slot -> (D,) the state that chose its newest token
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -92,7 +92,7 @@ class HiddenStateSearch:
                 "build it again with --tokenizer naming your model"
             )
         query, newest = state.float().cpu().numpy(), int(ctx.tokens[row][-1])
-        rows = self._index.continuations(query, newest, num=self._near, keep=self._keep, length=depth)
+        rows = self._index.continuations(query, newest, num=self._neighbors, keep=self._max_paths, length=depth)
         return count_trie(rows, rows.size, 1)
 
     def observe(self, step: Step) -> None:

@@ -24,19 +24,20 @@ STRIDE = 0x9E3779B1  # a large odd number: first guesses come from all over the 
 class Lookahead:
     """core.contracts.Drafter: the n-grams last met that begin with the root, and the window that makes them.
 
-    A window token may be accepted like any other. With `lookup` the n-grams of the text itself are kept too.
+    A window token may be accepted like any other. With `pool_from_prompt` the n-grams of the text itself are kept too.
     """
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()
     learns_across_rows = drafts_across_rows = False
 
-    def __init__(self, columns: int, ngram: int, guesses: int, *, lookup: bool = False) -> None:
+    def __init__(self, columns: int, ngram: int, guesses: int, *, pool_from_prompt: bool = False) -> None:
         if columns < 0 or ngram < 2 or guesses < 1:
             raise ValueError(
                 f"lookahead takes columns, n-grams of 2 or more and guesses: not {columns, ngram, guesses}"
             )
-        self._columns, self._ngram, self._guesses, self._lookup = columns, ngram, guesses, lookup
+        self._columns, self._ngram, self._guesses = columns, ngram, guesses
+        self._pool_from_prompt = pool_from_prompt
         self._texts: dict[int, _Text] = {}
 
     @property
@@ -53,7 +54,7 @@ class Lookahead:
                 text = self._texts[slot] = _Text(
                     ctx.tokens[row].tolist(), self._columns, self._ngram, self._guesses
                 )
-            if self._lookup:
+            if self._pool_from_prompt:
                 text.read(ctx.tokens[row])
             text.draft(row, int(ctx.tokens[row][-1]), plan.depth[row], tokens, parents)
         if not tokens:

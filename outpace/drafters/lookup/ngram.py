@@ -20,17 +20,17 @@ class NGram:
     claims: tuple[type[Claim], ...] = ()
     learns_across_rows = drafts_across_rows = False
 
-    def __init__(self, max_ngram: int = 3, *, clip: bool = False) -> None:
+    def __init__(self, max_ngram: int = 3, *, allow_shorter: bool = False) -> None:
         if max_ngram < 1:
             raise ValueError(f"max_ngram is {max_ngram}; an n-gram has at least one token")
-        self._max_ngram, self._clip = max_ngram, clip
+        self._max_ngram, self._allow_shorter = max_ngram, allow_shorter
         self._requests = RequestMemory(lambda: _Text(max_ngram))
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         found: list[CandidateTree] = []
         for row, (text, new) in enumerate(self._requests.follow(ctx)):
             text.extend(new.tolist())
-            size, tokens = text.following(plan.depth[row], self._clip)
+            size, tokens = text.following(plan.depth[row], self._allow_shorter)
             found.append(chain(tokens, size, ctx.sampling[row].stop))
         return Draft(candidate_tree(ctx.roots, found))
 
@@ -60,13 +60,13 @@ class _Text:
                 first.setdefault(tuple(tokens[end - size :]), end)
             tokens.append(token)
 
-    def following(self, most: int, clip: bool) -> tuple[int, list[int]]:
-        """Size of the longest known n-gram and up to `most` tokens that followed it; all of them unless `clip`."""
+    def following(self, most: int, allow_shorter: bool) -> tuple[int, list[int]]:
+        """Size of the longest known n-gram and up to `most` tokens that followed it; all of them unless `allow_shorter`."""
         tokens = self.tokens
         if most > 0:
             for size in range(min(self._max_ngram, len(tokens)), 0, -1):
                 start = self._first.get(tuple(tokens[-size:]))
                 # the first occurrence has the longest continuation: if it falls short, every other does
-                if start is not None and (clip or start + most <= len(tokens)):
+                if start is not None and (allow_shorter or start + most <= len(tokens)):
                     return size, tokens[start : start + most]
         return 0, []

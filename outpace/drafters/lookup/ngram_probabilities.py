@@ -54,13 +54,19 @@ class NGramProbabilityDrafter:
     drafts_across_rows = False
 
     def __init__(
-        self, vocab: int, *, max_ngram: int = 4, width: int = 10, room: int = 1 << 18, prompt: bool = False
+        self,
+        vocab: int,
+        *,
+        max_ngram: int = 4,
+        top_k: int = 10,
+        room: int = 1 << 18,
+        learn_from_prompts: bool = False,
     ) -> None:
-        self.want = Want(prompt_logits=prompt)
+        self.want = Want(prompt_logits=learn_from_prompts)
         self._device = torch.device(
             "cpu"
         )  # where the target's distributions are, so where q is compared with them
-        self.table = NGramProbabilities(max_ngram, min(width, vocab), room)
+        self.table = NGramProbabilities(max_ngram, min(top_k, vocab), room)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         assert plan.shape is not None, "this drafter fills a template"

@@ -29,19 +29,29 @@ class SuffixAutomatonLookup:
 
     The corpus is asked where its match is longer by more than `bias`, or the only one. With `shortest`, for a fallback
     to take the rest, matches of fewer tokens, in the corpus less `bias`, count for nothing and the others give chains
-    as long as the plan. Without, the number of nodes grows with the match, from `least`, and the corpus gives trees.
+    as long as the plan. Without, the number of nodes grows with the match, from `length_offset`, and the corpus gives trees.
     """
 
     learns_across_rows = False
 
     def __init__(
-        self, corpus: StaticAutomaton | None = None, *, min_ngram: int = 0, bias: int = 5, least: int = 1
+        self,
+        corpus: StaticAutomaton | None = None,
+        *,
+        min_ngram: int = 0,
+        bias: int = 5,
+        length_offset: int = 1,
     ) -> None:
-        if min(min_ngram, bias, least) < 0:
+        if min(min_ngram, bias, length_offset) < 0:
             raise ValueError(
-                f"min_ngram is {min_ngram}, bias {bias} and least {least}; none of them is negative"
+                f"min_ngram is {min_ngram}, bias {bias} and length_offset {length_offset}; none of them is negative"
             )
-        self._corpus, self._min_ngram, self._bias, self._least = corpus, min_ngram, bias, least
+        self._corpus, self._min_ngram, self._bias, self._length_offset = (
+            corpus,
+            min_ngram,
+            bias,
+            length_offset,
+        )
         self._requests = RequestMemory(Request)
 
     def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
@@ -67,7 +77,7 @@ class SuffixAutomatonLookup:
         if most < 1 or max(own, lead) < self._min_ngram:
             return NO_CANDIDATES
         asks = self._corpus if lead > own or not own else None
-        size = most if self._min_ngram else min(most, self._least + GROWTH * (there if asks else own))
+        size = most if self._min_ngram else min(most, self._length_offset + GROWTH * (there if asks else own))
         if asks is None:
             return chain(request.own.continuation(size), own, stop)
         if self._min_ngram:

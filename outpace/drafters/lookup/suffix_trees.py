@@ -17,7 +17,7 @@ class SuffixTreeLookup:
     """drafters.lookup.Lookup: the better of both trees' drafts, by the number of tokens they expect to be kept.
 
     A request's own tree holds its prompt and generated tokens; the common one the generated tokens of requests that
-    have ended, at most `most_tokens` of them, the oldest dropped first. The end of
+    have ended, at most `max_cached_tokens` of them, the oldest dropped first. The end of
     the request's own text, which nothing follows yet, counts as a place in both: numbers of one place are then alike.
     """
 
@@ -27,19 +27,20 @@ class SuffixTreeLookup:
         self,
         depth: int = 64,  # of the trees: matched and drafted tokens together
         *,
-        factor: float = 1.0,  # at most factor * matched + offset tokens
-        offset: float = 0.0,
-        threshold: float = 0.1,  # least estimated probability of a drafted token
+        max_spec_factor: float = 1.0,  # at most factor * matched + offset tokens
+        max_spec_offset: float = 0.0,
+        min_token_prob: float = 0.1,  # least estimated probability of a drafted token
         tree: bool = False,  # the likeliest nodes in place of one path
-        at_least: float = 0.0,  # tokens that must be expected to be kept for a draft to be made
-        most_tokens: int = 1 << 22,
+        min_score: float = 0.0,  # tokens that must be expected to be kept for a draft to be made
+        max_cached_tokens: int = 1 << 22,
     ) -> None:
-        if not 0 < threshold <= 1:
-            raise ValueError(f"threshold is {threshold}; give a probability above 0 and at most 1")
-        self.common = SuffixTree(depth, most_tokens)
-        self._depth, self._factor, self._offset, self._threshold = depth, factor, offset, threshold
-        self._tree, self._at_least = tree, at_least
-        self._requests = RequestMemory(lambda: SuffixTree(depth, most_tokens), self._learn)
+        if not 0 < min_token_prob <= 1:
+            raise ValueError(f"min_token_prob is {min_token_prob}; give a probability above 0 and at most 1")
+        self.common = SuffixTree(depth, max_cached_tokens)
+        self._depth, self._max_spec_factor, self._max_spec_offset = depth, max_spec_factor, max_spec_offset
+        self._min_token_prob = min_token_prob
+        self._tree, self._min_score = tree, min_score
+        self._requests = RequestMemory(lambda: SuffixTree(depth, max_cached_tokens), self._learn)
         self._learnt = 0  # texts so far
 
     def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
@@ -52,7 +53,7 @@ class SuffixTreeLookup:
             if self.common.num_tokens:
                 other = self._speculate(self.common, context, plan.depth[row], 1)
                 best = max(best, other, key=lambda each: each.expected_accepted)
-            found.append(best if best.expected_accepted > self._at_least else NO_CANDIDATES)
+            found.append(best if best.expected_accepted > self._min_score else NO_CANDIDATES)
         return found
 
     def observe(self, step: Step) -> None:
@@ -72,9 +73,9 @@ class SuffixTreeLookup:
         found = index.speculate(
             context,
             most,
-            max_spec_factor=self._factor,
-            max_spec_offset=self._offset,
-            min_token_prob=self._threshold,
+            max_spec_factor=self._max_spec_factor,
+            max_spec_offset=self._max_spec_offset,
+            min_token_prob=self._min_token_prob,
             tree=self._tree,
             extra_occurrences=unfollowed,
         )

@@ -27,9 +27,9 @@ class TokenRecycling:
     learns_across_rows = True
     drafts_across_rows = False
 
-    def __init__(self, vocab: int, width: int = 8, *, prompt: bool = False) -> None:
-        self.table = AdjacencyTable(vocab, min(width, vocab))
-        self.want = Want(prompt_logits=prompt)
+    def __init__(self, vocab: int, top_k: int = 8, *, learn_from_prompts: bool = False) -> None:
+        self.table = AdjacencyTable(vocab, min(top_k, vocab))
+        self.want = Want(prompt_logits=learn_from_prompts)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         assert plan.shape is not None, "this drafter fills a template"

@@ -39,20 +39,20 @@ class Trigrams:
         table: TrigramTable,
         *,
         iterations: int = 150,
-        paths: int = 24,
+        max_paths: int = 24,
         nodes: int = 64,
         depth: int = 4,
-        explore: float = 32.0,
-        adapt: float = 0.04,
+        exploration: float = 32.0,
+        weight_step: float = 0.04,
     ) -> None:
-        if min(iterations, paths, nodes, depth) < 1:
+        if min(iterations, max_paths, nodes, depth) < 1:
             raise ValueError("a search has at least one iteration, path, node and level")
-        if explore < 0 or not 0 <= adapt <= CAP:
+        if exploration < 0 or not 0 <= weight_step <= CAP:
             raise ValueError(
-                f"explore is {explore} and adapt {adapt}; use 0 or more, and at most {CAP} to adapt"
+                f"exploration is {exploration} and weight_step {weight_step}; use 0 or more, at most {CAP} for the step"
             )
-        self._table, self._iterations, self._paths, self._nodes = table, iterations, paths, nodes
-        self._depth, self._explore, self._adapt = depth, explore, adapt
+        self._table, self._iterations, self._max_paths, self._nodes = table, iterations, max_paths, nodes
+        self._depth, self._exploration, self._weight_step = depth, exploration, weight_step
         self._own: dict[int, TrigramTable] = {}
         self._empty = self._new()
 
@@ -66,21 +66,21 @@ class Trigrams:
             return NO_CANDIDATES
         own, tokens = self._empty, ctx.tokens[row]
         context = tokens[-LAST:].tolist()
-        if self._adapt:
+        if self._weight_step:
             own = self._own.get(ctx.slots[row])
             if own is None:
                 own = self._own[ctx.slots[row]] = self._new()
-            own.adapt(context, LAST, self._adapt, CAP)
+            own.adapt(context, LAST, self._weight_step, CAP)
         return search(
             self._table,
             own,
             context,
             iterations=self._iterations,
-            num_paths=self._paths,
+            num_paths=self._max_paths,
             num_nodes=self._nodes,
             depth=min(self._depth, depth),
             max_depth=depth,
-            explore=self._explore,
+            explore=self._exploration,
             cap=CAP,
             seed=len(tokens),
         )

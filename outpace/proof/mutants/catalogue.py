@@ -240,7 +240,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         ),
         Mutant(
             "overdrawn residual",
-            lambda: Parts(target, DraftModel(draft, replace=True), Overdrawn(slack=1), twice),
+            lambda: Parts(target, DraftModel(draft, replace=True), Overdrawn(tolerance=1), twice),
         ),
         Mutant(
             "sequences never fewer",

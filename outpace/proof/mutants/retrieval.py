@@ -23,5 +23,5 @@ def retrieved(target: TableTarget) -> list[tuple[str, Callable[[], Drafter]]]:
     return [
         ("rest", lambda: Retrieval(PastRequests(corpus), 6, min_ngram=1)),
         ("aded", lambda: Trigrams(TrigramTable.build(texts), iterations=20, nodes=6)),
-        ("dresd", lambda: HiddenStateSearch(states, keep=4)),
+        ("dresd", lambda: HiddenStateSearch(states, max_paths=4)),
     ]
