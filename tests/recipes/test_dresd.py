@@ -38,7 +38,7 @@ def steps(parts: Parts, prompts: list[list[int]], sampling: SamplingParams) -> l
 
 
 @pytest.mark.parametrize("max_paths", [1, 4])
-def test_the_distribution_is_the_targets_with_an_index(tmp_path: Path, keep: int) -> None:
+def test_the_distribution_is_the_targets_with_an_index(tmp_path: Path, max_paths: int) -> None:
     target = TableTarget(3, seed=1)
     store.save(indexed(target, TEXTS), tmp_path / "states")
     cases = [
