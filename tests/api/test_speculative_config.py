@@ -24,7 +24,13 @@ def test_suffix():
         "suffix_decoding_max_spec_factor": 2.0,
         "suffix_decoding_min_token_prob": 0.2,
     }
-    expected = {"depth": 16, "max_tree_depth": 32, "max_spec_factor": 2.0, "max_spec_offset": 0.0, "min_token_prob": 0.2}
+    expected = {
+        "depth": 16,
+        "max_tree_depth": 32,
+        "max_spec_factor": 2.0,
+        "max_spec_offset": 0.0,
+        "min_token_prob": 0.2,
+    }
     assert translate(config) == ("suffix-decoding", expected)
 
 

@@ -92,7 +92,9 @@ class HiddenStateSearch:
                 "build it again with --tokenizer naming your model"
             )
         query, newest = state.float().cpu().numpy(), int(ctx.tokens[row][-1])
-        rows = self._index.continuations(query, newest, num=self._neighbors, keep=self._max_paths, length=depth)
+        rows = self._index.continuations(
+            query, newest, num=self._neighbors, keep=self._max_paths, length=depth
+        )
         return count_trie(rows, rows.size, 1)
 
     def observe(self, step: Step) -> None:
