@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -41,18 +40,18 @@ Models = Mapping[tuple[str, str], HFTarget]  # (TARGET or DRAFT, mode)
 Clock = Callable[[], float]
 
 
-def opened(stack: ExitStack, names: Mapping[str, str], dtype: str) -> tuple[Models, Any]:
+def opened(names: Mapping[str, str], dtype: str) -> tuple[Models, Any]:
     """Each model in both modes, on the same weights, and the target's tokenizer."""
     found: dict[tuple[str, str], HFTarget] = {}
     tokenizers: list[Any] = []
     for kind, name in names.items():
         made, tokenizer = load(resolve(name), dtype=dtype, device="cpu", compile=True)
-        found[kind, COMPILED] = stack.enter_context(made)
+        found[kind, COMPILED] = made
         if made.compiled is None:
             raise ValueError(
                 f"{name} cannot be compiled, so there is nothing to compare: choose another model"
             )
-        found[kind, EAGER] = stack.enter_context(HFTarget(made.model))
+        found[kind, EAGER] = HFTarget(made.model)
         tokenizers.append(tokenizer)
     return found, tokenizers[0]
 
@@ -174,31 +173,28 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     """Everything, as what is written to a file."""
     clock = process_time if given.cpu_time else perf_counter
     draft = given.draft or usual_draft(given.target)
-    with ExitStack() as stack:
-        models, tokenizer = opened(
-            stack, {TARGET: given.target, **({DRAFT: draft} if draft else {})}, given.dtype
-        )
-        target = models[TARGET, COMPILED]
-        line = line_up(models, given.methods, draft, clock)
-        end = getattr(tokenizer, "eos_token_id", None)
-        sampling = SamplingParams(
-            given.temperature, max_tokens=given.max_tokens, stop=() if end is None else (int(end),)
-        )
-        items = load_items(given.prompts, given.num_prompts)
-        cases, _ = unfold(items, tokenizer, line[0], sampling, room=target.max_length)
-        if not cases:
-            raise ValueError(f"no prompt leaves room for {given.max_tokens} new tokens: ask for fewer")
-        how: dict[str, Any] = {
-            "length": given.length,
-            "repeats": given.repeats,
-            "most_seconds": given.seconds,
-        }
-        with progress(1) as tell:
-            tell("measuring forwards", 0)
-            timings = measure_forwards(models, sizes=given.sizes, clock=clock, **how)
-        speeds = speed_rows(line, decode(line, cases, sampling, given.rounds))
-        seconds = {kind: each.compiled.seconds for (kind, _), each in models.items() if each.compiled}
-        known = {**provenance(), "dtype": str(target.model.dtype).removeprefix("torch.")}
+    models, tokenizer = opened({TARGET: given.target, **({DRAFT: draft} if draft else {})}, given.dtype)
+    target = models[TARGET, COMPILED]
+    line = line_up(models, given.methods, draft, clock)
+    end = getattr(tokenizer, "eos_token_id", None)
+    sampling = SamplingParams(
+        given.temperature, max_tokens=given.max_tokens, stop=() if end is None else (int(end),)
+    )
+    items = load_items(given.prompts, given.num_prompts)
+    cases, _ = unfold(items, tokenizer, line[0], sampling, room=target.max_length)
+    if not cases:
+        raise ValueError(f"no prompt leaves room for {given.max_tokens} new tokens: ask for fewer")
+    how: dict[str, Any] = {
+        "length": given.length,
+        "repeats": given.repeats,
+        "most_seconds": given.seconds,
+    }
+    with progress(1) as tell:
+        tell("measuring forwards", 0)
+        timings = measure_forwards(models, sizes=given.sizes, clock=clock, **how)
+    speeds = speed_rows(line, decode(line, cases, sampling, given.rounds))
+    seconds = {kind: each.compiled.seconds for (kind, _), each in models.items() if each.compiled}
+    known = {**provenance(), "dtype": str(target.model.dtype).removeprefix("torch.")}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(given).items()}
     return {
         "schema": SCHEMA,

@@ -136,8 +136,8 @@ def measure(case: Case, target: HFTarget, draft: HFTarget, *, tokens: int, repea
         name: [] for name in ("draft", "prepare", "verify", "commit", "observe", "total")
     }
     with (
-        watched(target.model, "forward") as scoring,
-        watched(draft.model, "forward") as drafting,
+        watched(target.forward.model, "forward") as scoring,
+        watched(draft.forward.model, "forward") as drafting,
         watched(grow, "warp") as warping,
     ):
         for repeat in range(repeats + 1):
@@ -227,11 +227,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             models = list(small_pair())
         found: list[Overhead] = []
-        with HFTarget(models[0]) as target, HFTarget(models[1]) as draft:
-            for case in cases():
-                one = measure(case, target, draft, tokens=given.tokens, repeats=given.repeats)
-                found.append(replace(one, per_row=per_row(one, found)))
-                print(f"{case.name}, {case.rows} rows: {found[-1].total:.0f} us", file=sys.stderr, flush=True)
+        target, draft = HFTarget(models[0]), HFTarget(models[1])
+        for case in cases():
+            one = measure(case, target, draft, tokens=given.tokens, repeats=given.repeats)
+            found.append(replace(one, per_row=per_row(one, found)))
+            print(f"{case.name}, {case.rows} rows: {found[-1].total:.0f} us", file=sys.stderr, flush=True)
         table = to_table(found)
         print_tables([table])
         data = {

@@ -74,7 +74,7 @@ def wrap(target: Any, stack: ExitStack, tokenizer: Any = None, device: str | Non
     if isinstance(target, HFTarget):
         return Model(type(target.model).__name__, target, tokenizer, target.model.generation_config)
     if isinstance(target, PreTrainedModel):
-        wrapped = stack.enter_context(HFTarget(target))
+        wrapped = HFTarget(target)
         return Model(type(target).__name__, wrapped, tokenizer, target.generation_config)
     raise ValueError(
         f"a {type(target).__name__} is no model: give a name, a folder, what outpace.load returned, "

@@ -107,12 +107,8 @@ def _one(
 
 def forward(target: Any, text: Sequence[int]) -> Tensor:  # (T, V)
     """The model's own logits, read without the engine: its own attention, no cache."""
-    target.forward.restore()
-    try:
-        with torch.inference_mode():
-            logits = target.model(torch.tensor([list(text)], device=target.device), use_cache=False).logits[0]
-    finally:
-        target.forward.switch()
+    with torch.inference_mode():
+        logits = target.model(torch.tensor([list(text)], device=target.device), use_cache=False).logits[0]
     return logits.double().cpu()
 
 

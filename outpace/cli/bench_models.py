@@ -58,7 +58,7 @@ def as_it_is(model: Model, stack: ExitStack) -> Model:
     """The same model without compiled forwards; its weights are those that are loaded already."""
     from outpace.models.hf.target import HFTarget
 
-    return replace(model, target=stack.enter_context(HFTarget(model.target.model)))
+    return replace(model, target=HFTarget(model.target.model))
 
 
 class Loaded:

@@ -1,14 +1,13 @@
 """outpace inside `model.generate`: `model.generate(**inputs, custom_generate=outpace.hf("prompt-lookup"))`.
 
 Logits processors see, at every node of a draft, that node's own history; stopping criteria are asked for every token in
-its turn. The model is given back as it was.
+its turn. The model itself is not changed.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -103,20 +102,24 @@ class Decoder:
         sampled, padded = bool(generation_config.do_sample), any(map(len, rows.padding))
         warped = Warped.of(logits_processor, len(input_ids), sampled=sampled, padded=padded, asked=self.asked)
         room = (generation_config.max_length or 0) - input_ids.shape[1]
-        with ExitStack() as stack:
-            target = stack.enter_context(HFTarget(model))
-            opener = FunctionOpener(lambda value: self._open(value, target, stack))
-            options = configure(self.recipe, target, self.options, opener)
-            session = Session(
-                self.recipe(target, **options),
-                rows.prompts,
-                [warped.sampling(room) for _ in rows.prompts],
-                lambda scores, tree, ctx: warped.distribution(scores, tree, ctx, rows.padding),
-                done=rows.ended,
+        target = HFTarget(model)
+        if target.rope_limit and input_ids.shape[1] + room > target.rope_limit:
+            raise ValueError(
+                f"prompt and answer may have {input_ids.shape[1] + room} tokens, but beyond {target.rope_limit} "
+                f"{type(model).__name__} changes its rotary frequencies: ask for fewer tokens"
             )
-            for step in session.steps():
-                for slot in step.ctx.slots:
-                    rows.take(slot, session.history[slot, : session.lengths[slot]])
+        opener = FunctionOpener(lambda value: self._open(value, target))
+        options = configure(self.recipe, target, self.options, opener)
+        session = Session(
+            self.recipe(target, **options),
+            rows.prompts,
+            [warped.sampling(room) for _ in rows.prompts],
+            lambda scores, tree, ctx: warped.distribution(scores, tree, ctx, rows.padding),
+            done=rows.ended,
+        )
+        for step in session.steps():
+            for slot in step.ctx.slots:
+                rows.take(slot, session.history[slot, : session.lengths[slot]])
         if streamer is not None:
             streamer.end()
         sequences = rows.sequences(generation_config)
@@ -124,11 +127,11 @@ class Decoder:
             return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
         return sequences
 
-    def _open(self, value: Any, target: HFTarget, stack: ExitStack) -> HFTarget:
+    def _open(self, value: Any, target: HFTarget) -> HFTarget:
         if isinstance(value, HFTarget):
             return value
         if isinstance(value, PreTrainedModel):
-            return stack.enter_context(HFTarget(value))
+            return HFTarget(value)
         if isinstance(value, str | Path):
             if (key := (str(value), target.device)) not in self._loaded:
                 self._loaded[key] = load(resolve(str(value)), device=target.device)[0]

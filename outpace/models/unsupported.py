@@ -27,6 +27,11 @@ def refuse(model: PreTrainedModel, parameters: Set[str]) -> None:
             f"{name} keeps a recurrent state{layers}, which cannot be rolled back yet: "
             "choose a model whose layers are all attention"
         )
+    if config.model_type == "falcon" and config.alibi and config._attn_implementation == "sdpa":
+        raise ValueError(
+            f"{name} with ALiBi adds its biases twice under transformers' sdpa attention: "
+            "load it with attn_implementation='eager'"
+        )
     if "past_key_values" not in parameters:
         raise ValueError(f"{name} takes no key-value cache: choose a model that does")
     if unknown := sorted(kinds - ATTENTION):
@@ -39,6 +44,24 @@ def refuse(model: PreTrainedModel, parameters: Set[str]) -> None:
 def _layer_kinds(config: Config) -> Sequence[str]:
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
     return [kind for kind in kinds if isinstance(kind, str)]
+
+
+def rope_limit(config: Config) -> int | None:
+    """Number of tokens up to which every token has the same rotary frequencies, whatever is read with it.
+
+    Dynamic NTK and LongRoPE choose the frequencies of a whole forward by its largest position. Beyond the limit a row
+    would depend on the other rows of its batch and on how its prompt is cut into chunks. None: no limit."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = (
+        parameters.values() if all(isinstance(each, dict) for each in parameters.values()) else [parameters]
+    )
+    limits: list[int] = []
+    for kind in kinds:
+        if kind.get("rope_type") == "longrope":
+            limits.append(int(kind["original_max_position_embeddings"]))
+        elif "dynamic" in kind.get("rope_type", ""):
+            limits.append(int(config.max_position_embeddings))
+    return min(limits, default=None)
 
 
 def reads_places(model: PreTrainedModel, parameters: Set[str], *, dense: bool) -> bool:

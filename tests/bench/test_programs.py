@@ -22,8 +22,7 @@ def test_overhead_is_measured_outside_the_models_and_leaves_them_as_they_were() 
     case = Case(
         "chain", lambda target, draft: get("speculative-sampling")(target, draft=draft, depth=2), 1.0, 2, 9.0
     )
-    with HFTarget(models[0]) as target, HFTarget(models[1]) as draft:
-        found = measure(case, target, draft, tokens=8, repeats=1)
+    found = measure(case, HFTarget(models[0]), HFTarget(models[1]), tokens=8, repeats=1)
     assert found.steps > 0 and found.rows == 2
     assert min(found.draft, found.prepare, found.verify, found.commit, found.observe) >= 0
     assert found.low <= found.total <= found.high

@@ -66,10 +66,11 @@ def test_a_layer_that_is_not_there_is_refused(tiny):
 
 
 def test_the_head_multiplies_nothing_while_a_prompt_is_read(tiny):
-    model = tiny("llama")
-    target = HFTarget(model)
+    target = HFTarget(tiny("llama"))
     rows = []
-    model.lm_head.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[1]))
+    target.forward.model.lm_head.register_forward_hook(
+        lambda module, inputs, output: rows.append(output.shape[1])
+    )
     cache = target.open(1, 16)
     target.prefill([Prompt(torch.tensor([5, 6, 7, 8]))], (0,), cache, Want(hidden=frozenset({-1})))
     target.score(TokenTree.roots(torch.tensor([8])), (0,), cache, gap=[torch.tensor([8, 9])])

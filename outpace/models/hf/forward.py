@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -19,40 +18,21 @@ from outpace.models.hf.captures import Captures, per_node
 from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import Planes, SlotCache
+from outpace.models.hf.private_copy import private_copy
 from outpace.models.hf.probe import Probe
 
 
 class Forward:
-    """A model with our attention: what goes in, what comes out, and how to give it back as it was."""
+    """Runs a private copy of a model, with our attention, over rows of a KV cache."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.model = model
+        switchable = getattr(model, "_supports_attention_backend", False)
+        self.model = private_copy(model, {"eager": EAGER}, FUSED if switchable else EAGER)
+        model = self.model
         self.device = next(model.get_input_embeddings().parameters()).device
         self.parameters = frozenset(inspect.signature(model.forward).parameters)
         self.selects = "logits_to_keep" in self.parameters
         self._taps = Captures(model, model.config.get_text_config().num_hidden_layers)
-        self._loan: BorrowedAttention | None = None
-
-    @property
-    def switched(self) -> bool:
-        """Whether the model has our attention now."""
-        return self._loan is not None
-
-    def switch(self) -> None:
-        """Give the model our attention."""
-        self._loan = LOANS.get(id(self.model))
-        if self._loan is None:
-            self._loan = LOANS[id(self.model)] = BorrowedAttention(self.model)
-        self._loan.holders += 1
-
-    def restore(self) -> None:
-        """Give the model back as it was, once nobody else decodes with it."""
-        if self._loan is not None:
-            self._loan.holders -= 1
-            if not self._loan.holders:
-                del LOANS[id(self.model)]
-                self._loan.end()
-            self._loan = None
 
     @torch.no_grad()
     def probe(self) -> None:
@@ -140,42 +120,6 @@ class Forward:
             rows = zip(weights, reading.rows, nodes, strict=True)
             attention[layer] = [node for part, row, num in rows for node in per_node(part, row, num)]
         return ForwardOutputs(scores, selected, attention)
-
-
-class BorrowedAttention:
-    """A model with our attention, for as many as decode with it at once, and what it had before."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.holders = 0
-        self._names: list[tuple[Any, str | None]] = []
-        self._training: list[torch.nn.Module] = []
-        seen: set[int] = set()
-        for module in model.modules():
-            config = getattr(module, "config", None)
-            if (
-                config is not None
-                and id(config) not in seen
-                and hasattr(config, "_attn_implementation_internal")
-            ):
-                seen.add(id(config))
-                self._names.append((config, config._attn_implementation_internal))
-                usual = config._attn_implementation_internal
-                eager = usual == "eager" or not getattr(model, "_supports_attention_backend", False)
-                config._attn_implementation_internal = EAGER if eager else FUSED
-            if module.training:
-                self._training.append(module)
-                module.training = False
-
-    def end(self) -> None:
-        """Give the model back."""
-        for config, name in self._names:
-            config._attn_implementation_internal = name
-        for module in self._training:
-            module.training = True
-
-
-# by the model's id, and only as long as somebody decodes with it: the first to end must not switch it under the others
-LOANS: WeakValueDictionary[int, BorrowedAttention] = WeakValueDictionary()
 
 
 def _kept(rows: list[RowInputs], nodes: list[int]) -> Tensor | None:

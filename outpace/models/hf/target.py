@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
 from outpace.models.openvino.compiled import CompiledForward, Tell, compiled
 from outpace.models.threads import on_threads
-from outpace.models.unsupported import reads_places, refuse
+from outpace.models.unsupported import reads_places, refuse, rope_limit
 
 CHUNK = 512  # most tokens of a prompt read in one forward
 
@@ -40,6 +41,7 @@ def load(
     device: str | torch.device | None = None,  # None: CUDA where there is one
     revision: str | None = None,
     trust_remote_code: bool = False,
+    allow_pickle: bool = False,
     threads: int | None = None,
     compile: bool = False,
     tell: Tell = lambda stage: None,
@@ -48,13 +50,23 @@ def load(
     if threads is not None:
         torch.set_num_threads(threads)
     model, tokenizer = load_checkpoint(
-        str(name_or_path), dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code
+        str(name_or_path),
+        dtype=dtype,
+        device=device,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
     )
     return HFTarget(model, compile=compile, tell=tell), tokenizer
 
 
 class HFTarget:
-    """A transformers causal language model that scores trees. `restore` (or leaving `with`) gives the model back."""
+    """A transformers causal language model that scores trees of draft tokens.
+
+    The model itself is never changed: forwards run on a private copy that shares its weights. Several threads may
+    decode with one target, each in a session of its own; their forwards take turns. Move the model to its device and
+    add adapters before it is wrapped.
+    """
 
     def __init__(
         self,
@@ -68,41 +80,27 @@ class HFTarget:
         refuse(model, self.forward.parameters)
         config = model.config.get_text_config()
         self.vocab: int = config.vocab_size
-        lengths = (
-            getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")
-        )
-        self.max_length: int | None = next((int(length) for length in lengths if length), None)
-        self.forward.switch()
-        try:
-            self.forward.probe()
-            self.chains_only = reads_places(model, self.forward.parameters, dense=self.forward.dense)
-            if self.chains_only:
-                name = type(model).__name__
-                warnings.warn(
-                    f"{name} may attend by place instead of position: it scores chains, not trees",
-                    stacklevel=2,
-                )
-            self.reader = (
-                compiled(self.forward, tell, trees=not self.chains_only) if compile else self.forward
+        self.rope_limit = rope_limit(config)
+        names = ("max_position_embeddings", "n_positions", "max_seq_len")
+        limits = [int(getattr(config, name)) for name in names if getattr(config, name, None)][:1]
+        if self.rope_limit is not None:
+            limits.append(self.rope_limit)
+        self.max_length: int | None = min(limits, default=None)  # tokens of prompt and answer together
+        self.forward.probe()
+        self.chains_only = reads_places(model, self.forward.parameters, dense=self.forward.dense)
+        if self.chains_only:
+            name = type(model).__name__
+            warnings.warn(
+                f"{name} may attend by place instead of position: it scores chains, not trees",
+                stacklevel=2,
             )
-        except BaseException:
-            self.restore()
-            raise
-
-    def __enter__(self) -> HFTarget:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.restore()
+        self.reader = compiled(self.forward, tell, trees=not self.chains_only) if compile else self.forward
+        self._lock = Lock()  # one forward at a time: sessions of several threads may share the target
 
     @property
     def device(self) -> torch.device:
         """Where tokens go in."""
         return self.forward.device
-
-    def restore(self) -> None:
-        """Give the model back as it was: its own attention, its own mode. The target is of no use afterwards."""
-        self.forward.restore()
 
     @property
     def compiled(self) -> CompiledForward | GraphReplay | None:
@@ -117,7 +115,8 @@ class HFTarget:
     def open(self, slots: int, capacity: int) -> SlotCache:
         """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
         if self.compiled:
-            return self.compiled.open(slots, capacity)
+            with self._lock:
+                return self.compiled.open(slots, capacity)
         return SlotCache(self.forward.planes, slots, capacity, self.forward.device)
 
     @torch.no_grad()
@@ -159,8 +158,6 @@ class HFTarget:
             with torch.no_grad():
                 return self.score(tree, slots, cache, want, gap=gap)
         assert isinstance(cache, SlotCache)
-        if not self.forward.switched:
-            raise ValueError("this target was restored: wrap the model in a new HFTarget")
         if self.chains_only and not tree.forest.is_chain:
             raise ValueError(f"{type(self.model).__name__} scores chains only: draft one token a level")
         slots = tuple(slots)
@@ -187,7 +184,8 @@ class HFTarget:
             tokens = torch.cat([part for pair in parts for part in pair])
         if not rows:
             return Scores(first, torch.empty(0, self.vocab, device=self.device))
-        found = self.reader.read(rows, nodes, tokens, cache, want, logits=True)
+        with self._lock:
+            found = self.reader.read(rows, nodes, tokens, cache, want, logits=True)
         if gap is not None:
             for slot, length in zip(slots, gaps, strict=True):
                 cache.lengths[slot] += length
@@ -198,17 +196,26 @@ class HFTarget:
         length = cache.lengths[slot]
         base = length + gap
         end = base + row.first + len(row.nodes)
+        self._check_positions(base + row.deepest)
         cache.reserve(end)
         start = base + row.first if row.first else length
         if row.is_chain:
             return RowInputs(slot, start, end, base, top=end - 1)
         return RowInputs(slot, start, end, base, row.depths, row.visible, base + row.deepest)
 
+    def _check_positions(self, last: int) -> None:
+        if self.rope_limit is not None and last >= self.rope_limit:
+            raise ValueError(
+                f"{type(self.model).__name__} changes its rotary frequencies beyond {self.rope_limit} tokens: "
+                "keep prompt and answer together within them"
+            )
+
     def _keep(
         self, pieces: Sequence[Tensor], slots: Sequence[int], cache: SlotCache, want: Want
     ) -> ForwardOutputs:
         """Read these tokens for good, at most CHUNK a forward; what is found stands row after row."""
         for tokens, slot in zip(pieces, slots, strict=True):
+            self._check_positions(cache.lengths[slot] + len(tokens) - 1)
             cache.reserve(cache.lengths[slot] + len(tokens))
         found: list[list[ForwardOutputs]] = [[] for _ in pieces]
         for batch in _batches([len(tokens) for tokens in pieces], self.reader.packs):
@@ -219,7 +226,8 @@ class HFTarget:
                 rows.append(RowInputs(slots[index], length, last, length, top=last - 1))
             sizes = [end - start for _, start, end in batch]
             tokens = torch.cat([pieces[index][start:end] for index, start, end in batch])
-            read = self.reader.read(rows, sizes, tokens, cache, want, logits=want.prompt_logits)
+            with self._lock:
+                read = self.reader.read(rows, sizes, tokens, cache, want, logits=want.prompt_logits)
             for (index, start, end), part in zip(batch, read.split(sizes), strict=True):
                 found[index].append(part)
                 cache.lengths[slots[index]] += end - start

@@ -1,0 +1,70 @@
+"""A copy of a model that shares its weights and nothing else, so that decoding never changes the user's own model.
+
+The copy has its own modules, hooks, config, training mode and non-persistent buffers (rotary frequencies, which some
+models rewrite in their forward). Parameters and persistent buffers are the same tensors: the copy takes no memory for
+weights, and an optimizer's in-place updates are seen by it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from functools import partial
+from types import MethodType
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig
+
+Model = TypeVar("Model", bound=PreTrainedModel)
+
+
+def private_copy(model: Model, attention: dict[str, str], otherwise: str) -> Model:
+    """A copy in evaluation mode. Each of its configs names `attention[name]` as its attention implementation, where
+    `name` is what the model's own config names, or `otherwise`."""
+    copies = {id(module): object.__new__(type(module)) for module in model.modules()}
+    rebind = _Rebinding(copies)
+    for module in model.modules():
+        state = vars(copies[id(module)])
+        state.update({name: rebind(value) for name, value in vars(module).items()})
+        state["training"] = False
+        state.pop("_compiled_call_impl", None)  # torch.compile's code runs the original modules
+        if hasattr(state.get("forward"), "_torchdynamo_orig_callable"):
+            del state["forward"]
+        for name in module._non_persistent_buffers_set:
+            buffer = module._buffers[name]
+            state["_buffers"][name] = buffer.clone() if isinstance(buffer, Tensor) else buffer
+    for config in rebind.configs():
+        if hasattr(config, "_attn_implementation_internal"):
+            name = config._attn_implementation_internal
+            config._attn_implementation_internal = attention.get(name, otherwise)
+    return copies[id(model)]
+
+
+class _Rebinding:
+    """Replaces references to a model's modules and configs by references to their copies."""
+
+    def __init__(self, copies: dict[int, nn.Module]) -> None:
+        self._copies = copies
+        self._configs: dict[int, Any] = {}  # deepcopy's memo: configs that share a part share its copy
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, nn.Module):
+            return self._copies.get(id(value), value)
+        if isinstance(value, PreTrainedConfig):
+            return copy.deepcopy(value, self._configs)
+        if type(value) in (dict, OrderedDict):
+            return type(value)((key, self(each)) for key, each in value.items())
+        if type(value) in (list, set):
+            return type(value)(self(each) for each in value)
+        if isinstance(value, MethodType) and id(value.__self__) in self._copies:
+            return MethodType(value.__func__, self._copies[id(value.__self__)])
+        if isinstance(value, partial):  # how accelerate wraps a module's forward
+            bound = partial(self(value.func), *map(self, value.args), **value.keywords)
+            vars(bound).update({name: self(each) for name, each in vars(value).items()})
+            return bound
+        return value
+
+    def configs(self) -> list[Any]:
+        return [each for each in self._configs.values() if isinstance(each, PreTrainedConfig)]
