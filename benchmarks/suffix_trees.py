@@ -97,30 +97,29 @@ class Trees:
 def recorded(name: str, num_prompts: int, max_tokens: int) -> dict[str, list[Text]]:
     """What the model says: greedily, and in samples of every fourth prompt one after another."""
     target, tokenizer = load(resolve(name), device="cpu")
-    with target:
-        end = getattr(tokenizer, "eos_token_id", None)
-        stop = () if end is None else (int(end),)
-        plain = Engine("plain", PLAIN, get(PLAIN)(target))
-        greedy = SamplingParams(max_tokens=max_tokens, stop=stop)
-        items = [item for source in BUILT_IN for item in load_items(source, num_prompts)]
-        cases, _ = unfold(items, tokenizer, plain, greedy, room=target.max_length)
-        prompts = [case.tokens for case in cases]
-        some = [prompt for prompt in prompts[::4] for _ in range(SAMPLES)]
-        asked = {
-            "greedy": [(prompt, greedy) for prompt in prompts],
-            f"{SAMPLES} samples": [
-                (prompt, SamplingParams(TEMPERATURE, max_tokens=max_tokens, stop=stop, seed=SEED + number))
-                for number, prompt in enumerate(some)
-            ],
-        }
-        found: dict[str, list[Text]] = {kind: [] for kind in asked}
-        with progress(sum(map(len, asked.values()))) as tell:
-            for kind, pairs in asked.items():
-                for begin in range(0, len(pairs), BATCH):
-                    some_prompts, row_params = zip(*pairs[begin : begin + BATCH], strict=True)
-                    said = plain.run(some_prompts, row_params).outputs
-                    found[kind] += [Text(p.tolist(), o) for p, o in zip(some_prompts, said, strict=True) if o]
-                    tell(f"writing texts, {kind}", len(said))
+    end = getattr(tokenizer, "eos_token_id", None)
+    stop = () if end is None else (int(end),)
+    plain = Engine("plain", PLAIN, get(PLAIN)(target))
+    greedy = SamplingParams(max_tokens=max_tokens, stop=stop)
+    items = [item for source in BUILT_IN for item in load_items(source, num_prompts)]
+    cases, _ = unfold(items, tokenizer, plain, greedy, room=target.max_length)
+    prompts = [case.tokens for case in cases]
+    some = [prompt for prompt in prompts[::4] for _ in range(SAMPLES)]
+    asked = {
+        "greedy": [(prompt, greedy) for prompt in prompts],
+        f"{SAMPLES} samples": [
+            (prompt, SamplingParams(TEMPERATURE, max_tokens=max_tokens, stop=stop, seed=SEED + number))
+            for number, prompt in enumerate(some)
+        ],
+    }
+    found: dict[str, list[Text]] = {kind: [] for kind in asked}
+    with progress(sum(map(len, asked.values()))) as tell:
+        for kind, pairs in asked.items():
+            for begin in range(0, len(pairs), BATCH):
+                some_prompts, row_params = zip(*pairs[begin : begin + BATCH], strict=True)
+                said = plain.run(some_prompts, row_params).outputs
+                found[kind] += [Text(p.tolist(), o) for p, o in zip(some_prompts, said, strict=True) if o]
+                tell(f"writing texts, {kind}", len(said))
     return found
 
 

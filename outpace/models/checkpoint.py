@@ -1,16 +1,24 @@
-"""Loading a checkpoint, with every way it can fail told in one sentence."""
+"""Loading a checkpoint. Every way in which that can fail has an error of one sentence that names the fix."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+)
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 
@@ -21,33 +29,100 @@ def load_checkpoint(
     device: str | torch.device | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    allow_pickle: bool = False,
 ) -> tuple[PreTrainedModel, Tokenizer]:
-    """The model, on its device, and its tokenizer."""
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    """The model, on its device, and its tokenizer. `allow_pickle` accepts weights that are not safetensors."""
+    place = choose_device(device)
     if looks_like_folder(name) and not Path(name).is_dir():
         raise ValueError(
             f"there is no checkpoint folder {name}: check the path, or give a hub name (owner/model)"
         )
-    options = {
+    options: dict[str, Any] = {
         "revision": revision,
         "trust_remote_code": trust_remote_code,
         "local_files_only": hub_is_away(name),  # else the hub's client tries again for half a minute
     }
     try:
         config = AutoConfig.from_pretrained(name, **options)
+        refuse_other_kinds(name, config)
+        if not allow_pickle:
+            refuse_pickle(name)
+            options["use_safetensors"] = True
         kind = choose_dtype(dtype, place, config)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             name, config=config, dtype=kind, output_loading_info=True, **options
         )
-        model, told = loaded
+        model, info = loaded
+        options.pop("use_safetensors", None)
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
+    except Refused:
+        raise
     except (OSError, SafetensorError, ValueError, ImportError) as error:
         raise ValueError(explain(name, error)) from error
-    if missing := sorted(told["missing_keys"]):  # transformers would go on with random numbers in their place
+    if missing := sorted(info["missing_keys"]):  # transformers would go on with random numbers in their place
         raise ValueError(f"{name} lacks {len(missing)} of its weights, {missing[0]} first: download it again")
+    refuse_unused_layers(name, config, info["unexpected_keys"])
     if getattr(model, "hf_device_map", None) is None and not getattr(model, "is_quantized", False):
         nn.Module.to(model, place)
     return model, tokenizer
+
+
+class Refused(ValueError):
+    """A checkpoint that is not loaded; the message names the reason and the fix."""
+
+
+def choose_device(device: str | torch.device | None) -> torch.device:
+    """The named device; None: CUDA where there is one, else the CPU. ValueError for one that this machine lacks."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    available = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    available += ["mps"] if torch.backends.mps.is_available() else []
+    try:
+        place = torch.device(device)
+        if place.type != "meta":
+            torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"there is no device {device} here: choose {' or '.join(available)}") from error
+    return place
+
+
+def refuse_other_kinds(name: str, config: Any) -> None:
+    """Raise for models that are no decoder-only language models."""
+    if config.is_encoder_decoder:
+        raise Refused(
+            f"{name} is an encoder-decoder model ({config.model_type}): encoder-decoder models are not supported, "
+            "choose a decoder-only language model"
+        )
+    own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not own_code:
+        raise Refused(
+            f"{name} is no language model for text generation ({config.model_type}): "
+            "choose a decoder-only language model"
+        )
+
+
+def refuse_pickle(name: str) -> None:
+    """Raise for a folder whose weights are pickled only: opening a pickle runs code that it contains."""
+    folder = Path(name)
+    pickled = sorted(each.name for each in folder.glob("pytorch_model*.bin"))
+    if pickled and not any(folder.glob("*.safetensors")):
+        raise Refused(
+            f"{name} has pickled weights ({pickled[0]}), which can run code when they are opened: convert them with "
+            "model.save_pretrained(folder) of transformers, or allow them with allow_pickle=True (--allow-pickle)"
+        )
+
+
+def refuse_unused_layers(name: str, config: Any, unexpected: Iterable[str]) -> None:
+    """Raise where the weights have more layers than the config: transformers would leave them out."""
+    count = getattr(config.get_text_config(), "num_hidden_layers", None)
+    layers = {
+        int(found[1]) for key in unexpected if (found := re.search(r"\.(?:layers|h|blocks)\.(\d+)\.", key))
+    }
+    if count is not None and layers and max(layers) >= count:
+        raise ValueError(
+            f"the weights of {name} have {max(layers) + 1} layers, but its config.json names {count}: "
+            "restore the config.json that belongs to them"
+        )
 
 
 def load_tokenizer(name: str) -> Tokenizer:
@@ -113,6 +188,11 @@ def explain(name: str, error: Exception) -> str:
     ):
         return (
             f"the weights of {name} cannot be read ({text[:120]}): the file is cut short, download it again"
+        )
+    if "do not set `use_safetensors" in lower:
+        return (
+            f"{name} has no safetensors weights, and pickled ones can run code when they are opened: "
+            "convert them, or allow them with allow_pickle=True (--allow-pickle)"
         )
     if "gated" in lower or "401" in lower or "403" in lower:
         return f"{name} is gated: accept its licence on the hub and log in with `hf auth login`"

@@ -11,16 +11,14 @@ import copy
 from collections import OrderedDict
 from functools import partial
 from types import MethodType
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
-Model = TypeVar("Model", bound=PreTrainedModel)
 
-
-def private_copy(model: Model, attention: dict[str, str], otherwise: str) -> Model:
+def private_copy(model: PreTrainedModel, attention: dict[str, str], otherwise: str) -> PreTrainedModel:
     """A copy in evaluation mode. Each of its configs names `attention[name]` as its attention implementation, where
     `name` is what the model's own config names, or `otherwise`."""
     copies = {id(module): object.__new__(type(module)) for module in model.modules()}
@@ -39,7 +37,9 @@ def private_copy(model: Model, attention: dict[str, str], otherwise: str) -> Mod
         if hasattr(config, "_attn_implementation_internal"):
             name = config._attn_implementation_internal
             config._attn_implementation_internal = attention.get(name, otherwise)
-    return copies[id(model)]
+    made = copies[id(model)]
+    assert isinstance(made, PreTrainedModel)
+    return made
 
 
 class _Rebinding:
