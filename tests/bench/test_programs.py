@@ -236,8 +236,8 @@ def test_the_costs_of_indexes_are_measured(tmp_path: Path, capsys: pytest.Captur
         "suffix array",
         "adjacency",
         "trigrams",
-        "logit n-grams",
-        "hidden-states",
+        "n-gram probabilities",
+        "hidden states",
     }
     assert all(row["microseconds"] > 0 for row in found["microseconds"])
     assert found["alone"]["peak_mib"] >= found["alone"]["before_mib"] > 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -280,3 +282,15 @@ def test_threads_read_one_index_at_once(made: Any) -> None:
 def test_tokenizers_are_told_apart() -> None:
     assert MINE == store.fingerprint({"b": 1, "a": 0}) != OTHER
     assert len(MINE) == 64
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_damaged_file_ends_the_process(tmp_path: Path, seed: int) -> None:
+    for kind, (make, _) in KINDS.items():
+        store.save(make(), tmp_path / f"{kind}.index", MINE)
+    program = Path(__file__).parent / "fuzz.py"
+    result = subprocess.run(
+        [sys.executable, str(program), str(tmp_path), "150", str(seed)], capture_output=True, text=True
+    )
+    assert result.returncode == 0, (result.returncode, result.stdout[-200:], result.stderr[-2000:])
+    assert re.search(r"'refused': \d\d.*'opened': \d\d|'opened': \d\d.*'refused': \d\d", result.stdout)
