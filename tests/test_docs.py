@@ -54,6 +54,10 @@ RUN_ELSEWHERE = {
         "tests/bench/test_make.py",
         "test_engines_take_part_where_they_are_named",
     ),
+    "python -m zoo_training target --steps 2 --out zoo-build": (
+        "tests/zoo/test_build.py",
+        "test_the_command_passes_its_options_on",
+    ),
     "make gpu-check OUT=out": ("tests/test_kit.py", "test_the_gpu_check_always_ends_and_reports"),
 }
 

@@ -11,33 +11,48 @@ from outpace.cli.options import Json
 from outpace.cli.output import print_json, print_table
 
 app = typer.Typer(help="The small models in the package.", no_args_is_help=True)
+COLUMNS = (
+    "model",
+    "parameters",
+    "vocabulary",
+    "tokens seen",
+    "held-out code loss (nats per token)",
+    "trained on",
+)
 
 
 @app.command("list")
 @plainly
 def list_(json: Json = False, debug: Debug = False) -> None:
-    """The models, with their sizes."""
+    """The models, with their sizes and what they were trained on."""
     from outpace import zoo
 
-    found = [
+    models = [
         {"name": f"zoo:{name}", "folder": str(zoo.path(name)), "card": zoo.card(name)} for name in zoo.names()
     ]
     if json:
-        print_json({"models": found})
+        print_json({"models": models})
         return
-    print_table(("model", "card"), [(each["name"], brief(each["card"])) for each in found])
+    print_table(COLUMNS, [table_row(model["name"], model["card"]) for model in models])
 
 
 @app.command("show")
 @plainly
 def show(name: Annotated[str, typer.Argument(help="zoo:target, or target.")], debug: Debug = False) -> None:
-    """A model's card: data, training, losses, how to build it again."""
+    """A model's card: data, training, losses, how to train it again."""
     from outpace import zoo
 
     print_json(zoo.card(name) | {"folder": str(zoo.path(name))})
 
 
-def brief(card: Any) -> str:
-    """The few facts of a card that fit a line."""
-    named = ("parameters", "vocabulary", "held_out_loss", "tokens_seen", "device")
-    return ", ".join(f"{name.replace('_', ' ')} {card[name]}" for name in named if name in card)
+def table_row(name: str, card: dict[str, Any]) -> tuple[str, ...]:
+    """The model as a row of COLUMNS; "-" where its card has no such number. The loss is in nats per token."""
+    parameters, tokens, loss = card.get("parameters"), card.get("tokens_seen"), card.get("held_out_loss")
+    return (
+        name,
+        f"{parameters:,}" if parameters else "-",
+        str(card.get("vocabulary", "-")),
+        f"{tokens:,}" if tokens else "-",
+        f"{loss['code']:.2f}" if loss else "-",
+        card.get("device", "-"),
+    )

@@ -9,7 +9,7 @@ import pytest
 
 import outpace
 
-CARD = {"parameters": 12345, "vocabulary": 320, "held_out_loss": 3.2, "device": "a laptop"}
+CARD = {"parameters": 12345, "vocabulary": 320, "held_out_loss": {"code": 3.2}, "device": "a laptop"}
 
 
 @pytest.fixture
@@ -25,7 +25,8 @@ def stocked(tiny, tmp_path, monkeypatch):
 
 
 def test_list_and_show(outpace_, stocked):
-    assert "zoo:target" in outpace_("zoo", "list").stdout and "12345" in outpace_("zoo", "list").stdout
+    table = outpace_("zoo", "list").stdout
+    assert "zoo:target" in table and "12,345" in table and "3.20" in table and "{" not in table
     found = json.loads(outpace_("zoo", "list", "--json").stdout)["models"]
     assert [each["name"] for each in found] == ["zoo:draft", "zoo:draft-2k", "zoo:target"]
     assert json.loads(outpace_("zoo", "show", "zoo:target").stdout) == {

@@ -86,7 +86,7 @@ def query(index: Any, contexts: list[list[int]]) -> None:
                 assert all(0 <= token <= top for token in index.continuation(pointer, 9))
                 assert all(0 <= token <= top for token, _ in index.successors(pointer))
             case SuffixTree():
-                check(index.speculate(context, tree=True, max_spec_offset=4), top)
+                check(index.speculate(context, tree=True, max_spec_offset=4), index.max_token)
                 index.extend(1, context)
             case AdjacencyTable():
                 if top >= max(context):

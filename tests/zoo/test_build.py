@@ -72,7 +72,7 @@ def test_an_unknown_model_is_told_the_known_ones(tmp_path: Path) -> None:
         build.build("giant", tmp_path)
 
 
-def test_the_command_hands_on_its_options(monkeypatch, tmp_path):
+def test_the_command_passes_its_options_on(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(
         command, "build", lambda name, out, **how: asked.append((name, out.name, how)) or out / name
