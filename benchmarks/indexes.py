@@ -209,7 +209,13 @@ def to_table(found: Sequence[Cost], compiled: float) -> Table:
         )
         for cost in found
     ]
-    columns = ("microseconds", "tokens held", "per token or call", "99th percentile of calls", "bytes per token")
+    columns = (
+        "microseconds",
+        "tokens held",
+        "per token or call",
+        "99th percentile of calls",
+        "bytes per token",
+    )
     how = f"numba, {compiled:.1f} s before the first answers" if find_spec("numba") else "without numba"
     return Table(f"Indexes ({how})", columns, tuple(rows))
 
