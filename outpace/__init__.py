@@ -1,4 +1,4 @@
-"""Every published speculative-decoding method as a short recipe on one engine."""
+"""Speculative decoding for PyTorch and transformers: published methods as short recipes on one engine."""
 
 from __future__ import annotations
 
