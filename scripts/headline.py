@@ -40,9 +40,9 @@ def headline(result: dict[str, Any]) -> str:
     source, settings = result["provenance"], result["settings"]
     prompts = ", ".join(settings["prompts"])
     return (
-        f"**{greedy['speedup']['median']:.1f} times the tokens per second of plain decoding**: `{METHOD}` at "
+        f"**{greedy['speedup']['median']:.1f} times as fast as plain decoding**: `{METHOD}` at "
         f"temperature 0, batch {settings['batch']}, {greedy['prompts']} prompts of {prompts}, "
-        f"the zoo's 14M-parameter target and its draft on a {source['device']}. With 95 % intervals: "
+        f"the zoo's 14M-parameter target and its draft on a {source['device']}. Medians with 95 % intervals: "
         f"{interval(greedy)} at temperature 0, {interval(sampled)} at temperature 1; transformers' assisted "
         f"generation with the same models, at the best of its settings, {interval(peer)} at temperature 0.\n"
     )

@@ -80,10 +80,10 @@ def test_ci_begins_with_the_test_line_of_the_readme_and_runs_both_tiers() -> Non
 
 def test_the_generated_sections_of_the_readme_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    results, methods = import_module("results_table"), import_module("methods_table")
-    readme = read("README.md")
+    results, readme = import_module("results_table"), read("README.md")
     assert results.filled(readme, results.RESULTS) == readme, "run scripts/results_table.py"
-    assert methods.filled(readme) == readme, "run scripts/methods_table.py"
+    for script in ("methods_table", "headline"):
+        assert import_module(script).filled(readme) == readme, f"run scripts/{script}.py"
 
 
 def test_tracked_files_stay_small() -> None:
