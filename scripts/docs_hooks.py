@@ -117,13 +117,15 @@ def method_page(recipe: Recipe, guarantee: str) -> str:
     ]
     lines += [f'Use it with `--method {recipe.name}`, or `method="{recipe.name}"` in Python.', ""]
     if recipe.options:
-        lines += ["| Option | Type | Default |", "|---|---|---|"]
+        meanings = recipe.option_help
+        lines += ["| Option | Meaning | Type | Default |", "|---|---|---|---|"]
         for name, parameter in recipe.options.items():
             kind = type_of(parameter.annotation)
             default = (
                 "required" if parameter.default is inspect.Parameter.empty else f"`{parameter.default!r}`"
             )
-            lines.append(f"| `{name.replace('_', '-')}` | `{kind}` | {default} |")
+            option = name.replace("_", "-")
+            lines.append(f"| `{option}` | {meanings.get(name, '')} | `{kind}` | {default} |")
     path = Path(inspect.getsourcefile(module) or "")
     lines += ["", *measured_tables(recipe.name), *papers_table(recipe.name)]
     lines += [f"## {path.name}", "", "````python", path.read_text(encoding="utf-8").rstrip(), "````", ""]
