@@ -1,160 +1,137 @@
-"""The file to read first: a session holds sequences being decoded, and the loop drafts, verifies and commits.
+"""The file to read first: the decoding loop (draft, verify, commit) and the session that it decodes.
 
-Everything else in the package is a part that this loop calls; it knows nothing but `core`.
+Everything else in the package is a part that this loop calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Parts, Prompt, Scores, Step, TargetProbs, Verdict
+from outpace.core.contracts import Draft, Parts, Prompt, Scores, Step, TargetProbs, Verdict, check_token_ids
 from outpace.core.noise import KeyedNoise, Noise
 from outpace.core.sampling_params import SamplingParams
+from outpace.core.step_timer import StepTimer
+from outpace.core.threads import with_torch_threads
 from outpace.core.tree import TokenTree
 
-NODES = 256  # of one row's tree, for which the cache has room from the start
+DRAFT_NODES = 256  # draft nodes of one row for which the KV cache has room from the start
 
 
-def sequential(session: Session) -> Iterator[Step]:
-    """Draft, verify, commit, until every row is done."""
+def speculative_steps(session: Session) -> Iterator[Step]:
+    """Draft, verify, commit, until every row is finished."""
     parts = session.parts
     while session.rows:
         ctx = session.context()
         plan = parts.controller.plan(ctx).within(ctx.room)
         draft = parts.drafter.propose(ctx, plan)  # draft
-        session.lap("draft")
-        scores = parts.target.score(
-            draft.tree, ctx.slots, session.cache, parts.want
-        )  # verify: one forward ...
-        session.lap("score")
+        session.timer.record("draft")
+        scores = parts.target.score(draft.tree, ctx.slots, session.cache, parts.want)  # verify: one forward,
+        session.timer.record("score")
         target_probs = session.target_probs(scores, draft.tree, ctx)
-        verdict = parts.verifier.verify(draft.tree, target_probs, scores, ctx.noise)  # ... one rule
-        session.lap("verify", target_probs.seconds)
+        verdict = parts.verifier.verify(draft.tree, target_probs, scores, ctx.noise)  # one rule
+        session.timer.record("verify", warping=target_probs.seconds)
         yield session.commit(ctx, draft, scores, verdict)  # commit
 
 
 class Session:
-    """Sequences being decoded together: row b of a step is the b-th unfinished one, kept in a slot of its own."""
+    """Requests decoded as one batch. Each has a slot; the rows of a step are the unfinished slots."""
 
     def __init__(
         self,
         parts: Parts,
         prompts: Sequence[Tensor],  # B × (T_b,) int64, at least one token each
-        sampling: Sequence[SamplingParams],
+        sampling: Sequence[SamplingParams],  # one a prompt
         target_probs: Callable[[Scores, TokenTree, Context], TargetProbs],
         *,
         noise: Callable[[Sequence[int], Sequence[int], Sequence[int]], Noise] = KeyedNoise,
-        done: Callable[[int, Tensor], bool]
-        | None = None,  # (slot, its tokens) -> stop here; asked after every commit
+        done: Callable[[int, Tensor], bool] | None = None,  # (slot, tokens) -> stop? Called after a commit
     ) -> None:
-        self.parts, self.sampling, self.target_probs, self._noise, self._done = (
-            parts,
-            sampling,
-            target_probs,
-            noise,
-            done,
-        )
-        self.lengths = [len(prompt) for prompt in prompts]
+        self.parts, self.sampling, self.target_probs = parts, sampling, target_probs
+        self._noise, self._done = noise, done
+        check_token_ids(prompts, parts.target.vocab)
+        self.lengths = [len(prompt) for prompt in prompts]  # per slot: committed tokens, prompt included
         self.prompt_lengths = tuple(self.lengths)
-        self._ends = [length + s.max_tokens for length, s in zip(self.lengths, sampling, strict=True)]
-        self.history = torch.zeros(len(prompts), max(self._ends), dtype=torch.int64)
+        self._max_lengths = [length + s.max_tokens for length, s in zip(self.lengths, sampling, strict=True)]
+        self.history = torch.zeros(len(prompts), max(self._max_lengths), dtype=torch.int64)
         for slot, prompt in enumerate(prompts):
             self.history[slot, : len(prompt)] = prompt
-        self._numbers = self.history.numpy()  # the same memory, written to several times faster
-        self.cache = parts.target.open(len(prompts), max(self._ends) + NODES)
-        self.rows = list(range(len(prompts)))
-        self._turns = [0] * len(prompts)
-        self._seconds: dict[str, float] = {}
-        self._clock = perf_counter()
+        self._history_array = self.history.numpy()  # the same memory, faster to write to
+        self.cache = parts.target.open(len(prompts), max(self._max_lengths) + DRAFT_NODES)
+        self.rows = list(range(len(prompts)))  # slots of the unfinished requests
+        self._num_steps = [0] * len(prompts)
+        self.timer = StepTimer()
 
-    def steps(self) -> Iterator[Step]:
-        """Read the prompts, then run the recipe's schedule to the end."""
-        steps = self._steps()
-        around = getattr(self.parts.target, "around", None)  # a target may say what steps are made in
-        return around(steps) if around else steps
+    def steps(self, loop: Callable[[Session], Iterator[Step]] = speculative_steps) -> Iterator[Step]:
+        """Prefill, then run the loop until all requests are finished."""
+        steps, threads = self._steps(loop), self.parts.target.torch_threads
+        return steps if threads is None else with_torch_threads(threads, steps)
 
-    @torch.inference_mode()  # on while a step is made, off between two of them: a `with` would stay on there
-    def _steps(self) -> Iterator[Step]:
+    @torch.inference_mode()  # on inside of a step and off while the caller has it: a `with` would stay on
+    def _steps(self, loop: Callable[[Session], Iterator[Step]]) -> Iterator[Step]:
         self._release(self.rows)  # whatever an earlier session left in these slots
         try:
             yield from self._prefill()
-            yield from (self.parts.schedule or sequential)(self)
+            yield from loop(self)
         finally:
-            self._release(self.rows)  # rows left when decoding was interrupted; none otherwise
+            self._release(self.rows)  # unfinished requests if decoding was interrupted
 
     def output(self, slot: int) -> list[int]:
         """The tokens generated in this slot so far."""
         return self.history[slot, self.prompt_lengths[slot] : self.lengths[slot]].tolist()
 
     def context(self) -> Context:
-        """What is known now; every context handed out starts a new turn, so its noise is fresh."""
-        rows = self.rows
-        for slot in rows:
-            self._turns[slot] += 1
-        return self._context(rows, [self.lengths[slot] for slot in rows])
+        """The state before the next step. Each call starts a new step, with noise of its own."""
+        for slot in self.rows:
+            self._num_steps[slot] += 1
+        return self._context(self.rows, [self.lengths[slot] for slot in self.rows])
 
     def _context(self, rows: Sequence[int], lengths: Sequence[int]) -> Context:
-        self._clock, self._seconds = perf_counter(), {}
+        self.timer.restart()
         sampling = tuple(self.sampling[slot] for slot in rows)
         return Context(
             tokens=tuple(self.history[slot, :length] for slot, length in zip(rows, lengths, strict=True)),
             committed=tuple(lengths),
-            room=tuple(self._ends[slot] - length - 1 for slot, length in zip(rows, lengths, strict=True)),
+            room=tuple(self._max_lengths[s] - length - 1 for s, length in zip(rows, lengths, strict=True)),
             slots=tuple(rows),
             cache=self.cache,
             sampling=sampling,
-            noise=self._noise([s.seed for s in sampling], [self._turns[slot] for slot in rows], lengths),
+            noise=self._noise([s.seed for s in sampling], [self._num_steps[slot] for slot in rows], lengths),
             prompt_lengths=tuple(self.prompt_lengths[slot] for slot in rows),
         )
 
-    def lap(self, name: str, warping: float = 0.0) -> None:
-        """Book the time since the last lap under this name, less what was spent on warping the distribution."""
-        now = perf_counter()
-        self._seconds[name] = now - self._clock - warping
-        if warping:
-            self._seconds["warp"] = warping
-        self._clock = now
-
     def commit(self, ctx: Context, draft: Draft, scores: Scores, verdict: Verdict) -> Step:
-        """Append path and bonus to each row, cut at stop tokens and limits, keep the path, tell the parts."""
+        """Append path and bonus token to each row, up to a stop token or limit; update cache and parts."""
         forest, tokens = draft.tree.forest, draft.tree.tokens.tolist()
-        kept: list[int] = []
-        generated: list[list[int]] = []
-        finished: list[int] = []
+        kept, generated, finished = list[int](), list[list[int]](), list[int]()
         for row, slot in enumerate(ctx.slots):
             path = forest.path(verdict.leaf[row])
             new = [*(tokens[node] for node in path[1:]), verdict.bonus[row]]
             length, stop = self.lengths[slot], self.sampling[slot].stop
-            del new[self._ends[slot] - length :]
-            for index, token in enumerate(new):
-                if token in stop:
-                    del new[index + 1 :]
-                    break
+            del new[self._max_lengths[slot] - length :]
+            del new[next((end for end, token in enumerate(new, 1) if token in stop), len(new)) :]
             kept.append(path[len(new) - 1])
             generated.append(new)
             end = self.lengths[slot] = length + len(new)
-            self._numbers[slot, length:end] = new
-            ended = end == self._ends[slot] or new[-1] in stop
+            self._history_array[slot, length:end] = new
+            ended = end == self._max_lengths[slot] or new[-1] in stop
             if ended or (self._done and self._done(slot, self.history[slot, :end])):
                 finished.append(slot)
         self.cache.commit(draft.tree, kept, ctx.slots)
-        self.lap("commit")
-        return self._tell(
-            Step(ctx, draft, scores, verdict, tuple(kept), tuple(generated), self._seconds), finished
-        )
+        self.timer.record("commit")
+        record = Step(ctx, draft, scores, verdict, tuple(kept), tuple(generated), self.timer.seconds)
+        return self._observe(record, finished)
 
-    def _tell(self, step: Step, finished: Sequence[int]) -> Step:
+    def _observe(self, step: Step, finished: Sequence[int]) -> Step:
         self.parts.drafter.observe(step)
         self.parts.controller.observe(step)
         if finished:
             self.rows = [slot for slot in self.rows if slot not in finished]
             self._release(finished)
-        self.lap("observe")
+        self.timer.record("observe")
         return step
 
     def _release(self, slots: Sequence[int]) -> None:
@@ -162,16 +139,15 @@ class Session:
             part.release(slots)
 
     def _prefill(self) -> Iterator[Step]:
-        rows = [slot for slot in self.rows if self.lengths[slot] > 1]
-        if not rows:
+        if not (rows := [slot for slot in self.rows if self.lengths[slot] > 1]):
             return
         ctx = self._context(rows, [1] * len(rows))
         prompts = [self.history[slot, : self.lengths[slot]] for slot in rows]
         tree, scores = self.parts.target.prefill(
-            [Prompt(p) for p in prompts], rows, self.cache, self.parts.want
+            list(map(Prompt, prompts)), rows, self.cache, self.parts.want
         )
-        self.lap("score")
+        self.timer.record("score")
         leaf = tuple(nodes[-1] for nodes in tree.forest.nodes)
         verdict = Verdict(leaf, [int(prompt[-1]) for prompt in prompts])
         generated = tuple(prompt[1:].tolist() for prompt in prompts)
-        yield self._tell(Step(ctx, Draft(tree), scores, verdict, leaf, generated, self._seconds), ())
+        yield self._observe(Step(ctx, Draft(tree), scores, verdict, leaf, generated, self.timer.seconds), ())

@@ -24,33 +24,19 @@ LEVELS = (
 )
 LEVEL = {part: height for height, parts in enumerate(LEVELS) for part in parts}
 OUTSIDE_OF_CORE = {"torch"}  # all that core may import besides the standard library and itself
-# (module, name) under `if TYPE_CHECKING:` only: a type that two levels must name, and no import when the program runs
-ANNOTATIONS = {("outpace.core.contracts", "outpace.decode.Session")}  # what a Schedule takes
 
 
 def imported(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
     """(line, absolute name) of everything `module` imports, at the top or inside a function."""
     package = module if is_package else module.rpartition(".")[0]
     tree = ast.parse(source)
-    annotations = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
-            names = [f"{origin}.{alias.name}" for alias in node.names]
-            yield from (
-                (node.lineno, name)
-                for name in names
-                if id(node) not in annotations or (module, name) not in ANNOTATIONS
-            )
+            yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
 
 
 def violations(source: str, module: str, is_package: bool = False) -> list[str]:
@@ -110,7 +96,7 @@ def test_the_checker_catches_what_it_is_for() -> None:
         ("from outpace import load", "outpace.bench.measure.run"): "public",
         ("import outpace", "outpace.cli.demo"): "public",
         ("import outpace.core", "outpace.elsewhere.thing"): "no place",
-        ("from outpace.decode import Session", "outpace.core.contracts"): "decode",  # not under TYPE_CHECKING
+        ("from outpace.decode import Session", "outpace.core.contracts"): "decode",
     }
     for (source, module), word in bad.items():
         assert any(word in sentence for sentence in violations(source, module)), (source, module)

@@ -84,7 +84,7 @@ class Recorded:
 
 @dataclass
 class Recorder:
-    """A schedule: the target writes by itself, and at every `stride`-th token trees are drafted and set aside."""
+    """Decodes with the target alone, and at every `stride`-th token drafts trees that are compared and discarded."""
 
     draft: Target
     widths: tuple[int, ...]
@@ -118,8 +118,8 @@ class Recorder:
                 stop=row_params.stop,
                 seed=row_params.seed + 1009 * turn,
             )
-            parts = Parts(target, NoDraft(), Match(), Fixed(0), self.schedule)
-            for _ in Session(parts, [prompts[self._prompt]], [room], LazyTargetProbs).steps():
+            parts = Parts(target, NoDraft(), Match(), Fixed(0))
+            for _ in Session(parts, [prompts[self._prompt]], [room], LazyTargetProbs).steps(self.record):
                 pass
             turn += 1
 
@@ -127,7 +127,8 @@ class Recorder:
         """Tokens of a text in which so many contexts can be recorded, with room for every draft."""
         return (trees - 1) * self.stride + len(self.widths) + 1
 
-    def schedule(self, session: Session) -> Iterator[Step]:
+    def record(self, session: Session) -> Iterator[Step]:
+        """A decoding loop: plain decoding that records a context at every `stride`-th token."""
         written = 0
         while session.rows and len(self.found) < self._last:
             ctx = session.context()

@@ -143,8 +143,8 @@ def drafts_reach(values: Mapping[str, Any], needed: int) -> None:
     """Refuse a draft model that cannot read as far as the text will go."""
     for name, value in values.items():
         for each in value if isinstance(value, tuple) else (value,):
-            limit = getattr(each, "max_length", None)
-            if isinstance(limit, int) and limit < needed:
+            limit = each.max_length if isinstance(each, Target) else None
+            if limit is not None and limit < needed:
                 raise ValueError(
                     f"the {name} model reads at most {limit} tokens, but prompt and answer may have {needed}: "
                     "ask for fewer tokens (max_tokens) or use another draft"

@@ -1,8 +1,9 @@
 """Claims: what verification may assume about how draft tokens were made.
 
-A drafter's distribution q is a claim, not a hint. A token with a true claim may be accepted generously; a token without one is
-always verified exactly, by matching; a token with a false claim biases the output. Claims survive growing a tree,
-never choosing among what was drawn: dropping, re-ordering or re-ranking drawn tokens voids the claim.
+A drafter's distribution q is a claim, not a hint. A token with a true claim may be accepted generously; a
+token without one is always verified exactly, by matching; a token with a false claim biases the output.
+Claims survive growing a tree, never choosing among what was drawn: dropping, re-ordering or re-ranking drawn
+tokens voids the claim.
 
 Letters: N nodes, M rows of q, K columns of q.
 """

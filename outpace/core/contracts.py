@@ -1,4 +1,5 @@
-"""The contracts between parts: what a target, a drafter, a verifier and a controller promise one another.
+"""The interfaces of the parts: target, KV cache, drafter, controller, verifier, and the records they
+exchange.
 
 Letters: B rows, N nodes of all trees, V vocabulary, K columns of q, M rows of q, D hidden size, T tokens.
 p is the target's distribution, q a drafter's, always.
@@ -6,9 +7,9 @@ p is the target's distribution, q a drafter's, always.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -18,9 +19,6 @@ from outpace.core.noise import Key, Noise
 from outpace.core.recipe import Guarantee, Recipe, recipe
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, Shape, TokenTree
-
-if TYPE_CHECKING:
-    from outpace.decode import Session
 
 __all__ = [
     "NOTHING",
@@ -39,7 +37,6 @@ __all__ = [
     "Prompt",
     "Recipe",
     "SamplingParams",
-    "Schedule",
     "Scores",
     "Shape",
     "Step",
@@ -48,13 +45,14 @@ __all__ = [
     "Verdict",
     "Verifier",
     "Want",
+    "check_token_ids",
     "recipe",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What a part needs from the target; the session asks for the union."""
+    """What a part needs from the target besides logits; the session requests the union of its parts'."""
 
     hidden: frozenset[int] = frozenset()  # layer outputs; -1 is the input of the LM head
     attention: frozenset[int] = frozenset()  # disables fused attention kernels: slow
@@ -73,17 +71,17 @@ NOTHING = Want()
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Prompt:
-    """What a row starts from."""
+    """The input of one request."""
 
     tokens: Tensor  # (T,) int64 on the host, at least one
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scores:
-    """What a target says of the nodes it has just read: all of a tree, or those a cache had not read yet."""
+    """The target's outputs at the nodes of its last forward: a whole tree, or the nodes added to it since."""
 
-    first: int  # node of row 0 of these tensors
-    logits: Tensor | None  # (N - first, V) unwarped; None while a prompt is read
+    first: int  # index of the node that row 0 of these tensors belongs to
+    logits: Tensor | None  # (N - first, V), before sampling parameters; None in prefill
     hidden: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N - first, D)
     attention: Mapping[int, list[Tensor]] = field(
         default_factory=dict[int, "list[Tensor]"]
@@ -96,11 +94,12 @@ class Plan:
 
     depth: tuple[int, ...]  # (B,) longest path; 0: do not speculate in this row
     shape: Shape | None = None  # None: a chain
-    # the drafter's belief in each of the F nodes it is about to extend -> True: do not. Nothing drawn is dropped
+    # (F,) draft probabilities of the nodes about to be extended -> True: do not extend. Nothing drawn is
+    # dropped
     stop: Callable[[Sequence[float]], list[bool]] | None = None
 
     def within(self, room: Sequence[int]) -> Plan:  # (B,)
-        """The same plan, no deeper than the room left in each row."""
+        """The same plan, no deeper than each row's room."""
         if all(depth <= most for depth, most in zip(self.depth, room, strict=True)):
             return self
         return replace(self, depth=tuple(min(pair) for pair in zip(self.depth, room, strict=True)))
@@ -108,47 +107,48 @@ class Plan:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Draft:
-    """What a drafter proposes."""
+    """A drafter's proposal for one step."""
 
     tree: TokenTree
-    forwards: int = 0  # model forwards it took, so that cost can be told apart from overhead
-    seconds: float = 0.0  # spent in those forwards
+    forwards: int = 0  # draft model forwards it took
+    seconds: float = 0.0  # spent in those forwards: the rest of drafting is overhead
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier decides, on the host."""
+    """A verifier's decision, on the host."""
 
-    leaf: Sequence[int]  # (B,) deepest accepted node; the root if nothing was
-    bonus: Sequence[int]  # (B,) the token after it: the next root
+    leaf: Sequence[int]  # (B,) deepest accepted node; the root if none was accepted
+    bonus: Sequence[int]  # (B,) bonus token, sampled after it: the next root
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Step:
-    """The one record everybody learns from: drafters, controllers, metrics. Reading a prompt is a step too: a chain
-    below its first token, fully accepted, whose bonus is its last token."""
+    """The record of one step, for drafters, controllers and statistics. Prefill is a step too: the prompt is
+    a chain below its first token, fully accepted, and its last token is the bonus token."""
 
     ctx: Context  # as it was before the step
     draft: Draft
     scores: Scores  # rejected nodes included
     verdict: Verdict
-    kept: tuple[int, ...]  # leaf really kept per row, after stop tokens and limits
-    generated: tuple[list[int], ...]
-    seconds: Mapping[str, float]  # draft, score, distribution, verify, commit, observe
+    kept: tuple[int, ...]  # per row the last node kept in the cache, after stop tokens and limits
+    generated: tuple[list[int], ...]  # per row the tokens committed
+    seconds: Mapping[str, float]  # draft, score, warp, verify, commit, observe
 
 
 class Cache(Protocol):
-    """What a target has read of each sequence."""
+    """A target's KV cache, with one slot a sequence."""
 
-    lengths: list[int]  # per slot, on the host: tokens read and kept
-    capacity: int  # tokens for which a slot has room, provisional nodes included; a larger draft makes more
+    lengths: list[int]  # per slot, on the host: committed tokens in the cache
+    capacity: int  # tokens for which a slot has room, draft nodes included; a larger draft enlarges it
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-        """Keep the path from each root to its leaf, forget the other nodes. A leaf of -1 keeps nothing of that row."""
+        """Keep the entries of the path from each root to its leaf and drop the other nodes. -1 keeps no node
+        of that row."""
         ...
 
     def release(self, slots: Sequence[int]) -> None:
-        """Forget these sequences: their lengths become 0."""
+        """Empty these slots: their lengths become 0."""
         ...
 
 
@@ -157,17 +157,23 @@ class Target(Protocol):
     """A language model that scores trees."""
 
     vocab: int
-    chains_only: bool  # it cannot tell siblings apart (biases that follow the slot instead of the position)
+    max_length: int | None  # tokens of prompt and answer together; None: no limit known
+    chains_only: bool  # its attention cannot tell siblings apart (biases by cache slot instead of position)
+
+    @property
+    def torch_threads(self) -> int | None:
+        """Torch threads while a session makes a step; None: leave their number as it is."""
+        ...
 
     def open(self, slots: int, capacity: int) -> Cache:
-        """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
+        """A KV cache for this many sequences of `capacity` tokens each, draft nodes included."""
         ...
 
     def prefill(
         self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Cache, want: Want
     ) -> tuple[TokenTree, Scores]:
-        """Read and keep all but the last token of each prompt (each at least 2 tokens), in chunks, as
-        `Forest.chain`s rooted at the first tokens."""
+        """Compute and keep the cache entries of all but the last token of each prompt (at least 2 tokens
+        each), in chunks. The tree returned has one chain a row, rooted at the first token."""
         ...
 
     def score(
@@ -177,25 +183,28 @@ class Target(Protocol):
         cache: Cache,
         want: Want = NOTHING,
         *,
-        gap: Sequence[Tensor] | None = None,  # B × (G_b,) committed tokens the cache lacks before the root
+        gap: Sequence[Tensor]
+        | None = None,  # B × (G_b,) committed tokens before the root that the cache lacks
     ) -> Scores:
-        """One forward: read and keep `gap`, then read the tree's unread nodes, provisionally. Each node sees the
-        committed tokens of its row and its ancestors. A tree that extends the one read last costs its new nodes."""
+        """One forward over `gap`, whose cache entries are kept, and over the tree's nodes, whose entries are
+        provisional until `Cache.commit`. Each node attends to the committed tokens of its row, its ancestors
+        and itself. For a tree that extends the one scored last, only the new nodes are computed."""
         ...
 
 
 class TargetProbs(Protocol):
-    """The target's distribution at the nodes of a scored tree, after temperature and truncation; computed only where asked."""
+    """The target's distribution at the nodes of a scored tree, after all sampling parameters; computed on
+    demand."""
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = "target") -> list[int]:
-        """One token after each node (None: after all), drawn from p; greedy rows cost an argmax."""
+        """One token after each node (None: all nodes), sampled from p; an argmax for greedy rows."""
         ...
 
     def probs(self, nodes: Sequence[int] | None) -> Tensor:  # (M, V) at least float32
-        """p after each node (None: after all); rows sum to 1."""
+        """p after each node (None: all nodes); rows sum to 1."""
         ...
 
-    seconds: float  # spent on warping so far
+    seconds: float  # spent on sampling parameters so far
 
 
 class Drafter(Protocol):
@@ -213,13 +222,13 @@ class Drafter(Protocol):
     def propose(self, ctx: Context, plan: Plan) -> Draft: ...
     def observe(self, step: Step) -> None: ...
     def release(self, slots: Sequence[int]) -> None:
-        """The requests in these slots have ended, finished or interrupted: forget their state. A drafter that learns
-        from whole requests learns from them here. The slots may hold new requests afterwards."""
+        """The requests in these slots have ended, finished or interrupted: forget their state. A drafter that
+        learns from whole requests learns from them here. The slots may hold new requests afterwards."""
         ...
 
 
 class Controller(Protocol):
-    """Decides how far to draft."""
+    """Decides how deep to draft, and in which shape."""
 
     want: Want
 
@@ -232,24 +241,20 @@ class Verifier(Protocol):
     """Decides which path of the draft to keep, and the token after it."""
 
     want: Want
-    accepts: tuple[type[Claim], ...]  # claims it is exact for; nodes without a claim are always allowed
+    accepts: tuple[type[Claim], ...]  # claims for which it is exact; nodes without a claim are always allowed
     guarantee: Guarantee
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict: ...
 
 
-Schedule = Callable[["Session"], Iterator[Step]]
-
-
 @dataclass(frozen=True)
 class Parts:
-    """What a recipe returns."""
+    """What a recipe returns: the parts of one method."""
 
     target: Target
     drafter: Drafter
     verifier: Verifier
     controller: Controller
-    schedule: Schedule | None = None  # None: decode.sequential
 
     def __post_init__(self) -> None:
         for claim in self.drafter.claims:
@@ -263,5 +268,15 @@ class Parts:
 
     @property
     def want(self) -> Want:
-        """What the session asks the target for."""
+        """What the session requests from the target."""
         return self.drafter.want | self.verifier.want | self.controller.want
+
+
+def check_token_ids(prompts: Sequence[Tensor], vocab: int) -> None:
+    """Raise ValueError for a prompt with a token id that the model does not have."""
+    for row, prompt in enumerate(prompts):
+        if not 0 <= int(prompt.min()) <= int(prompt.max()) < vocab:
+            raise ValueError(
+                f"prompt {row} has a token id outside of 0 to {vocab - 1}, the model's vocabulary: "
+                "use the tokenizer that belongs to the model"
+            )

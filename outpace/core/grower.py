@@ -1,4 +1,5 @@
-"""Growing a draft tree: the only place where claims are made, so a drawn token never leaves without its distribution.
+"""Growing a draft tree: the only place where claims are made, so a drawn token never leaves without its
+distribution.
 
 Letters: B rows, M parents that get children, K columns of q.
 """

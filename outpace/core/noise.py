@@ -1,9 +1,9 @@
 """The only source of randomness: every random choice names a key, and a key is used once.
 
-Draws of the target's own tokens are keyed by (seed, absolute position), so that a verifier that lets the target choose
-gives token for token what plain decoding gives under the same seed. Every other use is keyed by (seed, turn, node, use,
-draw): noise keyed by position alone would be met again after a rejection, when its outcome has already been looked at,
-and would bias block-wise and bottom-up rules.
+Draws of the target's own tokens are keyed by (seed, absolute position), so that a verifier that lets the
+target choose gives token for token what plain decoding gives under the same seed. Every other use is keyed by
+(seed, turn, node, use, draw): noise keyed by position alone would be met again after a rejection, when its
+outcome has already been looked at, and would bias block-wise and bottom-up rules.
 
 Letters: M choices at once, K options each.
 """
@@ -42,7 +42,8 @@ class Noise(Protocol):
         ...
 
     def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:  # (M, K) -> (M, k) int64
-        """k options of each row, in order, independent or each without the earlier; -1 when the support is used up."""
+        """k options of each row, in order, independent or each without the earlier; -1 when the support is
+        used up."""
         ...
 
 
@@ -99,7 +100,8 @@ def _number(word: str) -> int:
 class KeyedNoise(Chooser):
     """Noise as a pure function of its keys, so that a row's choices do not depend on the batch around it.
 
-    Uniforms are Python integers hashed on the host: at the sizes of one step, far faster than tensor arithmetic.
+    Uniforms are Python integers hashed on the host: at the sizes of one step, far faster than tensor
+    arithmetic.
     """
 
     def __init__(self, seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> None:
@@ -158,7 +160,8 @@ class KeyedNoise(Chooser):
 
 
 def _choose_wide(probs: Tensor, uniform: Sequence[float]) -> Tensor:  # (M, K), (M,) -> (M,)
-    """First the block of options, then the option in it: a running sum over all would be written out in float64."""
+    """First the block of options, then the option in it: a running sum over all would be written out in
+    float64."""
     whole = probs.shape[1] // BLOCK * BLOCK
     parts = [probs[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1, dtype=torch.float64)]
     if whole < probs.shape[1]:
@@ -180,9 +183,9 @@ def _place(cumulative: Tensor, point: float) -> int:
 
 
 def _without_replacement(sums: Any, uniform: Sequence[float]) -> list[int] | None:  # (K,) array, (k,) -> (k,)
-    """What removing each drawn option and drawing again from the rest gives, on one distribution's cumulative sums: a point in
-    what is left becomes a point of the whole by stepping over the options taken. None where too little is left for
-    that. On the host, where calling a tensor's search takes longer than searching."""
+    """What removing each drawn option and drawing again from the rest gives, on one distribution's cumulative
+    sums: a point in what is left becomes a point of the whole by stepping over the options taken. None where
+    too little is left for that. On the host, where calling a tensor's search takes longer than searching."""
     total = left = sums.item(-1)
     taken: list[tuple[float, float]] = []  # (start, mass) of each, in order
     found: list[int] = []

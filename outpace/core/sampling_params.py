@@ -1,8 +1,10 @@
-"""Sampling parameters of one request: the one type that the session, the API, the command line and the proofs share.
+"""Sampling parameters of one request: the one type that the session, the API, the command line and the proofs
+share.
 
-A new parameter is a field here, its computation in `sampling/adjust.py` (changes to logits) or `sampling/warp.py`
-(truncation), and its line in the API's documentation. Validation, command line options and help texts follow from the
-field's metadata: `help`, `minimum`, `maximum`, `above` (an exclusive minimum) and `changes_logits`.
+A new parameter is a field here, its computation in `sampling/adjust.py` (changes to logits) or
+`sampling/warp.py` (truncation), and its line in the API's documentation. Validation, command line options and
+help texts follow from the field's metadata: `help`, `minimum`, `maximum`, `above` (an exclusive minimum) and
+`changes_logits`.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ class Grammar(Protocol):
     """Which tokens may follow a text: a pure function of the text."""
 
     def allowed(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:  # (G,) int64, M -> (M, V) bool
-        """The tokens allowed after the generated text and each path of draft tokens below it. All tokens are allowed
-        after a path that the grammar refuses or that has ended the text."""
+        """The tokens allowed after the generated text and each path of draft tokens below it. All tokens are
+        allowed after a path that the grammar refuses or that has ended the text."""
         ...
 
 
@@ -34,7 +36,8 @@ def _parameter(default: Any, text: str, **metadata: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the tokens of one request are chosen. They apply at every node of its draft tree, after the node's own path.
+    """How the tokens of one request are chosen. They apply at every node of its draft tree, after the node's
+    own path.
 
     Raises ValueError for a value outside of its range and TypeError for one of another type.
     """
@@ -133,13 +136,14 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the distribution is one-hot. Greedy decoding is a distribution, not a mode of the engine."""
+        """Whether the distribution is one-hot. Greedy decoding is a distribution, not a mode of the
+        engine."""
         return self.temperature == 0
 
     @property
     def without_logit_changes(self) -> SamplingParams:
-        """Temperature and truncation alone, for a drafter with another vocabulary, to whose tokens the rest cannot
-        apply."""
+        """Temperature and truncation alone, for a drafter with another vocabulary, to whose tokens the rest
+        cannot apply."""
         if not self.changes_logits:
             return self
         return replace(self, **{parameter.name: parameter.default for parameter in LOGIT_PARAMETERS})
@@ -170,6 +174,7 @@ def _check_range(name: str, value: Any, limits: Any) -> None:
         raise ValueError(f"{name} is {value}; use a number from {limits['minimum']} to {maximum}")
 
 
-# what a caller may set, in order, with its default and metadata: command line and API derive their options from it
+# what a caller may set, in order, with its default and metadata: command line and API derive their options
+# from it
 PARAMETERS = tuple(each for each in fields(SamplingParams) if each.init)
 LOGIT_PARAMETERS = tuple(each for each in PARAMETERS if each.metadata.get("changes_logits"))

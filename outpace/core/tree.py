@@ -1,7 +1,7 @@
 """Token trees: the draft of every row of a batch as one flat forest of nodes.
 
-The structure lives on the host as tuples and is shared between steps (equal structures are one object), so that
-chains and fixed shapes cost nothing per step; tokens and beliefs are tensors.
+The structure lives on the host as tuples and is shared between steps (equal structures are one object), so
+that chains and fixed shapes cost nothing per step; tokens and beliefs are tensors.
 
 Letters: B rows, N nodes of all trees together.
 """
@@ -23,9 +23,9 @@ LONGEST = 64  # chain that may be a draft: longer ones are prompts
 class Forest:
     """Structure only: who is whose parent, and in which row.
 
-    The first `num_rows` nodes are the roots, in row order; a node comes after its parent; siblings stand in the
-    order in which they were drawn. Make one with `Forest.of` or `Forest.chain`: equal forests are the same object,
-    but for prompts, which seldom come twice and are too large to keep.
+    The first `num_rows` nodes are the roots, in row order; a node comes after its parent; siblings stand in
+    the order in which they were drawn. Make one with `Forest.of` or `Forest.chain`: equal forests are the
+    same object, but for prompts, which seldom come twice and are too large to keep.
     """
 
     def __init__(self, parents: tuple[int, ...], num_rows: int) -> None:
@@ -140,7 +140,8 @@ def _chained(lengths: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TokenTree:
-    """Draft tokens of all rows; each root is the last committed token of its row, not yet read by the target."""
+    """Draft tokens of all rows; each root is the last committed token of its row, not yet read by the
+    target."""
 
     tokens: Tensor  # (N,) int64
     forest: Forest
@@ -158,7 +159,8 @@ class TokenTree:
         return TokenTree(tokens, Forest.chain((0,) * len(tokens)))
 
     def match(self, continuations: Sequence[Sequence[int]]) -> list[int]:
-        """Per row the deepest node spelt by the tokens that follow its root; the root if the first already differs."""
+        """Per row the deepest node spelt by the tokens that follow its root; the root if the first already
+        differs."""
         tokens, children = self.tokens.tolist(), self.forest.children
         deepest = []
         for root, continuation in enumerate(continuations):

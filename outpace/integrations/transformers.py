@@ -1,7 +1,7 @@
 """outpace inside `model.generate`: `model.generate(**inputs, custom_generate=outpace.hf("prompt-lookup"))`.
 
-Logits processors see, at every node of a draft, that node's own history; stopping criteria are asked for every token in
-its turn. The model itself is not changed.
+Logits processors see, at every node of a draft, that node's own history; stopping criteria are asked for
+every token in its turn. The model itself is not changed.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def hf(
     frequency_penalty: float = 0.0,
     **options: Any,
 ) -> Decoder:
-    """A `custom_generate` that decodes with this method. Other models among the options may be transformers models,
-    names or folders; sampling follows torch's seed. Settings are those of `generate`, and two that it does not have."""
+    """A `custom_generate` that decodes with this method. Other models among the options may be transformers
+    models, names or folders; sampling follows torch's seed. Settings are those of `generate`, and two that it
+    does not have."""
     asked = SamplingParams(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
     recipe = meant(method)
     if strange := [name for name in options if name not in recipe.options]:
@@ -145,7 +146,8 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Warped:
-    """The distribution that the processors describe: as settings, which drafters follow too, and what has no such name."""
+    """The distribution that the processors describe: as settings, which drafters follow too, and what has no
+    such name."""
 
     processors: tuple[Callable[[Tensor, Tensor], Tensor], ...]
     num_rows: int
@@ -185,7 +187,8 @@ class Warped:
         """The target's distribution after the processors."""
         if not self.processors:
             return LazyTargetProbs(scores, tree, ctx)
-        # processors know the padding in front of a row, and may know the row: its slot is put before the tokens
+        # processors know the padding in front of a row, and may know the row: its slot is put before the
+        # tokens
         rows = zip(ctx.slots, ctx.tokens, strict=True)
         tokens = tuple(torch.cat([torch.tensor([slot]), padding[slot], row]) for slot, row in rows)
         lengths = zip(ctx.slots, ctx.prompt_lengths, strict=True)

@@ -31,7 +31,8 @@ def load_checkpoint(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> tuple[PreTrainedModel, Tokenizer]:
-    """The model, on its device, and its tokenizer. `allow_pickle` accepts weights that are not safetensors."""
+    """The model, on its device, and its tokenizer. `allow_pickle` accepts weights that are not
+    safetensors."""
     place = choose_device(device)
     if looks_like_folder(name) and not Path(name).is_dir():
         raise ValueError(
@@ -72,7 +73,8 @@ class Refused(ValueError):
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
-    """The named device; None: CUDA where there is one, else the CPU. ValueError for one that this machine lacks."""
+    """The named device; None: CUDA where there is one, else the CPU. ValueError for one that this machine
+    lacks."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     available = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
@@ -153,8 +155,8 @@ def hub_is_away(name: str) -> bool:
 
 
 def choose_dtype(dtype: str | torch.dtype, device: torch.device, config: object) -> str | torch.dtype:
-    """ "auto" keeps the checkpoint's dtype on accelerators and for quantised weights; a CPU gets bfloat16 only where it
-    computes in it, for elsewhere it is slower than float32."""
+    """ "auto" keeps the checkpoint's dtype on accelerators and for quantised weights; a CPU gets bfloat16
+    only where it computes in it, for elsewhere it is slower than float32."""
     if dtype != "auto":
         if isinstance(dtype, torch.dtype):
             return dtype

@@ -11,7 +11,8 @@ WEIGHTS = Path(str(files("outpace"))) / "zoo" / "weights"
 
 
 def usual_draft(target: str, *, cross_vocabulary: bool = False) -> str | None:
-    """The package's draft for its own target, `foreign` with a vocabulary of its own; None for other targets."""
+    """The package's draft for its own target, `foreign` with a vocabulary of its own; None for other
+    targets."""
     name = DRAFTS[target][cross_vocabulary] if target in DRAFTS else ""
     return name if (WEIGHTS / name.removeprefix(ZOO) / "config.json").is_file() else None
 

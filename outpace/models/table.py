@@ -1,4 +1,5 @@
-"""Table models: a few tokens, distributions written down, so that the distribution of whole outputs can be computed exactly.
+"""Table models: a few tokens, distributions written down, so that the distribution of whole outputs can be
+computed exactly.
 
 Letters: S states, N nodes, V vocabulary.
 """
@@ -15,13 +16,16 @@ from outpace.core.tree import Forest, TokenTree
 
 
 class TableTarget:
-    """core.contracts.Target whose distribution depends on the last `order` tokens and on whether the position is odd.
+    """core.contracts.Target whose distribution depends on the last `order` tokens and on whether the position
+    is odd.
 
-    Attention-free, but it keeps its cache by the same rules as a real model and asserts them, so that a part that reads
-    a token twice, skips one or commits what was never read fails here.
+    Attention-free, but it keeps its cache by the same rules as a real model and asserts them, so that a part
+    that reads a token twice, skips one or commits what was never read fails here.
     """
 
     chains_only = False
+    max_length: int | None = None
+    torch_threads: int | None = None
 
     def __init__(self, vocab: int, *, order: int = 3, seed: int = 0, spread: float = 1.5) -> None:
         self.vocab, self._order = vocab, order
@@ -29,7 +33,6 @@ class TableTarget:
         generator = torch.Generator().manual_seed(seed)
         # (2 * S, V) float64
         self.logits = torch.randn(2 * self._size, vocab, dtype=torch.float64, generator=generator) * spread
-        self.max_length: int | None = None
 
     def open(self, slots: int, capacity: int) -> TableCache:
         return TableCache(slots, capacity)

@@ -9,7 +9,8 @@ from transformers.configuration_utils import PreTrainedConfig as Config
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
 STATES = ("cache_params", "state", "mems")  # how forwards name what they carry instead of keys and values
-# models that compute their attention themselves and were seen to follow positions; others of that kind get chains only
+# models that compute their attention themselves and were seen to follow positions; others of that kind get
+# chains only
 FOLLOW_POSITIONS = ("gptj", "falcon", "codegen", "gpt_neox_japanese")
 RECURRENT = ("mamba", "linear", "recurrent", "conv", "rwkv", "lstm", "ssm")
 
@@ -49,8 +50,9 @@ def _layer_kinds(config: Config) -> Sequence[str]:
 def rope_limit(config: Config) -> int | None:
     """Number of tokens up to which every token has the same rotary frequencies, whatever is read with it.
 
-    Dynamic NTK and LongRoPE choose the frequencies of a whole forward by its largest position. Beyond the limit a row
-    would depend on the other rows of its batch and on how its prompt is cut into chunks. None: no limit."""
+    Dynamic NTK and LongRoPE choose the frequencies of a whole forward by its largest position. Beyond the
+    limit a row would depend on the other rows of its batch and on how its prompt is cut into chunks. None: no
+    limit."""
     parameters = getattr(config, "rope_parameters", None) or {}
     kinds = (
         parameters.values() if all(isinstance(each, dict) for each in parameters.values()) else [parameters]
@@ -65,8 +67,9 @@ def rope_limit(config: Config) -> int | None:
 
 
 def reads_places(model: PreTrainedModel, parameters: Set[str], *, dense: bool) -> bool:
-    """Whether attention may depend on where a token stands in the cache instead of on its position: biases and windows
-    by place, as in ALiBi. Places and positions agree in chains only. `dense`: it computes its attention itself."""
+    """Whether attention may depend on where a token stands in the cache instead of on its position: biases
+    and windows by place, as in ALiBi. Places and positions agree in chains only. `dense`: it computes its
+    attention itself."""
     config = model.config.get_text_config()
     own = dense and not getattr(model, "_supports_attention_backend", False)
     return (

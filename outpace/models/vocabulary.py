@@ -1,4 +1,5 @@
-"""What tokens spell: a tokenizer seen as pieces of bytes, and a draft model whose pieces are not the target's.
+"""What tokens spell: a tokenizer seen as pieces of bytes, and a draft model whose pieces are not the
+target's.
 
 Bytes and not characters, because a token may hold a part of a character, and what tokens spell must add up.
 
@@ -53,7 +54,8 @@ class Vocabulary:
         return b"".join(self.pieces[token] or b"" for token in tokens)
 
     def cut(self, text: bytes) -> list[int]:
-        """The tokens of this text; bytes that are no character become byte tokens where the vocabulary has them."""
+        """The tokens of this text; bytes that are no character become byte tokens where the vocabulary has
+        them."""
         tokens: list[int] = []
         decoded, start = text.decode("utf-8", "surrogateescape"), 0
         for stray in STRAY.finditer(decoded):
@@ -68,7 +70,8 @@ class Vocabulary:
 
     @staticmethod
     def of(tokenizer: Any, size: int, name: str = "the model") -> Vocabulary:
-        """The vocabulary of a transformers tokenizer; `size` is the model's, which may have numbers to spare."""
+        """The vocabulary of a transformers tokenizer; `size` is the model's, which may have numbers to
+        spare."""
         inner = getattr(tokenizer, "backend_tokenizer", None)
         if inner is None:
             raise ValueError(

@@ -1,8 +1,9 @@
 """Settings that change logits before temperature: bias, penalties, forbidden words, least length, grammar.
 
-Each node of a draft gets what plain decoding would give it there: its own history is the row's tokens and the path to
-it. Bias, repetition penalty and forbidden words are defined as in transformers and come in its order; presence and
-frequency penalties (new tokens only) and least length are vLLM's and stand where its penalties do, after repetition.
+Each node of a draft gets what plain decoding would give it there: its own history is the row's tokens and the
+path to it. Bias, repetition penalty and forbidden words are defined as in transformers and come in its order;
+presence and frequency penalties (new tokens only) and least length are vLLM's and stand where its penalties
+do, after repetition.
 
 Letters: M nodes, V vocabulary, T tokens of a row, G of them new, P path tokens of all nodes.
 """
@@ -88,7 +89,8 @@ class Adjuster:
 
 
 def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> Tensor:  # (M, V)
-    """The drafter's logits after these nodes, changed as the target's will be, so that it drafts what can be kept."""
+    """The drafter's logits after these nodes, changed as the target's will be, so that it drafts what can be
+    kept."""
     if not any(params.changes_logits for params in ctx.sampling):
         return logits
     tree = grower.structure()
@@ -96,7 +98,8 @@ def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> T
     wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     paths = [[tokens[node] for node in forest.path(leaf)[1:]] for leaf in at]
     adjusted = Adjuster(ctx)(wide, [forest.rows[node] for node in at], paths)
-    # nothing may be left behind a path that the target refuses: any distribution will do there, as long as it is one
+    # nothing may be left behind a path that the target refuses: any distribution will do there, as long as it
+    # is one
     return torch.where(adjusted.amax(-1, keepdim=True) == NEVER, wide, adjusted)
 
 
@@ -104,7 +107,8 @@ Places = tuple[list[int], list[int]]  # P nodes, their path tokens
 
 
 def _repetition(logits: Tensor, tokens: Tensor, at: Places, penalty: float) -> None:
-    """Multiply the negative and divide the positive logits of tokens that were there, once however often they were."""
+    """Multiply the negative and divide the positive logits of tokens that were there, once however often they
+    were."""
 
     def penalised(values: Tensor) -> Tensor:
         return torch.where(values < 0, values * penalty, values / penalty)
@@ -155,7 +159,8 @@ def _forbid_words(
 
 
 def _go_on(logits: Tensor, early: Sequence[int], params: SamplingParams) -> None:
-    """Rule out the end of the text; where a grammar asks for it, and for nothing else, the text is complete."""
+    """Rule out the end of the text; where a grammar asks for it, and for nothing else, the text is
+    complete."""
     kept = logits[early]
     kept[:, list(params.stop)] = NEVER
     if params.grammar is not None:

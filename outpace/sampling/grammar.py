@@ -1,7 +1,8 @@
 """Text that follows a grammar or a JSON schema, by xgrammar: an automaton state for every node of a draft.
 
-The automaton of a request stands at the end of its text. For a node it goes on along the node's path and comes back,
-so siblings and refused drafts leave no trace, and what it allows depends on nothing but the tokens before.
+The automaton of a request stands at the end of its text. For a node it goes on along the node's path and
+comes back, so siblings and refused drafts leave no trace, and what it allows depends on nothing but the
+tokens before.
 
 Letters: M nodes, V vocabulary, G new tokens of a row, W 32-bit words of a mask.
 """

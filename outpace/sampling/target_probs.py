@@ -1,4 +1,5 @@
-"""The target's distribution at the nodes of a scored tree, warped lazily: p for every node is the largest avoidable cost.
+"""The target's distribution at the nodes of a scored tree, warped lazily: p for every node is the largest
+avoidable cost.
 
 Letters: N nodes, M of them asked for, V vocabulary, T tokens.
 """
@@ -137,7 +138,8 @@ class LazyTargetProbs:
         return torch.cat([self._ctx.tokens[row].to(path.device), path])[None]
 
     def _check(self, values: Sequence[float], asked: Sequence[int]) -> None:
-        """Refuse values that are no number; -inf as the largest logit means that settings ruled everything out."""
+        """Refuse values that are no number; -inf as the largest logit means that settings ruled everything
+        out."""
         for node, value in zip(asked, values, strict=True):
             if value != value or value == float("-inf"):
                 logits = self._logits[node]

@@ -1,7 +1,7 @@
 """The largest numbers of each row; of equal ones the first.
 
-On a CPU numpy looks for them: one thread of it finds the largest of a row 12 to 40 times faster than torch does (rows
-of 4,096 to 150,000 numbers, x86-64), which shows beside the forward of a small model.
+On a CPU numpy looks for them: one thread of it finds the largest of a row 12 to 40 times faster than torch
+does (rows of 4,096 to 150,000 numbers, x86-64), which shows beside the forward of a small model.
 
 Letters: M rows of K numbers.
 """

@@ -1,8 +1,8 @@
 """Temperature and truncation: from logits to a distribution.
 
-Order and definition are those of transformers' processors: temperature, then top-k, then the smallest head of the
-sorted distribution whose mass reaches top-p, then tokens of at least `min_p` times the largest probability, then the tokens of
-most typical information whose mass reaches `typical_p`.
+Order and definition are those of transformers' processors: temperature, then top-k, then the smallest head of
+the sorted distribution whose mass reaches top-p, then tokens of at least `min_p` times the largest
+probability, then the tokens of most typical information whose mass reaches `typical_p`.
 
 Letters: M rows, V vocabulary.
 """
@@ -21,7 +21,8 @@ HEAD = 1024  # top-p looks at this many tokens before it sorts a whole vocabular
 
 
 def warp(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:  # (M, V), M of them -> (M, V)
-    """The distributions that these requests sample from, at least float32; temperature 0 gives one-hot rows."""
+    """The distributions that these requests sample from, at least float32; temperature 0 gives one-hot
+    rows."""
     # float32: probabilities in half precision cannot tell apart what verification compares; float64 stays
     logits = comparable(logits)
     first = sampling[0]
@@ -66,7 +67,8 @@ def _nucleus(probs: Tensor, top_p: float) -> Tensor:
 
 
 def _typical(probs: Tensor, mass: float) -> Tensor:
-    """Keep the tokens whose information is nearest to its mean, as many as hold this mass (Meister et al. 2023)."""
+    """Keep the tokens whose information is nearest to its mean, as many as hold this mass (Meister et al.
+    2023)."""
     information = -probs.log()
     mean = torch.where(probs > 0, probs * information, 0).sum(-1, keepdim=True)
     far, ids = (information - mean).abs().sort(-1)

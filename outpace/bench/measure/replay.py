@@ -120,7 +120,7 @@ def build(recipe: Recipe, options: dict[str, Any], vocab: int, tokenizer: Any = 
     opener = FunctionOpener(lambda value: needs_model(recipe.name), tokenizer)
     values = configure(recipe, target, options, opener)
     parts = recipe(target, **values)
-    if parts.want != NOTHING or parts.drafter.claims or parts.schedule:
+    if parts.want != NOTHING or parts.drafter.claims:
         needs_model(recipe.name)
     return parts
 
@@ -163,6 +163,8 @@ class Speaker:
     """core.contracts.Target that only keeps count: what it says is the distribution's affair."""
 
     chains_only = False
+    max_length: int | None = None
+    torch_threads: int | None = None
 
     def __init__(self, vocab: int) -> None:
         self.vocab = vocab

@@ -95,7 +95,7 @@ class CrossVocabularyDrafter:
                 text = self._texts[slot] = (Recut if self._recut else Text)(self._cross_vocabulary)
             if not text.extend(row[text.num_translated :].tolist()):
                 self._lm.forget([slot])
-            limit = getattr(self._cross_vocabulary.model, "max_length", None)
+            limit = self._cross_vocabulary.model.max_length
             if limit is not None and len(text.tokens) + self._reach > limit:
                 text.shorten(limit // 2)
                 self._lm.forget([slot])

@@ -1,8 +1,8 @@
-"""Forwards of fixed sizes on memory that stays, recorded once on a GPU and replayed: a step starts one graph instead of
-some hundred kernels.
+"""Forwards of fixed sizes on memory that stays, recorded once on a GPU and replayed: a step starts one graph
+instead of some hundred kernels.
 
-All slots of a cache are read at once, whether they have something to read or not; a row that has less than the
-forward's size is filled up with tokens that nobody sees.
+All slots of a cache are read at once, whether they have something to read or not; a row that has less than
+the forward's size is filled up with tokens that nobody sees.
 
 Letters: S slots, n tokens of each, V vocabulary.
 """

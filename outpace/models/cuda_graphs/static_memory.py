@@ -1,4 +1,5 @@
-"""Inputs, keys and values on memory that stays where it is, as forwards need them that are recorded and replayed.
+"""Inputs, keys and values on memory that stays where it is, as forwards need them that are recorded and
+replayed.
 
 Letters: S slots, n tokens of each, T places of each, P planes, H heads, D head size.
 """

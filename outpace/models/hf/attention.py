@@ -1,8 +1,10 @@
-"""The attention and mask functions registered with transformers: every row attends to its own keys, views of the cache.
+"""The attention and mask functions registered with transformers: every row attends to its own keys, views of
+the cache.
 
 Called without a `Reading` (a user's own forward while our name is set) both do what transformers' sdpa does.
 
-Letters: N tokens of all rows, n of one row, T places seen, H query heads, K key heads, g = H / K, D head size.
+Letters: N tokens of all rows, n of one row, T places seen, H query heads, K key heads, g = H / K, D head
+size.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ FEW, MANY = (
 
 
 def tree_mask(usual: Callable[..., Any]) -> Callable[..., Any]:
-    """The mask function; transformers calls it once per kind of layer. `usual` serves forwards that are not ours."""
+    """The mask function; transformers calls it once per kind of layer. `usual` serves forwards that are not
+    ours."""
 
     def mask(*, kv_offset: Any, mask_function: Any, dtype: torch.dtype, device: Any, **rest: Any) -> Any:
         if isinstance(kv_offset, Probe):
@@ -118,7 +121,8 @@ def attend(
     _, heads, num_tokens, size = query.shape
     groups = heads // key.shape[1]
     if num_tokens == 1 or (groups >= FEW and num_tokens <= MANY):
-        # a group's heads as queries of one head: keys are read once a group, and the kernel is slow with one query
+        # a group's heads as queries of one head: keys are read once a group, and the kernel is slow with one
+        # query
         folded = query.reshape(1, -1, groups * num_tokens, size)
         if groups == 1 and query.dtype != torch.float32 and query.device.type == "cpu":
             folded = folded.expand(-1, -1, 2, -1)  # even a copy of the query makes it faster
@@ -133,7 +137,8 @@ def attend(
             query, key, value, attn_mask=mask, is_causal=row.is_causal, scale=scaling, enable_gqa=groups > 1
         )
         return output.transpose(1, 2).contiguous()
-    # elsewhere grouped heads under a mask have no fused kernel: key heads as the batch, shared through a stride of 0
+    # elsewhere grouped heads under a mask have no fused kernel: key heads as the batch, shared through a
+    # stride of 0
     output = scaled_dot_product_attention(
         query.view(-1, groups, num_tokens, size),
         key.transpose(0, 1).expand(-1, groups, -1, -1),

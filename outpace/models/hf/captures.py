@@ -1,7 +1,8 @@
 """What parts ask of a forward besides logits: layer outputs, the input of the LM head, attention weights.
 
-Hooks exist only while something is wanted. The LM head's input is taken at the head itself, because architectures
-scale or project it on the way; the same hook keeps the head from multiplying anything when no logits are wanted.
+Hooks exist only while something is wanted. The LM head's input is taken at the head itself, because
+architectures scale or project it on the way; the same hook keeps the head from multiplying anything when no
+logits are wanted.
 
 Letters: N tokens of a forward, n of one row, T places seen, D hidden size, H heads.
 """
@@ -35,7 +36,8 @@ class Captures:
 
     @contextmanager
     def listen(self, wanted: frozenset[int], logits: bool) -> Iterator[dict[int, Tensor]]:
-        """Collects layer -> (1, N, D) while the model runs; without `logits` the head is given nothing to do."""
+        """Collects layer -> (1, N, D) while the model runs; without `logits` the head is given nothing to
+        do."""
         found: dict[int, Tensor] = {}
         with ExitStack() as stack:
             for layer in sorted(wanted - {-1}):
@@ -76,7 +78,8 @@ def _head(found: dict[int, Tensor], wanted: bool, logits: bool) -> Any:
 
 
 def per_node(weights: Tensor, row: RowInputs, num_nodes: int) -> list[Tensor]:  # (H, n, T) -> n × (H, seen)
-    """Attention weights of the last `num_nodes` tokens of a row, each over what it sees, in order of position."""
+    """Attention weights of the last `num_nodes` tokens of a row, each over what it sees, in order of
+    position."""
     total = row.end - row.start
     nodes = []
     for index in range(total - num_nodes, total):

@@ -1,4 +1,5 @@
-"""Running a transformers model over rows of a cache: its attention switched to ours, one forward or one a row.
+"""Running a transformers model over rows of a cache: its attention switched to ours, one forward or one a
+row.
 
 Letters: N tokens, V vocabulary, D hidden size.
 """
@@ -51,7 +52,8 @@ class Forward:
         self.dense = not probe.takes_masks
 
     def _takes_tuples(self, token: Tensor) -> bool:
-        """Whether keys and values of several rows reach attention; a layer may want to move what it shares first."""
+        """Whether keys and values of several rows reach attention; a layer may want to move what it shares
+        first."""
         try:
             self.model(**self._arguments(token, token, Probe(tuples=True)))
         except (AttributeError, TypeError):
@@ -74,7 +76,8 @@ class Forward:
         *,
         logits: bool,
     ) -> ForwardOutputs:
-        """Forwards over the rows' tokens, all in one where the model allows; found for the last `nodes` of each row."""
+        """Forwards over the rows' tokens, all in one where the model allows; found for the last `nodes` of
+        each row."""
         if len(rows) == 1:
             return self._alone(rows[0], nodes[0], tokens, cache, want, logits)
         if self.packs:

@@ -1,7 +1,9 @@
-"""One forward over some rows: where their tokens go in the cache, what each may see, and what was tapped on the way.
+"""One forward over some rows: where their tokens go in the cache, what each may see, and what was tapped on
+the way.
 
-A `Reading` is what the model receives as its cache. transformers hands it on to the mask function (as the offset of the
-keys), and the masks made from it reach the attention function, so the tree needs no ambient state.
+A `Reading` is what the model receives as its cache. transformers hands it on to the mask function (as the
+offset of the keys), and the masks made from it reach the attention function, so the tree needs no ambient
+state.
 
 Letters: N tokens of all rows, n of one row, T places seen by one row, H heads, D head size.
 """
@@ -105,7 +107,8 @@ class ForwardInputs(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Any, Any]:
-        """Store keys and values (1, H, N, D); what the row has so far (1, H, T, D), or a tuple of that per row."""
+        """Store keys and values (1, H, N, D); what the row has so far (1, H, T, D), or a tuple of that per
+        row."""
         key, value = self._places[layer_idx]
         if not self._reads:
             self._bind()
@@ -120,7 +123,8 @@ class ForwardInputs(Cache):
         return tuple(reads[key] for reads in self._reads), tuple(reads[value] for reads in self._reads)
 
     def get_seq_length(self, layer_idx: int | None = None) -> Any:
-        """The place of the first token; for a layer that asks, what it has to add to 0, 1, 2, ... to get positions."""
+        """The place of the first token; for a layer that asks, what it has to add to 0, 1, 2, ... to get
+        positions."""
         if layer_idx is None or (self._one and self.rows[0].depths is None):
             return self.rows[0].start
         positions = self.positions()

@@ -1,8 +1,9 @@
-"""The attention cache: one preallocated place per token of every sequence, committed tokens first, draft nodes after.
+"""The attention cache: one preallocated place per token of every sequence, committed tokens first, draft
+nodes after.
 
-A node that a row reads as its j-th stands in place `committed + j`, so extending a tree or committing a chain moves
-nothing; committing a branch moves the accepted nodes only. Layers of one shape share a storage, so that a move covers
-all of them at once.
+A node that a row reads as its j-th stands in place `committed + j`, so extending a tree or committing a chain
+moves nothing; committing a branch moves the accepted nodes only. Layers of one shape share a storage, so that
+a move covers all of them at once.
 
 Letters: P planes (keys or values of one layer), S slots, H heads, T capacity, D head size.
 """
@@ -51,7 +52,8 @@ class Planes:
 
 
 class SlotCache:
-    """Keys and values of a number of sequences; keeps what was committed and, until then, one tree's nodes."""
+    """Keys and values of a number of sequences; keeps what was committed and, until then, one tree's
+    nodes."""
 
     def __init__(self, planes: Planes, slots: int, capacity: int, device: torch.device) -> None:
         self.lengths = [0] * slots
@@ -107,7 +109,8 @@ class SlotCache:
         return read
 
     def reserve(self, tokens: int) -> None:
-        """See to it that a slot can hold this many tokens: only the largest drafts need more than it was opened for."""
+        """See to it that a slot can hold this many tokens: only the largest drafts need more than it was
+        opened for."""
         if tokens > self.capacity:
             self._allocate(max(tokens, self.capacity * 5 // 4))
 
@@ -116,7 +119,8 @@ class SlotCache:
         if end - start > STRIP:
             return self.count[:end] <= self.count[start:end, None]
         if self._triangle is None:
-            # row i sees the first capacity + i + 1 places, so every chain's mask is a slice that ends at its last token
+            # row i sees the first capacity + i + 1 places, so every chain's mask is a slice that ends at its
+            # last token
             ones = torch.ones(STRIP, self.capacity + STRIP, dtype=torch.bool, device=self.device)
             self._triangle = ones.tril(self.capacity)
         shift = self.capacity - start
@@ -130,7 +134,8 @@ class SlotCache:
         return [view for storage in storages for view in storage.narrow(3, start, end - start).unbind()]
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-        """Keep the path from each root to its leaf, forget the other nodes. A leaf of -1 keeps nothing of that row."""
+        """Keep the path from each root to its leaf, forget the other nodes. A leaf of -1 keeps nothing of
+        that row."""
         forest, moves = tree.forest, []
         for node, slot in zip(leaf, slots, strict=True):
             if node < 0:
@@ -148,7 +153,8 @@ class SlotCache:
         self.tree, self.read, self.slots = None, 0, ()
 
     def _move(self, moves: list[tuple[int, int, int]]) -> None:  # (slot, from, to)
-        """Move tokens towards the front, all planes of a storage at once; each slot's moves in order of place."""
+        """Move tokens towards the front, all planes of a storage at once; each slot's moves in order of
+        place."""
         for storage in self.storages:
             if storage.device.type == "cpu":
                 for (

@@ -1,4 +1,5 @@
-"""How the unread nodes of a forest are laid out for one forward: sorted by row, each row's nodes in reading order.
+"""How the unread nodes of a forest are laid out for one forward: sorted by row, each row's nodes in reading
+order.
 
 Everything here depends on structure alone, so it is computed once per forest and reused at every step.
 

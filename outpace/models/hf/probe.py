@@ -40,7 +40,8 @@ class Probe(Cache):
 
     @property
     def packs(self) -> bool:
-        """Besides, keys and values reach attention as the cache returned them: several rows' may travel in a tuple."""
+        """Besides, keys and values reach attention as the cache returned them: several rows' may travel in a
+        tuple."""
         return self.takes_masks and self._as_stored
 
     def update(

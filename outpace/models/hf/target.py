@@ -1,7 +1,7 @@
 """Any transformers causal language model as a target.
 
-The model runs unmodified: its attention name is switched to ours (`restore` switches it back), and the tree reaches our
-mask and attention functions through the cache object of the forward.
+The model runs unmodified: its attention name is switched to ours (`restore` switches it back), and the tree
+reaches our mask and attention functions through the cache object of the forward.
 
 Letters: B rows, N nodes of all trees, V vocabulary, D hidden size, T tokens.
 """
@@ -9,7 +9,7 @@ Letters: B rows, N nodes of all trees, V vocabulary, D hidden size, T tokens.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Step, Want
+from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.cuda_graphs.graph_replay import GraphReplay
@@ -28,7 +28,6 @@ from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
 from outpace.models.openvino.compiled import CompiledForward, Tell, compiled
-from outpace.models.threads import on_threads
 from outpace.models.unsupported import reads_places, refuse, rope_limit
 
 CHUNK = 512  # most tokens of a prompt read in one forward
@@ -63,9 +62,9 @@ def load(
 class HFTarget:
     """A transformers causal language model that scores trees of draft tokens.
 
-    The model itself is never changed: forwards run on a private copy that shares its weights. Several threads may
-    decode with one target, each in a session of its own; their forwards take turns. Move the model to its device and
-    add adapters before it is wrapped.
+    The model itself is never changed: forwards run on a private copy that shares its weights. Several threads
+    may decode with one target, each in a session of its own; their forwards take turns. Move the model to its
+    device and add adapters before it is wrapped.
     """
 
     def __init__(
@@ -107,10 +106,11 @@ class HFTarget:
         """What runs the forwards when they are compiled."""
         return None if isinstance(self.reader, Forward) else self.reader
 
-    def around(self, steps: Iterator[Step]) -> Iterator[Step]:
-        """A session's steps as they should be made: beside compiled forwards with one thread of torch."""
-        # idle threads of torch spin for a while, on the cores that the forwards' own threads need
-        return on_threads(1, steps) if isinstance(self.reader, CompiledForward) else steps
+    @property
+    def torch_threads(self) -> int | None:
+        """Torch threads while a session makes a step: one beside OpenVINO, which has threads of its own."""
+        # idle torch threads spin for a while, on the cores that OpenVINO's threads need
+        return 1 if isinstance(self.reader, CompiledForward) else None
 
     def open(self, slots: int, capacity: int) -> SlotCache:
         """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
@@ -235,7 +235,8 @@ class HFTarget:
 
 
 def _batches(lengths: list[int], packs: bool) -> list[list[tuple[int, int, int]]]:
-    """The rows' tokens as (row, start, end), grouped into forwards of at most CHUNK tokens, a row once a forward."""
+    """The rows' tokens as (row, start, end), grouped into forwards of at most CHUNK tokens, a row once a
+    forward."""
     pieces = [
         (row, start, min(start + CHUNK, length))
         for row, length in enumerate(lengths)

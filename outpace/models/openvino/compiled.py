@@ -36,7 +36,8 @@ Tell = Callable[[str], None]
 def compiled(
     forward: Forward, tell: Tell = lambda stage: None, *, trees: bool = True
 ) -> CompiledForward | GraphReplay | Forward:
-    """This model's forwards compiled; as they are, with a warning that says why, where that cannot be done."""
+    """This model's forwards compiled; as they are, with a warning that says why, where that cannot be
+    done."""
     name, dtype = type(forward.model).__name__, forward.model.dtype
     on_cpu = forward.device.type == "cpu"
     if on_cpu:
@@ -58,7 +59,8 @@ def compiled(
 
 @torch.no_grad()
 def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool) -> None:
-    """Raise ValueError unless a text, and a tree behind it beside another text, give the model's own logits."""
+    """Raise ValueError unless a text, and a tree behind it beside another text, give the model's own
+    logits."""
     vocab = forward.model.config.get_text_config().vocab_size
     tree = RowInputs(0, 9, 13, 9, torch.tensor((0, 1, 1, 2)), TREE, 11)
     text, other = RowInputs(0, 0, 9, 0, top=8), RowInputs(1, 0, 6, 0, top=5)
@@ -188,7 +190,8 @@ def _chain(cache: PagedCache, size: int) -> Part:
 
 
 def grouped(parts: list[Part]) -> list[list[Part]]:
-    """What is read in each inference, in order: at most `MOST` tokens but for larger trees; chains are cut."""
+    """What is read in each inference, in order: at most `MOST` tokens but for larger trees; chains are
+    cut."""
     groups: list[list[Part]] = []
     room = 0
     for part in parts:
@@ -203,7 +206,8 @@ def grouped(parts: list[Part]) -> list[list[Part]]:
 
 
 def _pieces(part: Part, room: int) -> list[Part]:
-    """The part, or if it is a chain with too many tokens, pieces of it of which the first is for what room is left."""
+    """The part, or if it is a chain with too many tokens, pieces of it of which the first is for what room is
+    left."""
     total = len(part.tokens)
     if part.seen is not None or total <= room:
         return [part]

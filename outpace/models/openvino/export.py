@@ -1,8 +1,8 @@
 """A transformers model as a graph: ids, positions and places in a cache of blocks in, logits out.
 
-The model is traced as it stands, in float32; the runtime decides where it multiplies in less. The trace runs on a copy
-that shares the weights which are float32 already. Nothing in the graph depends on how many tokens there are: those of
-all sequences stand one after the other in one row.
+The model is traced as it stands, in float32; the runtime decides where it multiplies in less. The trace runs
+on a copy that shares the weights which are float32 already. Nothing in the graph depends on how many tokens
+there are: those of all sequences stand one after the other in one row.
 
 Letters: N tokens of all sequences, H heads, G heads of keys and values, D head size, V vocabulary.
 """

@@ -1,7 +1,7 @@
 """Inference over rows of one cache: where its inputs come from.
 
-The tokens of all rows stand one after the other, filled up to one of a few sizes: the runtime prepares itself anew for
-every size it meets, and changes from one to another at some cost.
+The tokens of all rows stand one after the other, filled up to one of a few sizes: the runtime prepares itself
+anew for every size it meets, and changes from one to another at some cost.
 
 Letters: R rows, N tokens of all rows, n of one row, T places, V vocabulary.
 """
@@ -23,8 +23,8 @@ from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.openvino.rotary import Rotations
 from outpace.models.openvino.runtime import Feed, shared
 
-# of forwards, in tokens: a token, a root with the usual drafts of five and of ten, trees, pieces of prompts; larger
-# ones are multiples of the last
+# of forwards, in tokens: a token, a root with the usual drafts of five and of ten, trees, pieces of prompts;
+# larger ones are multiples of the last
 SIZES = (1, 6, 11, 16, 32, 64)
 WASTE = 32  # tokens to fill up with, over all forwards since the size was needed, that cost less than a change of size
 
@@ -225,7 +225,8 @@ class Request:
 
 
 def part_of(row: RowInputs, tokens: Tensor, num: int, cache: PagedCache) -> Part:
-    """What is read of a row: nodes of a tree that were read before are read again with those that see them."""
+    """What is read of a row: nodes of a tree that were read before are read again with those that see
+    them."""
     own, places = cache.tokens[row.slot], cache.places
     own[row.start : row.end] = numbers = tokens.numpy()
     if row.depths is None or row.visible is None:

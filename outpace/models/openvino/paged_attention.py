@@ -1,8 +1,9 @@
-"""Attention over a cache in blocks, as one operation: a name for it in traces, and what it becomes in OpenVINO.
+"""Attention over a cache in blocks, as one operation: a name for it in traces, and what it becomes in
+OpenVINO.
 
-The operation writes new keys and values into the cache it is given, in place. It lets every token see what its sequence
-stored before and, of the tokens read with it, those the bias allows (without one: those in front of it), and nothing
-further back than the window (0: everything).
+The operation writes new keys and values into the cache it is given, in place. It lets every token see what
+its sequence stored before and, of the tokens read with it, those the bias allows (without one: those in front
+of it), and nothing further back than the window (0: everything).
 
 Letters: N tokens of all sequences, R sequences, C blocks, H heads, G heads of keys and values, D head size.
 """

@@ -68,7 +68,8 @@ class Rotations:
 
 
 def cut(model: Any, positions: Any) -> dict[Any, list[Any]]:
-    """Outputs computed from positions as floating-point numbers, and the inputs of the rest that read them."""
+    """Outputs computed from positions as floating-point numbers, and the inputs of the rest that read
+    them."""
     own, alone, floating = positions.get_friendly_name(), set[str](), set[str]()
     cuts: dict[Any, list[Any]] = {}
     for node in model.get_ordered_ops():

@@ -1,4 +1,5 @@
-"""OpenVINO as what runs a traced model on a CPU: compiling it once for all sizes, and feeding it without copies.
+"""OpenVINO as what runs a traced model on a CPU: compiling it once for all sizes, and feeding it without
+copies.
 
 Letters: those of `export`.
 """
@@ -36,7 +37,8 @@ def convert(graph: Graph, dtype: torch.dtype) -> Any:
     ov = openvino()
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
-    # the front end itself: `openvino.convert_model` takes four times as long, and reports to its makers what it meets
+    # the front end itself: `openvino.convert_model` takes four times as long, and reports to its makers what
+    # it meets
     front = ov.frontend.FrontEndManager().load_by_framework("pytorch")
     front.add_extension(conversion(ov))
     decoder = TorchScriptPythonDecoder(
@@ -71,9 +73,9 @@ def in_one_row(model: Any) -> None:
 
 
 def part_gates(model: Any) -> None:
-    """Keep the runtime from joining gated layers, which on processors with AMX it shares out between halves of its
-    threads: half of one is none, and it divides by that (OpenVINO 2026.4). What it joins has the last of the three
-    matrices transposed, so that one is stored as it is multiplied."""
+    """Keep the runtime from joining gated layers, which on processors with AMX it shares out between halves
+    of its threads: half of one is none, and it divides by that (OpenVINO 2026.4). What it joins has the last
+    of the three matrices transposed, so that one is stored as it is multiplied."""
     ov = openvino()
     for node in model.get_ordered_ops():
         if node.get_type_name() != "MatMul" or not node.get_attributes()["transpose_b"]:
@@ -90,7 +92,8 @@ def part_gates(model: Any) -> None:
 
 
 def narrow(model: Any) -> None:
-    """Hold weights that were traced in float32 in the bfloat16 they came in: what is compiled keeps a copy of them."""
+    """Hold weights that were traced in float32 in the bfloat16 they came in: what is compiled keeps a copy of
+    them."""
     ov = openvino()
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Constant" or node.get_element_type() != ov.Type.f32:
@@ -107,7 +110,8 @@ def narrow(model: Any) -> None:
 
 
 def build(model: Any, dtype: torch.dtype) -> Any:
-    """The model compiled for this machine's CPU, as precise as `dtype` where the CPU has it, else in float32."""
+    """The model compiled for this machine's CPU, as precise as `dtype` where the CPU has it, else in
+    float32."""
     core = openvino().Core()
     able = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     name = {"f16": "FP16", "bf16": "BF16"}.get(HINTS[dtype])
@@ -136,7 +140,8 @@ def shared(tensor: Tensor) -> Any:
 
 
 class Feed:
-    """One input of a request: memory that is handed to the runtime once, and filled anew for every forward."""
+    """One input of a request: memory that is handed to the runtime once, and filled anew for every
+    forward."""
 
     def __init__(self, request: Any, index: int, dtype: Any) -> None:
         self._request, self._index = request, index

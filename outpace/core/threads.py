@@ -1,0 +1,25 @@
+"""The number of torch threads while something is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+
+
+def with_torch_threads(count: int, items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, each computed with `count` torch threads; the previous number is restored between two
+    items."""
+    while True:
+        before = torch.get_num_threads()
+        torch.set_num_threads(count)
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        finally:
+            torch.set_num_threads(before)
+        yield item
