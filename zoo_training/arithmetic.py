@@ -1,4 +1,5 @@
-"""Arithmetic tasks with written steps; the split is by the numbers, so a held-out sum is never seen in training."""
+"""Arithmetic tasks with written steps; the split is by the numbers, so a held-out sum is never seen in
+training."""
 
 import random
 import re
@@ -88,6 +89,6 @@ def make(random: random.Random, held_out: bool) -> str:
 
 
 def check(prompt: str, answer: str) -> bool:
-    """Whether the last number of an answer is right; the steps are the writer's business."""
+    """Whether the last number of an answer is right; the steps are not checked."""
     numbers = re.findall(r"\d+", answer)
     return bool(numbers) and int(numbers[-1]) == int(re.findall(r"\d+", solve(prompt))[-1])

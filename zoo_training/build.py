@@ -1,7 +1,7 @@
 """Builds zoo models from nothing: corpus, tokenizers, target, drafts, cards. `python -m zoo_training --help`.
 
-A folder holds `tokenizer/` and those of other sizes, the finished models by name, and under `runs/` what is needed to
-resume.
+A folder holds `tokenizer/` and those of other sizes, the finished models by name, and under `runs/` what is
+needed to resume.
 """
 
 import random
@@ -26,8 +26,8 @@ STEPS = 4000  # when neither steps nor minutes are given
 COUNTED_TASKS = 1500  # of each kind, beside the corpus, for the bigram counts
 TOKENIZER_TASKS = 2000  # of each kind, beside the corpus
 POOL_LENGTH = 256  # tokens a row
-OWN_ROWS, READ_ROWS = 600, 1800  # of the draft's pool: the target's own text, training text
-OWN_WAY: dict[str, Any] = {
+OWN_ROWS, READ_ROWS = 600, 1800  # of the draft's training pool: samples of the target, and training text
+OVERRIDES: dict[str, Any] = {
     "target": {"shallow": 0.5},
     "draft-bytes": {
         "short": 512,
@@ -36,10 +36,12 @@ OWN_WAY: dict[str, Any] = {
     },  # a byte is a third of a token, or less
 }
 DATA = {
-    "target": "The standard library's source of the running Python, and generated arithmetic, edit and chat tasks.",
-    "draft": "Distilled from zoo:target (forward KL and total variation, its whole distribution at every token) on training "
-    "text and on text that the target itself wrote at temperatures 1 and 0.3.",
-    "draft-2k": "The text that zoo:target was trained on, in a vocabulary of its own. Not distilled from any target.",
+    "target": "The standard library's source of the running Python, and generated arithmetic, edit and chat "
+    "tasks.",
+    "draft": "Distilled from zoo:target (forward KL and total variation, its whole distribution at every "
+    "token) on training text and on text that the target itself wrote at temperatures 1 and 0.3.",
+    "draft-2k": "The text that zoo:target was trained on, in a vocabulary of its own. Not distilled from any "
+    "target.",
     "draft-bytes": "The text that zoo:target was trained on, byte by byte. Not distilled from any target.",
 }
 
@@ -58,7 +60,7 @@ def make_tokenizer(out: Path, corpus: Corpus, vocabulary: int = VOCABULARY) -> P
 def head_start(
     model: LlamaForCausalLM, documents: list[list[int]], tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """Gives a fresh model what need not be learned: counted bigrams and, but for bytes, two heads that copy."""
+    """Write bigram statistics and, except for bytes, two copying heads into the weights of a new model."""
     pick = random.Random(1)
     drawn = [
         encode_task(tasks.make(kind, pick), tokenizer)[0]
@@ -69,12 +71,12 @@ def head_start(
     with torch.no_grad():
         table = model.lm_head.weight
         table.copy_(counted_embedding(ids, table.shape[0], table.shape[1], seed=0))
-    if len(tokenizer) > BYTES:  # every byte stands everywhere: what followed it last says nothing
+    if len(tokenizer) > BYTES:  # a byte occurs after too many others: what followed it last predicts nothing
         install_induction(model)
 
 
-def ship(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> LlamaForCausalLM:
-    """Saves a model the way users load it, in bfloat16; returns what they get, in float32."""
+def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> LlamaForCausalLM:
+    """Save a model for users, in bfloat16; returns it as loaded from there, in float32."""
     torch.nn.Module.to(model, torch.device("cpu"), torch.bfloat16)
     model.generation_config = GenerationConfig(
         eos_token_id=[token_id(tokenizer, END)], pad_token_id=token_id(tokenizer, PAD)
@@ -94,7 +96,7 @@ def load(folder: Path, device: str = "cpu") -> LlamaForCausalLM:
 def make_draft_pool(
     target: LlamaForCausalLM, stream: Stream, tokenizer: PreTrainedTokenizerFast, run: Path
 ) -> Pool:
-    """The draft's lessons, made once and kept."""
+    """The draft's training data, made once and kept in a file."""
     path = run / "pool.pt"
     if path.exists():
         saved = torch.load(path, weights_only=True)
@@ -125,23 +127,23 @@ def build(
     resume: bool = False,
     note: str = "",
 ) -> Path:
-    """Trains one model into `out/name` and returns that folder; "draft" needs its target in `out/target`.
+    """Train one model into `out/name` and returns that folder; "draft" needs its target in `out/target`.
 
-    Weights are bfloat16 safetensors; `note` goes into the card. `bfloat16` trains with products in that type: faster
-    where the hardware has it, far slower where it does not.
+    Weights are bfloat16 safetensors; `note` goes into the card. `bfloat16` trains with products in that type:
+    faster where the hardware has it, far slower where it does not.
     """
     if name not in SHAPES:
         raise ValueError(f"The zoo has no model {name!r}; it can build {', '.join(SHAPES)}.")
     run = out / "runs" / name
     if (run / "checkpoint.pt").exists() and not resume:
-        raise ValueError(f"{run} holds a started run: resume it, or take another folder.")
+        raise ValueError(f"{run} holds a started run: add --resume, or give another --out.")
     corpus = read_corpus()
     tokenizer = make_tokenizer(out, corpus, VOCABULARIES[name])
     stream = Stream(encode_documents(corpus.train, tokenizer), tokenizer, seed)
     config = make_config(name, len(tokenizer), token_id(tokenizer, END), token_id(tokenizer, PAD))
     length = steps or (10**9 if minutes else STEPS)
     if name != "draft":
-        settings = Settings(length, minutes, seed=seed, bfloat16=bfloat16, **OWN_WAY.get(name, {}))
+        settings = Settings(length, minutes, seed=seed, bfloat16=bfloat16, **OVERRIDES.get(name, {}))
         trainer = Trainer(config, stream, next_token_loss, settings, run, device)
     else:
         target = load(out / "target", device)
@@ -153,7 +155,7 @@ def build(
         )
     if not trainer.resume():
         head_start(trainer.model, stream.documents, tokenizer)
-    model = ship(trainer.run(name), tokenizer, out / name)
+    model = save_model(trainer.run(name), tokenizer, out / name)
     options = "".join(f" --{key} {value}" for key, value in (("steps", steps), ("minutes", minutes)) if value)
     command = f"python -m zoo_training {name}{options} --seed {seed} --device {device}"
     command += " --bfloat16" * bfloat16

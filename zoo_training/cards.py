@@ -1,4 +1,4 @@
-"""Cards: what a zoo model was made from and what was measured about it, as card.json and as a page to read."""
+"""Model cards: training data, settings and measurements, as card.json and as README.md."""
 
 import json
 import os
@@ -16,15 +16,15 @@ from zoo_training.models import num_parameters
 from zoo_training.train import Trainer
 
 
-def device_words(device: str) -> str:
-    """The device as its owner would name it."""
+def device_name(device: str) -> str:
+    """The name of a GPU, or number of cores and architecture of a CPU."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     return f"{os.cpu_count()}-core {platform.machine().replace('_', '-')} CPU"
 
 
 def rounded(value: Any) -> Any:
-    """Measured numbers with four digits behind the point, in any nesting."""
+    """Floats rounded to four decimals, in any nesting."""
     if isinstance(value, dict):
         return {key: rounded(inner) for key, inner in value.items()}
     return round(value, 4) if isinstance(value, float) else value
@@ -41,7 +41,7 @@ def make_card(
     data: str,
     device: str,
 ) -> dict[str, Any]:
-    """The card of a trained model: everything but what takes its partner to measure."""
+    """The card of a trained model without the measurements of the pair of target and draft."""
     return {
         "name": name,
         "parameters": num_parameters(model),
@@ -56,11 +56,11 @@ def make_card(
         "steps": trainer.step,
         "tokens_seen": trainer.tokens,
         "training_minutes": trainer.seconds / 60,
-        "device": device_words(device),
+        "device": device_name(device),
         "seed": trainer.settings.seed,
         "command": command,
         "held_out_loss": evaluate.losses(model, corpus.held_out, tokenizer),
-        "bytes_a_token": evaluate.bytes_a_token(corpus.held_out, tokenizer),
+        "bytes_a_token": evaluate.bytes_per_token(corpus.held_out, tokenizer),
         "held_out_tasks_of_a_kind": evaluate.NUM_TASKS,
         "held_out_accuracy": evaluate.accuracy(model, tokenizer),
         "repetition": evaluate.repetition(model, corpus.held_out, tokenizer),
@@ -79,13 +79,13 @@ def page(card: dict[str, Any]) -> str:
     spelt = "A token of held-out code spells {:.2f} bytes on average; losses a byte compare vocabularies."
     parts = [
         f"# zoo:{card['name']}",
-        f"{card['parameters'] / 1e6:.2f}M parameters, Llama-style, byte-level BPE with {card['vocabulary']} tokens, "
-        "bfloat16 safetensors. A small stand-in for a real model: good enough to show what a method does, not to be "
-        "asked for facts.",
-        f"**Data.** {card['data']} Held out: {', '.join(card['held_out_files'])}, and tasks over words and numbers "
-        "that training never sees.",
-        f"**Training.** {card['steps']} steps, {tokens:.2f}M tokens, {minutes:.0f} minutes on a {card['device']}, "
-        f"Python {card['python']}, torch {card['torch']}, seed {card['seed']}. "
+        f"{card['parameters'] / 1e6:.2f}M parameters, Llama-style, byte-level BPE with {card['vocabulary']} "
+        "tokens, bfloat16 safetensors. A small stand-in for a real model: good enough to show what a method "
+        "does, not to be asked for facts.",
+        f"**Data.** {card['data']} Held out: {', '.join(card['held_out_files'])}, and tasks over words and "
+        "numbers that training never sees.",
+        f"**Training.** {card['steps']} steps, {tokens:.2f}M tokens, {minutes:.0f} minutes on a "
+        f"{card['device']}, Python {card['python']}, torch {card['torch']}, seed {card['seed']}. "
         f"Corpus of {card['corpus_files']} files, sha256 `{card['corpus_sha256']}`.",
         f"```\n{card['command']}\n```",
         *([card["note"]] if card.get("note") else []),

@@ -4,12 +4,13 @@ import re
 
 from zoo_training.words import Words
 
-Turns = tuple[str, ...]  # user, reply, user, ...: the last one asks
+Turns = tuple[str, ...]  # user, assistant, user, ...; ends with the user's question
 
 NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 LETTER = (
-    "Dear {to},\n\nThank you for the {adjective} {thing}. I keep it next to the {other}, and everyone who sees the "
-    "{thing} asks about you.\nPlease come and visit me when the {other} is ready.\n\nYours,\n{sender}"
+    "Dear {to},\n\nThank you for the {adjective} {thing}. I keep it next to the {other}, and everyone who "
+    "sees the {thing} asks about you.\nPlease come and visit me when the {other} is ready.\n\n"
+    "Yours,\n{sender}"
 )
 
 
@@ -19,7 +20,10 @@ def remember(words: Words) -> Turns:
     number = str(words.random.randint(1, 99))
     facts = {"name": name, "favourite thing": f"the {adjective} {thing}", "lucky number": number}
     asked = words.random.sample(sorted(facts), words.random.randint(1, 3))
-    hello = f"Hello, my name is {name}. My favourite thing is the {adjective} {thing}. My lucky number is {number}."
+    hello = (
+        f"Hello, my name is {name}. My favourite thing is the {adjective} {thing}. "
+        f"My lucky number is {number}."
+    )
     turns = [hello, f"Hello {name}, nice to meet you. I will remember that."]
     for fact in asked[:-1]:
         turns += [f"What is my {fact}?", f"Your {fact} is {facts[fact]}."]

@@ -30,7 +30,8 @@ def complete(
     temperature: float,
     seed: int = 0,
 ) -> list[list[int]]:
-    """At most `length` tokens after each prompt, the end token included where there is one; temperature 0 is greedy."""
+    """At most `length` tokens after each prompt, the end token included where there is one; temperature 0 is
+    greedy."""
     pad, end = token_id(tokenizer, PAD), token_id(tokenizer, END)
     device = model.device
     generator = torch.Generator(device).manual_seed(seed)

@@ -1,4 +1,5 @@
-"""The code the zoo is trained on: the source of the running Python's standard library, read when a model is built."""
+"""The code the zoo is trained on: the source of the running Python's standard library, read when a model is
+built."""
 
 import hashlib
 import sysconfig
@@ -6,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HELD_OUT = (
-    "textwrap heapq bisect shlex fnmatch statistics calendar queue sched csv getopt string graphlib colorsys cmd"
+    "textwrap heapq bisect shlex fnmatch statistics calendar queue sched csv getopt string graphlib colorsys "
+    "cmd"
 ).split()
 
 # Not prose about programming but data, vendored wheels, tests, or applications nobody imports.
 LEFT_OUT = set(
-    "__pycache__ config encodings ensurepip idlelib lib2to3 pydoc_data site-packages dist-packages test tests "
-    "turtledemo idle_test".split()
+    "__pycache__ config encodings ensurepip idlelib lib2to3 pydoc_data site-packages dist-packages test "
+    "tests turtledemo idle_test".split()
 )
 LEFT_OUT_FILES = {"this.py", "turtle.py", "_pydecimal.py", "antigravity.py"}
 MOST_DIGITS = 0.08  # of a file's characters: above it the file is a table

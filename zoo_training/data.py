@@ -98,11 +98,11 @@ class Stream:
         return Batch(torch.tensor([ids for ids, _ in taken]), torch.tensor([weights for _, weights in taken]))
 
     def state(self) -> dict[str, Any]:
-        """Where the stream stands, as plain numbers."""
+        """The position in the stream, as plain numbers."""
         return {"epoch": self.epoch, "cursor": self.cursor, "random": self.random.getstate()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continues where a saved stream stood."""
+        """Continue at a saved position."""
         self.epoch, self.cursor = state["epoch"], state["cursor"]
         version, numbers, gauss = state["random"]
         self.random.setstate((version, tuple(numbers), gauss))

@@ -1,9 +1,10 @@
-"""A draft learns from its target: the whole distribution at every token of code, of tasks and of the target's own text.
+"""Distillation: a draft learns the target's distribution at every token of code, tasks and target samples.
 
-What decides how much a draft is worth is the mean of sum min(p, q), which is 1 - TVD. Forward KL has useful gradients
-while the two distributions are still far apart; TVD is the goal itself; the loss is their weighted sum. The target's own samples
-are in the pool because that is the text a draft meets when it works. The target reads the pool once and its last
-hidden states are kept (half precision, 2 * hidden bytes a token), so that an epoch costs the draft and one matmul.
+The acceptance probability of a drafted token is the mean of sum min(p, q) = 1 - TVD. The loss is the weighted
+sum of forward KL, whose gradients are useful while the distributions are far apart, and of TVD, which is the
+objective itself. The target's own samples are included because drafts continue such text. The target reads
+the pool once and its last hidden states are kept (float16, 2 * hidden bytes per token), so that an epoch
+costs the draft's forwards and one matrix product.
 """
 
 import itertools
@@ -28,12 +29,12 @@ SAMPLE_ROWS = 24
 
 @dataclass(frozen=True)
 class Lesson(Batch):
-    """A batch with what the target made of it."""
+    """A batch with the target's hidden states."""
 
     hidden: Tensor  # (rows, length, hidden) float16, the target's last hidden state at each token
 
     def to(self, device: torch.device) -> "Lesson":
-        """The lesson on another device."""
+        """The same on another device."""
         return Lesson(self.tokens.to(device), self.weights.to(device), self.hidden.to(device))
 
 
@@ -45,7 +46,8 @@ def own_text(
     length: int,
     seed: int,
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """Rows of the target's own text with weights: code continued, and training tasks answered one behind the other."""
+    """Rows of the target's own text with weights: code continued, and training tasks answered one behind the
+    other."""
     pick = random.Random(seed)
     kinds = ["code", *tasks.KINDS, "edit"]
     ids: list[int] = []
@@ -111,11 +113,11 @@ class Pool:
         return Lesson(self.tokens[places], self.weights[places], self.hidden[places])
 
     def state(self) -> dict[str, Any]:
-        """Where the pool stands."""
+        """The position in the pool."""
         return {"taken": self.taken}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continues where a saved pool stood."""
+        """Continue at a saved position."""
         self.taken = state["taken"]
 
 
@@ -129,11 +131,13 @@ def make_pool(
     length: int,
     seed: int,
 ) -> Pool:
-    """`own_rows` rows of the target's own text and `read_rows` of training text, with the target's hidden states."""
+    """`own_rows` rows of the target's own text and `read_rows` of training text, with the target's hidden
+    states."""
     given = stream.batch(read_rows, length)
     rows, counts = own_text(target, stream, tokenizer, own_rows, length + 1, seed)
     tokens = torch.cat([given.tokens, torch.tensor(rows, dtype=torch.long).reshape(-1, length + 1)])
-    # A distribution is worth copying where the target was taught: prompts count as little here as they did for the target.
+    # A distribution is worth copying where the target was taught: prompts count as little here as they did
+    # for the target.
     weights = torch.cat([given.weights, torch.tensor(counts, dtype=torch.float).reshape(-1, length + 1)])
     return Pool(tokens, weights, read(target, tokens), seed)
 

@@ -1,4 +1,5 @@
-"""Edit tasks: the answer copies most of the input and changes one thing; it can be recomputed from the prompt."""
+"""Edit tasks: the answer copies most of the input and changes one thing; it can be recomputed from the
+prompt."""
 
 import re
 
@@ -86,7 +87,8 @@ def make(words: Words) -> str:
     )
     if shape == "rename":
         text, identifiers = make_code(words)
-        return f"Rename {pick(identifiers)} to {fresh(words, identifiers)} in this code:\n{FENCE}\n{text}\n{FENCE}"
+        old, new = pick(identifiers), fresh(words, identifiers)
+        return f"Rename {old} to {new} in this code:\n{FENCE}\n{text}\n{FENCE}"
     if shape == "replace":
         text, nouns = make_paragraph(words)
         return f"Replace the word {pick(nouns)} with {words.noun()} in this text:\n{text}"

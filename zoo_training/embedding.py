@@ -1,9 +1,9 @@
-"""A head start for the embedding: which token follows which is counted, not learned.
+"""Bigram statistics written into the embedding before training.
 
-A model that sees few tokens spends most of them on finding out what an n-gram table knows. The log-ratio of the
-smoothed bigram distribution to the unigram distribution is factored into what a token says about the next one and how a token is
-predicted; some of the embedding's dimensions start as the first, some as the second. Layers learn to carry one to the
-other within a few steps.
+A model trained on few tokens spends most of them on learning bigram statistics. The matrix of log p(next |
+token) / p(next) is factored: one factor describes a token as the context of the next one, the other a token
+as the one to predict. Some dimensions of the embedding start as the first factor, some as the second; the
+layers learn within a few steps to map one to the other.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-SCALE = 0.08  # standard deviation: layers are trained in steps of 0.02, which must be small beside what they add to
+SCALE = 0.08  # standard deviation: large beside the training steps of 0.02 of the layers that add to it
 CONSTANT = 4.0  # of the constant dimension, in SCALE
 
 
@@ -30,33 +30,33 @@ def bigram_log_ratio(ids: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:  # 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which dimensions of a residual stream start with which meaning."""
+    """The initial use of each dimension of the residual stream."""
 
     size: int  # of the residual stream
 
     @property
     def half(self) -> int:
-        """How many dimensions what a token says takes, and as many how it is predicted."""
+        """Dimensions of each of the two factors."""
         return self.size * 5 // 12
 
     @property
-    def says(self) -> slice:
-        """What a token says about the next one; unlike for every token."""
+    def as_context(self) -> slice:
+        """The token as context of the next one."""
         return slice(0, self.half)
 
     @property
-    def predicted(self) -> slice:
-        """How a token is predicted."""
+    def as_target(self) -> slice:
+        """The token as the one to predict."""
         return slice(self.half, 2 * self.half)
 
     @property
     def free(self) -> slice:
-        """Zero in the embedding: room for what layers find out."""
+        """Zero in the embedding: for the outputs of layers."""
         return slice(2 * self.half, self.size - 2)
 
     @property
     def prior(self) -> int:
-        """How frequent a token is."""
+        """The log frequency of the token."""
         return self.size - 2
 
     @property
@@ -67,27 +67,30 @@ class Layout:
 
 @torch.no_grad()
 def counted_embedding(ids: Tensor, vocabulary: int, size: int, seed: int) -> Tensor:  # (T,) -> (V, size)
-    """An embedding made from token ids in the order they occur."""
+    """The embedding for a text of token ids."""
     torch.manual_seed(seed)
     layout = Layout(size)
     ratio, total = bigram_log_ratio(ids, vocabulary)
     ratio = ratio - ratio.mean(1, keepdim=True)  # the same for every next token: softmax cannot see it
     weight = (total + 1).pow(0.25)[:, None]  # frequent tokens are fitted better, rare ones not ignored
     left, values, right = torch.svd_lowrank(ratio * weight, q=layout.half, niter=6)
-    says = left * values.sqrt() / weight
-    predicted = right * values.sqrt()
+    contexts = left * values.sqrt() / weight
+    targets = right * values.sqrt()
     table = torch.zeros(vocabulary, size)
-    loud = predicted.norm(dim=1, keepdim=True)
-    loud = (loud / loud.mean()).clamp(0.4, 1.3) * layout.half**0.5  # (V, 1)
+    norms = targets.norm(dim=1, keepdim=True)
+    norms = (norms / norms.mean()).clamp(0.4, 1.3) * layout.half**0.5  # (V, 1)
     prior = (total + 0.5).log()
     table[:, layout.prior] = (prior - prior.mean()) / prior.std()
-    # Rows of one length: after normalization the constant is the same for all, which the copying heads rely on.
-    rest = 2 * layout.half - loud**2 - table[:, layout.prior, None] ** 2
-    for place, part, length in (
-        (layout.says, says, rest.clamp(min=1).sqrt()),
-        (layout.predicted, predicted, loud),
+    # Rows of one length: after normalization the constant is the same for all, which the copying heads rely
+    # on.
+    rest = 2 * layout.half - norms**2 - table[:, layout.prior, None] ** 2
+    for columns, factor, length in (
+        (layout.as_context, contexts, rest.clamp(min=1).sqrt()),
+        (layout.as_target, targets, norms),
     ):
-        noisy = functional.normalize(part, dim=1) + 0.2 * functional.normalize(torch.randn_like(part), dim=1)
-        table[:, place] = functional.normalize(noisy, dim=1) * length
+        noisy = functional.normalize(factor, dim=1) + 0.2 * functional.normalize(
+            torch.randn_like(factor), dim=1
+        )
+        table[:, columns] = functional.normalize(noisy, dim=1) * length
     table[:, layout.constant] = CONSTANT
     return SCALE * table

@@ -1,4 +1,5 @@
-"""What is measured on held-out code and tasks: losses, answers, repetition, and how well a draft covers its target."""
+"""Measurements on held-out code and tasks: losses, answers, repetition, overlap of draft and
+target."""
 
 import random
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ GRAM = 4  # words of this many tokens count as repeated when they occurred earli
 def held_out_batches(
     domain: str, documents: tuple[str, ...], tokenizer: PreTrainedTokenizerFast, rows: int = 8
 ) -> Iterator[Batch]:
-    """Held-out text of a domain; weights are 1 where a token counts: all of the code, the answers of tasks."""
+    """Held-out text of a domain; weights are 1 for all tokens of code and for the answers of tasks."""
     if domain == "code":
         text = [token for document in encode_documents(documents, tokenizer) for token in document]
         step = (len(text) - CODE_LENGTH - 1) // CODE_ROWS
@@ -41,11 +42,9 @@ def held_out_batches(
         yield Batch(torch.tensor(tokens), torch.tensor(weights))
 
 
-def bytes_a_token(documents: tuple[str, ...], tokenizer: PreTrainedTokenizerFast) -> float:
-    """How much held-out code a token spells on average."""
-    count = sum(
-        len(ids) - 1 for ids in encode_documents(documents, tokenizer)
-    )  # the end token spells nothing
+def bytes_per_token(documents: tuple[str, ...], tokenizer: PreTrainedTokenizerFast) -> float:
+    """Mean number of bytes of a token of held-out code."""
+    count = sum(len(ids) - 1 for ids in encode_documents(documents, tokenizer))  # the end token has no text
     return sum(len(text.encode()) for text in documents) / count
 
 
@@ -76,7 +75,8 @@ def overlap(
     documents: tuple[str, ...],
     tokenizer: PreTrainedTokenizerFast,
 ) -> dict[str, dict[str, float]]:
-    """Per domain: mean over tokens of sum min(p, q) at temperature 1, and how often both have the same argmax."""
+    """Per domain: mean over tokens of sum min(p, q) at temperature 1, and how often both have the same
+    argmax."""
     found: dict[str, dict[str, float]] = {}
     for domain in DOMAINS:
         shared, agreed, count = 0.0, 0.0, 0.0
@@ -120,7 +120,8 @@ def repeated_share(tokens: list[int]) -> float:
 def repetition(
     model: LlamaForCausalLM, documents: tuple[str, ...], tokenizer: PreTrainedTokenizerFast, length: int = 96
 ) -> dict[str, float]:
-    """Mean repeated share in continuations of held-out code, greedy and at temperature 1, and in the code itself."""
+    """Mean repeated share in continuations of held-out code, greedy and at temperature 1, and in the code
+    itself."""
     pick = random.Random(0)
     texts = [ids for ids in encode_documents(documents, tokenizer) if len(ids) > 512]
     starts = [(ids, pick.randrange(len(ids) - 256)) for ids in texts]

@@ -1,8 +1,9 @@
-"""A head start for attention: two heads that copy, written down instead of learned.
+"""Induction heads written into the weights before training: two attention heads that copy earlier text.
 
-To continue "a b ... a" with "b", a layer must note at every token which one came before it, and a later layer must look
-for the token whose predecessor is the present one. Small models take millions of tokens to find this out. Both heads
-follow from RoPE and from the counted embedding; training is free to change them.
+To continue "a b ... a" with "b", a layer must copy into each position which token precedes it, and a later
+layer must attend to the position whose preceding token is the current one. Small models need millions of
+tokens to learn this. Both heads follow from RoPE and from the embedding of `counted_embedding`; training may
+change them.
 """
 
 import torch
@@ -10,17 +11,17 @@ from transformers import LlamaForCausalLM
 
 from zoo_training.embedding import CONSTANT, SCALE, Layout
 
-NEIGHBOUR = 14.0  # how far, in logits, the token before stands out from its own neighbours
+NEIGHBOUR = 14.0  # in logits: score of the previous token less that of its neighbours
 MATCH = 2.6  # factor on both sides of a comparison of contents
-PRIOR = 2.0  # how loudly frequent tokens are predicted, in SCALE
+PRIOR = 2.0  # weight of the log frequency in the prediction, in SCALE
 FINAL = 0.035  # standard deviation of what the tied embedding is multiplied with
-CARRY = 2.0  # how loudly what a token says is predicted, in SCALE
-COPY = 6.0  # how loudly the found token is predicted, in SCALE
+CARRY = 2.0  # weight of the bigram statistics in the prediction, in SCALE
+COPY = 6.0  # weight of the copied token in the prediction, in SCALE
 
 
 @torch.no_grad()
 def install_induction(model: LlamaForCausalLM) -> None:
-    """Writes the heads into the first two layers of a fresh model that has a counted embedding."""
+    """Write the heads into the first two layers of a new model that has a counted embedding."""
     config = model.config
     layout, size = Layout(config.hidden_size), config.hidden_size // config.num_attention_heads
     weights = dict(model.named_parameters())
@@ -54,7 +55,7 @@ def install_induction(model: LlamaForCausalLM) -> None:
     heads = min(count, (size - 1) // room, (layout.free.stop - layout.free.start) // room)
     mixed = torch.nn.init.orthogonal_(torch.empty(heads * room, layout.half))
     block(0, "v")[:size] = 0
-    block(0, "v")[: heads * room, layout.says] = mixed
+    block(0, "v")[: heads * room, layout.as_context] = mixed
     noted = torch.arange(layout.free.start, layout.free.start + heads * room)
     block(0, "o")[noted, torch.arange(heads * room)] = SCALE
     block(0, "v")[size - 1, layout.constant] = 1 / after_norm
@@ -72,9 +73,10 @@ def install_induction(model: LlamaForCausalLM) -> None:
             block(layer, name)[start : start + size, layout.constant] = strength * plain
         block(layer, "v")[value : value + size] = 0
         block(layer, "v")[value + torch.arange(len(part)), part] = 1.0
-        block(layer, "o")[layout.predicted.start + part, query + torch.arange(len(part))] = CARRY * SCALE
+        block(layer, "o")[layout.as_target.start + part, query + torch.arange(len(part))] = CARRY * SCALE
 
-    # The second layer. The present token is compared with what was noted; the found token raises its own prediction.
+    # The second layer. The present token is compared with what was noted; the found token raises its own
+    # prediction.
     for head in range(heads):
         part = slice(head * room, (head + 1) * room)
         query = block(1, "q")[head * group * size : (head * group + 1) * size]
@@ -83,9 +85,9 @@ def install_induction(model: LlamaForCausalLM) -> None:
         query.zero_()
         key.zero_()
         value.zero_()
-        query[slow, layout.says] = MATCH * mixed[part]
+        query[slow, layout.as_context] = MATCH * mixed[part]
         key[slow, noted[part]] = MATCH
-        first = layout.predicted.start + head * size
-        carried = torch.arange(first, min(first + size, layout.predicted.stop))
+        first = layout.as_target.start + head * size
+        carried = torch.arange(first, min(first + size, layout.as_target.stop))
         value[torch.arange(len(carried)), carried] = 1.0
         block(1, "o")[carried, head * group * size + torch.arange(len(carried))] = COPY * SCALE

@@ -1,4 +1,4 @@
-"""The shapes of the zoo's models: ordinary Llama configurations of transformers, and how one grows in depth."""
+"""Sizes of the zoo's models, which are Llama models of transformers, and doubling their layers."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from zoo_training.tokenizer import BYTES, VOCABULARY
 
 @dataclass(frozen=True)
 class Shape:
-    """What a Llama model is made of."""
+    """Sizes of a Llama model."""
 
     hidden: int
     intermediate: int
@@ -54,7 +54,8 @@ def make_config(name: str, vocabulary: int, end: int, pad: int) -> LlamaConfig:
 
 
 def make_model(config: LlamaConfig, seed: int, num_layers: int | None = None) -> LlamaForCausalLM:
-    """A fresh float32 model; every layer starts as the identity, since what it adds to the residual starts at zero."""
+    """A fresh float32 model; every layer starts as the identity, since what it adds to the residual starts at
+    zero."""
     fields = config.to_dict()
     fields["num_hidden_layers"] = num_layers or config.num_hidden_layers
     torch.manual_seed(seed)
@@ -67,9 +68,10 @@ def make_model(config: LlamaConfig, seed: int, num_layers: int | None = None) ->
 
 
 def deepen(shallow: LlamaForCausalLM, config: LlamaConfig) -> LlamaForCausalLM:
-    """A model of twice the layers that computes the same function.
+    """A model with twice the layers and the same logits.
 
-    Behind each layer comes its copy, which writes nothing yet: training half the depth first costs half the time.
+    Behind each layer comes its copy, which writes nothing yet: training half the depth first costs half the
+    time.
     """
     deep = make_model(config, seed=0)
     state = shallow.state_dict()

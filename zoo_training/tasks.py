@@ -1,4 +1,4 @@
-"""Generated tasks with checkable answers: one door to arithmetic, edits and chats, training and held-out."""
+"""Generated tasks with checkable answers: arithmetic, edits and chats, for training and held-out."""
 
 import random
 from collections.abc import Sequence

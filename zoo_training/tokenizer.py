@@ -1,4 +1,4 @@
-"""The zoo's tokenizer: byte-level BPE, every digit alone, a chat template; a fast tokenizer of transformers."""
+"""The zoo's tokenizer: byte-level BPE with single digits and a chat template, for transformers."""
 
 from collections.abc import Iterable
 
@@ -20,7 +20,7 @@ TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """Learns the merges from texts; the result is a function of them alone."""
+    """Learn the merges from texts; the result is a function of them alone."""
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

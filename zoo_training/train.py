@@ -1,4 +1,4 @@
-"""The training loop: warm-up, a stable stretch, a linear decay to zero; it can be killed and resumed at any time."""
+"""The training loop: learning rates warm up, stay, and decay linearly to zero. A run can be resumed."""
 
 import json
 import os
@@ -33,7 +33,8 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """How long and how fast to train; the run ends at `steps` or at `minutes` of training, whichever comes first."""
+    """How long and how fast to train; the run ends at `steps` or at `minutes` of training, whichever comes
+    first."""
 
     steps: int
     minutes: float | None = None
@@ -82,13 +83,13 @@ class Trainer:
         self.device = torch.device(device)
         self.step = 0
         self.tokens = 0
-        self.seconds = 0.0  # of training, over all sittings
-        self.fresh_since = 0  # the step at which the optimizers last began anew
+        self.seconds = 0.0  # of training, resumed runs included
+        self.fresh_since = 0  # the step at which the optimizers were last created
         layers = config.num_hidden_layers
         self.start(make_model(config, settings.seed, layers // 2 if settings.shallow else layers))
 
     def start(self, model: LlamaForCausalLM) -> None:
-        """Trains this model from here on, with fresh optimizers."""
+        """Train this model from now on, with new optimizers."""
         torch.nn.Module.to(model, self.device)
         self.model = model.train()
         self.optimizers = make_optimizers(self.model, self.settings.matrix_rate, self.settings.vector_rate)
@@ -135,7 +136,7 @@ class Trainer:
         return value
 
     def save(self) -> None:
-        """Writes the checkpoint; a kill leaves either the old one or the new one, whole."""
+        """Write the checkpoint; an interrupted call leaves the old one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         state = {
             "model": self.model.state_dict(),
@@ -153,7 +154,7 @@ class Trainer:
         os.replace(partial, self.folder / "checkpoint.pt")
 
     def resume(self) -> bool:
-        """Continues from the checkpoint; False if there is none."""
+        """Continue from the checkpoint; False if there is none."""
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return False
@@ -170,7 +171,7 @@ class Trainer:
         return True
 
     def run(self, title: str = "training") -> LlamaForCausalLM:
-        """Trains to the end of the settings, saving on the way; every step is a line of log.jsonl."""
+        """Train to the end, with checkpoints on the way; each step adds a line to log.jsonl."""
         self.folder.mkdir(parents=True, exist_ok=True)
         share = TextColumn("{task.percentage:.0f}%")
         columns = (TextColumn("{task.description}"), BarColumn(), share, TimeElapsedColumn())

@@ -1,4 +1,5 @@
-"""Words for generated tasks, split for good into a training and a held-out vocabulary by a checksum of the word."""
+"""Words for generated tasks, split for good into a training and a held-out vocabulary by a checksum of the
+word."""
 
 import random
 import zlib
@@ -8,30 +9,33 @@ from dataclasses import dataclass
 HELD_OUT_SHARE = 5  # one word in five is never seen in training
 
 NOUNS = (
-    "apple river stone lamp garden window letter market bridge forest castle mirror basket candle hammer ladder "
-    "pencil kettle carpet engine button bottle blanket drawer island valley harbour tunnel station museum library "
-    "kitchen village meadow canyon desert glacier lantern compass anchor feather pebble saddle wagon violin drum "
-    "trumpet piano flute orchard vineyard stable cottage tower palace temple cabin tent boat train plane rocket "
-    "bicycle tractor spade shovel bucket needle thread ribbon jacket scarf mitten helmet boot sandal pocket "
-    "wallet ticket parcel stamp poster painting statue puzzle marble kite balloon whistle rope chain wheel gear "
-    "spring lever magnet mirror prism crystal"
+    "apple river stone lamp garden window letter market bridge forest castle mirror basket candle hammer "
+    "ladder pencil kettle carpet engine button bottle blanket drawer island valley harbour tunnel station "
+    "museum library kitchen village meadow canyon desert glacier lantern compass anchor feather pebble "
+    "saddle wagon violin drum trumpet piano flute orchard vineyard stable cottage tower palace temple cabin "
+    "tent boat train plane rocket bicycle tractor spade shovel bucket needle thread ribbon jacket scarf "
+    "mitten helmet boot sandal pocket wallet ticket parcel stamp poster painting statue puzzle marble kite "
+    "balloon whistle rope chain wheel gear spring lever magnet mirror prism crystal"
 ).split()
 NAMES = (
-    "Ada Ben Cleo Dan Eva Finn Gia Hugo Iris Jon Kira Leo Mia Nils Ona Paul Rosa Sam Tess Uma Vera Will Yara Zoe Arlo "
-    "Bea Carl Dora Emil Faye Gus Hana Ivan June Kai Lena Milo Nora Otto Pia Remy Sara Theo Ursa Vito Wren Alma Bruno "
-    "Clara Diego Elsa Felix Greta Henry Ines Jonas Klara Lukas Marta Noah Olga Petra Quinn Ruth Silas Tilda Viktor"
+    "Ada Ben Cleo Dan Eva Finn Gia Hugo Iris Jon Kira Leo Mia Nils Ona Paul Rosa Sam Tess Uma Vera Will "
+    "Yara Zoe Arlo Bea Carl Dora Emil Faye Gus Hana Ivan June Kai Lena Milo Nora Otto Pia Remy Sara Theo "
+    "Ursa Vito Wren Alma Bruno Clara Diego Elsa Felix Greta Henry Ines Jonas Klara Lukas Marta Noah Olga "
+    "Petra Quinn Ruth Silas Tilda Viktor"
 ).split()
 ADJECTIVES = (
-    "red green blue small large quiet loud bright dark heavy light warm cold dry wet old new clean dusty sharp smooth "
-    "round flat narrow wide early late simple hidden broken golden silver wooden empty full gentle rapid steady rusty "
-    "hollow polished crooked faded solid brittle ancient modern famous ordinary secret distant"
+    "red green blue small large quiet loud bright dark heavy light warm cold dry wet old new clean dusty "
+    "sharp smooth round flat narrow wide early late simple hidden broken golden silver wooden empty full "
+    "gentle rapid steady rusty hollow polished crooked faded solid brittle ancient modern famous ordinary "
+    "secret distant"
 ).split()
 PARTS = (
-    "total count value price size name index limit offset width height length result buffer token level score weight "
-    "speed depth state order group label title color shape angle point line page user owner event record field column "
-    "table entry header footer message status reason source origin amount balance discount margin factor ratio delay "
-    "timeout interval budget quota volume batch cursor parent child sibling branch target worker parser reader writer "
-    "handler loader filter mapper builder counter window channel stream socket session request response payload cache"
+    "total count value price size name index limit offset width height length result buffer token level "
+    "score weight speed depth state order group label title color shape angle point line page user owner "
+    "event record field column table entry header footer message status reason source origin amount balance "
+    "discount margin factor ratio delay timeout interval budget quota volume batch cursor parent child "
+    "sibling branch target worker parser reader writer handler loader filter mapper builder counter window "
+    "channel stream socket session request response payload cache"
 ).split()
 ONSETS = "b br c ch d dr f fl g gr h j k kl l m n p pl qu r s sh st t tr v w z".split()
 VOWELS = "a e i o u ai ea oo".split()
@@ -45,7 +49,8 @@ def is_held_out(word: str) -> bool:
 
 @dataclass(frozen=True)
 class Words:
-    """Draws content words from one side of the split; everything a task says beyond its template comes from here."""
+    """Draws content words from one side of the split; everything a task says beyond its template comes from
+    here."""
 
     random: random.Random
     held_out: bool

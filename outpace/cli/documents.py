@@ -11,7 +11,8 @@ TOKEN_FIELDS = ("tokens", "token_ids")  # lists of token ids; the field "text" i
 
 
 def sources(paths: Sequence[Path]) -> list[Path]:
-    """The files at these paths, of folders all files inside except hidden ones; ValueError if there are none."""
+    """The files at these paths, of folders all files inside except hidden ones; ValueError if there are none.
+    """
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -32,8 +33,8 @@ def documents(
 ) -> Iterator[list[int]]:
     """The token ids of each document. `on_progress` gets the number of bytes just read.
 
-    A document is a line of a .jsonl file, a result in the JSON that `outpace generate --json` prints, or any other file
-    of UTF-8 text.
+    A document is a line of a .jsonl file, a result in the JSON that `outpace generate --json` prints, or any
+    other file of UTF-8 text.
     """
     for path in paths:
         if path.suffix == ".jsonl":

@@ -32,7 +32,8 @@ NO_CANDIDATES = CandidateTree([], [], [], 0)
 
 @lru_cache
 def parents_and_ranks(shape: Shape) -> NDArray[np.int32]:
-    """(S, 2) for each node of a shape but the root: its parent (the root is 0) and its rank among its siblings."""
+    """(S, 2) for each node of a shape but the root: its parent (the root is 0) and its rank among its
+    siblings."""
     ranks = {child: rank for siblings in shape.children for rank, child in enumerate(siblings)}
     rows = [(parent, ranks[node]) for node, parent in enumerate(shape.parents, 1)]
     return np.array(rows, np.int32).reshape(-1, 2)

@@ -39,7 +39,8 @@ class Loop(Generic[P, R]):
         """The function compiled by numba, from its cache on disk where the sources are the same."""
         import numba
 
-        # numba's cache is keyed by name and file, and misses changes of called functions: the name holds a hash
+        # numba's cache is keyed by name and file, and misses changes of called functions: the name holds a
+        # hash
         self._function.__qualname__ += f"-{_hash_of_sources()}"
         try:
             return numba.njit(cache=True)(self._function)
@@ -77,8 +78,8 @@ def as_tokens(tokens: Tokens) -> NDArray[np.int32]:
 
 
 def grown(array: NDArray[Any], size: int, fill: int = 0, limit: int | None = None) -> NDArray[Any]:
-    """The array itself if it has `size` rows, else a copy with at least twice as many rows, at most `limit`; new rows
-    hold `fill`."""
+    """The array itself if it has `size` rows, else a copy with at least twice as many rows, at most `limit`;
+    new rows hold `fill`."""
     if size <= len(array):
         return array
     length = max(size, 2 * len(array))

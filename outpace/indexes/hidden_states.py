@@ -23,8 +23,9 @@ NUM_PROBES = 250  # lists that a search reads
 class HiddenStateIndex:
     """Hidden states, each with the tokens after it; read-only.
 
-    Keys are states after z-score, principal components and scaling to length 1; they are compared by inner product. With
-    faiss many keys are divided into lists, of which a search reads the nearest; without faiss it reads all keys.
+    Keys are states after z-score, principal components and scaling to length 1; they are compared by inner
+    product. With faiss many keys are divided into lists, of which a search reads the nearest; without faiss
+    it reads all keys.
     """
 
     kind = "hidden-states"
@@ -49,10 +50,11 @@ class HiddenStateIndex:
         fit: int = 1_000_000,
         on_progress: Callable[[int], None] | None = None,
     ) -> Self:
-        """Index (n, d) hidden states, which may be a memory map, with (n, L) next tokens, -1 after the end of a text.
+        """Index (n, d) hidden states, which may be a memory map, with (n, L) next tokens, -1 after the end of
+        a text.
 
-        dims: of the keys; fit: the projection is computed from at most this many states, spread evenly; on_progress:
-        gets the number of states just projected.
+        dims: of the keys; fit: the projection is computed from at most this many states, spread evenly;
+        on_progress: gets the number of states just projected.
         """
         states, next_tokens = np.asarray(keys), np.ascontiguousarray(values, np.int32)
         if states.ndim != 2 or next_tokens.ndim != 2 or len(states) != len(next_tokens) or len(states) < 2:
@@ -125,7 +127,7 @@ class HiddenStateIndex:
         return reduced / np.maximum(np.linalg.norm(reduced, axis=-1, keepdims=True), 1e-12)
 
     def search(self, hidden: ArrayLike, num: int = 50) -> tuple[Ints, Floats]:
-        """The `num` keys nearest to a state (d,): (num, L) next tokens and (num,) cosine similarity, falling."""
+        """The `num` keys nearest to a state (d,): (num, L) next tokens, (num,) falling similarities."""
         query = self.project(np.asarray(hidden)[None])
         num = min(num, len(self.keys))
         if self._faiss is None:
@@ -142,8 +144,8 @@ class HiddenStateIndex:
     ) -> Ints:
         """(k, length) tokens that followed `last_token` after similar states, -1 after the end of a text.
 
-        hidden: (d,) the state from which `last_token` was predicted. Of the `num` nearest states the first `keep` that
-        were followed by `last_token`, the most similar first.
+        hidden: (d,) the state from which `last_token` was predicted. Of the `num` nearest states the first
+        `keep` that were followed by `last_token`, the most similar first.
         """
         values, _ = self.search(hidden, num)
         return values[values[:, 0] == last_token][:keep, 1 : 1 + length]

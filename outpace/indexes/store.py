@@ -1,8 +1,8 @@
 """Index files: arrays behind a JSON header, in the layout of safetensors. Nothing in a file is executed.
 
-A file is untrusted: the header is checked here, and each class of index checks the values of its arrays before its
-compiled functions, which do not check bounds, read them. A damaged file gives a ValueError of one sentence, or an
-index with other contents, never a crash.
+A file is untrusted: the header is checked here, and each class of index checks the values of its arrays
+before its compiled functions, which do not check bounds, read them. A damaged file gives a ValueError of one
+sentence, or an index with other contents, never a crash.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Index(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, int]:
-        """Integers saved beside the arrays: sizes to show, and parameters that the arrays do not determine."""
+        """Integers saved with the arrays: sizes to show, and parameters that the arrays do not give."""
         ...
 
     @property
@@ -144,7 +144,8 @@ def save(index: Index, path: str | Path, tokenizer: str = "") -> None:
 
 
 def read_header(path: str | Path) -> Header:
-    """The header of a file; ValueError if there is no such file, or if it is not a complete index of this format."""
+    """The header of a file; ValueError if there is no such file, or if it is not a complete index of this
+    format."""
     try:
         size = Path(path).stat().st_size
         with open(path, "rb") as file:
@@ -175,7 +176,8 @@ def read_header(path: str | Path) -> Header:
 
 
 def _parsed(entries: Any, about: Any, start: int) -> Header:
-    """The header as typed fields; `start` is the first byte after it. Any of several exceptions where it is wrong."""
+    """The header as typed fields; `start` is the first byte after it. Any of several exceptions where it is
+    wrong."""
     metadata = json.loads(about["metadata"])
     if not all(_is_size(value) for value in metadata.values()):
         raise TypeError("metadata are integers of at most 62 bits")
@@ -202,7 +204,7 @@ def _is_size(value: Any) -> bool:
 def open_index(
     index_class: type[AnyIndex], path: str | None, vocab_size: int, *, mapped: bool = True
 ) -> AnyIndex | None:
-    """The index in a file, None without a path; ValueError if it holds tokens that the model does not have."""
+    """The index in a file, None without a path; ValueError if it holds tokens beyond `vocab_size`."""
     if path is None:
         return None
     index = load(index_class, path, mapped=mapped)
@@ -230,10 +232,11 @@ def _other_tokenizer(path: str | Path) -> ValueError:
 def load(
     index_class: type[AnyIndex], path: str | Path, tokenizer: str = "", *, mapped: bool = False
 ) -> AnyIndex:
-    """Read an index of this class; ValueError if the file is missing, damaged, of another kind, or for a tokenizer
-    with another fingerprint than `tokenizer` ("": any).
+    """Read an index of this class; ValueError if the file is missing, damaged, of another kind, or for a
+    tokenizer with another fingerprint than `tokenizer` ("": any).
 
-    `mapped`: arrays stay on disk and are read when needed (memory map). Writing to them does not change the file.
+    `mapped`: arrays stay on disk and are read when needed (memory map). Writing to them does not change the
+    file.
     """
     header = read_header(path)
     if header.kind != index_class.kind:

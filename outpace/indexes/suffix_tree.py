@@ -1,12 +1,13 @@
-"""A counted suffix tree of bounded depth over many requests; the oldest are evicted first (Oliaro et al. 2025).
+"""A counted suffix tree of bounded depth over many requests; the oldest are evicted first (Oliaro et al.
+2025).
 
-Each suffix of a request, cut to the tree's depth, is a walk down from the root. A node counts the walks through the edge
-above it. Walks end at nodes only, so one count per edge is enough. An edge refers to the text of the newest request that
-has a walk through it, which is the last of them to be evicted.
+Each suffix of a request, cut to the tree's depth, is a walk down from the root. A node counts the walks
+through the edge above it. Walks end at nodes only, so one count per edge is enough. An edge refers to the
+text of the newest request that has a walk through it, which is the last of them to be evicted.
 
-Children are kept in the order of their counts in constant time per change: siblings of equal count form a group, whose
-first and last nodes are known; a node whose count changes by one moves to an end of its group and joins the next one.
-Freed rows of nodes and groups are linked in lists and used again first.
+Children are kept in the order of their counts in constant time per change: siblings of equal count form a
+group, whose first and last nodes are known; a node whose count changes by one moves to an end of its group
+and joins the next one. Freed rows of nodes and groups are linked in lists and used again first.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ Longs = NDArray[np.int64]
 # columns of a node: the edge above it (walks, slot, start and length of its text), then its links
 COUNT, SLOT, START, LENGTH, PARENT, CHILD, TAIL, NEXT, PREVIOUS, GROUP = range(10)
 FIRST, LAST = range(2)  # columns of a group of siblings with equal counts
-# counters of the tree: rows of nodes ever used, nodes in use, first freed node; rows of groups ever used, first freed group
+# counters of the tree: rows of nodes ever used, nodes in use, first freed node; rows of groups ever used,
+# first freed group
 NODES, LIVE, FREE_NODE, GROUPS, FREE_GROUP = range(5)
-# columns of a slot, which holds a request: its text's position, length and reserved length, its age, its active walks
+# columns of a slot, which holds a request: its text's position, length and reserved length, its age, its
+# active walks
 BASE, SIZE, CAPACITY, ORDER, ACTIVE = range(5)
 ROOT = 0
 MAX_DEPTH = 1 << 12
@@ -41,8 +44,8 @@ remove_key = hash_map.remove
 class SuffixTree:
     """Every substring of up to `depth` tokens with its number of occurrences, path-compressed.
 
-    It holds at most `max_tokens` tokens. When more come, the oldest requests are evicted as a whole; a request that is
-    still being extended then begins anew. At most two nodes per token, about 200 bytes.
+    It holds at most `max_tokens` tokens. When more come, the oldest requests are evicted as a whole; a
+    request that is still being extended then begins anew. At most two nodes per token, about 200 bytes.
     """
 
     kind = "suffix-tree"
@@ -133,7 +136,7 @@ class SuffixTree:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
-        """All requests are finished. Siblings of equal count may be in another order than in the saved tree."""
+        """All requests are finished. Siblings of equal count may be ordered otherwise than when saved."""
         (text,) = typed(arrays, text=(None,))
         (ends,) = typed(arrays, np.int64, ends=(None,))
         starts = np.concatenate([[0], ends])
@@ -199,12 +202,14 @@ class SuffixTree:
     ) -> CandidateTree:
         """The best draft over all suffixes of the context that occur: a chain, or with `tree` a tree.
 
-        A suffix of p tokens gives up to max_spec_factor * p + max_spec_offset tokens. The weight of a node estimates its
-        probability: the product of count(child) / count(parent) along its path. A chain follows the most frequent
-        children; a tree takes the nodes of the largest weights; both only weights of `min_token_prob` or more. The draft
-        with the largest sum of weights wins, of equal ones that of the longer suffix.
+        A suffix of p tokens gives up to max_spec_factor * p + max_spec_offset tokens. The weight of a node
+        estimates its probability: the product of count(child) / count(parent) along its path. A chain follows
+        the most frequent children; a tree takes the nodes of the largest weights; both only weights of
+        `min_token_prob` or more. The draft with the largest sum of weights wins, of equal ones that of the
+        longer suffix.
 
-        extra_occurrences: of every suffix, outside of this tree and followed by nothing; they lower all weights.
+        extra_occurrences: of every suffix, outside of this tree and followed by nothing; they lower all
+        weights.
         """
         if max_tokens < 1:
             return NO_CANDIDATES
@@ -263,7 +268,8 @@ class SuffixTree:
             self._text_end += capacity
 
     def _compact(self) -> None:
-        """Move the texts of all requests together, into a larger array if they would fill more than half of this one."""
+        """Move the texts of all requests together, into a larger array if they would fill more than half of
+        this one."""
         live = [slot for slot, _ in self._requests.values()]
         needed = int(self.slots[live, CAPACITY].sum())
         size = len(self.text) if 2 * needed <= len(self.text) else 2 * needed
@@ -295,7 +301,8 @@ def _extend(
     slot: int,
     tokens: Ints,
 ) -> None:
-    """Continue the active walks of a request, those shorter than the depth, by these tokens, and begin new ones."""
+    """Continue the active walks of a request, those shorter than the depth, by these tokens, and begin new
+    ones."""
     depth = active.shape[1]
     for token in tokens:
         position = slots[slot, SIZE] + 0
@@ -328,7 +335,8 @@ def _continue_walk(
     token: int,
     position: int,
 ) -> int:
-    """The node of a walk of the request in `slot` after the token at `position`, from a node with other walks."""
+    """The node of a walk of the request in `slot` after the token at `position`, from a node with other
+    walks."""
     child = find(keys, values, (node << 32) | token)
     if child < 0:
         child = _new_node(nodes, counters)
@@ -377,7 +385,7 @@ def _split_edge(
     node: int,
     child: int,
 ) -> int:
-    """Split the edge above `child` after its first token; returns the new node, which has the child's count."""
+    """Split the edge above `child` after its first token; returns the new node, with the child's count."""
     middle = _new_node(nodes, counters)
     nodes[middle, COUNT] = nodes[child, COUNT]
     nodes[middle, SLOT], nodes[middle, START], nodes[middle, LENGTH] = (
@@ -456,7 +464,8 @@ def _evict(
 def _locate(
     nodes: Ints, keys: Longs, values: Ints, slots: Longs, text: Ints, tokens: Ints, first: int
 ):  # -> (int, int)
-    """The node below the edge on which tokens[first:] end, and the tokens of that edge they use; (-1, 0): no such path."""
+    """The node below the edge on which tokens[first:] end, and the tokens of that edge they use; (-1, 0): no
+    such path."""
     node, offset, length, start = ROOT, 0, 0, 0
     for index in range(first, len(tokens)):
         if offset == length:
@@ -635,8 +644,8 @@ def _speculate(
     draft: Ints,
     weights: NDArray[np.float64],
 ):  # -> (int, int, int)
-    """Fill one half of `draft` (2 * max_nodes, 2), tokens and parents, and of `weights`; returns the first row of that
-    half, the number of nodes and the length of the matched suffix."""
+    """Fill one half of `draft` (2 * max_nodes, 2), tokens and parents, and of `weights`; returns the first
+    row of that half, the number of nodes and the length of the matched suffix."""
     max_nodes = len(weights) // 2
     first, size, matched, best = 0, 0, 0, 0.0
     for length in range(1, len(context) + 1):
@@ -671,8 +680,9 @@ def _draft(
     weights: NDArray[np.float64],
     first: int,
 ):  # -> (int, float)
-    """Fill `draft` from row `first` on with the nodes of the largest weights below the `taken`-th token of an edge, without
-    `tree` most frequent children only; returns the number of nodes and the sum of their weights.
+    """Fill `draft` from row `first` on with the nodes of the largest weights below the `taken`-th token of an
+    edge, without `tree` most frequent children only; returns the number of nodes and the sum of their
+    weights.
     """
     # (-weight, order of insertion, node, offset on its edge, parent)
     heap = [(0.0, 0, 0, 0, 0)]

@@ -1,4 +1,5 @@
-"""The models in the package: small, trained from scratch by `zoo_training.build`, for demos, tests and benchmarks."""
+"""The models in the package: small, trained from scratch by `zoo_training.build`, for demos, tests and
+benchmarks."""
 
 import json
 from pathlib import Path

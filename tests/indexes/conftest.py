@@ -1,4 +1,4 @@
-"""Every test of an index runs with numba and without it."""
+"""Fixtures for tests of indexes: compiled and plain functions, random texts, occurrences by search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outpace.indexes.compiled_loops import Loop
 
 @pytest.fixture(params=["compiled", "plain"])
 def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How loops run."""
+    """Run the test with compiled functions and with plain Python."""
     if request.param == "plain":
         monkeypatch.setattr(Loop, "__call__", lambda self, *arguments: self.plain(*arguments))
     elif not find_spec("numba"):
@@ -23,7 +23,7 @@ def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 @pytest.fixture
 def texts() -> Callable[..., list[list[int]]]:
-    """(seed, num) -> random texts over alphabets of 1 to 5 tokens, each with a part said again."""
+    """(seed, num) -> random texts over alphabets of 1 to 5 tokens, each with a repeated part."""
 
     def make(seed: int, num: int, longest: int = 60) -> list[list[int]]:
         rng = np.random.default_rng(seed)
@@ -39,7 +39,7 @@ def texts() -> Callable[..., list[list[int]]]:
 
 @pytest.fixture
 def occurrences() -> Callable[[Sequence[Sequence[int]], Sequence[int]], int]:
-    """How often a part occurs in documents, overlaps counted."""
+    """The number of occurrences of a part in documents, overlapping ones included."""
 
     def count(documents: Sequence[Sequence[int]], part: Sequence[int]) -> int:
         return sum(

@@ -1,8 +1,9 @@
 """Open damaged index files and query them: `python tests/indexes/fuzz.py FOLDER COUNT SEED`.
 
-Run as a process of its own, since a fault in compiled code would end the test run. The folder holds one valid file per
-kind, named by it. Each of COUNT files is damaged by random bytes, by hostile values in an array, or in the header; it
-must give a ValueError of one line or an index whose queries return. Prints how many files were refused and opened.
+Run as a process of its own, since a fault in compiled code would end the test run. The folder holds one valid
+file per kind, named by it. Each of COUNT files is damaged by random bytes, by hostile values in an array, or
+in the header; it must give a ValueError of one line or an index whose queries return. Prints how many files
+were refused and opened.
 """
 
 from __future__ import annotations

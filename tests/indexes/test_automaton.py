@@ -16,7 +16,7 @@ Count = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
 
 
 def longest_earlier(text: Sequence[int]) -> Match:
-    """The longest end that occurs earlier, and what comes after its first occurrence."""
+    """The longest suffix that occurs earlier, and the index after its first occurrence."""
     for length in range(len(text) - 1, 0, -1):
         for start in range(len(text) - length):
             if text[start : start + length] == text[-length:]:
@@ -77,7 +77,7 @@ def test_both_ways_of_running_build_the_same_automaton(monkeypatch: pytest.Monke
             assert np.array_equal(array, plain.arrays[name]), name
 
 
-def test_tokens_that_are_none_are_refused() -> None:
+def test_negative_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match="none of them negative"):
         SuffixAutomaton([3, -1])
 

@@ -1,4 +1,4 @@
-"""The dense index: what it stores it finds, and the projection is z-score, principal components and length 1."""
+"""The index of hidden states: it finds the states it holds, and its projection is the stated one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops are compiled when they are called, and what was compiled is kept until the code changes."""
+"""Functions are compiled at their first call and cached until the code changes."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Naive:
 
 
 def check(tree: SuffixTree, texts: Sequence[Sequence[int]], occurrences: Count) -> None:
-    """Every count, every order of siblings, and no more nodes than are needed."""
+    """Check all counts, the order of siblings, and the number of nodes."""
     seen = {
         tuple(text[i : i + n]) for text in texts for i in range(len(text)) for n in range(1, tree.depth + 1)
     }
@@ -117,7 +117,7 @@ def speculate_plainly(
     floor: float,
     count: Count,
 ) -> tuple[float, int]:
-    """Score and match length of the best chain, from counts alone; ties of tokens do not matter for it here."""
+    """Score and match length of the best chain, from counts alone; no two tokens have equal counts here."""
     best = (0.0, 0)
     for p in range(1, min(len(context), depth) + 1):
         at, weight, score = context[-p:], 1.0, 0.0
@@ -158,7 +158,7 @@ def test_a_chain_has_the_best_score_over_all_match_lengths(loops: str, occurrenc
 def weights(
     found: CandidateTree, texts: Sequence[Sequence[int]], context: list[int], count: Count
 ) -> list[float]:
-    """What the counts say of each node."""
+    """The weight of each node by counting."""
     paths: list[list[int]] = []
     for token, parent in zip(found.tokens, found.parents, strict=True):
         paths.append([*(paths[parent] if parent >= 0 else context[len(context) - found.matched :]), token])

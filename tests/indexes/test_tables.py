@@ -1,4 +1,4 @@
-"""Tables of what follows a token, a pair or an n-gram, against plain statements of their rules."""
+"""Tables of next tokens after a token, a pair or an n-gram, against plain implementations."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 
 
 class PlainTrigrams:
-    """The rule, with dicts."""
+    """The same with dicts."""
 
     def __init__(self, documents: list[list[int]], width: int, room: int) -> None:
         self.width, self.room, self.added = width, room, list[tuple[int, int]]()
@@ -154,7 +154,7 @@ def test_pairs_met_later_take_bounded_memory() -> None:
 
 
 class PlainNGrams:
-    """The rule, with dicts."""
+    """The same with dicts."""
 
     def __init__(self, longest: int, width: int, room: int) -> None:
         self.longest, self.width, self.room = longest, width, room

@@ -1,4 +1,4 @@
-"""The search over trigrams visits what weighs most, widely if it is told to, and the same each time."""
+"""The search over trigrams: bounds, most weight first, effect of exploration, same result per seed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def test_without_exploration_the_heaviest_paths_are_visited_most() -> None:
     known = TrigramTable.build(texts)
     found = search(known, TrigramTable(), [0, 1], iterations=400, num_paths=3, explore=0.0)
     visits = dict(zip(paths(found), found.weights, strict=True))
-    # 1 + 0.4 + 1 + 1 is more than 1 + 0.6 + 1/6: the weight of whole paths counts, not that of the first token
+    # 1 + 0.4 + 1 + 1 is more than 1 + 0.6 + 1/6: the weight of whole paths counts, not that of the first
+    # token
     assert (3,) in visits and visits[(3,)] > visits.get((2,), 0)
     assert paths(found)[:3] == [(3,), (3, 5), (3, 5, 6)]
 

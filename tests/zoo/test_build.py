@@ -1,4 +1,4 @@
-"""The whole way from text to a model that is there by its name, with runs of a few steps."""
+"""From text to a model that opens by its name, with runs of a few steps."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_bytes_are_the_smallest_vocabulary() -> None:
     words = train_tokenizer([SOURCE], BYTES)
     assert len(words) == BYTES == len(SPECIAL) + 256
     assert len(words("naïve 漢字")["input_ids"]) == len("naïve 漢字".encode())
-    assert evaluate.bytes_a_token((SOURCE,), words) == 1
+    assert evaluate.bytes_per_token((SOURCE,), words) == 1
 
 
 def test_an_unknown_model_is_told_the_known_ones(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The models in the package: they load as any other, are what their cards say, and keep to their size."""
+"""The models in the package load as any other model, match their cards, and are as small as promised."""
 
 from __future__ import annotations
 

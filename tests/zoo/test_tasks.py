@@ -1,4 +1,4 @@
-"""Generated tasks: their checks know right from wrong, and held-out tasks cannot occur in training."""
+"""Generated tasks: checks accept right answers only, and held-out tasks do not occur in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokenizer gives back every text, keeps digits apart, and its chat template is what training used."""
+"""The tokenizer is lossless, splits digits, and its chat template is that of training."""
 
 from __future__ import annotations
 

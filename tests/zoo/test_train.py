@@ -1,4 +1,4 @@
-"""Training continues where it was stopped, to the last bit, and growing a model does not change what it says."""
+"""A resumed training run ends with the same weights, and adding layers does not change the logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A suffix automaton that grows with a text and tracks its longest suffix that occurred before (Hu et al. 2025, SAM)."""
+"""A suffix automaton that grows with a text and tracks its longest suffix that occurred before (Hu et al.
+2025, SAM)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from outpace.indexes.tables.hash_map import HashMap, find, put
 
 Ints = NDArray[np.int32]
 Keys = NDArray[np.int64]
-# columns of a state (state 0 is the empty string): suffix link, length of its longest string, where that first ended,
-# first edge
+# columns of a state (state 0 is the empty string): suffix link, length of its longest string, where that
+# first ended, first edge
 LINK, LENGTH, END, EDGES = range(4)
 TOKEN, TARGET, NEXT = range(3)  # columns of an edge; NEXT is another edge of the same state
 # fields of the automaton: sizes, the state of the whole text, and state and length of the match
@@ -30,7 +31,8 @@ class Match(NamedTuple):
 
 
 class SuffixAutomaton:
-    """All substrings of one text, in at most 2 states and 3 edges per token and amortised constant time per token."""
+    """All substrings of one text, in at most 2 states and 3 edges per token and amortised constant time per
+    token."""
 
     def __init__(self, tokens: Tokens = ()) -> None:
         self.text = np.zeros(64, np.int32)
@@ -72,7 +74,8 @@ class SuffixAutomaton:
         return sum(each.nbytes for each in self.arrays.values())
 
     def extend(self, tokens: Tokens) -> None:
-        """Append tokens to the text. The match moves before each token is added: the text does not match itself."""
+        """Append tokens to the text. The match moves before each token is added: the text does not match
+        itself."""
         self.append(as_tokens(tokens))
 
     def append(self, tokens: Ints) -> None:
@@ -87,12 +90,13 @@ class SuffixAutomaton:
         _extend(self.text, self.states, self.edges, *self.map, self.fields, tokens)
 
     def match(self, assumed: Tokens = ()) -> Match:
-        """The longest suffix that occurred earlier, as if `assumed` were appended; the text is not changed."""
+        """The longest suffix that occurred earlier, as if `assumed` were appended to the text."""
         state, length = self._walk(assumed)
         return Match(length, int(self.states[state, END]) + 1 if length else 0)
 
     def continuation(self, max_tokens: int, assumed: Tokens = ()) -> list[int]:
-        """Up to `max_tokens` tokens that followed the match; a shorter match is used if more tokens followed that."""
+        """Up to `max_tokens` tokens that followed the match; a shorter match is used if more tokens followed
+        that."""
         state, length = self._walk(assumed)
         if not length:
             return []

@@ -15,8 +15,8 @@ from outpace.indexes.compiled_loops import Tokens, as_tokens, loop
 from outpace.indexes.store import Arrays, in_range, require, typed
 
 Ints = NDArray[np.int32]
-# columns of a state: suffix link, length of its longest string, where that first ended, occurrences, first edge; the
-# edges of a state end where those of the next one begin
+# columns of a state: suffix link, length of its longest string, where that first ended, occurrences, first
+# edge; the edges of a state end where those of the next one begin
 LINK, LENGTH, END, COUNT, EDGES = range(5)
 TOKEN, TARGET = range(2)  # columns of an edge
 NUM_BY_COUNT = 8  # first edges of a state, sorted by count; the others follow, sorted by token
@@ -118,7 +118,8 @@ class StaticAutomaton:
         return [(token, int(self.states[to, COUNT])) for token, to in frequent if token != SEPARATOR][:num]
 
     def continuation(self, pointer: Pointer, max_tokens: int) -> list[int]:
-        """Up to `max_tokens` tokens that followed the first occurrence of the match, to the end of its document."""
+        """Up to `max_tokens` tokens that followed the first occurrence of the match, to the end of its
+        document."""
         if not pointer.length:
             return []
         start = int(self.states[pointer.state, END]) + 1
@@ -178,8 +179,8 @@ def _continuation_tree(
 ) -> int:
     """Fill (num_nodes, 2) tokens and parents, and (num_nodes,) weights; returns the number of nodes."""
     state_of, depth_of, used = [0] * len(nodes), [0] * len(nodes), [0] * (len(nodes) + 1)
-    # (-weight, order of insertion, edge, end of its state's edges by count, parent); of siblings only the most frequent
-    # one not used yet is in the heap
+    # (-weight, order of insertion, edge, end of its state's edges by count, parent); of siblings only the
+    # most frequent one not used yet is in the heap
     heap = [(0.0, 0, 0, 0, 0)]
     heap.pop()
     state, parent, above, inserted, size = start + 0, -1, 1.0, 0, 0
@@ -227,7 +228,8 @@ def _add_to_suffixes(states: Ints, counts: Ints, order: NDArray[np.int64]) -> No
 
 def _counts(states: Ints, num_tokens: int) -> Ints:
     """(S,) occurrences of each state's strings, from the first three columns."""
-    # a state whose longest string is a prefix of the text occurs once more than the longer strings that end with it
+    # a state whose longest string is a prefix of the text occurs once more than the longer strings that end
+    # with it
     counts = (states[:, LENGTH] == states[:, END] + 1).astype(np.int32)
     _add_to_suffixes(states, counts, np.argsort(-states[:, LENGTH], kind="stable"))
     counts[0] = num_tokens
@@ -235,7 +237,8 @@ def _counts(states: Ints, num_tokens: int) -> Ints:
 
 
 def _by_count(sources: Ints, edges: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """The edges sorted by state, and within a state as NUM_BY_COUNT describes; with their sorted source states."""
+    """The edges sorted by state, and within a state as NUM_BY_COUNT describes; with their sorted source
+    states."""
     order = np.lexsort((edges[:, TOKEN], -counts[edges[:, TARGET]], sources))
     sources, edges = sources[order], edges[order]
     rank = np.arange(len(edges)) - np.searchsorted(sources, sources)

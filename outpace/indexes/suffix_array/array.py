@@ -1,4 +1,5 @@
-"""Suffix arrays of a corpus, in chunks: all positions where the last tokens of a text occur (He et al. 2024, REST)."""
+"""Suffix arrays of a corpus, in chunks: all positions where the last tokens of a text occur (He et al. 2024,
+REST)."""
 
 from __future__ import annotations
 
@@ -44,11 +45,11 @@ class SuffixArray:
         on_progress: Callable[[int], None] | None = None,
         temporary_folder: Path | None = None,
     ) -> Self:
-        """Sort in chunks of at most `chunk` tokens, which take about 30 bytes of memory per token; sorted chunks are kept
-        in unnamed temporary files.
+        """Sort in chunks of at most `chunk` tokens, which take about 30 bytes of memory per token; sorted
+        chunks are kept in unnamed temporary files.
 
-        A document longer than a chunk is cut; matches across a cut are not found. `on_progress` gets the number of
-        tokens just sorted.
+        A document longer than a chunk is cut; matches across a cut are not found. `on_progress` gets the
+        number of tokens just sorted.
         """
         if not 2 <= chunk <= MAX_CHUNK:
             raise ValueError(f"a chunk has between 2 and {MAX_CHUNK} tokens, not {chunk}")
@@ -87,7 +88,8 @@ class SuffixArray:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
-        """`text` and `suffixes` may be larger than memory: the compiled functions check their values as they read them."""
+        """`text` and `suffixes` may be larger than memory: the compiled functions check their values as they
+        read them."""
         (text,) = typed(arrays, text=(None,))
         (suffixes,) = typed(arrays, suffixes=text.shape)
         (chunk_ends,) = typed(arrays, np.int64, chunk_ends=(None,))
@@ -98,8 +100,8 @@ class SuffixArray:
     def find(
         self, context: Tokens, max_ngram: int = 16, min_ngram: int = 2
     ) -> tuple[int, list[tuple[int, int]]]:
-        """The longest suffix of the context that occurs, of `min_ngram` to `max_ngram` tokens: its length, and for each
-        chunk the range [low, high) of `suffixes` that begin with it; (0, []) if there is none.
+        """The longest suffix of the context that occurs, of `min_ngram` to `max_ngram` tokens: its length,
+        and for each chunk the range [low, high) of `suffixes` that begin with it; (0, []) if there is none.
         """
         matched, ranges = self._find(context, max_ngram, min_ngram)
         return matched, [(low, high) for low, high in ranges.tolist()] if matched else []
@@ -107,7 +109,8 @@ class SuffixArray:
     def _find(self, context: Tokens, max_ngram: int, min_ngram: int) -> tuple[int, Longs]:
         if not 1 <= min_ngram <= max_ngram:
             raise ValueError(
-                f"matches of {min_ngram} to {max_ngram} tokens: give min_ngram >= 1 and max_ngram >= min_ngram"
+                f"matches of {min_ngram} to {max_ngram} tokens: give min_ngram >= 1 and "
+                "max_ngram >= min_ngram"
             )
         ranges = np.zeros((len(self.chunk_ends), 2), np.int64)
         query = as_tokens(context[-max_ngram:])
@@ -122,7 +125,8 @@ class SuffixArray:
         max_ngram: int = 16,
         min_ngram: int = 2,
     ) -> tuple[int, Ints]:
-        """Length of the longest match, and (num, length) the tokens after its occurrences, -1 after the end of a document.
+        """Length of the longest match, and (num, length) the tokens after its occurrences, -1 after the end
+        of a document.
 
         Of more than `max_occurrences` in a chunk, that many, spread evenly over the sorted suffixes.
         """
@@ -175,7 +179,8 @@ def _chunks(documents: Iterable[Ints], size: int) -> Iterator[Ints]:
 
 @loop
 def _compare(text: Ints, start: int, position: int, end: int, query: Ints, first: int) -> int:
-    """-1, 0 or 1: the suffix at a position of a chunk is less than, begins with, or is greater than query[first:]."""
+    """-1, 0 or 1: the suffix at a position of a chunk is less than, begins with, or is greater than
+    query[first:]."""
     if position < 0:
         return -1
     for index in range(first, len(query)):
@@ -191,8 +196,8 @@ def _compare(text: Ints, start: int, position: int, end: int, query: Ints, first
 def _bound(
     text: Ints, suffixes: Ints, start: int, end: int, query: Ints, first: int, low: int, beyond: int
 ) -> int:
-    """Binary search of a chunk for the first suffix from `low` on that is not less than query[first:]; with `beyond` 1,
-    that is greater."""
+    """Binary search of a chunk for the first suffix from `low` on that is not less than query[first:]; with
+    `beyond` 1, that is greater."""
     high = end - start
     while low < high:
         middle = (low + high) // 2
@@ -205,7 +210,8 @@ def _bound(
 
 @loop
 def _find(text: Ints, suffixes: Ints, ends: Longs, query: Ints, min_ngram: int, ranges: Longs) -> int:
-    """Fill (chunks, 2) ranges of suffixes for the longest suffix of the query that occurs; returns its length."""
+    """Fill (chunks, 2) ranges of suffixes for the longest suffix of the query that occurs; returns its
+    length."""
     matched = 0
     for chunk in range(len(ends)):
         start, end = (ends[chunk - 1] if chunk > 0 else 0), ends[chunk]
@@ -236,7 +242,7 @@ def _find(text: Ints, suffixes: Ints, ends: Longs, query: Ints, min_ngram: int, 
 def _read(
     text: Ints, suffixes: Ints, ends: Longs, ranges: Longs, matched: int, max_occurrences: int, rows: Ints
 ) -> None:
-    """Fill (num, length) with the tokens after the match at up to `max_occurrences` positions of each range."""
+    """Fill (num, length) with the tokens after the match, at up to `max_occurrences` positions a range."""
     row = 0
     for chunk in range(len(ends)):
         start, end = (ends[chunk - 1] if chunk > 0 else 0), ends[chunk]

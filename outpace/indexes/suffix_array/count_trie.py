@@ -24,7 +24,8 @@ def count_trie(continuations: Ints, num_nodes: int, matched: int = 0) -> Candida
     nodes = np.empty((num * length, 4), np.int32)
     size = int(_count(rows, nodes))
     nodes = nodes[:size].astype(np.int64)
-    # count, depth and index in one integer; no child sorts before its parent, so parents of kept nodes are kept
+    # count, depth and index in one integer; no child sorts before its parent, so parents of kept nodes are
+    # kept
     keys = ((num - nodes[:, COUNT]) << 40) | (nodes[:, DEPTH] << 32) | np.arange(size)
     if num_nodes < size:
         keys = np.partition(keys, num_nodes)[:num_nodes]

@@ -12,12 +12,14 @@ EMPTY = np.zeros(0, np.int32)
 
 
 def sort_suffixes(text: Ints) -> Ints:
-    """The positions of a text (tokens >= -1), sorted by the suffix that begins there; linear time with pydivsufsort."""
+    """The positions of a text (tokens >= -1), sorted by the suffix that begins there; linear time with
+    pydivsufsort."""
     return by_bytes(text) if find_spec("pydivsufsort") else by_doubling(text)
 
 
 def by_bytes(text: Ints) -> Ints:
-    """Sort the big-endian bytes of the tokens, which gives the same order, and drop suffixes that begin within a token."""
+    """Sort the big-endian bytes of the tokens, which gives the same order, and drop suffixes that begin
+    within a token."""
     from pydivsufsort import divsufsort
 
     highest = int(text.max(initial=0)) + 1

@@ -1,4 +1,5 @@
-"""For each token the most probable next tokens when the target last read it (Luo et al. 2025, Token Recycling)."""
+"""For each token the most probable next tokens when the target last read it (Luo et al. 2025, Token
+Recycling)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ UNKNOWN = -1
 
 
 class AdjacencyTable:
-    """A (vocab, width) array of token ids, most probable first; rows of tokens never read are -1. Its size is fixed."""
+    """A (vocab, width) array of token ids, most probable first; rows of tokens never read are -1. Its size is
+    fixed."""
 
     kind = "adjacency"
 
@@ -56,14 +58,16 @@ class AdjacencyTable:
         return index
 
     def update(self, tokens: Tokens, successors: Sequence[Sequence[int]] | NDArray[Any]) -> None:
-        """Replace the rows of (N,) tokens by (N, width) next tokens, most probable first. Of equal tokens the last wins."""
+        """Replace the rows of (N,) tokens by (N, width) next tokens, most probable first. Of equal tokens the
+        last wins."""
         read, rows = as_tokens(tokens), np.ascontiguousarray(successors, np.int32)
         if not len(read) and not len(rows):
             return
         vocab, width = self.table.shape
         if rows.shape != (len(read), width) or max(read.max(), rows.max()) >= vocab or rows.min() < 0:
             raise ValueError(
-                f"{len(read)} tokens with rows {rows.shape}: give {width} successors for each, of {vocab} tokens"
+                f"{len(read)} tokens with rows {rows.shape}: "
+                f"give {width} successors for each, of {vocab} tokens"
             )
         _replace(self.table, read, rows)
 

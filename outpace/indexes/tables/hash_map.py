@@ -1,7 +1,8 @@
 """A hash map from int64 keys to int32 values in two arrays, with open addressing and linear probing.
 
-Keys are not negative; -1 marks a free slot. Sizes are powers of two, and at most three quarters of the slots are used.
-Files hold the keys only, in the order of their values, so that no file can contain a map on which a search never ends.
+Keys are not negative; -1 marks a free slot. Sizes are powers of two, and at most three quarters of the slots
+are used. Files hold the keys only, in the order of their values, so that no file can contain a map on which a
+search never ends.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ MAX_CAPACITY = 1 << 30  # row numbers and token ids share the upper half of a ke
 class NGramProbabilities:
     """n-grams of 2 to `max_ngram` tokens -> up to `width` next tokens with mean probabilities.
 
-    The key of an n-gram is its first token and the row of the n-gram that is left without it; for n = 2, where one
-    token is left, `capacity` plus that token. A table that holds `capacity` n-grams takes no new ones until `clear`.
+    The key of an n-gram is its first token and the row of the n-gram that is left without it; for n = 2,
+    where one token is left, `capacity` plus that token. A table that holds `capacity` n-grams takes no new
+    ones until `clear`.
     """
 
     kind = "ngram-probabilities"
@@ -38,7 +39,8 @@ class NGramProbabilities:
             raise ValueError(f"n-grams of up to {max_ngram} tokens: give {SHORTEST} to {LONGEST}")
         if not (1 <= width <= MAX_WIDTH and 1 <= capacity <= MAX_CAPACITY):
             raise ValueError(
-                f"{width} next tokens of {capacity} n-grams: give 1 to {MAX_WIDTH} tokens and 1 to {MAX_CAPACITY} n-grams"
+                f"{width} next tokens of {capacity} n-grams: "
+                f"give 1 to {MAX_WIDTH} tokens and 1 to {MAX_CAPACITY} n-grams"
             )
         self.max_ngram, self.width, self.capacity = max_ngram, width, capacity
         self.clear()
@@ -108,8 +110,9 @@ class NGramProbabilities:
     ) -> None:
         """Average in the target's probabilities at the last n positions of a text.
 
-        tokens: (T,); ids and probs: (n, K) the most probable next tokens after each of the last n tokens, K <= width.
-        The k-th observation of an n-gram moves its mean by 1 / k over the union of tokens; the top `width` are kept.
+        tokens: (T,); ids and probs: (n, K) the most probable next tokens after each of the last n tokens, K
+        <= width. The k-th observation of an n-gram moves its mean by 1 / k over the union of tokens; the top
+        `width` are kept.
         """
         num = len(ids)
         if not num:
@@ -134,7 +137,8 @@ class NGramProbabilities:
         _update(*self.map, *table, text, new_ids, new_probs, self.max_ngram, self.capacity, *scratch)
 
     def lookup(self, tokens: Tokens) -> tuple[int, list[int], list[float]]:
-        """The longest known n-gram at the end of a text: n, its next tokens, their mean probabilities; or (0, [], [])."""
+        """The longest known n-gram at the end of a text: n, its next tokens, their mean probabilities; or (0,
+        [], [])."""
         length, row = _longest_ngram(*self.map, as_tokens(tokens[-self.max_ngram :]), self.capacity)
         if not length:
             return 0, [], []
@@ -153,7 +157,8 @@ class NGramProbabilities:
         return result
 
     def draft(self, tokens: Tokens, shape: Shape) -> CandidateTree:
-        """Fill a tree of fixed shape: the r-th child of a node is the r-th most probable token after the text up to it.
+        """Fill a tree of fixed shape: the r-th child of a node is the r-th most probable token after the text
+        up to it.
 
         Nodes below an unknown n-gram are left out. A weight is the product of the means along the path.
         """
@@ -217,8 +222,8 @@ def _fill(
 ) -> int:
     """Fill (S, 2) tokens and parents, and (S,) weights, of the nodes that are known; returns their number.
 
-    shape: (S, 2) parent and rank of each node; texts: (S + 1, max_ngram) the last tokens up to each node, on entry those
-    of the root only; index_of: (S + 1,) node of the shape -> row of `nodes`, -1: left out.
+    shape: (S, 2) parent and rank of each node; texts: (S + 1, max_ngram) the last tokens up to each node, on
+    entry those of the root only; index_of: (S + 1,) node of the shape -> row of `nodes`, -1: left out.
     """
     size, last = 0, texts.shape[1] - 1
     for node in range(len(shape)):

@@ -1,4 +1,4 @@
-"""A Monte Carlo tree search over trigrams for the continuations with the most weight (Liu et al. 2025, ADED)."""
+"""Monte Carlo tree search over trigrams for continuations with the most weight (Liu et al. 2025, ADED)."""
 
 from __future__ import annotations
 
@@ -39,12 +39,18 @@ def search(
 ) -> CandidateTree:
     """A tree of the `num_paths` nodes visited most often, and for each the most probable next token.
 
-    table, own: the shared table and that of the request, of equal width. Their weights are added, up to `cap`.
-    depth: levels that are searched; max_depth: levels of the result, next tokens included.
-    iterations: each adds to the nodes of one path the value 1 + the sum of weights along it; below the first new node
-    the path is drawn in proportion to the weights, from `seed` alone.
-    explore: factor of the exploration term of PUCT.
     The weights of the result are visits; of equally visited nodes those found first are kept.
+
+    Args:
+        table: the table shared by all requests.
+        own: the table of this request, of equal width; weights of both are added.
+        iterations: each adds to the nodes of one path the value 1 + the sum of the weights along it; below
+            the first new node the path is drawn in proportion to the weights.
+        depth: levels that are searched.
+        max_depth: levels of the result, next tokens included.
+        explore: factor of the exploration term of PUCT.
+        cap: largest sum of two weights.
+        seed: the only source of randomness.
     """
     if len(context) < 2 or num_nodes < 1 or depth < 1 or iterations < 1:
         return NO_CANDIDATES
@@ -101,8 +107,8 @@ def _successors(
     found: Ints,
     weight: Floats,
 ) -> int:
-    """Fill (2 width,) tokens and weights after two tokens in both tables, by falling weight; returns how many of them
-    to use."""
+    """Fill (2 width,) tokens and weights after two tokens in both tables, by falling weight; returns how many
+    of them to use."""
     pair, size = (first << 32) | second, 0
     row = find(keys, values, pair)
     if row >= 0:
@@ -274,9 +280,11 @@ def _collect(
     max_depth: int,
     cap: float,
 ) -> int:
-    """Fill the draft with the nodes visited most, then with the most probable next tokens of each; returns its size.
+    """Fill the draft with the nodes visited most, then with the most probable next tokens of each; returns
+    its size.
 
-    A parent is visited at least as often as its children and was found before them, so it comes first in the draft.
+    A parent is visited at least as often as its children and was found before them, so it comes first in the
+    draft.
     """
     visited = 0
     for node in range(1, size):
@@ -296,7 +304,8 @@ def _collect(
         parent = nodes[node, PARENT] + 0
         draft[place, 0], draft[place, 2] = nodes[node, TOKEN], nodes[node, VISITS]
         draft[place, 1] = -1 if parent == 0 else -1 - nodes[parent, DEPTH]
-        # from here on two columns of drafted nodes are reused: VISITS for -depth, DEPTH for -1 - index in the draft
+        # from here on two columns of drafted nodes are reused: VISITS for -depth, DEPTH for -1 - index in the
+        # draft
         nodes[node, VISITS], nodes[node, DEPTH] = -nodes[node, DEPTH], -1 - place
     paths = drafted
     for place in range(paths):

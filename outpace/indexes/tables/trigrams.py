@@ -31,7 +31,8 @@ class TrigramTable:
     def __init__(self, width: int = 12, capacity: int = 1 << 16) -> None:
         if width < 1 or not 1 <= capacity <= MAX_CAPACITY:
             raise ValueError(
-                f"a trigram table of width {width} for {capacity} pairs: give 1 or more of both, and at most 2^30 pairs"
+                f"a trigram table of width {width} for {capacity} pairs: "
+                f"give 1 or more of both, and at most {MAX_CAPACITY} pairs"
             )
         self.capacity = capacity
         self.pairs = np.zeros(0, np.int64)  # (R,) first token << 32 | second token
@@ -48,7 +49,8 @@ class TrigramTable:
         capacity: int = 1 << 16,
         on_progress: Callable[[int], None] | None = None,
     ) -> Self:
-        """The `width` most frequent third tokens of each pair. `on_progress` gets the number of tokens just read."""
+        """The `width` most frequent third tokens of each pair. `on_progress` gets the number of tokens just
+        read."""
         table = cls(width, capacity)
         pairs, thirds = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
         for document in documents:
@@ -131,7 +133,8 @@ class TrigramTable:
         return index
 
     def adapt(self, context: Tokens, last: int = 16, step: float = 0.04, cap: float = 3.0) -> None:
-        """Add `step` to the weight of each trigram in the `last` tokens, up to `cap`; weights are not normalised."""
+        """Add `step` to the weight of each trigram in the `last` tokens, up to `cap`; weights are not
+        normalised."""
         tokens = as_tokens(context[max(len(context) - last, 0) :])
         self._reserve(len(tokens))
         # rounded as the stored weights are, so that equal weights compare equal
@@ -253,8 +256,8 @@ def _row(
 
 @loop
 def _increase(tokens: Ints, weights: Floats, row: int, token: int, step: float, cap: float) -> None:
-    """Add to the weight of a token and keep the row sorted. A new token takes a free column, or the last one if that
-    has no more weight."""
+    """Add to the weight of a token and keep the row sorted. A new token takes a free column, or the last one
+    if that has no more weight."""
     last = tokens.shape[1] - 1
     column = 0
     while column < last and tokens[row, column] != token and tokens[row, column] != FREE:
