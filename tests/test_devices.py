@@ -22,9 +22,9 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
+from outpace.proof.models import Models, tables, transformers_models
 from outpace.proof.option_values import choices
 from outpace.proof.sampling_cases import crossed
-from outpace.proof.suite import Models, tables, transformers_models
 from outpace.recipes import find
 
 AWAY, HOST = torch.device("meta"), torch.device("cpu")
@@ -150,7 +150,7 @@ def same_texts(name: str, here: Models, row_params: Sequence[SamplingParams], el
     drafts = tuple(moved(draft) for draft in here.drafts)
     there = replace(here, target=moved(here.target), drafts=drafts, cross_vocabulary=cross_vocabulary)
     shapes = [(2,), (1, 2)]
-    both = [choices(recipe, each.drafts, each.cross_vocabulary, shapes) for each in (here, there)]
+    both = [choices(recipe, each, shapes) for each in (here, there)]
     for host, other in zip(*both, strict=True):
         for rows in (slice(0, 1), slice(2, 3), slice(0, None)):
             prompts = [PROMPTS[row % len(PROMPTS)] for row in range(len(row_params))][rows]

@@ -1,15 +1,21 @@
-"""`outpace audit`: prove the recipes on small models, then look for any deviation on a model of your own."""
+"""`outpace audit`: prove the recipes on small models, and test them on a model of your own."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outpace.cli.failures import Debug, plainly
+from outpace.cli.failures import INTERRUPTED, Debug, plainly
 from outpace.cli.options import Json
-from outpace.cli.output import print_json, print_table
+from outpace.cli.output import print_json, print_table, say
+
+if TYPE_CHECKING:
+    pass
 
 PROMPTS = (
     "def parse(line):\n",
@@ -18,6 +24,7 @@ PROMPTS = (
     "class Queue:\n",
     "import ",
 )
+MISTAKES = "planted mistakes"
 
 
 @plainly
@@ -27,24 +34,28 @@ def audit(
     exhaustive: Annotated[
         bool, typer.Option(help="Larger trees and longer texts: minutes a method.")
     ] = False,
-    target: Annotated[str | None, typer.Option(help="Check the methods on this model as well.")] = None,
+    target: Annotated[str | None, typer.Option(help="Test the methods on this model as well.")] = None,
     draft: Annotated[str | None, typer.Option(help="The draft model for methods that need one.")] = None,
     prompts: Annotated[
         list[str] | None, typer.Option("--prompt", help="Prompts for your model; repeatable.")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of each text decoded with your model.")] = 64,
-    samples: Annotated[int, typer.Option(help="Sampled texts a method decodes with your model.")] = 40,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of each text decoded with your model.")] = 96,
+    samples: Annotated[int, typer.Option(help="Sampled texts a method decodes with your model.")] = 64,
     false_alarms: Annotated[
-        float, typer.Option(help="How often a right method may fail the sampling test.")
-    ] = 1e-6,
+        float,
+        typer.Option(help="Probability that the tests on your model fail although all methods are correct."),
+    ] = 0.01,
     recipe: Annotated[str | None, typer.Option(help="A recipe file of your own to audit too.")] = None,
     dtype: Annotated[str, typer.Option(help="dtype of your model.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Processes that prove side by side; default: one a CPU.")
+    ] = None,
     compile: Annotated[bool, typer.Option("--compile", help="Run your model through OpenVINO.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Whether methods keep the target's output distribution: enumerated exactly on small models, tested on yours."""
+    """Whether methods keep the target's output distribution: enumerated on small models, tested on your model."""
     from outpace.recipes import find, from_file, get
 
     if all_ and methods:
@@ -52,62 +63,105 @@ def audit(
     recipes = (
         [get(name) for name in methods] if methods else list(find().values()) if not recipe or all_ else []
     )
+    # a process imports a recipe again: by its name, or from its file
+    sources = [each.name for each in recipes]
     if recipe:
         recipes.append(from_file(recipe))
-    report: dict[str, Any] = {"proofs": _proofs(recipes, exhaustive), "mistakes": _mistakes()}
-    if target:
-        from outpace.cli.audit_target import check
+        sources.append(recipe)
+    report: dict[str, Any] = {"proofs": [], "mistakes": []}
+    try:
+        for kind, found in _results(sources, exhaustive, processes or os.cpu_count() or 1):
+            report["mistakes" if kind == MISTAKES else "proofs"] += found
+            say(_progress(kind, found))
+        report["proofs"].sort(key=lambda proof: sources.index(proof["source"]))
+        if target:
+            from outpace.cli.audit_target import check
 
-        report["target"] = check(
-            recipes,
-            target,
-            draft,
-            prompts or list(PROMPTS),
-            max_tokens,
-            samples,
-            false_alarms,
-            dtype=dtype,
-            threads=threads,
-            compile=compile,
-        )
+            report["target"] = check(
+                recipes,
+                target,
+                draft,
+                prompts or list(PROMPTS),
+                max_tokens,
+                samples,
+                false_alarms,
+                dtype=dtype,
+                threads=threads,
+                compile=compile,
+            )
+    except KeyboardInterrupt:
+        report["interrupted"] = True
     report["passed"] = _passed(report)
     if json:
         print_json(report)
     else:
         _print(report)
+    if report.get("interrupted"):
+        raise typer.Exit(INTERRUPTED)
     if not report["passed"]:
         raise typer.Exit(1)
 
 
-def _proofs(recipes: list[Any], exhaustive: bool) -> list[dict[str, Any]]:
-    from rich.console import Console
-    from rich.progress import track
+def _results(
+    sources: list[str], exhaustive: bool, processes: int
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Proofs of one method on one kind of models, or the planted mistakes, as they are finished."""
+    from outpace.proof.suite import PLANS
 
-    from outpace.proof.suite import prove, tables, transformers_models
+    work = [(source, kind, exhaustive) for source in sources for kind in PLANS]
+    if len(sources) <= 1 or processes == 1:
+        yield from ((source, proofs(source, kind, exhaustive)) for source, kind, exhaustive in work)
+        yield MISTAKES, planted_mistakes()
+        return
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), one_thread) as pool:
+        try:
+            names = {pool.submit(planted_mistakes): MISTAKES}
+            names |= {pool.submit(proofs, *each): each[0] for each in work}
+            for done in as_completed(names):
+                yield names[done], done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
-    models = (tables(), transformers_models(), transformers_models(window=3))
-    work = [(recipe, kind) for recipe in recipes for kind in models]
-    found = []
-    for recipe, kind in track(work, "Enumerating", console=Console(stderr=True), transient=True):
-        found += [
-            {**asdict(proof), "holds": proof.holds} for proof in prove(recipe, kind, exhaustive=exhaustive)
-        ]
-    return found
+
+def one_thread() -> None:
+    """Processes share the CPUs, so each computes with one thread."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
-def _mistakes() -> list[dict[str, Any]]:
-    from outpace.proof.enumeration import BOUND
-    from outpace.proof.suite import prove_wrong
+def proofs(source: str, kind: str, exhaustive: bool) -> list[dict[str, Any]]:
+    """The proofs of a method, given by name or file, on one kind of models."""
+    from outpace.proof.suite import PLANS, prove
+    from outpace.recipes import meant
 
-    return [{"name": name, "error": error, "caught": error > BOUND} for name, error in prove_wrong().items()]
+    plan = PLANS[kind]
+    found = prove(meant(source), plan.models(), plan, exhaustive=exhaustive)
+    return [{"source": source, **proof.report()} for proof in found]
+
+
+def planted_mistakes() -> list[dict[str, Any]]:
+    """What the proofs find where a mistake was planted."""
+    from outpace.proof.suite import CAUGHT, mistakes
+
+    found = {name: error() for name, error in mistakes().items()}
+    return [{"name": name, "error": error, "caught": error > CAUGHT} for name, error in found.items()]
+
+
+def _progress(kind: str, found: list[dict[str, Any]]) -> str:
+    if kind == MISTAKES:
+        return f"{kind}: {sum(each['caught'] for each in found)} of {len(found)} caught"
+    failed = [proof["verdict"] for proof in found if not proof["holds"]]
+    seconds = sum(proof["seconds"] for proof in found)
+    verdict = failed[0] if failed else "exact"
+    return f"{found[0]['recipe']}, {found[0]['models']}: {len(found)} proofs in {seconds:.0f} s, {verdict}"
 
 
 def _passed(report: dict[str, Any]) -> bool:
     proven = all(proof["holds"] for proof in report["proofs"])
     caught = all(mistake["caught"] for mistake in report["mistakes"])
     checks = report.get("target", {}).get("methods", [])
-    kept = all(check["sampling"]["holds"] and not check["bugs"] for check in checks)
-    return proven and caught and kept
+    return proven and caught and all(check["holds"] for check in checks) and not report.get("interrupted")
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -116,18 +170,31 @@ def _print(report: dict[str, Any]) -> None:
         options = " ".join(f"{name}={value}" for name, value in proof["options"].items()) or "defaults"
         options += f", settings {proof['settings']}" if proof["settings"] else ""
         options += f", {proof['rows']} rows of a prompt" if proof["rows"] > 1 else ""
-        options += ", behind a prediction" if proof["predicted"] else ""
-        counts = (str(proof["batch"]), str(proof["tokens"]), str(proof["outcomes"]), str(proof["runs"]))
-        verdict = "exact" if proof["holds"] else "WRONG"
-        rows.append((proof["recipe"], proof["models"], options, *counts, f"{proof['error']:.0e}", verdict))
-    columns = ("method", "models", "options", "batch", "tokens", "outcomes", "runs", "error", "")
-    print_table(columns, rows, "Output distributions, enumerated in float64 at temperatures 0, 0.7 and 1")
+        options += ", with a predicted output" if proof["predicted"] else ""
+        options += ", same counts as the defaults" if proof["same_as_default"] else ""
+        numbers = ("batch", "tokens", "outcomes", "runs", "drafted", "accepted", "deepest")
+        error = "-" if proof["error"] is None else f"{proof['error']:.0e}"
+        rows.append(
+            (
+                proof["recipe"],
+                proof["models"],
+                options,
+                *(str(proof[n]) for n in numbers),
+                error,
+                proof["verdict"],
+            )
+        )
+    columns = (
+        *("method", "models", "options", "batch", "tokens", "outcomes", "runs", "drafted", "accepted"),
+        *("deepest", "error", ""),
+    )
+    print_table(columns, rows, "Output distributions, enumerated at temperatures 0, 0.7 and 1")
     rows = [
-        (m["name"], f"{m['error']:.0e}", "caught" if m["caught"] else "SLIPPED") for m in report["mistakes"]
+        (m["name"], f"{m['error']:.0e}", "caught" if m["caught"] else "MISSED") for m in report["mistakes"]
     ]
-    print_table(("known mistake", "error", ""), rows, "Mistakes that must be caught")
+    print_table(("planted mistake", "error", ""), rows, "Mistakes that the proofs must catch")
     if "target" in report:
         from outpace.cli.audit_target import print_checks
 
         print_checks(report["target"])
-    typer.echo("passed" if report["passed"] else "FAILED")
+    typer.echo("interrupted" if report.get("interrupted") else "passed" if report["passed"] else "FAILED")

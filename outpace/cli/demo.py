@@ -138,10 +138,11 @@ def same(model: Any, tokens: list[int], plain: list[int]) -> str:
 
 def proof(name: str) -> str:
     """What the enumeration of a method's output found."""
-    from outpace.proof.suite import prove, tables
+    from outpace.proof.models import peaked_tables, tables
+    from outpace.proof.suite import QUICK, prove_default
     from outpace.recipes import get
 
-    proofs = list(prove(get(name), tables()))
+    proofs = [prove_default(get(name), models, QUICK) for models in (tables(), peaked_tables())]
     error, outcomes = max(each.error for each in proofs), sum(each.outcomes for each in proofs)
     verdict = "unchanged" if all(each.holds for each in proofs) else "CHANGED"
     return f"{name}: {verdict} ({outcomes} texts, largest difference of a probability {error:.0e})"

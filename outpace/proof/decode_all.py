@@ -1,4 +1,4 @@
-"""Decoding several prompts to the end with some parts: what the distribution tests need of a session."""
+"""Decode several prompts to the end in one session."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from outpace.core.context import Context
-from outpace.core.contracts import Parts, Scores, TargetProbs
+from outpace.core.contracts import Parts, Scores, Step, TargetProbs
 from outpace.core.noise import KeyedNoise, Noise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
@@ -21,11 +21,13 @@ def texts(
     sampling: Sequence[SamplingParams],
     noise: Callable[[Sequence[int], Sequence[int], Sequence[int]], Noise] = KeyedNoise,
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs,
+    observe: Callable[[Step], None] | None = None,  # called with every step
 ) -> list[list[int]]:
     """The tokens generated after each prompt, all of them decoded as one batch."""
     session = Session(
         parts, [torch.tensor(prompt) for prompt in prompts], sampling, target_probs, noise=noise
     )
-    for _ in session.steps():
-        pass
+    for step in session.steps():
+        if observe is not None:
+            observe(step)
     return [session.output(slot) for slot in range(len(prompts))]

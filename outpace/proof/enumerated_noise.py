@@ -24,6 +24,10 @@ Intervals = dict[Name, tuple[float, float]]
 NARROW = 1e-15  # parts of an interval below this width are rounding, not options
 
 
+class NotRepeatable(RuntimeError):
+    """A run made other choices when it was repeated: something in it is random besides its noise."""
+
+
 @dataclass
 class Branch:
     """One run of one row: the choices it is told to make, then always the first; what it left open is recorded."""
@@ -45,12 +49,17 @@ class Branch:
             start, end = max(low, start), min(high, below)
             if weight > 0 and end - start > NARROW:
                 options.append((option, start, end))
-        assert options, "every option of this choice was ruled out by an earlier one"
+        if not options:
+            raise NotRepeatable(
+                "no option of a random choice is left after the earlier ones of the same number"
+            )
         index = 0
         if len(options) > 1:
             depth = len(self.made)
             if depth < len(self.script):
                 index = self.script[depth]
+                if index >= len(options):
+                    raise NotRepeatable("a random choice has fewer options than when it was met first")
             else:
                 self.left_open += [(*self.made, other) for other in range(1, len(options))]
             self.made.append(index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Generic, TypeVar
 
@@ -12,6 +12,7 @@ from outpace.core.contracts import Parts, Scores, TargetProbs
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.proof.decode_all import texts
+from outpace.proof.draft_counts import DraftCounts
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
 from outpace.proof.reference import Logits, difference, plain_distribution
 from outpace.sampling.target_probs import LazyTargetProbs
@@ -34,7 +35,8 @@ class Enumeration(Generic[Outcome]):
 
     distributions: list[dict[Outcome, float]]  # outcome -> probability
     runs: int
-    replayed: int  # of these, repeated alone in a batch of one, with the same outcome
+    replayed: int  # runs repeated alone in a batch of one, with the same outcome
+    counts: DraftCounts = field(default_factory=DraftCounts)  # over all runs
 
 
 class TooMany(RuntimeError):
@@ -42,7 +44,7 @@ class TooMany(RuntimeError):
 
 
 class Leak(AssertionError):
-    """An outcome depends on what else is in its batch."""
+    """The outcome of a run depends on the rows beside it in its batch."""
 
 
 def enumerate_distributions(
@@ -57,10 +59,12 @@ def enumerate_distributions(
 ) -> Enumeration[tuple[int, ...]]:
     """The exact distribution of each case under these parts; all cases share ragged batches of up to `batch` rows."""
 
-    def run(branches: Sequence[Branch]) -> list[tuple[int, ...]]:
-        return _run(build, cases, branches, noise, target_probs)
+    counts = DraftCounts()
 
-    return explore(run, cases, batch=batch, replays=replays, most=most)
+    def run(branches: Sequence[Branch]) -> list[tuple[int, ...]]:
+        return _run(build, cases, branches, noise, target_probs, counts)
+
+    return replace(explore(run, cases, batch=batch, replays=replays, most=most), counts=counts)
 
 
 def explore(
@@ -94,7 +98,8 @@ def explore(
         alone = Branch(tuple(branch.made), branch.case)
         if list(run([alone])) != [end] or abs(alone.chance - branch.chance) > BOUND:
             raise Leak(
-                f"alone in its batch, a run of {cases[branch.case]} ends otherwise than among {batch} others"
+                "a run ends otherwise alone than in a batch: rows depend on one another, or on randomness "
+                f"besides the noise ({cases[branch.case]})"
             )
     return Enumeration(distributions, runs, len(ends))
 
@@ -105,19 +110,17 @@ def _run(
     branches: Sequence[Branch],
     kind: type[EnumeratedNoise],
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs],
+    counts: DraftCounts,
 ) -> list[tuple[int, ...]]:
     """Decode one row per branch, its seed being its index, and return the continuations."""
 
     def noise(seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> EnumeratedNoise:
         return kind([branches[seed] for seed in seeds], turns, lengths)
 
+    prompts = [cases[branch.case].prompt for branch in branches]
     sampling = [replace(cases[branch.case].sampling, seed=index) for index, branch in enumerate(branches)]
-    return list(
-        map(
-            tuple,
-            texts(build(), [cases[branch.case].prompt for branch in branches], sampling, noise, target_probs),
-        )
-    )
+    found = texts(counts.watch(build()), prompts, sampling, noise, target_probs, counts.add)
+    return list(map(tuple, found))
 
 
 def largest_error(enumeration: Enumeration[tuple[int, ...]], logits: Logits, cases: Sequence[Case]) -> float:

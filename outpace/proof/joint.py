@@ -18,11 +18,14 @@ from outpace.core.contracts import Parts, Recipe
 from outpace.core.noise import Key
 from outpace.core.sampling_params import SamplingParams
 from outpace.proof.decode_all import texts
+from outpace.proof.draft_counts import DraftCounts
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise, Name
 from outpace.proof.enumeration import Enumeration, explore
+from outpace.proof.models import Models
+from outpace.proof.option_values import plain
 from outpace.proof.per_row_drafter import group_by_group
 from outpace.proof.reference import Logits, difference, plain_distribution
-from outpace.proof.result import Models, Proof, told
+from outpace.proof.result import Proof
 from outpace.proof.sampling_cases import crossed
 
 BATCH = 128  # runs in one session
@@ -66,11 +69,17 @@ def enumerate_joint(
 
     Each run has a drafter of its own there: what rows of other runs say is no part of it.
     """
-    return explore(partial(_run, build, groups, noise), groups, batch=batch, replays=replays, most=most)
+    counts = DraftCounts()
+    run = partial(_run, build, groups, noise, counts)
+    return replace(explore(run, groups, batch=batch, replays=replays, most=most), counts=counts)
 
 
 def _run(
-    build: Callable[[], Parts], groups: Sequence[Group], kind: type[JointNoise], branches: Sequence[Branch]
+    build: Callable[[], Parts],
+    groups: Sequence[Group],
+    kind: type[JointNoise],
+    counts: DraftCounts,
+    branches: Sequence[Branch],
 ) -> list[Texts]:
     """Decode the group of each branch, the seed of a row being its slot, and return the continuations."""
     owners = [index for index, branch in enumerate(branches) for _ in groups[branch.case].sampling]
@@ -83,10 +92,11 @@ def _run(
         )
 
     found = texts(
-        build() if len(branches) == 1 else group_by_group(build, owners),
+        counts.watch(build() if len(branches) == 1 else group_by_group(build, owners)),
         [groups[branches[owner].case].prompt for owner in owners],
         [replace(params, seed=slot) for slot, params in enumerate(row_params)],
         noise,
+        observe=counts.add,
     )
     ended: list[list[tuple[int, ...]]] = [[] for _ in branches]
     for owner, text in zip(owners, found, strict=True):
@@ -121,7 +131,7 @@ def prove_together(
         yield Proof(
             recipe=recipe.name,
             models=models.name,
-            options=told(options),
+            options=plain(recipe, options),
             temperatures=tuple(sorted({params.temperature for group in groups for params in group.sampling})),
             tokens=longest,
             batch=BATCH,
@@ -131,6 +141,10 @@ def prove_together(
             seconds=perf_counter() - began,
             settings=settings,
             rows=max(len(group.sampling) for group in groups),
+            allowed=found.counts.allowed,
+            drafted=found.counts.drafted,
+            accepted=found.counts.accepted,
+            deepest=found.counts.deepest,
         )
 
 

@@ -1,12 +1,13 @@
-"""Drafters of their own for rows that must not learn from one another: for proofs about shared drafters.
+"""A drafter per row, for proofs about drafters that learn from all rows they serve.
 
-What a drafter was taught by other rows is settled before a step and independent of its noise, so it cannot bias the
-output; but a run could not be replayed in other company. With drafters apart, a row learns from its own steps only, or
-a group of rows from the group's.
+What a drafter learnt from other rows is fixed before a step and independent of its noise, so it cannot bias the output;
+but a run could then not be repeated beside other rows. With a drafter per row, a row learns only from its own steps; with
+one per group of rows, only from the group's.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -20,16 +21,23 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.compose.union import Rekeyed
 
 
-def row_by_row(build: Callable[[], Parts]) -> Callable[[], Parts]:
-    """The same parts, whose drafter is apart for every row if it learns across rows."""
+def row_by_row(
+    build: Callable[[], Parts],
+    history: Callable[[Parts], None]
+    | None = None,  # decodes earlier requests, for drafters that learn from them
+    shared: Sequence[object] = (),  # models, which the drafters have in common
+) -> Callable[[], Parts]:
+    """The same parts, with a drafter per row where it learns across rows; each has learnt from `history` before."""
+    example = build()
+    if not example.drafter.learns_across_rows:
+        return build
+    if history is not None:
+        history(example)
 
-    def built() -> Parts:
-        parts = build()
-        if not parts.drafter.learns_across_rows:
-            return parts
-        return replace(parts, drafter=Apart(parts.drafter, lambda: build().drafter))
+    def drafter() -> Drafter:
+        return copy.deepcopy(example.drafter, {id(each): each for each in shared})
 
-    return built
+    return lambda: replace(build(), drafter=Apart(example.drafter, drafter))
 
 
 def group_by_group(build: Callable[[], Parts], groups: Sequence[int]) -> Parts:
@@ -39,7 +47,7 @@ def group_by_group(build: Callable[[], Parts], groups: Sequence[int]) -> Parts:
 
 
 class Apart:
-    """core.contracts.Drafter: one like `example` for every slot, or for every group of slots, as `make` makes it."""
+    """core.contracts.Drafter: one made by `make` for every slot, or for every group of slots; all are like `example`."""
 
     learns_across_rows = drafts_across_rows = False
 

@@ -2,90 +2,62 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
-import torch
-
-from outpace.core.contracts import Recipe, Target
+from outpace.core.contracts import Parts, Recipe
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
-from outpace.models.vocabulary import END, CrossVocabularyDraft, Vocabulary
-from outpace.proof.enumeration import Case, TooMany, enumerate_distributions, largest_error
+from outpace.proof.decode_all import texts
+from outpace.proof.enumerated_noise import NotRepeatable
+from outpace.proof.enumeration import Case, Enumeration, Leak, TooMany, enumerate_distributions, largest_error
 from outpace.proof.joint import Group, enumerate_joint, largest_joint_error, prove_together
-from outpace.proof.mutants.catalogue import variants
-from outpace.proof.mutants.joint import joint_variants
-from outpace.proof.option_values import choices
+from outpace.proof.models import Models, peaked_tables, tables, transformers_models, wide_tables
+from outpace.proof.mutants.catalogue import Mutant, variants
+from outpace.proof.mutants.joint import JointMutant, joint_variants
+from outpace.proof.mutants.late_faults import DEEP, deep_faults, wide_faults
+from outpace.proof.mutants.transformers_path import transformers_mutants
+from outpace.proof.option_values import choices, plain
 from outpace.proof.per_row_drafter import row_by_row
-from outpace.proof.reference import table_logits
-from outpace.proof.result import Models, Proof, told
+from outpace.proof.result import Proof
 from outpace.proof.sampling_cases import crossed, paired
 from outpace.proof.with_prediction import predicting
 
-QUICK, EXHAUSTIVE = 3_000, 20_000  # most runs of one proof: about a thousand a second on one core
+SMALL, QUICK, EXHAUSTIVE = 100, 3_000, 20_000  # most runs of one proof: about a thousand a second on one core
+LONGEST = 18  # most tokens of a sampled text
+BATCH = 256  # runs decoded together
 PROMPTS = ((0, 1, 2, 0, 1), (2, 2), (1,), (1, 0, 2))
+HISTORY = ((0, 1, 2, 0, 1, 2), (2, 0, 1), (1, 1, 0), (2, 2))  # prompts decoded before, for methods that learn
+CAUGHT = 1e-4  # an error above this shows a planted mistake
 PART = 13  # requests with settings that are proven together
-# What tokens spell where a draft has a vocabulary of its own: two are shared, one is spelt by two of the draft's, one
-# of the draft's by none of the target's, and the end of a text has another number (or is the draft's alone).
-OURS, THEIRS = (b"a", b"b", b"ab", None), (b"b", b"a", None, b"bb")
 
 
-def cross_vocabulary(model: Target, vocab: int) -> CrossVocabularyDraft:
-    """This model as one whose tokens are not the target's."""
-    ours = Vocabulary.longest_match(OURS[:vocab], {END: 3} if vocab > 3 else {})
-    return CrossVocabularyDraft(model, Vocabulary.longest_match(THEIRS, {END: 2}), ours)
+@dataclass(frozen=True)
+class Plan:
+    """What is proven on one kind of models."""
+
+    models: Callable[[], Models]
+    shapes: tuple[tuple[int, ...], ...]  # of drafted trees; none: the recipe's own
+    more_shapes: tuple[tuple[int, ...], ...] = ()  # in an exhaustive proof
+    varied: bool = True  # each option changed in turn
+    doubled: bool = False  # also whole numbers, to twice their default
+    settings: int = 1  # so many of the options also with sampling settings
+    most: int = QUICK  # runs of a proof with the default options and one of the shapes
+    most_varied: int = 300  # of one with an option changed
 
 
-def tables(vocab: int = 3) -> Models:
-    """Table models: a target that remembers three tokens, and two drafters that remember fewer."""
-    target = TableTarget(vocab, seed=1)
-    drafts = (TableTarget(vocab, seed=2, order=2), TableTarget(vocab, seed=3, order=1))
-    other = cross_vocabulary(TableTarget(len(THEIRS), seed=4, order=2), vocab)
-    return Models("table", target, drafts, table_logits(target.logits, target.state), other)
-
-
-def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
-    """Random one- and two-layer transformers models in float64; with `window`, attention that sees so many tokens."""
-    from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
-
-    from outpace.models.hf.target import HFTarget
-
-    def model(layers: int, seed: int, size: int = vocab) -> Any:
-        torch.manual_seed(seed)
-        shape: dict[str, Any] = dict(
-            vocab_size=size,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=layers,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=64,
-            initializer_range=0.6,
-            tie_word_embeddings=False,
-            bos_token_id=None,
-            eos_token_id=None,
-            pad_token_id=None,
-            attn_implementation="sdpa",
-        )
-        if window is None:
-            made = LlamaForCausalLM(LlamaConfig(**shape))
-        else:
-            made = MistralForCausalLM(MistralConfig(**shape, sliding_window=window))
-        return made.double().eval()
-
-    target = model(2, 1)
-    untouched = copy.deepcopy(target)
-
-    def logits(texts: list[tuple[int, ...]]) -> torch.Tensor:
-        with torch.inference_mode():
-            return untouched(torch.tensor(texts), use_cache=False).logits[:, -1]
-
-    name = "transformers, full attention" if window is None else f"transformers, window of {window}"
-    other = cross_vocabulary(HFTarget(model(1, 4, len(THEIRS))), vocab)
-    return Models(name, HFTarget(target), (HFTarget(model(1, 2)), HFTarget(model(1, 3))), logits, other)
+PLANS = {
+    "table": Plan(tables, ((2,), (1, 2), (2, 1), (2, 2)), ((3, 1), (1, 1)), settings=2),
+    "peaked": Plan(peaked_tables, (), doubled=True, settings=0, most=1_000),
+    "wide": Plan(wide_tables, (), varied=False, settings=0, most=1_000),
+    "transformers": Plan(transformers_models, ((1, 2), (2, 1)), ((2, 2),), varied=False, most=1_000),
+    "window": Plan(
+        lambda: transformers_models(window=3), ((1, 2), (2, 1)), ((2, 2),), varied=False, most=1_000
+    ),
+}
 
 
 def ragged(tokens: int) -> list[Case]:
@@ -98,110 +70,199 @@ def ragged(tokens: int) -> list[Case]:
     ]
 
 
-def prove(recipe: Recipe, models: Models, *, exhaustive: bool = False) -> Iterator[Proof]:
-    """Enumerate the recipe on these models in every setting, in a ragged batch and, for the first setting, alone; the
-    first setting also behind a prediction.
-
-    Texts are as long as `QUICK` runs allow (3 tokens, else 2); an exhaustive proof takes larger trees and more runs.
-    """
-    shapes = [(2,), (1, 2)] if not exhaustive else [(2,), (1, 2), (2, 2), (3, 1), (1, 1)]
-    most = EXHAUSTIVE if exhaustive else QUICK
-    found = list(choices(recipe, models.drafts, models.cross_vocabulary, shapes))
-    for index, options in enumerate(found):
-        for batch in (256, 1) if index == 0 or exhaustive else (256,):
-            yield _prove(recipe, options, models, ragged, batch, most)
-    for options in found if exhaustive else found[:1]:
-        yield _prove(recipe, options, models, ragged, 256, most, predicted=True)
-    for index, options in enumerate(found):
-        # pairs for two shapes only: one level of siblings, and ancestors with siblings
-        yield from _prove_settings(recipe, options, models, most, pairs=exhaustive and index < 2)
-    for options in found:
-        if recipe.build(models.target, **options).drafter.drafts_across_rows:
-            yield from prove_together(recipe, options, models, exhaustive=exhaustive)
-
-
-def _prove_settings(
-    recipe: Recipe, options: dict[str, Any], models: Models, most: int, *, pairs: bool
+def prove(
+    recipe: Recipe, models: Models, plan: Plan = PLANS["table"], *, exhaustive: bool = False
 ) -> Iterator[Proof]:
+    """Enumerate the recipe on these models with every choice of options: requests of different lengths in a batch; with the
+    default options also one request at a time and with a predicted output; some of the options with sampling settings.
+
+    Texts grow as long as the runs allowed suffice for, `LONGEST` tokens at most.
+    """
+    most = EXHAUSTIVE if exhaustive else plan.most
+    shapes = (*plan.shapes, *plan.more_shapes) if exhaustive else plan.shapes
+    options = list(choices(recipe, models, shapes, doubled=plan.doubled))
+    if not (plan.varied or exhaustive):
+        options = options[: max(1, len(shapes))]
+    default = Subject(recipe, options[0], models)
+    first = default.prove(ragged, most)
+    yield first
+    small = default.prove(ragged, plan.most_varied) if plan.varied and not exhaustive else first
+    for index, each in enumerate(options[1:], 1):
+        varied = index >= len(shapes) and not exhaustive
+        proof = Subject(recipe, each, models).prove(ragged, plan.most_varied if varied else most)
+        counted = [
+            (p.runs, p.outcomes, p.tokens, p.drafted, p.accepted, p.deepest)
+            for p in (proof, small if varied else first)
+        ]
+        yield replace(proof, same_as_default=counted[0] == counted[1])
+    yield default.prove(ragged, SMALL, batch=1)
+    yield default.prove(ragged, most, predicted=True)
+    for index, each in enumerate(options):
+        if index < plan.settings or exhaustive:
+            # pairs of settings for two shapes only: one level of siblings, and ancestors with siblings
+            yield from _prove_settings(Subject(recipe, each, models), most, pairs=exhaustive and index < 2)
+    for each in options:
+        if recipe.build(models.target, **each).drafter.drafts_across_rows:
+            yield from prove_together(recipe, each, models, exhaustive=exhaustive)
+
+
+def prove_default(recipe: Recipe, models: Models, most: int = SMALL) -> Proof:
+    """One proof of few runs with the default options."""
+    return Subject(recipe, next(choices(recipe, models)), models).prove(ragged, most)
+
+
+def _prove_settings(subject: Subject, most: int, *, pairs: bool) -> Iterator[Proof]:
     """Sampling settings crossed with one another and, if wanted, each of them and each two of them apart."""
-    vocab = models.target.vocab
+    vocab = subject.models.target.vocab
 
-    def cases(tokens: int) -> list[Case]:
-        row_params = list(crossed(vocab, tokens))
-        row_params += [replace(params, temperature=0.0) for params in row_params]
-        return [Case(PROMPTS[index % len(PROMPTS)], params) for index, params in enumerate(row_params)]
+    def cases(params: list[SamplingParams]) -> list[Case]:
+        return [Case(PROMPTS[index % len(PROMPTS)], each) for index, each in enumerate(params)]
 
-    yield _prove(recipe, options, models, cases, 256, most, "crossed")
+    def all_crossed(tokens: int) -> list[Case]:
+        params = list(crossed(vocab, tokens))
+        return cases(params + [replace(each, temperature=0.0) for each in params])
+
+    yield subject.prove(all_crossed, most, settings="crossed")
     if pairs:
         for start in range(0, len(list(paired(vocab, 2))), PART):
 
             def part(tokens: int, start: int = start) -> list[Case]:
-                row_params = list(paired(vocab, tokens))[start : start + PART]
-                return [
-                    Case(PROMPTS[index % len(PROMPTS)], params) for index, params in enumerate(row_params)
-                ]
+                return cases(list(paired(vocab, tokens))[start : start + PART])
 
-            yield _prove(recipe, options, models, part, 256, most, "paired")
+            yield subject.prove(part, most, settings="paired")
 
 
-def _prove(
-    recipe: Recipe,
-    options: dict[str, Any],
-    models: Models,
-    cases_of: Callable[[int], list[Case]],  # length of the longest sampled text -> requests
-    batch: int,
-    most: int,
-    settings: str = "",
-    *,
-    predicted: bool = False,
-) -> Proof:
-    began = perf_counter()
-    build = row_by_row(lambda: recipe.build(models.target, **options))
-    if predicted:
-        build = predicting(build, batch)
-    for tokens in (3, 2) if batch > 1 else (2,):
-        cases = cases_of(tokens)
-        try:
-            found = enumerate_distributions(build, cases, batch=batch, most=most)
-        except TooMany:
-            if tokens > 2:
-                continue
-            raise
-        return Proof(
-            recipe=recipe.name,
+@dataclass(frozen=True)
+class Subject:
+    """A recipe with options, on models."""
+
+    recipe: Recipe
+    options: dict[str, Any]
+    models: Models
+
+    def prove(
+        self,
+        cases_of: Callable[[int], list[Case]],  # tokens of the longest sampled text -> requests
+        most: int,  # runs
+        batch: int = BATCH,
+        settings: str = "",
+        *,
+        predicted: bool = False,
+    ) -> Proof:
+        """Enumerate texts that are as long as the runs allow."""
+        began, models = perf_counter(), self.models
+        build = row_by_row(
+            lambda: self.recipe.build(models.target, **self.options),
+            _earlier_requests,
+            (models.target, *models.drafts, models.cross_vocabulary),
+        )
+        drafter = self.recipe.build(models.target, **self.options).drafter
+        if predicted:
+            build = predicting(build, batch)
+        proof = Proof(
+            recipe=self.recipe.name,
             models=models.name,
-            options=told(options),
+            options=plain(self.recipe, self.options),
+            temperatures=(),
+            tokens=0,
+            batch=batch,
+            outcomes=0,
+            runs=0,
+            error=None,
+            seconds=0.0,
+            settings=settings,
+            predicted=predicted,
+            bound=models.bound,
+        )
+        try:
+            tokens, found = _longest(
+                lambda tokens, most: enumerate_distributions(build, cases_of(tokens), batch=batch, most=most),
+                most,
+            )
+        except (Leak, NotRepeatable, TooMany) as error:
+            return replace(proof, fault=str(error), seconds=perf_counter() - began)
+        cases, counts = cases_of(tokens), found.counts
+        return replace(
+            proof,
             temperatures=tuple(sorted({case.sampling.temperature for case in cases})),
             tokens=tokens,
-            batch=batch,
-            outcomes=sum(len(distribution) for distribution in found.distributions),
+            outcomes=sum(map(len, found.distributions)),
             runs=found.runs,
             error=largest_error(found, models.logits, cases),
             seconds=perf_counter() - began,
-            settings=settings,
-            predicted=predicted,
+            # a drafter that takes its drafts from other rows has none here, where every run is alone
+            allowed=0 if drafter.drafts_across_rows else counts.allowed,
+            drafted=counts.drafted,
+            accepted=counts.accepted,
+            deepest=counts.deepest,
         )
-    raise AssertionError("unreachable: two tokens either fit or raise")
 
 
-def prove_wrong() -> dict[str, float]:
-    """Known-wrong variant -> largest error found; one at or below `BOUND` has slipped through."""
+def _longest(
+    enumerate_texts: Callable[[int, int], Enumeration[tuple[int, ...]]],  # tokens, most runs
+    most: int,
+) -> tuple[int, Enumeration[tuple[int, ...]]]:
+    """The enumeration of the longest texts for which so many runs suffice; of two tokens it may take `QUICK`."""
+    tokens = 3
+    try:
+        found = enumerate_texts(tokens, most)
+    except TooMany:
+        return 2, enumerate_texts(2, max(most, QUICK))
+    while tokens < LONGEST and 2 * found.runs <= most:
+        try:
+            found = enumerate_texts(tokens + 1, most)
+        except TooMany:
+            break
+        tokens += 1
+    return tokens, found
+
+
+def _earlier_requests(parts: Parts) -> None:
+    """Decode requests from which a method can learn."""
+    for temperature in (1.0, 0.0):
+        texts(
+            parts,
+            HISTORY,
+            [SamplingParams(temperature, max_tokens=8, seed=seed) for seed in range(len(HISTORY))],
+        )
+
+
+def mistakes() -> dict[str, Callable[[], float]]:
+    """Known mistake -> the largest error found when it is planted; above `CAUGHT` the proofs have caught it."""
     models = tables()
     assert isinstance(models.target, TableTarget) and isinstance(models.drafts[0], TableTarget)
+    tried = {
+        mutant.name: partial(_mutant_error, mutant, models)
+        for mutant in variants(models.target, models.drafts[0], models.cross_vocabulary)
+    }
+    tried |= {mutant.name: partial(_joint_error, mutant, models) for mutant in joint_variants(models.target)}
+    for small, faults in ((peaked_tables(), deep_faults), (wide_tables(), wide_faults)):
+        tried |= {name: partial(_late_error, build, small) for name, build in faults(small)}
+    tried |= {
+        mutant.name: lambda mutant=mutant: mutant.error(transformers_models(mutant.window))
+        for mutant in transformers_mutants()
+    }
+    return tried
+
+
+def _mutant_error(mutant: Mutant, models: Models) -> float:
     cases = [
-        Case((0, 1, 2, 0, 1), SamplingParams(temperature=0.7, max_tokens=3)),
-        Case((2, 2), SamplingParams(temperature=1.0, max_tokens=2)),
+        Case((0, 1, 2, 0, 1), SamplingParams(**{"temperature": 0.7, "max_tokens": 3, **mutant.sampling})),
+        Case((2, 2), SamplingParams(**{"temperature": 1.0, "max_tokens": 2, **mutant.sampling})),
     ]
-    errors = {}
-    for wrong in variants(models.target, models.drafts[0], models.cross_vocabulary):
-        asked = [replace(case, sampling=replace(case.sampling, **wrong.sampling)) for case in cases]
-        found = enumerate_distributions(
-            wrong.build, asked, noise=wrong.noise, target_probs=wrong.target_probs, replays=0
-        )
-        errors[wrong.name] = largest_error(found, models.logits, asked)
-    together = [Group((1, 1), (SamplingParams(1.0, top_k=2, max_tokens=3),) * 2)]
-    for wrong in joint_variants(models.target):
-        # one run in a session: these look at the rows beside them
-        found = enumerate_joint(wrong.build, together, noise=wrong.noise, batch=1, replays=0)
-        errors[wrong.name] = largest_joint_error(found, models.logits, together)
-    return errors
+    found = enumerate_distributions(
+        mutant.build, cases, noise=mutant.noise, target_probs=mutant.target_probs, replays=0
+    )
+    return largest_error(found, models.logits, cases)
+
+
+def _joint_error(mutant: JointMutant, models: Models) -> float:
+    groups = [Group((1, 1), (SamplingParams(1.0, top_k=2, max_tokens=3),) * 2)]
+    # one run in a session: these read the rows beside them
+    found = enumerate_joint(mutant.build, groups, noise=mutant.noise, batch=1, replays=0)
+    return largest_joint_error(found, models.logits, groups)
+
+
+def _late_error(build: Callable[[], Parts], models: Models) -> float:
+    cases = ragged(DEEP + 1)
+    return largest_error(enumerate_distributions(build, cases, replays=0), models.logits, cases)

@@ -79,6 +79,7 @@ class OptionKind:
         [str, Any, Target, Opener], None
     ]  # (option, opened value, ...); raises where they do not fit
     fixture: Callable[[Fixtures], Any]  # a small value with which the recipe drafts
+    essential: bool = True  # proofs always give a fixture: without one the method may draft nothing
 
 
 def kinds_in(annotation: Any) -> list[OptionKind]:
@@ -164,6 +165,7 @@ KINDS = (
         lambda value, opener: opener.draft(value),
         _same_size,
         lambda fixtures: fixtures.drafts[0],
+        essential=False,  # where a recipe can do without: `fallback: Target | None`
     ),
     OptionKind(
         CrossVocabularyDraft,

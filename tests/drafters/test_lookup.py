@@ -21,7 +21,8 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, enumerate_distributions, largest_error
-from outpace.proof.suite import Models, ragged, tables, transformers_models
+from outpace.proof.models import Models, tables, transformers_models
+from outpace.proof.suite import ragged
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection

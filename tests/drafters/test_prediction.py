@@ -17,7 +17,8 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.no_draft import NoDraft
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
-from outpace.proof.suite import Models, ragged, tables, transformers_models
+from outpace.proof.models import Models, tables, transformers_models
+from outpace.proof.suite import ragged
 from outpace.proof.with_prediction import predicting
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match

@@ -21,9 +21,10 @@ from outpace.proof.joint import (
     largest_joint_error,
     siblings,
 )
+from outpace.proof.models import tables
 from outpace.proof.mutants.joint import Overheard, joint_variants
 from outpace.proof.reference import difference, plain_distribution, table_logits
-from outpace.proof.suite import prove, tables
+from outpace.proof.suite import prove
 from outpace.recipes.autoregressive import autoregressive
 from outpace.recipes.multi_sample import multi_sample
 from outpace.recipes.specinfer import specinfer

@@ -1,4 +1,4 @@
-"""The test of sampled tokens: quiet for draws from the distribution, loud for others."""
+"""The test of sampled tokens passes draws from the distribution and fails others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import chi2, kstest
 
-from outpace.proof.sampled_test import CELLS, g_test, places
+from outpace.proof.sampled_test import CELLS, g_test, uniform_values
 
 GENERATOR = torch.Generator().manual_seed(1)
 
@@ -15,12 +15,12 @@ def distributions(count: int, spread: float = 2.0) -> torch.Tensor:
     return (torch.randn(count, 50, generator=GENERATOR) * spread).softmax(-1)
 
 
-def test_places_of_draws_from_the_distribution_are_uniform() -> None:
+def test_draws_from_the_distribution_give_uniform_values() -> None:
     p = distributions(5_000)
     tokens = torch.multinomial(p, 1, generator=GENERATOR)[:, 0].tolist()
-    numbers = places(p, tokens, GENERATOR)
-    assert kstest(numbers, "uniform").pvalue > 1e-6
-    assert g_test(numbers).holds
+    values = uniform_values(p, tokens, GENERATOR)
+    assert kstest(values, "uniform").pvalue > 1e-6
+    assert g_test(values).holds
 
 
 @pytest.mark.parametrize("wrong", ["argmax", "colder", "flatter"])
@@ -31,7 +31,7 @@ def test_draws_from_another_distribution_are_found(wrong: str) -> None:
     else:
         q = p ** (1.3 if wrong == "colder" else 0.7)
         tokens = torch.multinomial(q / q.sum(-1, True), 1, generator=GENERATOR)[:, 0]
-    assert not g_test(places(p, tokens.tolist(), GENERATOR)).holds
+    assert not g_test(uniform_values(p, tokens.tolist(), GENERATOR)).holds
 
 
 def test_the_p_value_is_that_of_chi_square() -> None:
@@ -44,9 +44,9 @@ def test_the_stated_power_is_met() -> None:
     count, found = 4_000, 0
     off = g_test([0.5] * 320 + [0.1] * (count - 320)).detects
     for _ in range(60):
-        numbers = torch.rand(count, generator=GENERATOR, dtype=torch.float64)
-        moved = (torch.rand(count, generator=GENERATOR) < 2 * off) & (numbers > 0.5)
-        found += not g_test(torch.where(moved, numbers - 0.5, numbers).tolist()).holds
+        values = torch.rand(count, generator=GENERATOR, dtype=torch.float64)
+        moved = (torch.rand(count, generator=GENERATOR) < 2 * off) & (values > 0.5)
+        found += not g_test(torch.where(moved, values - 0.5, values).tolist()).holds
     assert found >= 55
 
 

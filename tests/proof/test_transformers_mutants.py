@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 
 from outpace.proof.enumeration import BOUND
+from outpace.proof.models import transformers_models
 from outpace.proof.mutants.transformers_path import TransformersMutant, decoding_error, transformers_mutants
 from outpace.proof.result import Models
-from outpace.proof.suite import transformers_models
 
 
 @cache

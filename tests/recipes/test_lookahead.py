@@ -13,7 +13,7 @@ from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
-from outpace.proof.suite import tables, transformers_models
+from outpace.proof.models import tables, transformers_models
 from outpace.recipes.lookahead import lookahead
 from outpace.sampling.target_probs import LazyTargetProbs
 

@@ -20,9 +20,9 @@ from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.models import Models, tables, transformers_models
 from outpace.proof.option_values import choices
 from outpace.proof.per_row_drafter import row_by_row
-from outpace.proof.suite import Models, tables, transformers_models
 from outpace.recipes import RecipeError, configure
 from outpace.recipes._option_kinds import FunctionOpener
 from outpace.recipes.sam_decoding import sam_decoding
@@ -233,8 +233,5 @@ def test_the_distribution_is_the_targets_with_token_recycling(models: Models) ->
 
 def test_an_audit_proves_each_auxiliary() -> None:
     models = tables()
-    found = [
-        choice.get("auxiliary")
-        for choice in choices(sam_decoding, models.drafts, models.cross_vocabulary, [(2,)])
-    ]
+    found = [choice.get("auxiliary") for choice in choices(sam_decoding, models, [(2,)])]
     assert found == [None, "token-recycling", models.drafts[0]]

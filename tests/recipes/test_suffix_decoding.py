@@ -16,8 +16,8 @@ from outpace.drafters.lookup.text_lookup import LookupDrafter
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.models import tables
 from outpace.proof.per_row_drafter import row_by_row
-from outpace.proof.suite import tables
 from outpace.recipes.suffix_decoding import suffix_decoding
 from outpace.sampling.target_probs import LazyTargetProbs
 

@@ -25,7 +25,7 @@ from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.proof.enumeration import Case, Leak, enumerate_distributions, largest_error
-from outpace.proof.result import Models
+from outpace.proof.models import Models
 from outpace.verifiers.rejection import Rejection
 
 SHAPE = Shape.branching((2, 1))  # siblings, and a path of two nodes behind the second of them

@@ -1,0 +1,166 @@
+"""The small models on which recipes are proven: targets whose distribution is known, and drafts for them."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import weakref
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outpace.core.contracts import Target
+from outpace.models.table import TableTarget
+from outpace.models.vocabulary import END, CrossVocabularyDraft, Vocabulary
+from outpace.proof.enumeration import BOUND
+from outpace.proof.reference import Logits, table_logits
+
+IMPOSSIBLE = -1000.0  # a logit whose probability is exactly 0
+TEXTS, TEXT_LENGTH = 24, 14  # of `Models.texts`
+FLOAT32_BOUND = 1e-5  # largest difference of a probability that is put down to rounding, in float32
+
+# Strings of the tokens where a draft has another vocabulary than the target: two tokens are in both, one of the target's
+# is two of the draft's, one of the draft's is nothing in the target's, and the end of text has another number in each.
+TARGET_STRINGS, DRAFT_STRINGS = (b"a", b"b", b"ab", None), (b"b", b"a", None, b"bb")
+MORE_STRINGS = tuple(bytes([letter]) for letter in range(ord("c"), ord("z") + 1))  # in both vocabularies
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """A target whose distribution is known, and what the options of recipes need; outpace.recipes.Fixtures."""
+
+    name: str
+    target: Target
+    drafts: tuple[Target, ...]
+    logits: Logits  # of the target, computed without the engine
+    cross_vocabulary: CrossVocabularyDraft  # a draft whose vocabulary is not the target's
+    bound: float = BOUND  # largest difference of a probability that is put down to rounding
+
+    @cached_property
+    def folder(self) -> Path:
+        """A folder for files; it is removed with this object."""
+        folder = Path(mkdtemp(prefix="outpace-proof-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+    @cached_property
+    def texts(self) -> list[list[int]]:
+        """Token ids of texts sampled from the target, always the same."""
+        generator = torch.Generator().manual_seed(0)
+        texts = [(index % self.target.vocab,) for index in range(TEXTS)]
+        while len(texts[0]) < TEXT_LENGTH:
+            probs = self.logits(texts).double().softmax(-1)
+            following = torch.multinomial(probs, 1, generator=generator)[:, 0].tolist()
+            texts = [(*text, token) for text, token in zip(texts, following, strict=True)]
+        return [list(text) for text in texts]
+
+
+def cross_vocabulary(model: Target, vocab: int) -> CrossVocabularyDraft:
+    """This model as a draft for a target of `vocab` tokens whose strings differ from the draft's."""
+    strings = (*TARGET_STRINGS, *MORE_STRINGS)[:vocab]
+    target = Vocabulary.longest_match(strings, {END: 3} if vocab > 3 else {})
+    draft = Vocabulary.longest_match((*DRAFT_STRINGS, *MORE_STRINGS)[: model.vocab], {END: 2})
+    return CrossVocabularyDraft(model, draft, target)
+
+
+def tables(vocab: int = 3) -> Models:
+    """A table target that depends on three tokens, and two table drafts that depend on fewer: every token is possible."""
+    target = TableTarget(vocab, seed=1)
+    drafts = (TableTarget(vocab, seed=2, order=2), TableTarget(vocab, seed=3, order=1))
+    other = cross_vocabulary(TableTarget(len(DRAFT_STRINGS), seed=4, order=2), vocab)
+    return Models("table", target, drafts, table_logits(target.logits, target.state), other)
+
+
+def peaked_tables(vocab: int = 3) -> Models:
+    """Tables in which most texts have one continuation: long drafts in few runs."""
+    target, drafts = _peaked(vocab, order=2, branching=0.5, dtype=torch.float64)
+    return Models(
+        "peaked table",
+        target,
+        drafts,
+        table_logits(target.logits, target.state),
+        cross_vocabulary(TableTarget(len(DRAFT_STRINGS), seed=4, order=1), vocab),
+    )
+
+
+def wide_tables(vocab: int = 20) -> Models:
+    """Tables of more than 16 tokens in float32, a few of them possible at a time."""
+    target, drafts = _peaked(vocab, order=1, branching=0.4, dtype=torch.float32)
+    logits = target.logits.double()
+    return Models(
+        f"table of {vocab} tokens in float32",
+        target,
+        drafts,
+        table_logits(logits, target.state),
+        cross_vocabulary(drafts[0], vocab),
+        FLOAT32_BOUND,
+    )
+
+
+def _peaked(
+    vocab: int, *, order: int, branching: float, dtype: torch.dtype
+) -> tuple[TableTarget, tuple[TableTarget, TableTarget]]:
+    """A target with one possible token in most states, two in a share `branching` of them, and two drafts for it.
+
+    The first draft has the target's possible tokens at other probabilities, and in some states one more; the second
+    has those of the first draft at yet other probabilities.
+    """
+    target = TableTarget(vocab, order=order, seed=1)
+    generator = torch.Generator().manual_seed(7)
+    states = len(target.logits)
+    order_of_tokens = torch.rand(states, vocab, generator=generator).argsort(-1)
+    two = torch.rand(states, generator=generator) < branching
+    three = torch.rand(states, generator=generator) < branching / 3
+    rank = order_of_tokens.argsort(-1)
+    possible = rank < 1 + two[:, None].long()
+    drafted = possible | (rank < 1 + two[:, None].long() + three[:, None].long())
+    models = [target, TableTarget(vocab, order=order, seed=2), TableTarget(vocab, order=order, seed=3)]
+    for model, mask in zip(models, (possible, drafted, drafted), strict=True):
+        model.logits = (model.logits / 2).masked_fill(~mask, IMPOSSIBLE).to(dtype)
+    return models[0], (models[1], models[2])
+
+
+def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
+    """Random one- and two-layer transformers models in float64; `window`: a sliding attention window of so many tokens."""
+    from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+    from outpace.models.hf.target import HFTarget
+
+    def model(layers: int, seed: int, size: int = vocab) -> Any:
+        torch.manual_seed(seed)
+        shape: dict[str, Any] = dict(
+            vocab_size=size,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=layers,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=64,
+            initializer_range=0.6,
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+            attn_implementation="sdpa",
+        )
+        if window is None:
+            made = LlamaForCausalLM(LlamaConfig(**shape))
+        else:
+            made = MistralForCausalLM(MistralConfig(**shape, sliding_window=window))
+        return made.double().eval()
+
+    target = model(2, 1)
+    untouched = copy.deepcopy(target)
+
+    def logits(texts: list[tuple[int, ...]]) -> Tensor:
+        with torch.inference_mode():
+            return untouched(torch.tensor(texts), use_cache=False).logits[:, -1]
+
+    name = "transformers, full attention" if window is None else f"transformers, window of {window}"
+    other = cross_vocabulary(HFTarget(model(1, 4, len(DRAFT_STRINGS))), vocab)
+    return Models(name, HFTarget(target), (HFTarget(model(1, 2)), HFTarget(model(1, 3))), logits, other)

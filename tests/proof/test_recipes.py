@@ -1,0 +1,57 @@
+"""Every recipe has the distribution it promises, proven while it drafts; and planted mistakes are caught."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from outpace.core.contracts import Guarantee
+from outpace.proof.models import Models, peaked_tables
+from outpace.proof.suite import CAUGHT, PLANS, mistakes, prove, prove_default
+from outpace.recipes import find, get, names
+
+
+@cache
+def models(kind: str) -> Models:
+    return PLANS[kind].models()
+
+
+@pytest.mark.parametrize("name", names())
+def test_drafts_are_accepted_and_the_distribution_is_plain_decoding(name: str) -> None:
+    recipe = get(name)
+    assert recipe.guarantee is Guarantee.EXACT
+    proof = prove_default(recipe, models("peaked"))
+    assert proof.outcomes > 10
+    assert proof.verdict == "exact"
+    if proof.allowed:
+        assert proof.drafted > proof.accepted / 2 and proof.accepted > 0 and proof.deepest >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("name", names())
+def test_the_distribution_is_plain_decoding_with_every_option(name: str, kind: str) -> None:
+    proofs = list(prove(get(name), models(kind), PLANS[kind]))
+    assert {0.0, 0.7, 1.0} <= {temperature for proof in proofs for temperature in proof.temperatures}
+    assert {1, 256} <= {proof.batch for proof in proofs} and any(proof.predicted for proof in proofs)
+    for proof in proofs:
+        assert proof.holds, f"{proof.options} {proof.settings}: {proof.verdict}, error {proof.error}"
+
+
+def test_twenty_mistakes_or_more_are_planted() -> None:
+    assert len(mistakes()) >= 20 and len(find()) >= 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", mistakes())
+def test_a_planted_mistake_is_caught(name: str) -> None:
+    assert mistakes()[name]() > CAUGHT
+
+
+def test_fixtures_are_removed_with_their_models() -> None:
+    small = peaked_tables()
+    folder = small.folder
+    assert folder.is_dir() and len(small.texts) > 10
+    del small
+    assert not folder.exists()
