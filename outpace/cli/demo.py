@@ -143,6 +143,6 @@ def proof(name: str) -> str:
     from outpace.recipes import get
 
     proofs = [prove_default(get(name), models, QUICK) for models in (tables(), peaked_tables())]
-    error, outcomes = max(each.error for each in proofs), sum(each.outcomes for each in proofs)
+    error, outcomes = max(each.error or 0.0 for each in proofs), sum(each.outcomes for each in proofs)
     verdict = "unchanged" if all(each.holds for each in proofs) else "CHANGED"
     return f"{name}: {verdict} ({outcomes} texts, largest difference of a probability {error:.0e})"

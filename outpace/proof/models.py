@@ -41,16 +41,24 @@ class Models:
     cross_vocabulary: CrossVocabularyDraft  # a draft whose vocabulary is not the target's
     bound: float = BOUND  # largest difference of a probability that is put down to rounding
 
-    @cached_property
+    @property
     def folder(self) -> Path:
         """A folder for files; it is removed with this object."""
+        return self._folder
+
+    @property
+    def texts(self) -> list[list[int]]:
+        """Token ids of texts sampled from the target, always the same."""
+        return self._texts
+
+    @cached_property
+    def _folder(self) -> Path:
         folder = Path(mkdtemp(prefix="outpace-proof-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
 
     @cached_property
-    def texts(self) -> list[list[int]]:
-        """Token ids of texts sampled from the target, always the same."""
+    def _texts(self) -> list[list[int]]:
         generator = torch.Generator().manual_seed(0)
         texts = [(index % self.target.vocab,) for index in range(TEXTS)]
         while len(texts[0]) < TEXT_LENGTH:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.stats import chi2, ncx2, power_divergence
 from torch import Tensor
 
@@ -60,6 +60,6 @@ def g_test(values: Sequence[float], false_alarms: float = 1e-4) -> GTest:
     statistic = float(power_divergence(cells, lambda_="log-likelihood").statistic)
     # a total variation distance d gives a non-centrality of at least 4 n d^2 (Pinsker)
     critical = float(chi2.isf(false_alarms, CELLS - 1))
-    centrality = brentq(lambda c: ncx2.sf(critical, CELLS - 1, c) - POWER, 1e-6, 1e4)
+    centrality = root_scalar(lambda c: ncx2.sf(critical, CELLS - 1, c) - POWER, bracket=(1e-6, 1e4)).root
     p_value = float(chi2.sf(statistic, CELLS - 1))
     return GTest(count, statistic, p_value, false_alarms, float(np.sqrt(centrality / (4 * count))))

@@ -106,7 +106,7 @@ def prove(
             yield from prove_together(recipe, each, models, exhaustive=exhaustive)
 
 
-def prove_default(recipe: Recipe, models: Models, most: int = SMALL) -> Proof:
+def prove_default(recipe: Recipe, models: Models, most: int = 600) -> Proof:
     """One proof of few runs with the default options."""
     return Subject(recipe, next(choices(recipe, models)), models).prove(ragged, most)
 

@@ -95,7 +95,7 @@ def test_reading_refused_tokens_is_exact_with_fresh_noise_only() -> None:
 def test_a_row_that_leaks_into_another_is_caught() -> None:
     class Leaky(Honest):
         def distribution(self, ctx: Context, row: int, path: Sequence[int]) -> Tensor:
-            distribution = super().target_probs(ctx, row, path)
+            distribution = super().distribution(ctx, row, path)
             return distribution if len(ctx.slots) == 1 else distribution.flip(0)
 
     with pytest.raises(Leak):

