@@ -7,9 +7,8 @@ from functools import cache
 import pytest
 
 from outpace.proof.enumeration import BOUND
-from outpace.proof.models import transformers_models
+from outpace.proof.models import Models, transformers_models
 from outpace.proof.mutants.transformers_path import TransformersMutant, decoding_error, transformers_mutants
-from outpace.proof.result import Models
 
 
 @cache
