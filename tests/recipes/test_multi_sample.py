@@ -193,7 +193,7 @@ def test_rows_have_noise_of_their_own() -> None:
             distributions = [
                 target.logits[target.state(whole[:end])].softmax(-1) for end in range(len(prompt), len(whole))
             ]
-            stood.append(places(torch.stack(distributions), text, generator))
+            stood.append(uniform_values(torch.stack(distributions), text, generator))
         pairs = torch.tensor([[sum(stood[0::2], []), sum(stood[1::2], [])]])[0]
         return float(torch.corrcoef(pairs)[0, 1])
 
