@@ -19,6 +19,7 @@ from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
+from outpace.proof.sampled_test import uniform_values
 from outpace.recipes.autoregressive import autoregressive
 from outpace.recipes.multi_sample import multi_sample
 from outpace.sampling.target_probs import LazyTargetProbs
