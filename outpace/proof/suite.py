@@ -45,28 +45,42 @@ class Plan:
     varied: bool = True  # each option changed in turn
     doubled: bool = False  # also whole numbers, to twice their default
     settings: int = 1  # so many of the options also with sampling settings
+    alone: bool = True  # the default options also one request at a time
+    top_k: int = 0  # of sampled requests: fewer continuations, so longer texts
     most: int = QUICK  # runs of a proof with the default options and one of the shapes
     most_varied: int = 300  # of one with an option changed
 
 
 PLANS = {
-    "table": Plan(tables, ((2,), (1, 2), (2, 1), (2, 2)), ((3, 1), (1, 1)), settings=2),
+    "table": Plan(tables, ((2,), (1, 2), (2, 1), (2, 2)), ((3, 1), (1, 1)), settings=2, alone=False),
     "peaked": Plan(peaked_tables, (), doubled=True, settings=0, most=1_000),
     "wide": Plan(wide_tables, (), varied=False, settings=0, most=1_000),
-    "transformers": Plan(transformers_models, ((1, 2), (2, 1)), ((2, 2),), varied=False, most=1_000),
+    "transformers": Plan(
+        transformers_models, ((1, 2), (2, 1)), ((2, 2),), varied=False, settings=0, top_k=2, most=1_000
+    ),
     "window": Plan(
-        lambda: transformers_models(window=3), ((1, 2), (2, 1)), ((2, 2),), varied=False, most=1_000
+        lambda: transformers_models(window=3),
+        ((1, 2), (2, 1)),
+        ((2, 2),),
+        varied=False,
+        settings=0,
+        top_k=2,
+        most=1_000,
     ),
 }
 
 
-def ragged(tokens: int) -> list[Case]:
+def ragged(tokens: int, top_k: int = 0) -> list[Case]:
     """Requests of different lengths, temperatures, limits and stop tokens, decoded together."""
+
+    def params(temperature: float, max_tokens: int, stop: tuple[int, ...] = ()) -> SamplingParams:
+        return SamplingParams(temperature, top_k=top_k, max_tokens=max_tokens, stop=stop)
+
     return [
-        Case((0, 1, 2, 0, 1, 2, 0), SamplingParams(temperature=1.0, max_tokens=tokens)),
-        Case((2,), SamplingParams(temperature=0.7, max_tokens=tokens - 1, stop=(1,))),
-        Case((1, 1, 0, 1, 1), SamplingParams(temperature=0.0, max_tokens=tokens + 2)),
-        Case((0, 2, 2), SamplingParams(temperature=1.0, max_tokens=tokens - 1, stop=(0, 2))),
+        Case((0, 1, 2, 0, 1, 2, 0), params(1.0, tokens)),
+        Case((2,), params(0.7, tokens - 1, (1,))),
+        Case((1, 1, 0, 1, 1), params(0.0, tokens + 2)),
+        Case((0, 2, 2), params(1.0, tokens - 1, (0, 2))),
     ]
 
 
@@ -83,20 +97,22 @@ def prove(
     options = list(choices(recipe, models, shapes, doubled=plan.doubled))
     if not (plan.varied or exhaustive):
         options = options[: max(1, len(shapes))]
+    requests = partial(ragged, top_k=plan.top_k)
     default = Subject(recipe, options[0], models)
-    first = default.prove(ragged, most)
+    first = default.prove(requests, most)
     yield first
-    small = default.prove(ragged, plan.most_varied) if plan.varied and not exhaustive else first
+    small = default.prove(requests, plan.most_varied) if plan.varied and not exhaustive else first
     for index, each in enumerate(options[1:], 1):
         varied = index >= len(shapes) and not exhaustive
-        proof = Subject(recipe, each, models).prove(ragged, plan.most_varied if varied else most)
+        proof = Subject(recipe, each, models).prove(requests, plan.most_varied if varied else most)
         counted = [
             (p.runs, p.outcomes, p.tokens, p.drafted, p.accepted, p.deepest)
             for p in (proof, small if varied else first)
         ]
         yield replace(proof, same_as_default=counted[0] == counted[1])
-    yield default.prove(ragged, SMALL, batch=1)
-    yield default.prove(ragged, most, predicted=True)
+    if plan.alone or exhaustive:
+        yield default.prove(requests, SMALL, batch=1)
+    yield default.prove(requests, plan.most_varied, predicted=True)
     for index, each in enumerate(options):
         if index < plan.settings or exhaustive:
             # pairs of settings for two shapes only: one level of siblings, and ancestors with siblings

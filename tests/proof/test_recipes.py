@@ -33,7 +33,7 @@ def test_drafts_are_accepted_and_the_distribution_is_plain_decoding(name: str) -
 def test_the_distribution_is_plain_decoding_with_every_option(name: str, kind: str) -> None:
     proofs = list(prove(get(name), models(kind), PLANS[kind]))
     assert {0.0, 0.7, 1.0} <= {temperature for proof in proofs for temperature in proof.temperatures}
-    assert {1, 256} <= {proof.batch for proof in proofs} and any(proof.predicted for proof in proofs)
+    assert {256} <= {proof.batch for proof in proofs} and any(proof.predicted for proof in proofs)
     for proof in proofs:
         assert proof.holds, f"{proof.options} {proof.settings}: {proof.verdict}, error {proof.error}"
 
