@@ -71,7 +71,7 @@ proofs: $(VENV)/.installed-dev  ## every recipe against the distribution it prom
 	$(PYTEST) tests/proof
 
 bench-smoke: $(VENV)/.installed-dev  ## the smallest benchmark run, to see that the bench itself works
-	$(ALL_CPUS) $(BIN)/outpace bench --target zoo:target --methods prompt-lookup,speculative-sampling --num-prompts 2 --max-tokens 32 --out $(OUT)/bench-smoke
+	$(ALL_CPUS) $(BIN)/outpace bench --target zoo:target --methods prompt-lookup,speculative-sampling --num-prompts 2 --max-tokens 32 --output $(OUT)/bench-smoke
 
 # What else it takes part in and how much is measured, e.g. `make bench-compiled PEERS=transformers,openvino=ov/bin/python`.
 PEERS ?= transformers
@@ -80,9 +80,8 @@ ROUNDS ?= 2
 TOKENS ?= 96
 COMPILED := $(OUT)/bench-compiled
 
-bench-compiled: $(VENV)/.installed-dev  ## compiled forwards beside eager ones and PEERS: the table of docs/results/compiled.md
-	$(ALL_CPUS) $(BIN)/outpace bench --compile --target zoo:target --methods autoregressive,speculative-sampling,mcsd,prompt-lookup --prompts code,edit --temperature 0,1 --peer $(PEERS) --num-prompts $(NUM_PROMPTS) --rounds $(ROUNDS) --max-tokens $(TOKENS) --threads $(CPUS) --json $(COMPILED)/compiled-cpu.json
-	$(BIN)/python -m benchmarks.results $(COMPILED)/compiled-cpu.json docs/results/compiled/wanted.json --out $(COMPILED)/compiled.md
+bench-compiled: $(VENV)/.installed-dev  ## compiled forwards beside eager ones and PEERS
+	$(ALL_CPUS) $(BIN)/outpace bench --compile --target zoo:target --methods autoregressive,speculative-sampling,mcsd,prompt-lookup --prompts code,edit --temperature 0,1 --peer $(PEERS) --num-prompts $(NUM_PROMPTS) --rounds $(ROUNDS) --max-tokens $(TOKENS) --threads $(CPUS) --output $(COMPILED)
 
 docs: $(VENV)/.installed-dev  ## the documentation into site/
 	HF_HUB_OFFLINE=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

@@ -15,14 +15,14 @@ from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
-from outpace.bench.measure.bootstrap import bootstrap
-from outpace.bench.measure.contender import COMPILED, EAGER, Engine
+from outpace.bench.measure.bootstrap import median_interval
+from outpace.bench.measure.contender import COMPILED, EAGER, MethodContender
 from outpace.bench.measure.forward_cost import Timings, measure_forwards
 from outpace.bench.measure.ideal import DRAFT, TARGET
-from outpace.bench.measure.line_up import beside, engines
+from outpace.bench.measure.line_up import beside, method_contenders
 from outpace.bench.measure.method_names import parse_methods
 from outpace.bench.measure.provenance import provenance, threads
-from outpace.bench.measure.run import Case, Run, batches, interleave, trials, unfold, warm_up
+from outpace.bench.measure.run import EncodedPrompt, Run, batches, interleave, trials, encode_prompts, warm_up
 from outpace.bench.measure.workload import load_items
 from outpace.bench.report.json_file import write_json
 from outpace.console import progress
@@ -56,7 +56,7 @@ def opened(names: Mapping[str, str], dtype: str) -> tuple[Models, Any]:
     return found, tokenizers[0]
 
 
-def line_up(models: Models, methods: str, draft: str | None, clock: Clock) -> list[Engine]:
+def line_up(models: Models, methods: str, draft: str | None, clock: Clock) -> list[MethodContender]:
     """Plain decoding and these methods, each compiled and then as it is."""
 
     def others(mode: str) -> FunctionOpener:
@@ -68,11 +68,11 @@ def line_up(models: Models, methods: str, draft: str | None, clock: Clock) -> li
         return FunctionOpener(open_model)
 
     wanted = parse_methods(methods)
-    compiled, eager = (engines(wanted, models[TARGET, m], draft, others(m))[0] for m in (COMPILED, EAGER))
+    compiled, eager = (method_contenders(wanted, models[TARGET, m], draft, others(m))[0] for m in (COMPILED, EAGER))
     return [replace(engine, clock=clock) for engine in beside(compiled, eager)]
 
 
-def decode(line: Sequence[Engine], cases: Sequence[Case], sampling: SamplingParams, rounds: int) -> list[Run]:
+def decode(line: Sequence[MethodContender], cases: Sequence[EncodedPrompt], sampling: SamplingParams, rounds: int) -> list[Run]:
     """Every prompt with everybody in every round, in turn."""
     planned = list(trials(batches(cases, 1), [sampling.temperature], rounds))
     with progress(len(planned) * len(line)) as tell:
@@ -97,7 +97,7 @@ def forward_rows(timings: Mapping[tuple[str, str], Timings]) -> list[dict[str, A
     ]
 
 
-def speed_rows(line: Sequence[Engine], runs: Sequence[Run]) -> list[dict[str, Any]]:
+def speed_rows(line: Sequence[MethodContender], runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Tokens per second of a method in a mode, prompts read included."""
     found: list[dict[str, Any]] = []
     for engine in line:
@@ -106,7 +106,7 @@ def speed_rows(line: Sequence[Engine], runs: Sequence[Run]) -> list[dict[str, An
             if run.contender == engine.name:
                 speeds.setdefault(run.trial.index, []).append(run.tokens_per_second)
         method = engine.name.removesuffix(f" ({EAGER})")
-        found.append({"method": method, "mode": engine.mode, **bootstrap(list(speeds.values())).to_json()})
+        found.append({"method": method, "mode": engine.mode, **median_interval(list(speeds.values())).to_json()})
     return found
 
 
@@ -181,7 +181,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         given.temperature, max_tokens=given.max_tokens, stop=() if end is None else (int(end),)
     )
     items = load_items(given.prompts, given.num_prompts)
-    cases, _ = unfold(items, tokenizer, line[0], sampling, room=target.max_length)
+    cases, _ = encode_prompts(items, tokenizer, line[0], sampling, room=target.max_length)
     if not cases:
         raise ValueError(f"no prompt leaves room for {given.max_tokens} new tokens: ask for fewer")
     how: dict[str, Any] = {

@@ -16,11 +16,11 @@ import torch
 
 from outpace.bench.measure.contender import mode_of
 from outpace.bench.measure.ideal import DRAFT, TARGET
-from outpace.bench.measure.line_up import contenders, engines
-from outpace.bench.measure.measurement import Enough, Measurement
+from outpace.bench.measure.line_up import contenders, method_contenders
+from outpace.bench.measure.measurement import StopMeasurement, Measurement
 from outpace.bench.measure.method_names import parse_methods
 from outpace.bench.measure.provenance import provenance
-from outpace.bench.measure.run import Run, unfold
+from outpace.bench.measure.run import Run, encode_prompts
 from outpace.bench.measure.workload import BUILT_IN, load_items
 from outpace.bench.report.json_file import write_json
 from outpace.bench.report.report import to_json, to_markdown
@@ -62,13 +62,13 @@ def prepare(given: argparse.Namespace) -> tuple[Measurement, dict[tuple[str, str
         kind: load_checkpoint(name, dtype=dtype, device=given.device)[0].eval()
         for kind, name in names.items()
     }
-    found, choices = engines(
+    found, choices = method_contenders(
         parse_methods(given.methods), target, given.draft, FunctionOpener(lambda name: draft)
     )
     end = getattr(tokenizer, "eos_token_id", None)
     sampling = SamplingParams(max_tokens=given.max_tokens, stop=() if end is None else (int(end),))
     items = [item for name in BUILT_IN for item in load_items(name, given.num_prompts)]
-    cases, left_out = unfold(items, tokenizer, found[0], sampling, room=target.max_length)
+    cases, left_out = encode_prompts(items, tokenizer, found[0], sampling, room=target.max_length)
     measurement = Measurement(
         contenders=contenders(found, peers),
         cases=cases,
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def in_time(run: Run) -> None:
         if monotonic() - began > given.seconds:
-            raise Enough
+            raise StopMeasurement
 
     measurement.measure(targets, after=in_time)
     rows = measurement.rows()

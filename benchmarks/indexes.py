@@ -41,7 +41,7 @@ Tokens = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Cost:
+class IndexCost:
     """One thing that is done with one index; microseconds of CPU, and of what."""
 
     index: str
@@ -77,14 +77,14 @@ def documents(text: Tokens) -> Iterable[Tokens]:
     return (text[start : start + DOCUMENT] for start in range(0, len(text), DOCUMENT))
 
 
-def suffixes(size: int) -> list[Cost]:
+def suffixes(size: int) -> list[IndexCost]:
     """The structures that match the end of a text: whole texts, and one token at a time as in decoding."""
-    text, more, found = made_text(size), made_text(ASKED + 64, seed=1), list[Cost]()
+    text, more, found = made_text(size), made_text(ASKED + 64, seed=1), list[IndexCost]()
     more[: ASKED // 2] = text[: ASKED // 2]  # half of it was said before
     tokens = more.tolist()
 
     def note(name: str, what: str, took: tuple[float, float | None], num_bytes: float | None = None) -> None:
-        found.append(Cost(name, what, size, *took, num_bytes))
+        found.append(IndexCost(name, what, size, *took, num_bytes))
 
     def bulk(call: Callable[[], Any]) -> tuple[Any, tuple[float, None]]:
         began = process_time()
@@ -144,40 +144,40 @@ def suffixes(size: int) -> list[Cost]:
     return found
 
 
-def tables(size: int) -> list[Cost]:
+def tables(size: int) -> list[IndexCost]:
     """The tables of what follows a token, a pair, an n-gram or a hidden state."""
-    text, found = made_text(size).tolist(), list[Cost]()
+    text, found = made_text(size).tolist(), list[IndexCost]()
     rng = np.random.default_rng(0)
     adjacency = AdjacencyTable(50_000)
     rows = rng.integers(0, 50_000, (80, 8)).astype(np.int32)
     took = each(lambda i: adjacency.update(text[i : i + 80], rows), ASKED)
-    found.append(Cost("adjacency", "update 80 rows", 50_000, *took, adjacency.nbytes / 50_000))
+    found.append(IndexCost("adjacency", "update 80 rows", 50_000, *took, adjacency.nbytes / 50_000))
     draft = each(lambda i: adjacency.draft(text[i], TREE), ASKED)
-    found.append(Cost("adjacency", f"draft {len(TREE.parents)} nodes", 50_000, *draft, None))
+    found.append(IndexCost("adjacency", f"draft {len(TREE.parents)} nodes", 50_000, *draft, None))
 
     began = process_time()
     trigrams = TrigramTable.build(documents(np.array(text, np.int32)))
     took = 1e6 * (process_time() - began) / size, None
-    found.append(Cost("trigrams", "build", size, *took, trigrams.nbytes / size))
+    found.append(IndexCost("trigrams", "build", size, *took, trigrams.nbytes / size))
     found.append(
-        Cost("trigrams", "adapt to 16", size, *each(lambda i: trigrams.adapt(text[i : i + 16]), ASKED), None)
+        IndexCost("trigrams", "adapt to 16", size, *each(lambda i: trigrams.adapt(text[i : i + 16]), ASKED), None)
     )
     asked = each(lambda i: trigrams.successors(text[i], text[i + 1]), ASKED)
-    found.append(Cost("trigrams", "successors", size, *asked, None))
+    found.append(IndexCost("trigrams", "successors", size, *asked, None))
 
     ngrams, ids, probs = NGramProbabilities(), rng.integers(0, 50_000, (4, 10)), rng.random((4, 10))
     took = each(lambda i: ngrams.update(text[4 * i : 4 * i + 8], ids, probs), ASKED)
     found.append(
-        Cost("n-gram probabilities", "update 4 positions", 4 * ASKED, *took, ngrams.nbytes / (4 * ASKED))
+        IndexCost("n-gram probabilities", "update 4 positions", 4 * ASKED, *took, ngrams.nbytes / (4 * ASKED))
     )
     asked = each(lambda i: ngrams.lookup(text[i : i + 4]), ASKED)
-    found.append(Cost("n-gram probabilities", "lookup", 4 * ASKED, *asked, None))
+    found.append(IndexCost("n-gram probabilities", "lookup", 4 * ASKED, *asked, None))
 
     states = rng.normal(size=(20_000, 256)).astype(np.float32)
     dense = HiddenStateIndex.build(states, rng.integers(0, 50_000, (20_000, 20)))
     dense.search(states[0])
     asked = each(lambda i: dense.search(states[i]), 200)
-    found.append(Cost("hidden states", "50 nearest of all", 20_000, *asked, dense.nbytes / 20_000))
+    found.append(IndexCost("hidden states", "50 nearest of all", 20_000, *asked, dense.nbytes / 20_000))
     return found
 
 
@@ -198,7 +198,7 @@ def alone(size: int) -> None:
     print(perf_counter() - began, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-def to_table(found: Sequence[Cost], compiled: float) -> Table:
+def to_table(found: Sequence[IndexCost], compiled: float) -> Table:
     rows = [
         (
             f"{cost.index}: {cost.what}",

@@ -36,7 +36,7 @@ PROMPT = 24
 
 
 @dataclass(frozen=True)
-class Case:
+class OverheadCase:
     """A way of decoding whose overhead is measured."""
 
     name: str
@@ -65,7 +65,7 @@ class Overhead:
     per_row: float | None = None  # of the total, for each row after the first
 
 
-def cases(most_levels: int = 5, rows: Sequence[int] = (1, 2, 4, 8)) -> list[Case]:
+def cases(most_levels: int = 5, rows: Sequence[int] = (1, 2, 4, 8)) -> list[OverheadCase]:
     """Chains of every length, greedy and sampled, a tree of 16 nodes, and batches."""
 
     def chain(depth: int) -> Callable[[HFTarget, HFTarget], Parts]:
@@ -78,21 +78,21 @@ def cases(most_levels: int = 5, rows: Sequence[int] = (1, 2, 4, 8)) -> list[Case
         return get("mcsd")(target, draft=draft, widths=(4, 3))
 
     fixed, greedy, sampled = GOAL["fixed"], GOAL["greedy level"], GOAL["sampled level"]
-    found = [Case("plain, greedy", lambda target, draft: get("autoregressive")(target))]
+    found = [OverheadCase("plain, greedy", lambda target, draft: get("autoregressive")(target))]
     found += [
-        Case("n-gram chain of 4, greedy", lookup, rows=count, goal=fixed if count == 1 else None)
+        OverheadCase("n-gram chain of 4, greedy", lookup, rows=count, goal=fixed if count == 1 else None)
         for count in rows
     ]
     levels = range(1, most_levels + 1)
-    found += [Case(f"model chain of {n}, greedy", chain(n), goal=fixed + n * greedy) for n in levels]
-    found += [Case(f"model chain of {n}, sampled", chain(n), 1.0, goal=fixed + n * sampled) for n in levels]
+    found += [OverheadCase(f"model chain of {n}, greedy", chain(n), goal=fixed + n * greedy) for n in levels]
+    found += [OverheadCase(f"model chain of {n}, sampled", chain(n), 1.0, goal=fixed + n * sampled) for n in levels]
     most = GOAL["tree"]
     found += [
-        Case("tree of 16 nodes, greedy", tree, goal=most),
-        Case("tree of 16 nodes, sampled", tree, 1.0, goal=most),
+        OverheadCase("tree of 16 nodes, greedy", tree, goal=most),
+        OverheadCase("tree of 16 nodes, sampled", tree, 1.0, goal=most),
     ]
-    found += [Case("model chain of 4, greedy", chain(4), rows=count) for count in rows if count > 1]
-    found += [Case("model chain of 4, sampled", chain(4), 1.0, rows=count) for count in rows if count > 1]
+    found += [OverheadCase("model chain of 4, greedy", chain(4), rows=count) for count in rows if count > 1]
+    found += [OverheadCase("model chain of 4, sampled", chain(4), 1.0, rows=count) for count in rows if count > 1]
     return found
 
 
@@ -127,7 +127,7 @@ def watched(owner: Any, name: str) -> Iterator[Inside]:
         setattr(owner, name, before) if own else delattr(owner, name)
 
 
-def measure(case: Case, target: HFTarget, draft: HFTarget, *, tokens: int, repeats: int) -> Overhead:
+def measure(case: OverheadCase, target: HFTarget, draft: HFTarget, *, tokens: int, repeats: int) -> Overhead:
     """Run a case several times on prompts that repeat themselves, so that look-ups find something."""
     generator = torch.Generator().manual_seed(0)
     half = torch.randint(target.vocab, (case.rows, PROMPT // 2), generator=generator)

@@ -1,208 +1,208 @@
-"""A page of results from the files of measurements: `python -m benchmarks.results docs/results/engine/*.json`.
+"""Results pages: `python -m benchmarks.results` writes docs/results/NAME.md and its plot from docs/results/NAME/.
 
-A file {"wanted": [...]} lists what is wanted: {"what", "file", "select", "value", "over", "at_least" or "at_most"}.
-`select` names a row of that file's results by its fields, `value` a number in it ("speedup.low"), and `over` another
-row, or a number of the same row, to divide by. Every headline row is listed below, wanted or not. "reading" in the same
-file holds paragraphs that end the page: how the numbers came about.
+A page is a plot, a table of at most ten targets with what was measured, a paragraph on what was missed, and links to the
+JSON files. docs/results/NAME/page.json holds its title, panels, targets and paragraph. A file that was measured on
+uncommitted changes is refused.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from benchmarks import forwards, suffix_trees
+import typer
+
+from benchmarks.paired import ANY, Result, compare, load
+from outpace.bench.measure.bootstrap import Interval
+from outpace.bench.report import plot
+from outpace.bench.report.summary import VARIED
 from outpace.tables import Table, markdown
 
-VERIFIERS = (
-    "draft",
-    "rule",
-    "acceptance length",
-    "against the first",
-    "bound",
-    "any kept",
-    "bound of any kept",
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+PAGE = "page.json"
+MAX_ROWS = 10
+COLUMNS = ("what", "target", "measured (95 %)", "")
+PEERS = {"transformers": "transformers", "openvino": "OpenVINO GenAI", "vllm": "vLLM"}
+ROW_LISTS = ("results", "microseconds", "milliseconds")  # where a file keeps its rows
+NOTE = (
+    "A ratio is the median of paired runs (same prompt, round and seed); its interval is a 95 % bootstrap over prompts. "
+    "A target is met or missed when the whole interval lies on one side of it, and open otherwise."
 )
-RULES = ("rule", "tree", "milliseconds", "slowest draft", "warping p", "reading p and q", "times reading")
-COLUMNS = ("wanted", "got", "command", "commit")
-HEADLINE = (
-    "method",
-    "prompts of",
-    "temperature",
-    "prompts",
-    "tokens/s",
-    "times plain",
-    "acceptance length",
-    "efficiency",
-    "repetition",
-)
-LISTS = ("results", "microseconds", "milliseconds", "facts")  # where a file keeps its rows
 
 
-def rows_of(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rows of one file."""
-    return next((data[name] for name in LISTS if name in data), [])
+
+@dataclass(frozen=True)
+class Measured:
+    """A number, with its interval where there is one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+    @staticmethod
+    def of(interval: Interval, note: str = "") -> Measured:
+        known = interval.known
+        return Measured(interval.median, interval.low if known else None, interval.high if known else None, note)
 
 
-def number_in(row: Mapping[str, Any], path: str) -> float | None:
-    """The number at a dotted path."""
-    value: Any = row
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+def measured(files: Mapping[str, Result], target: Mapping[str, Any]) -> Measured | None:
+    """What the files hold for a target; None if it was not measured."""
+    data = files.get(target["file"])
+    if data is None:
+        return None
+    if "method" in target:
+        found = compare(data, target["method"], target.get("over", "plain"), **where(target))
+        if found is None:
+            return None
+        if not found.ratio.known:
+            return Measured(float("nan"), note="too few prompts")
+        best = f"{found.prompts} prompts"
+        over = target.get("over", "plain")
+        if over.endswith(ANY):
+            best += f"; over {label(found.over)}"
+        return Measured.of(found.ratio, best)
+    value = value_of(data, target["select"], target["value"])
+    if isinstance(value, Mapping):
+        middle = value.get("median", value.get("mean"))
+        return None if middle is None else Measured(middle, value.get("low"), value.get("high"))
+    if "over_row" in target and value is not None:
+        other = value_of(data, {**target["select"], **target["over_row"]}, target["value"])
+        return Measured(value / other) if other else None
+    return Measured(float(value)) if isinstance(value, int | float) else None
 
 
-def find(data: Mapping[str, Any], select: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The row with these fields; where nothing is said about the selection, the headline one."""
-    found = [row for row in rows_of(data) if all(row.get(name) == value for name, value in select.items())]
-    headlines = [row for row in found if row.get("headline", True)]
-    return next(iter(headlines or found), None)
+def value_of(data: Result, select: Mapping[str, Any], name: str) -> Any:
+    """A value of the first row with these fields."""
+    rows = next((data[each] for each in ROW_LISTS if each in data), [])
+    row = next((row for row in rows if all(row.get(key) == value for key, value in select.items())), {})
+    return row.get(name)
 
 
-def got(data: Mapping[str, Any], params: Mapping[str, Any]) -> float | None:
-    """What was measured for a wish; None where its row or number is missing."""
-    row = find(data, params["select"])
-    value = number_in(row, params["value"]) if row else None
-    over = params.get("over")
-    if over is None or value is None or row is None:
-        return value
-    other = number_in(row, over) if isinstance(over, str) else None
-    if isinstance(over, Mapping):
-        base = find(data, {**params["select"], **over})
-        other = number_in(base, params["value"]) if base else None
-    return value / other if other else None
+def where(of: Mapping[str, Any]) -> dict[str, Any]:
+    """The prompts that a comparison is over."""
+    return {
+        "workload": of["workload"],
+        "temperature": of["temperature"],
+        "selection": of.get("selection", VARIED),
+    }
 
 
-def verdict(params: Mapping[str, Any], value: float | None) -> str:
-    """The number, and whether it is what was wanted."""
-    if value is None:
-        return "not measured"
-    good = params.get("at_least", value) <= value <= params.get("at_most", value)
-    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
-    return f"{text}{params.get('unit', '')}" + ("" if good else " (missed)")
-
-
-def wanted(params: Mapping[str, Any]) -> str:
-    """A wish in words."""
+def goal(target: Mapping[str, Any]) -> str:
+    """A target in words."""
+    words = {"at_least": "at least", "at_most": "at most"}
     limits = [
-        f"{word} {params[key]:g}{params.get('unit', '')}" for key, word in LIMITS.items() if key in params
+        f"{word} {target[key]:g}{target.get('unit', '')}" for key, word in words.items() if key in target
     ]
-    return params["what"] + (": " + ", ".join(limits) if limits else "")
+    return ", ".join(limits) or "-"
 
 
-LIMITS = {"at_least": "at least", "at_most": "at most"}
+def verdict(target: Mapping[str, Any], found: Measured | None) -> tuple[str, str]:
+    """The number with its interval, and whether the target is met, missed or open."""
+    if found is None:
+        return "not measured", ""
+    if found.value != found.value:
+        return found.note, ""
+    unit = target.get("unit", "")
+    text = f"{found.value:.3g}{unit}"
+    if found.low is None or found.high is None:
+        return text, "no interval" if {"at_least", "at_most"} & set(target) else ""
+    text += f" ({found.low:.3g} to {found.high:.3g})" + (f"; {found.note}" if found.note else "")
+    least, most = target.get("at_least", float("-inf")), target.get("at_most", float("inf"))
+    if not {"at_least", "at_most"} & set(target):
+        return text, ""
+    if least <= found.low and found.high <= most:
+        return text, "met"
+    return text, "missed" if found.high < least or found.low > most else "open"
 
 
-def source(data: Mapping[str, Any]) -> tuple[str, str]:
-    """Command and commit of a file."""
-    known = data.get("provenance", {})
-    words = [str(word) for word in known.get("argv", [])]
-    return f"`{' '.join(words)}`" if words else "-", str(known.get("commit") or "-")
+def label(method: str) -> str:
+    """A method's name in a plot: engines spelled as they spell themselves."""
+    first, _, rest = method.partition(" ")
+    return f"{PEERS[first]} {rest}" if first in PEERS else method
 
 
-def page(files: Mapping[str, Mapping[str, Any]]) -> str:
-    """Markdown for these files, by name."""
-    row_params = [params for data in files.values() for params in data.get("wanted", [])]
-    measured = {name: data for name, data in files.items() if rows_of(data)}
-    numbers = {name: index for index, name in enumerate(measured, 1)}
-    rows: list[tuple[str, ...]] = []
-    for params in row_params:
-        data = measured.get(params["file"], {})
-        command = str(numbers.get(params["file"], "-"))
-        rows.append(
-            (wanted(params), verdict(params, got(data, params) if data else None), command, source(data)[1])
-        )
-    lines = ["# Results", "", *machines(measured)]
-    if row_params:
-        lines += ["", markdown(Table("Wanted and got", COLUMNS, tuple(rows)), 2), "", "Commands:", ""]
-        lines += [f"{number}. {source(measured[name])[0]}" for name, number in numbers.items()]
-    for name, data in measured.items():
-        for columns, make in ((HEADLINE, headline_rows), (VERIFIERS, verifier_rows), (RULES, rule_rows)):
-            if shown := tuple(make(data)):
-                lines += ["", markdown(Table(name, columns, shown), 2)]
-        if data.get("schema") == forwards.SCHEMA:
-            lines += [line for table in forwards.tables(data) for line in ("", markdown(table, 2))]
-        if data.get("schema") == suffix_trees.SCHEMA:
-            lines += ["", markdown(suffix_trees.to_table(data["results"]), 2)]
-    reading = [paragraph for data in files.values() for paragraph in data.get("reading", [])]
-    if reading:
-        lines += ["", "## How to read this", ""]
-        lines += ["\n\n".join(reading)]
-    return "\n".join(lines) + "\n"
+def panel(files: Mapping[str, Result], spec: Mapping[str, Any]) -> plot.Panel | None:
+    """A panel of a plot: `methods` over plain decoding, or `rows` with values of a file."""
+    data = files.get(spec["file"])
+    if data is None:
+        return None
+    bars: list[plot.Bar] = []
+    for method in spec.get("methods", ()):
+        found = compare(data, method, spec.get("over", "plain"), **where(spec))
+        if found and found.ratio.known:
+            gain = found.ratio
+            name = label(found.method)
+            if found.method.split(" ")[0] in PEERS:  # the settings are in the tables
+                name = name.partition(":")[0].partition(", best")[0].removesuffix(" (its defaults)")
+            colour = plot.PEER if found.method.split(" ")[0] in PEERS else plot.OURS
+            bars.append(plot.Bar(name, gain.median, gain.low, gain.high, colour))
+    for row in spec.get("rows", ()):
+        found_value = measured(files, {"file": spec["file"], **row})
+        if found_value:
+            value = found_value.value
+            low, high = (value if end is None else end for end in (found_value.low, found_value.high))
+            bars.append(plot.Bar(row["label"], value, low, high))
+    return plot.Panel(spec["title"], bars) if bars else None
 
 
-def machines(files: Mapping[str, Any]) -> Iterable[str]:
-    """One line a file: device, threads, versions, date."""
+def render(folder: Path, *, plot_path: Path | None = None) -> str:
+    """The page of a folder as Markdown; writes its plot to `plot_path`."""
+    page = json.loads((folder / PAGE).read_text(encoding="utf-8"))
+    if len(page["targets"]) > MAX_ROWS:
+        raise ValueError(f"{folder.name} has {len(page['targets'])} targets: a page shows at most {MAX_ROWS}")
+    files = {path.name: load(path) for path in sorted(folder.glob("*.json")) if path.name != PAGE}
+    rows = [
+        (target["what"], goal(target), *verdict(target, measured(files, target))) for target in page["targets"]
+    ]
+    lines = [f"# {page['title']}", "", page["summary"], ""]
+    panels = [found for spec in page["panels"] if (found := panel(files, spec))]
+    if panels:
+        if plot_path:
+            plot.save(plot.bar_chart(panels, page["axis"], reference=page.get("reference")), plot_path)
+        lines += [f"![{page['axis']}]({folder.name}/plot.svg)", ""]
+    lines += [markdown(Table("", COLUMNS, tuple(rows))), "", NOTE, ""]
+    lines += [page["missed"], "", "Measured with:", ""]
     for name, data in files.items():
-        known = data.get("provenance", {})
-        versions = ", ".join(f"{key} {value}" for key, value in known.get("versions", {}).items() if value)
-        whole = "" if data.get("complete", True) else " Interrupted: not everything was measured."
-        threads = known.get("threads", "?")
-        yield f"- {name}: {known.get('device', '?')}, {threads} threads; {versions}; {known.get('date', '?')}.{whole}"
-
-
-def headline_rows(data: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
-    """Every headline row of a side-by-side measurement at one temperature."""
-    for row in data.get("results", []):
-        if not row.get("headline") or row["temperature"] is None:
-            continue
-        gain, length, efficiency = row["speedup"], row.get("mean_acceptance_length"), row.get("efficiency")
-        yield (
-            row["method"],
-            row["workload"],
-            f"{row['temperature']:g}",
-            f"{row['prompts']} ({row['selection']})",
-            f"{row['tokens_per_second']['median']:.1f}",
-            f"{gain['median']:.2f} ({gain['low']:.2f}-{gain['high']:.2f})",
-            f"{length:.2f}" if length else "-",
-            f"{efficiency:.2f}" if efficiency else "-",
-            f"{100 * row['repetition']:.0f} %",
+        source = data["provenance"]
+        command = " ".join(map(str, source["argv"]))
+        lines.append(
+            f"- [{name}]({folder.name}/{name}): `{command}`; {source['device']}, {source['threads']} threads, "
+            f"PyTorch {source['versions']['torch']}, commit {source['commit']}, {source['date'][:10]}"
+            + ("" if data.get("complete", True) else "; interrupted")
+            + "."
         )
+    return "\n".join([*lines, ""])
 
 
-def verifier_rows(data: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
-    """Every row of a comparison of rules."""
-
-    def spread(value: Mapping[str, float], sign: str = "") -> str:
-        return f"{value['mean']:{sign}.3f} ({value['low']:{sign}.3f} to {value['high']:{sign}.3f})"
-
-    for row in data["results"] if data.get("schema") == "outpace-verifiers/1" else ():
-        any_kept = (f"{row['any']['mean']:.3f}", f"{row['any_bound']['mean']:.3f}")
-        yield (
-            row["drafting"],
-            row["rule"],
-            spread(row["length"]),
-            spread(row["difference"], "+"),
-            f"{row['bound']:.3f}",
-            *any_kept,
-        )
+def pages(results: Path = RESULTS) -> list[Path]:
+    """The folders with a page."""
+    return sorted(path.parent for path in results.glob(f"*/{PAGE}"))
 
 
-def rule_rows(data: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
-    """What each rule costs at a large vocabulary."""
-    for row in data["milliseconds"] if data.get("schema") == "outpace-rules/1" else ():
-        times = [f"{row[name]:.2f}" for name in ("verify", "slowest", "warp", "read", "over_reading")]
-        yield row["rule"], row["tree"], *times
+def write(folders: Sequence[Path]) -> None:
+    """Write pages and plots beside their folders."""
+    for folder in folders:
+        text = render(folder, plot_path=folder / "plot.svg")
+        folder.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.results", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path, help="default: the output")
-    given = parser.parse_args(arguments)
-    text = page({path.name: json.loads(path.read_text(encoding="utf-8")) for path in given.files})
-    if given.out:
-        given.out.write_text(text, encoding="utf-8")
-    else:
-        sys.stdout.write(text)
-    return 0
+def main(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folders with a page.json; default: all of docs/results.")
+    ] = None,
+) -> None:
+    """Write the results pages and their plots from the JSON files of measurements."""
+    try:
+        write(folders or pages())
+    except (ValueError, OSError) as error:
+        typer.echo(f"results: {error}", err=True)
+        raise typer.Exit(2) from error
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from outpace.bench.measure import replay
-from outpace.bench.measure.contender import Engine
+from outpace.bench.measure.contender import MethodContender
 from outpace.bench.measure.line_up import find
 from outpace.bench.measure.method_names import PLAIN
 from outpace.bench.measure.provenance import provenance, threads
-from outpace.bench.measure.replay import Text
-from outpace.bench.measure.run import unfold
+from outpace.bench.measure.replay import RecordedText
+from outpace.bench.measure.run import encode_prompts
 from outpace.bench.measure.workload import BUILT_IN, load_items
-from outpace.bench.peers.environments import WORKERS, Kind, find_home
+from outpace.bench.peers.environments import WORKERS, PeerEngine, find_environment
 from outpace.bench.peers.worker import Worker, WorkerDied, WorkerRefused, environment_of
 from outpace.bench.peers.workers.arctic_suffix import replayed
 from outpace.bench.report.json_file import write_json
@@ -38,7 +38,7 @@ from outpace.recipes import get
 from outpace.tables import Table, print_tables
 
 SCHEMA = "outpace-suffix-trees/1"
-ARCTIC = Kind(
+ARCTIC = PeerEngine(
     "arctic",
     "arctic_inference",
     ("arctic-inference",),
@@ -94,15 +94,15 @@ class Trees:
         self.learnt += 1
 
 
-def recorded(name: str, num_prompts: int, max_tokens: int) -> dict[str, list[Text]]:
+def recorded(name: str, num_prompts: int, max_tokens: int) -> dict[str, list[RecordedText]]:
     """What the model says: greedily, and in samples of every fourth prompt one after another."""
     target, tokenizer = load(resolve(name), device="cpu")
     end = getattr(tokenizer, "eos_token_id", None)
     stop = () if end is None else (int(end),)
-    plain = Engine("plain", PLAIN, get(PLAIN)(target))
+    plain = MethodContender("plain", PLAIN, get(PLAIN)(target))
     greedy = SamplingParams(max_tokens=max_tokens, stop=stop)
     items = [item for source in BUILT_IN for item in load_items(source, num_prompts)]
-    cases, _ = unfold(items, tokenizer, plain, greedy, room=target.max_length)
+    cases, _ = encode_prompts(items, tokenizer, plain, greedy, room=target.max_length)
     prompts = [case.tokens for case in cases]
     some = [prompt for prompt in prompts[::4] for _ in range(SAMPLES)]
     asked = {
@@ -112,18 +112,18 @@ def recorded(name: str, num_prompts: int, max_tokens: int) -> dict[str, list[Tex
             for number, prompt in enumerate(some)
         ],
     }
-    found: dict[str, list[Text]] = {kind: [] for kind in asked}
+    found: dict[str, list[RecordedText]] = {kind: [] for kind in asked}
     with progress(sum(map(len, asked.values()))) as tell:
         for kind, pairs in asked.items():
             for begin in range(0, len(pairs), BATCH):
                 some_prompts, row_params = zip(*pairs[begin : begin + BATCH], strict=True)
                 said = plain.run(some_prompts, row_params).outputs
-                found[kind] += [Text(p.tolist(), o) for p, o in zip(some_prompts, said, strict=True) if o]
+                found[kind] += [RecordedText(p.tolist(), o) for p, o in zip(some_prompts, said, strict=True) if o]
                 tell(f"writing texts, {kind}", len(said))
     return found
 
 
-def ours(texts: Sequence[Text], tree: bool) -> list[list[float]]:
+def ours(texts: Sequence[RecordedText], tree: bool) -> list[list[float]]:
     """Our trees alone."""
     settings = {
         "max_spec_factor": SETTINGS["factor"],
@@ -134,14 +134,14 @@ def ours(texts: Sequence[Text], tree: bool) -> list[list[float]]:
     return replayed(trees, [(text.prompt, text.tokens) for text in texts], int(SETTINGS["depth"]))
 
 
-def theirs(worker: Worker, texts: Sequence[Text], tree: bool) -> list[list[float]]:
+def theirs(worker: Worker, texts: Sequence[RecordedText], tree: bool) -> list[list[float]]:
     """Their cache, in its own process."""
     return worker.ask({**SETTINGS, "tree": tree, "texts": [(text.prompt, text.tokens) for text in texts]})[
         "outputs"
     ]
 
 
-def through_the_engine(texts: Sequence[Text], tree: bool, vocab: int) -> list[list[float]]:
+def through_the_engine(texts: Sequence[RecordedText], tree: bool, vocab: int) -> list[list[float]]:
     """The recipe in the engine's loop; its seconds are the median step's, times the steps."""
     parts = replay.build(find("suffix-decoding"), {**SETTINGS, "tree": tree}, vocab)
     found = replay.replay(METHOD, parts, texts)
@@ -150,7 +150,7 @@ def through_the_engine(texts: Sequence[Text], tree: bool, vocab: int) -> list[li
 
 
 def row(
-    who: str, kind: str, tree: bool, texts: Sequence[Text], runs: Sequence[Sequence[Sequence[float]]]
+    who: str, kind: str, tree: bool, texts: Sequence[RecordedText], runs: Sequence[Sequence[Sequence[float]]]
 ) -> Any:
     """Sums over the texts; of several runs the fastest, since counts are the same in all."""
     steps, drafted, accepted, seconds = min(
@@ -172,7 +172,7 @@ def row(
     }
 
 
-def compare(written: dict[str, list[Text]], worker: Worker | None, repeats: int) -> list[dict[str, Any]]:
+def compare(written: dict[str, list[RecordedText]], worker: Worker | None, repeats: int) -> list[dict[str, Any]]:
     """Every kind of texts, with paths and with trees, sides in turn."""
     vocab = 1 + max(max(*text.prompt, *text.tokens) for texts in written.values() for text in texts)
     sides: dict[str, Any] = {TREES: ours, METHOD: lambda texts, tree: through_the_engine(texts, tree, vocab)}
@@ -228,11 +228,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no peer {name!r}: --peer takes {ARCTIC.name}=/path/to/python")
     worker = None
     try:
-        home = find_home(ARCTIC, python or None) if given.peer else None
+        peer = find_environment(ARCTIC, python or None) if given.peer else None
         with threads(given.threads) as num_threads:
-            if home:
-                environment = environment_of(os.environ, 1, own=home.own)
-                worker = Worker(home.python, ARCTIC.script, {}, environment)
+            if peer:
+                environment = environment_of(os.environ, 1, own=peer.own)
+                worker = Worker(peer.python, ARCTIC.script, {}, environment)
                 worker.ready()
             rows = compare(recorded(given.target, given.num_prompts, given.max_tokens), worker, given.repeats)
             known = {**provenance(), "threads": num_threads}
@@ -244,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             worker.close()
     print_tables([to_table(rows)])
     if given.json:
-        known["versions"] = {**known["versions"], **(home.versions if home else {})}
+        known["versions"] = {**known["versions"], **(peer.versions if peer else {})}
         wished = {name: getattr(given, name) for name in ("target", "num_prompts", "max_tokens", "repeats")}
         settings = {**SETTINGS, **wished, "samples": SAMPLES, "temperature": TEMPERATURE}
         write_json(given.json, {"schema": SCHEMA, "provenance": known, "settings": settings, "results": rows})

@@ -46,7 +46,7 @@ COMB = Shape(
 
 
 @dataclass(frozen=True)
-class Cost:
+class RuleCost:
     """One rule on one kind of tree; medians over drafts, milliseconds."""
 
     rule: str
@@ -83,7 +83,7 @@ def measure(
     *,
     vocab: int,
     closeness: float,
-) -> Cost:
+) -> RuleCost:
     """Time a rule on several drafts; between two runs other data passes through the caches."""
     generator = torch.Generator().manual_seed(0)
     base = torch.randn(len(shape.parents) + 1, vocab, generator=generator) * 3
@@ -110,7 +110,7 @@ def measure(
             read.append(perf_counter() - began)
             took.append(seconds - target_probs.seconds)
             warped.append(target_probs.seconds)
-    return Cost(rule, tree, *(1e3 * each for each in (median(took), max(took), median(warped), median(read))))
+    return RuleCost(rule, tree, *(1e3 * each for each in (median(took), max(took), median(warped), median(read))))
 
 
 def _context(turn: int) -> Context:
@@ -140,7 +140,7 @@ def _reader(logits: Tensor) -> Callable[[TokenTree], tuple[int, Tensor]]:
     return read
 
 
-def to_table(found: Sequence[Cost]) -> Table:
+def to_table(found: Sequence[RuleCost]) -> Table:
     rows = [
         (
             f"{each.rule}: {each.tree}",

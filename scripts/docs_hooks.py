@@ -82,7 +82,8 @@ def measurement_table(name: str, path: Path, result: dict[str, Any]) -> list[str
     for row in result["results"]:
         method, _, options = row["method"].partition(":")
         shown = row["headline"] and row["temperature"] is not None and row["workload"] != "all"
-        if method != name or not shown or row.get("mode") == "eager" and result["settings"].get("compile"):
+        eager = row.get("mode") == "eager" and result["settings"].get("compile")
+        if method != name or not shown or eager or row.get("too_few_prompts"):
             continue
         gain = row["speedup"]
         rows.append(
@@ -153,6 +154,8 @@ def speedups_table(path: str, methods: Iterable[str]) -> str:
     cells: dict[tuple[str, str], str] = {}
     for row in rows:
         gain = row["speedup"]
+        if row.get("too_few_prompts"):
+            continue
         cells[row["method"], f"{row['temperature']:g}"] = (
             f"{gain['median']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})"
         )

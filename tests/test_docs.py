@@ -49,7 +49,7 @@ RUN_ELSEWHERE = {
         "tests/bench/test_programs.py",
         "test_forwards_are_timed_compiled_and_as_they_are",
     ),
-    "make bench-compiled": ("tests/bench/test_make.py", "test_the_page_of_compiled_models_comes_out"),
+    "make bench-compiled": ("tests/bench/test_make.py", "test_compiled_models_are_measured_and_reported"),
     "make bench-compiled PEERS=transformers,openvino=ov/bin/python,vllm=vllm/bin/python": (
         "tests/bench/test_make.py",
         "test_engines_take_part_where_they_are_named",

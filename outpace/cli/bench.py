@@ -1,101 +1,117 @@
-"""`outpace bench`: time methods side by side on a model, prompts and a machine, and say which one to use."""
+"""`outpace bench`: time methods side by side on a model, prompts and a machine, and recommend one."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outpace.cli import options as o
 from outpace.cli.failures import FAILED, Debug, plainly, stop
-from outpace.cli.output import say
+from outpace.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from outpace.bench.measure.measurement import Measurement
+    from outpace.bench.measure.models import BenchModels
+    from outpace.bench.report.summary import ResultRow
 
 Option = typer.Option
 METHODS = "prompt-lookup,speculative-sampling"
-PROMPTS = {False: "code", True: "code,arithmetic,edit"}  # with a family: where each of its methods helps
+PROMPTS = {False: "code", True: "code,arithmetic,edit"}  # with --family: workloads for each of its methods
+
+
+class Selection(StrEnum):
+    """Which prompts the verdicts are about."""
+
+    varied = "varied"
+    all = "all"
 
 
 @plainly
 def bench(
     target: Annotated[
-        str, Option(help="The model: zoo:NAME, a folder, or a name on the hub.")
+        str, Option(help="The model: zoo:NAME, a folder, or a name on the Hugging Face Hub.")
     ] = "zoo:target",
     methods: Annotated[
         str | None, Option(help="Names separated by commas, with options: prompt-lookup:depth=8,max_ngram=2.")
     ] = None,
     family: Annotated[
-        str | None, Option(help="Methods of a family, such as training-free; prompts of all three kinds.")
+        str | None, Option(help="All methods of a family, such as training-free; on all built-in prompts.")
     ] = None,
-    draft: Annotated[str | None, Option(help="The small model for methods that want one.")] = None,
+    draft: Annotated[str | None, Option(help="The draft model, for methods that need one.")] = None,
     prompts: Annotated[
         str | None,
-        Option(help="Of code, arithmetic, edit, and files: jsonl, public benchmarks, text. Default: code."),
+        Option(help="Of code, arithmetic, edit, and files: .jsonl, public benchmarks, text. Default: code."),
     ] = None,
-    num_prompts: Annotated[int, Option(min=1, help="Most prompts of each set, spread evenly over it.")] = 10,
+    num_prompts: Annotated[
+        int, Option(min=1, help="Prompts of each set at most, spread evenly over it.")
+    ] = 10,
+    selection: Annotated[
+        Selection,
+        Option(help="varied: without prompts whose plain output repeats itself; all: with them."),
+    ] = Selection.varied,
     temperature: Annotated[str, Option(help="One or several, separated by commas.")] = "0,1",
-    max_tokens: Annotated[int, Option(min=1, help="Most new tokens of an answer.")] = 128,
+    max_tokens: Annotated[int, Option(min=1, help="New tokens of an answer at most.")] = 128,
     top_k: o.TopK = None,
     top_p: o.TopP = None,
     min_p: o.MinP = None,
     repetition_penalty: o.RepetitionPenalty = None,
     rounds: Annotated[int, Option(min=1, help="How often everything is measured.")] = 3,
-    passes: Annotated[
-        int, Option(min=1, help="How often a round asks every prompt: do methods that learn gain?")
+    repeat: Annotated[
+        int, Option(min=1, help="Decode every prompt so often in a round, to see what methods learn.")
     ] = 1,
     batch: Annotated[int, Option(min=1, help="Prompts decoded together.")] = 1,
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
-    device: Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+    device: Annotated[str | None, Option(help="cpu, cuda, ...; default: cuda where there is one.")] = None,
     threads: Annotated[int | None, Option(min=1, help="CPU threads.")] = None,
     compile: o.Compile = False,
-    eager: Annotated[bool, Option(help="With --compile, everything also on the models as they are.")] = True,
-    seed: Annotated[int, Option(help="Of all samples.")] = 0,
+    eager: Annotated[bool, Option(help="With --compile, measure eager forwards too.")] = True,
+    seed: Annotated[int, Option(help="Seed of all samples.")] = 0,
     peer: Annotated[
-        str | None, Option(help="Engines beside ours: transformers,openvino,vllm=/path/to/python.")
+        str | None, Option(help="Other engines to measure: transformers,openvino,vllm=/path/to/python.")
     ] = None,
-    ignore_eos: Annotated[bool, Option("--ignore-eos", help="Write on after the end-of-text token.")] = False,
-    json: Annotated[Path | None, Option(help="Write everything that was measured here.")] = None,
-    markdown: Annotated[Path | None, Option(help="Write the tables here.")] = None,
+    ignore_eos: Annotated[bool, Option("--ignore-eos", help="Continue after the end-of-text token.")] = False,
+    output: Annotated[
+        list[Path] | None,
+        Option(
+            "--output",
+            "-o",
+            help="A .json, .md or .html file to write, or a folder for all three; may be repeated.",
+        ),
+    ] = None,
     recommend: Annotated[
         Path | None, Option(help="Write the recommendation here, for --method @FILE.")
     ] = None,
-    html: Annotated[Path | None, Option(help="Write a page with charts here.")] = None,
-    out: Annotated[
-        Path | None, Option(help="A folder for all: bench.json, bench.md, bench.html, method.json.")
-    ] = None,
+    json: o.Json = False,
     debug: Debug = False,
 ) -> None:
     """Time methods side by side on your model, prompts and machine."""
-    if out:
-        json, markdown = json or out / "bench.json", markdown or out / "bench.md"
-        html, recommend = html or out / "bench.html", recommend or out / "method.json"
-    heats = _temperatures(temperature)
-    named_settings = {
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-    }
-    settings = {name: value for name, value in named_settings.items() if value is not None}
-    _check(settings)
+    from outpace.core.sampling_params import SamplingParams
+
+    temperatures = _temperatures(temperature)
+    given = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
+    settings = {name: value for name, value in given.items() if value is not None}
+    sampling = SamplingParams(max_tokens=max_tokens, **settings)  # raises for impossible values
     if not (eager or compile):
         raise ValueError("--no-eager leaves nothing to measure: give --compile with it")
 
     from outpace.bench.measure import provenance
     from outpace.bench.measure.method_names import parse_methods, split_outside
+    from outpace.bench.measure.models import BenchModels
     from outpace.bench.measure.workload import load_items
-    from outpace.bench.peers.environments import find_homes, parse_peers
-    from outpace.cli.bench_models import Loaded
+    from outpace.bench.peers.environments import find_environments, parse_peers
+    from outpace.bench.report.files import check_writable, expanded
     from outpace.recipes import of_family
 
+    files = expanded(output or [])
+    check_writable([*files, *([recommend] if recommend else [])])
     peers = parse_peers(peer) if peer else {}
-    homes = find_homes(peers, device)
-    wanted = [methods or "" if methods or family else METHODS, *(of_family(family) if family else [])]
-    named = parse_methods(",".join(filter(None, wanted)))
+    environments = find_environments(peers, device)
+    names = [methods or "" if methods or family else METHODS, *(of_family(family) if family else [])]
+    named = parse_methods(",".join(filter(None, names)))
     items = [
         item
         for source in split_outside(prompts or PROMPTS[family is not None], ",")
@@ -103,98 +119,102 @@ def bench(
     ]
     with ExitStack() as stack:
         stack.enter_context(provenance.threads(threads))
-        loaded = Loaded(stack, target, draft, "transformers" in peers, homes, dtype, device, compile, eager)
-        measurement = loaded.prepare(
+        models = BenchModels(
+            stack,
+            target,
+            draft,
+            transformers_peer="transformers" in peers,
+            environments=environments,
+            dtype=dtype,
+            device=device,
+            compile=compile,
+            eager=eager,
+            say=say,
+        )
+        measurement = models.measurement(
             named,
             items,
-            heats,
-            max_tokens=max_tokens,
+            temperatures,
+            sampling,
             rounds=rounds,
-            passes=passes,
+            repeat=repeat,
             batch=batch,
             seed=seed,
             ignore_eos=ignore_eos,
+            selection=selection.value,
             settings=settings,
         )
         say(f"{len(measurement.cases)} prompts, {measurement.total} runs")
-        _measure(measurement, loaded.targets)
-        _report(measurement, json, {markdown: _markdown, html: _html}, recommend)
-
-
-def _check(settings: dict[str, Any]) -> None:
-    """Find out about impossible numbers before a model is loaded."""
-    from outpace.core.sampling_params import SamplingParams
-
-    SamplingParams(**settings)
+        _measure(measurement, models)
+        _report(measurement, files, recommend, json=json)
 
 
 def _temperatures(text: str) -> list[float]:
     try:
-        heats = list(dict.fromkeys(float(piece) for piece in text.split(",")))
+        temperatures = list(dict.fromkeys(float(piece) for piece in text.split(",")))
     except ValueError as error:
         raise ValueError(f"--temperature takes numbers separated by commas, not {text!r}") from error
-    if min(heats) < 0 or max(heats) == float("inf"):
+    if min(temperatures) < 0 or max(temperatures) == float("inf"):
         raise ValueError("a temperature is 0 or a positive number")
-    return heats
+    return temperatures
 
 
-def _measure(measurement: Measurement, targets: dict[tuple[str, str], Any]) -> None:
+def _measure(measurement: Measurement, models: BenchModels) -> None:
     from outpace.console import progress
 
-    with progress(measurement.total) as tell:
+    with progress(measurement.total) as advance:
         measurement.measure(
-            targets, after=lambda run: tell(run.contender, 1), stage=lambda what: tell(what, 0)
+            models.targets,
+            after=lambda run: advance(run.contender, 1),
+            stage=lambda stage: advance(stage, 0),
         )
 
 
-def _markdown(measurement: Measurement, rows: Any) -> str:
-    from outpace.bench.report.report import to_markdown
-
-    return to_markdown(measurement, rows)
-
-
-def _html(measurement: Measurement, rows: Any) -> str:
-    from outpace.bench.report.html import page
-
-    return page(measurement, rows)
-
-
-def _report(
-    measurement: Measurement, json: Path | None, pages: dict[Path | None, Any], recommend: Path | None
-) -> None:
-    from outpace.bench.report.json_file import write_json
+def _report(measurement: Measurement, files: list[Path], recommend: Path | None, *, json: bool) -> None:
+    """Print first, then write; end with an error if the measurement or a file was not completed."""
+    from outpace.bench.report.files import write_files
+    from outpace.bench.report.json_file import finite, write_json
     from outpace.bench.report.report import to_json
-    from outpace.bench.report.tables import notes, tables
-    from outpace.tables import print_tables
 
     rows = measurement.rows()
     if json:
-        write_json(json, to_json(measurement, rows))
-    for path, write in pages.items():
-        if path and rows:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(write(measurement, rows), encoding="utf-8")
-    print_tables([*tables(rows), *measurement.models()])
-    for name, why in measurement.failed.items():
-        say(f"{name} was left out: {why}")
-    where = f"; what was measured is in {json}" if json else ""
+        print_json(finite(to_json(measurement, rows)))
+    else:
+        _print(measurement, rows)
+    failures = write_files(measurement, rows, files)
+    if recommend and rows and not (measurement.interrupted or measurement.error):
+        write_json(recommend, measurement.advice(rows))
+        compiled = " --compile" if measurement.settings.get("compile") else ""
+        say(f"Use it with: outpace generate{compiled} --method @{recommend}")
+    made = f"{len(measurement.runs)} of {measurement.total} runs"
+    written = [str(file) for file in files if file.suffix == ".json"]
+    where = f"; they are in {written[0]}" if written and not failures else ""
+    for failure in failures:
+        say(failure)
     if measurement.interrupted:
-        stop(f"interrupted after {len(measurement.runs)} of {measurement.total} runs{where}", FAILED)
+        stop(f"interrupted after {made}{where}", FAILED)
     if measurement.error:
-        say(f"stopped after {len(measurement.runs)} of {measurement.total} runs{where}")
+        say(f"stopped after {made}{where}")
         raise measurement.error
+    if failures:
+        raise typer.Exit(FAILED)
+
+
+def _print(measurement: Measurement, rows: list[ResultRow]) -> None:
+    from outpace.bench.report.tables import notes, tables
+    from outpace.tables import print_tables
+
+    print_tables([*tables(rows, measurement.selection), *measurement.models()])
+    for name, reason in measurement.failed.items():
+        say(f"{name} was left out: {reason}")
+    if measurement.interrupted or measurement.error:
+        return
     chains = measurement.chains(rows)
     for name, tree in measurement.trees(rows).items():
         shape = f"--parents {','.join(map(str, tree.shape.parents))}" if tree.shape.parents else "no draft"
-        line = (
-            f"\nBest tree at the acceptance of {name}: {shape}, about {tree.speedup:.2f}x in forwards alone"
-        )
+        line = f"\nBest tree for the acceptance of {name}: {shape}, {tree.speedup:.2f}x (forwards alone)"
         if name in chains:
             depth = len(chains[name].shape.parents)
             line += f"; best chain: {f'--depth {depth}' if depth else 'none'}, {chains[name].speedup:.2f}x"
         typer.echo(line)
     typer.echo("\n".join(["", notes(rows), "", *measurement.answers(rows)]))
-    if recommend:
-        write_json(recommend, measurement.advice(rows))
-        compiled = " --compile" if measurement.settings.get("compile") else ""
-        typer.echo(f"Use it with: outpace generate{compiled} --method @{recommend}")

@@ -12,7 +12,7 @@ from outpace.cli.options import Json
 from outpace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from outpace.bench.measure.replay import GraphReplay
+    from outpace.bench.measure.replay import ReplayResult
 
 METHODS = "prompt-lookup,suffix-decoding,sam-decoding"
 COLUMNS = (
@@ -78,7 +78,7 @@ def replay(
         raise ValueError("there are no texts in the files of --from: give others")
     parts = [bench.build(recipe, dict(method.options), vocab, words) for method, recipe in named]
     stop = end_tokens(defaults(resolve(tokenizer)), words)
-    found: list[GraphReplay] = []
+    found: list[ReplayResult] = []
     with progress(len(named) * len(texts)) as tell:
         for (method, _), each in zip(named, parts, strict=True):
 

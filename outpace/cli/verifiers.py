@@ -101,12 +101,14 @@ def _widths(text: str) -> tuple[int, ...]:
 
 
 def _plotter(path: Path | None) -> Callable[[Sequence[dict[str, Any]], Path], None] | None:
-    """What draws, found before anything is measured: a missing extra is told at once."""
+    """The plot function; ModuleNotFoundError without matplotlib, before anything is measured."""
     if path is None:
         return None
-    from outpace.bench.report.plot import draw_rules, needs
+    from importlib import import_module
 
-    needs()
+    from outpace.bench.report.plot import draw_rules
+
+    import_module("matplotlib")
     return draw_rules
 
 
@@ -179,13 +181,13 @@ def _record(
 def summarise(found: Sequence[Recorded], depth: int, seed: int = 0) -> list[dict[str, Any]]:
     """One row a way of drafting and rule."""
     from outpace.analysis.rule_comparison import RULES
-    from outpace.bench.measure.bootstrap import bootstrap_mean
+    from outpace.bench.measure.bootstrap import mean_interval
 
     def mean(value: Callable[[Recorded], float]) -> Mean:
         groups: dict[int, list[float]] = {}
         for each in found:
             groups.setdefault(each.prompt, []).append(value(each))
-        return bootstrap_mean(list(groups.values()), seed=seed)
+        return mean_interval(list(groups.values()), seed=seed)
 
     whole = {rule.name for rule in RULES if rule.whole_paths}
     first = next(iter(found[0].kept))

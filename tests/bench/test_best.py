@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from outpace.bench.measure.acceptance_ceiling import ROW_STEPS, Best, look, look_at_all
-from outpace.bench.measure.contender import Engine
-from outpace.bench.measure.run import Case
-from outpace.bench.peers.transformers_peer import Generate
-from outpace.core.contracts import Parts
+from outpace.bench.measure.acceptance_bound import ROW_STEPS, AcceptanceBound, acceptance_bound, acceptance_bounds
+from outpace.bench.measure.contender import MethodContender
+from outpace.bench.measure.run import EncodedPrompt
+from outpace.bench.peers.transformers_peer import TransformersContender
 from outpace.core.sampling_params import SamplingParams
+from outpace.core.contracts import Parts
 from outpace.models.table import TableTarget
 from outpace.recipes import get
 
@@ -33,25 +33,25 @@ def row_params(temperature: float, count: int = 2) -> list[SamplingParams]:
 
 
 def test_greedy_drafts_have_nothing_to_bound() -> None:
-    assert look(parts("mcsd", widths=(2,)), PROMPTS, row_params(0.0)) == Best()
-    assert look(parts("speculative-sampling", sampled=False), PROMPTS, row_params(1.0)) == Best()
-    assert look(get("prompt-lookup")(pair()[0]), PROMPTS, row_params(1.0)) == Best()
+    assert acceptance_bound(parts("mcsd", widths=(2,)), PROMPTS, row_params(0.0)) == AcceptanceBound()
+    assert acceptance_bound(parts("speculative-sampling", sampled=False), PROMPTS, row_params(1.0)) == AcceptanceBound()
+    assert acceptance_bound(get("prompt-lookup")(pair()[0]), PROMPTS, row_params(1.0)) == AcceptanceBound()
 
 
 def test_a_draft_of_the_target_itself_could_always_be_accepted() -> None:
     target, _ = pair()
-    found = look(get("speculative-sampling")(target, draft=target, depth=2), PROMPTS, row_params(1.0))
-    assert found.row_steps > 5 and found.kept == found.row_steps
-    assert found.most == pytest.approx(found.row_steps, abs=1e-9)
+    found = acceptance_bound(get("speculative-sampling")(target, draft=target, depth=2), PROMPTS, row_params(1.0))
+    assert found.row_steps > 5 and found.accepted == found.row_steps
+    assert found.bound == pytest.approx(found.row_steps, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["mcsd", "optimal-mdsd"])
 def test_what_is_kept_is_about_what_can_be(name: str) -> None:
-    total = Best()
+    total = AcceptanceBound()
     for seed in range(60):
         sampling = [SamplingParams(1.0, max_tokens=24, seed=2 * seed + row) for row in range(2)]
-        total += look(parts(name, widths=(2,)), PROMPTS, sampling)
-    rate, most = total.kept / total.row_steps, total.most / total.row_steps
+        total += acceptance_bound(parts(name, widths=(2,)), PROMPTS, sampling)
+    rate, most = total.accepted / total.row_steps, total.bound / total.row_steps
     deviation = (most * (1 - most) / total.row_steps) ** 0.5
     assert rate <= most + 5 * deviation
     if name == "optimal-mdsd":  # it reaches the bound
@@ -60,23 +60,23 @@ def test_what_is_kept_is_about_what_can_be(name: str) -> None:
 
 def test_the_work_is_limited() -> None:
     sampling = [SamplingParams(1.0, max_tokens=200, seed=seed) for seed in range(20)]
-    found = look(parts("speculative-sampling"), [PROMPTS[0]] * 20, sampling)
+    found = acceptance_bound(parts("speculative-sampling"), [PROMPTS[0]] * 20, sampling)
     assert found.row_steps < ROW_STEPS + 20
 
 
 def test_every_workload_and_temperature_is_looked_at_where_it_samples() -> None:
     target, draft = pair()
-    drafting = Engine("drafting", "mcsd", get("mcsd")(target, draft=draft, widths=(2,)))
-    plain = Engine("plain", "autoregressive", get("autoregressive")(target))
-    groups: Sequence[Sequence[Case]] = [[Case("a", "code", PROMPTS[0])], [Case("b", "edit", PROMPTS[1])]]
-    found = look_at_all([plain, drafting], groups, SamplingParams(max_tokens=8), [0.0, 0.7, 1.0])
+    drafting = MethodContender("drafting", "mcsd", get("mcsd")(target, draft=draft, widths=(2,)))
+    plain = MethodContender("plain", "autoregressive", get("autoregressive")(target))
+    groups: Sequence[Sequence[EncodedPrompt]] = [[EncodedPrompt("a", "code", PROMPTS[0])], [EncodedPrompt("b", "edit", PROMPTS[1])]]
+    found = acceptance_bounds([plain, drafting], groups, SamplingParams(max_tokens=8), [0.0, 0.7, 1.0])
     assert set(found) == {("drafting", w, t) for w in ("code", "edit") for t in (0.7, 1.0)}
 
 
 def test_a_peer_does_not_say() -> None:
-    assert Generate("peer", None).look(PROMPTS, row_params(1.0)) == Best()
+    assert TransformersContender("peer", None).acceptance_bound(PROMPTS, row_params(1.0)) == AcceptanceBound()
 
 
 def test_what_is_reported() -> None:
-    assert Best(4, 3, 3.2).to_json() == {"row_steps": 4, "any_accepted": 0.75, "bound": 0.8}
-    assert Best().to_json()["bound"] is None
+    assert AcceptanceBound(4, 3, 3.2).to_json() == {"row_steps": 4, "any_accepted": 0.75, "bound": 0.8}
+    assert AcceptanceBound().to_json()["bound"] is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
-from outpace.bench.measure.contender import Engine, Outcome
+from outpace.bench.measure.contender import MethodContender, RunOutcome
 from outpace.bench.report.json_file import finite, write_json
 from outpace.cli.bench import bench
 from outpace.models.checkpoint import load_checkpoint
@@ -66,9 +67,13 @@ def call(tiny: Any, tmp_path: Path, *arguments: str) -> Result:
     return CliRunner().invoke(APP, [*options, *arguments])
 
 
+def outputs(tmp_path: Path) -> tuple[str, ...]:
+    return "--selection", "all", "--output", str(tmp_path / "out"), "--recommend", str(tmp_path / "method.json")
+
+
 def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
     path = tmp_path / "base.json"
-    done = call(tiny, tmp_path, "--family", "base", "--temperature", "0", "--json", str(path))
+    done = call(tiny, tmp_path, "--family", "base", "--temperature", "0", "--output", str(path))
     assert done.exit_code == 0, done.output
     assert {row["method"] for row in json.loads(path.read_text())["results"]} == {
         "plain",
@@ -79,15 +84,12 @@ def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
 
 
 def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> None:
-    threads, methods = (
-        torch.get_num_threads(),
-        "prompt-lookup:depth=3,allow_shorter=true,speculative-sampling:depth=2",
-    )
-    done = call(tiny, tmp_path, "--methods", methods, "--temperature", "0,1", "--out", str(tmp_path / "out"))
+    threads, methods = torch.get_num_threads(), "prompt-lookup:depth=3,allow_shorter=true,speculative-sampling:depth=2"
+    done = call(tiny, tmp_path, "--methods", methods, "--temperature", "0,1", *outputs(tmp_path))
     assert done.exit_code == 0, done.output
     assert torch.get_num_threads() == threads
     data = json.loads((tmp_path / "out" / "bench.json").read_text())
-    assert data["schema"] == "outpace-bench/1" and data["complete"]
+    assert data["schema"] == "outpace-bench/2" and data["complete"]
     assert data["runs_made"] == data["runs_planned"] == len(data["runs"]) == 3 * 3 * 2
     assert set(data["provenance"]["versions"]) == {"outpace", "torch", "transformers", "python"}
     assert {"argv", "commit", "device", "threads", "dtype", "date"} <= set(data["provenance"])
@@ -101,7 +103,7 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     }
     assert all(row["divergence"]["different"] == 0 for row in ours if row["temperature"] == 0)
     assert all(row["mean_acceptance_length"] == 1 for row in ours if row["method"] == "plain")
-    advice = json.loads((tmp_path / "out" / "method.json").read_text())
+    advice = json.loads((tmp_path / "method.json").read_text())
     assert set(advice) >= {
         "method",
         "options",
@@ -116,23 +118,23 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     assert advice["method"] in ("autoregressive", "prompt-lookup", "speculative-sampling")
     assert "| method |" in (tmp_path / "out" / "bench.md").read_text()
     page = (tmp_path / "out" / "bench.html").read_text()
-    assert (
-        page.count("<svg") == 3 and "http" not in page
-    )  # one chart a temperature and one for both; self-contained
+    assert page.count("<svg ") == 3  # one chart per temperature and one for both
+    assert not re.search(r"""(src|href)=["']http""", page) and 'name="viewport"' in page
+    assert tiny.target in page and tiny.draft in page and len(set(re.findall(r"<h2>.*", page))) == page.count("<h2>")
     assert "Recommendation: " in done.output and "counts the bonus token" in done.output
 
 
 def test_prompts_asked_again_are_told_apart_from_the_first_time(tiny: Any, tmp_path: Path) -> None:
     path = tmp_path / "again.json"
-    asked = ("--methods", "token-recycling", "--temperature", "0", "--passes", "2", "--json", str(path))
+    asked = ("--methods", "token-recycling", "--temperature", "0", "--repeat", "2", "--output", str(path))
     done = call(tiny, tmp_path, *asked)
     assert done.exit_code == 0, done.output
-    assert "as it goes, every prompt 2 times" in done.output and "second half" in done.output
+    assert "all of which came 2 times" in done.output and "second half" in done.output
     data = json.loads(path.read_text())
-    assert data["runs_made"] == 2 * 2 * 3 and data["settings"]["passes"] == 2
+    assert data["runs_made"] == 2 * 2 * 3 and data["settings"]["repeat"] == 2
     row = next(row for row in data["results"] if row["method"] == "token-recycling")
     first, second = (row["halves"][name] for name in ("first", "second"))
-    assert (row["passes"], row["prompts"], row["runs"]) == (2, 3, 6)
+    assert (row["repeat"], row["prompts"], row["runs"]) == (2, 3, 6)
     assert second["mean_acceptance_length"] > first["mean_acceptance_length"]
 
 
@@ -154,7 +156,7 @@ def test_what_is_compiled_is_measured_beside_the_same_models_as_they_are(
         "--temperature",
         "0,1",
     ]
-    done = call(tiny, tmp_path, *wanted, "--compile", "--out", str(tmp_path / "out"))
+    done = call(tiny, tmp_path, *wanted, "--compile", *outputs(tmp_path))
     assert done.exit_code == 0, done.output
     assert sorted(loads) == sorted([tiny.target, tiny.draft])  # the weights are there once
     data = json.loads((tmp_path / "out" / "bench.json").read_text())
@@ -171,7 +173,9 @@ def test_what_is_compiled_is_measured_beside_the_same_models_as_they_are(
     assert (
         set(data["best_trees"]) == {name for name in modes if "plain" not in name} == set(data["best_chains"])
     )
-    assert all(row["efficiency"] > 0 for row in data["results"])
+    drafted = [row for row in data["results"] if row.get("drafted")]
+    assert drafted and all(row["efficiency"]["median"] > 0 for row in drafted)
+    assert all(row["efficiency"] is None for row in data["results"] if not row.get("drafted"))
     greedy = [row for row in data["results"] if row["temperature"] == 0]
     assert all(row["divergence"]["different"] == 0 for row in greedy)  # float32: the same text in both modes
     assert "Getting ready, in seconds" in done.output and "target (eager)" in done.output
@@ -189,8 +193,7 @@ def test_eager_rows_can_be_left_out(tiny: Any, tmp_path: Path) -> None:
         "float32",
         "--temperature",
         "0",
-        "--json",
-        str(tmp_path / "x.json"),
+        "--output", str(tmp_path / "x.json"),
     )
     done = call(tiny, tmp_path, *ask, "--compile", "--no-eager")
     assert done.exit_code == 0, done.output
@@ -214,8 +217,7 @@ def test_a_target_that_could_not_be_compiled_is_measured_once(
         "float32",
         "--temperature",
         "0",
-        "--json",
-        str(tmp_path / "x.json"),
+        "--output", str(tmp_path / "x.json"),
     )
     done = call(tiny, tmp_path, *ask, "--compile")
     assert done.exit_code == 0, done.output
@@ -229,23 +231,26 @@ def test_a_target_that_could_not_be_compiled_is_measured_once(
 
 def test_peers_run_beside_us_on_the_same_prompts(tiny: Any, tmp_path: Path) -> None:
     wanted = ["--methods", "prompt-lookup:depth=3,speculative-sampling:depth=2", "--peer", "transformers"]
-    done = call(tiny, tmp_path, *wanted, "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    done = call(tiny, tmp_path, *wanted, "--temperature", "0", "--output", str(tmp_path / "x.json"))
     assert done.exit_code == 0, done.output
-    rows = {row["method"]: row for row in json.loads((tmp_path / "x.json").read_text())["results"]}
+    data = json.loads((tmp_path / "x.json").read_text())
+    rows = {row["method"]: row for row in data["results"] if row["selection"] == "all"}
     assert [name for name, row in rows.items() if row["kind"] == "peer"] == [
         "transformers plain",
-        "transformers prompt-lookup:depth=3,max_ngram=3",
-        "transformers assisted:depth=2",
-        "transformers assisted (its defaults)",
-        "transformers prompt-lookup (its defaults)",
+        "transformers assisted, best of 4 settings",
+        "transformers prompt-lookup, best of 4 settings",
     ]
-    assert rows["transformers plain"]["divergence"]["different"] == 0  # float64: the same text
-    assert rows["transformers assisted:depth=2"]["divergence"]["different"] == 0
+    assert all(row["divergence"]["different"] == 0 for row in rows.values())  # float64: the same text
+    settings = data["peer_settings"]["transformers assisted, best of 4 settings"]
+    assert settings["settings"] == ["its defaults", "depth=2", "depth=3", "depth=5"]
+    speeds = settings["tokens_per_second"]["0"]
+    assert settings["chosen"]["0"] == max(speeds, key=speeds.get) and len(speeds) == 4
+    assert "Best settings of transformers assisted, best of 4 settings: " in done.output
 
 
 def test_batches_are_measured(tiny: Any, tmp_path: Path) -> None:
     wanted = ["--methods", "prompt-lookup", "--peer", "transformers", "--batch", "3", "--temperature", "0"]
-    done = call(tiny, tmp_path, *wanted, "--json", str(tmp_path / "x.json"))
+    done = call(tiny, tmp_path, *wanted, "--output", str(tmp_path / "x.json"))
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "x.json").read_text())
     assert all(len(run["prompts"]) == 3 and run["tokens"] == 24 for run in data["runs"])
@@ -255,43 +260,43 @@ def test_batches_are_measured(tiny: Any, tmp_path: Path) -> None:
 def test_nothing_is_lost_when_it_is_interrupted(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, made = Engine.run, []
+    run, made = MethodContender.run, []
 
-    def interrupted(self: Engine, *arguments: Any) -> Outcome:
+    def interrupted(self: MethodContender, *arguments: Any) -> RunOutcome:
         made.append(self.name)
         if len(made) == 8:  # two warm-up runs and five timed ones were made
             raise KeyboardInterrupt
         return run(self, *arguments)
 
-    monkeypatch.setattr(Engine, "run", interrupted)
+    monkeypatch.setattr(MethodContender, "run", interrupted)
     done = call(
-        tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--json", str(tmp_path / "x.json")
+        tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--output", str(tmp_path / "x.json")
     )
     assert done.exit_code == 1
     data = json.loads((tmp_path / "x.json").read_text())
     assert not data["complete"] and len(data["runs"]) == data["runs_made"] == 5 and data["runs_planned"] == 6
-    assert "interrupted after 5 of 6 runs; what was measured is in" in done.output.splitlines()[-1]
+    assert "interrupted after 5 of 6 runs; they are in" in done.output.splitlines()[-1]
     assert "mean acceptance length" in done.output
 
 
 def breaking(at: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this engine's run fail from its `at`-th call on."""
-    run, made = Engine.run, []
+    run, made = MethodContender.run, []
 
-    def broken(self: Engine, *arguments: Any) -> Outcome:
+    def broken(self: MethodContender, *arguments: Any) -> RunOutcome:
         made.extend([1] * (self.name == name))
         if self.name == name and len(made) >= at:
             raise RuntimeError("it broke")
         return run(self, *arguments)
 
-    monkeypatch.setattr(Engine, "run", broken)
+    monkeypatch.setattr(MethodContender, "run", broken)
 
 
 def test_a_method_that_cannot_run_is_left_out_and_the_others_are_measured(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaking(1, "prompt-lookup", monkeypatch)
-    wanted = ["--methods", "prompt-lookup,speculative-sampling", "--temperature", "0", "--out", str(tmp_path)]
+    wanted = ["--methods", "prompt-lookup,speculative-sampling", "--temperature", "0", "--output", str(tmp_path)]
     done = call(tiny, tmp_path, *wanted)
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "bench.json").read_text())
@@ -305,7 +310,7 @@ def test_nothing_is_lost_when_a_method_breaks_in_the_middle(
 ) -> None:
     breaking(3, "prompt-lookup", monkeypatch)  # warm-up, one timed run, then it breaks
     done = call(
-        tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--json", str(tmp_path / "x.json")
+        tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--output", str(tmp_path / "x.json")
     )
     assert done.exit_code == 1 and "RuntimeError: it broke" in done.output
     assert len(json.loads((tmp_path / "x.json").read_text())["runs"]) >= 2
@@ -314,11 +319,11 @@ def test_nothing_is_lost_when_a_method_breaks_in_the_middle(
 def test_an_interruption_before_the_first_run_is_one_sentence(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: Engine, *arguments: Any) -> Outcome:
+    def interrupted(self: MethodContender, *arguments: Any) -> RunOutcome:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Engine, "run", interrupted)
-    done = call(tiny, tmp_path, "--methods", "prompt-lookup", "--json", str(tmp_path / "x.json"))
+    monkeypatch.setattr(MethodContender, "run", interrupted)
+    done = call(tiny, tmp_path, "--methods", "prompt-lookup", "--output", str(tmp_path / "x.json"))
     assert done.exit_code == 1 and "interrupted after 0 of" in done.output
     assert json.loads((tmp_path / "x.json").read_text())["results"] == []
 
@@ -333,6 +338,8 @@ def test_an_interruption_before_the_first_run_is_one_sentence(
         (["--methods", "nothing-like-it"], "there is no method nothing-like-it"),
         (["--methods", "prompt-lookup:deep=3"], "no option of prompt-lookup called deep"),
         (["--max-tokens", "1000"], "no prompt leaves room"),
+        (["--output", "x.txt"], "use a name that ends with .json, .md, .html"),
+        (["--output", "/proc/nowhere/x.json"], "/proc/nowhere/x.json cannot be written"),
         (["--no-eager"], "--no-eager leaves nothing to measure: give --compile with it"),
     ],
 )
@@ -368,7 +375,7 @@ def test_synthetic_drafts_are_measured_and_never_recommended(tiny: Any, tmp_path
     rows = [row for row in data["results"] if row["method"].startswith("synthetic")]
     assert rows and all(row["acceptance_rate"] == 1 and row["efficiency"] > 0 for row in rows)
     assert all(row["divergence"]["different"] == 0 for row in rows if row["temperature"] == 0)
-    assert json.loads((tmp_path / "out" / "method.json").read_text())["method"] == "autoregressive"
+    assert json.loads((tmp_path / "method.json").read_text())["method"] == "autoregressive"
 
 
 def test_an_unknown_option_of_synthetic_drafts_is_named(tiny: Any, tmp_path: Path) -> None:
@@ -379,7 +386,7 @@ def test_an_unknown_option_of_synthetic_drafts_is_named(tiny: Any, tmp_path: Pat
 def test_settings_hold_for_every_contender(tiny: Any, tmp_path: Path) -> None:
     settings = ("--top-k", "20", "--top-p", "0.9", "--min-p", "0.02", "--repetition-penalty", "1.3")
     out = str(tmp_path / "out.json")
-    ask = ("--methods", "prompt-lookup", "--temperature", "0,1", "--peer", "transformers", "--json", out)
+    ask = ("--methods", "prompt-lookup", "--temperature", "0,1", "--peer", "transformers", "--output", out)
     done = call(tiny, tmp_path, *ask, *settings)
     assert done.exit_code == 0, done.output
     data = json.loads(Path(out).read_text())
@@ -390,3 +397,27 @@ def test_settings_hold_for_every_contender(tiny: Any, tmp_path: Path) -> None:
     assert len(greedy) > 2 and all(row["divergence"]["different"] == 0 for row in greedy if row["divergence"])
     done = call(tiny, tmp_path, "--min-p", "2")
     assert done.exit_code == 2 and "min_p is 2.0; use a number from 0 to 1" in done.output
+
+
+def test_a_bad_path_is_found_before_anything_is_loaded(tiny: Any, tmp_path: Path) -> None:
+    (tmp_path / "page.html").mkdir()
+    done = call(tiny, tmp_path, "--output", str(tmp_path / "page.html"))
+    assert done.exit_code == 2 and "it is a folder" in done.output and "loading" not in done.output
+
+
+def test_a_file_that_cannot_be_written_at_the_end_loses_nothing(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "later"
+    ask = ("--methods", "prompt-lookup", "--temperature", "0", "--output", str(folder / "x.json"))
+    monkeypatch.setattr("outpace.cli.bench._print", lambda *given: folder.rmdir() or folder.write_text("in the way"))
+    done = call(tiny, tmp_path, *ask)
+    assert done.exit_code == 1 and f"{folder / 'x.json'} could not be written" in done.output
+    kept = re.search(r"the measurement is in (\S+)", done.output)
+    assert kept and json.loads(Path(kept[1]).read_text())["runs"]
+    Path(kept[1]).unlink()
+
+
+def test_json_is_printed_with_a_flag(tiny: Any, tmp_path: Path) -> None:
+    done = call(tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout)["schema"] == "outpace-bench/2"

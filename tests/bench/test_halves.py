@@ -9,10 +9,10 @@ import torch
 
 from outpace.api import load
 from outpace.bench.measure.halves import in_halves
-from outpace.bench.measure.line_up import engines
+from outpace.bench.measure.line_up import method_contenders
 from outpace.bench.measure.method_names import Method
-from outpace.bench.measure.replay import Text, build, replay
-from outpace.bench.measure.run import Case, Run, batches, interleave, trials
+from outpace.bench.measure.replay import RecordedText, build, replay
+from outpace.bench.measure.run import EncodedPrompt, Run, batches, interleave, trials
 from outpace.core.sampling_params import SamplingParams
 from outpace.recipes import get, of_family
 from outpace.recipes._option_kinds import FunctionOpener
@@ -33,11 +33,9 @@ def models() -> Any:
 @pytest.mark.parametrize("name", of_family("training-free"))
 def test_the_second_half_of_prompts_asked_twice(models: Any, name: str) -> None:
     target = models["target"]
-    line, _ = engines(
-        [Method(name)], target.target, "draft", FunctionOpener(lambda name: models[name].target)
-    )
-    cases = [Case(text, "code", torch.tensor(target.tokenizer(text)["input_ids"])) for text in PROMPTS]
-    planned = list(trials(batches(cases, 1), [0.0], 1, passes=2))
+    line, _ = method_contenders([Method(name)], target.target, "draft", FunctionOpener(lambda name: models[name].target))
+    cases = [EncodedPrompt(text, "code", torch.tensor(target.tokenizer(text)["input_ids"])) for text in PROMPTS]
+    planned = list(trials(batches(cases, 1), [0.0], 1, repeat=2))
     runs = interleave(line[1:], planned, SamplingParams(max_tokens=20))
     halves = in_halves([(run, run) for run in runs])
     first, second = (half.mean_acceptance_length or 0.0 for half in halves or pytest.fail("no halves"))
@@ -53,7 +51,7 @@ def test_the_second_half_of_prompts_asked_twice(models: Any, name: str) -> None:
 
 def test_halves_are_told_apart_by_when_a_prompt_was_met() -> None:
     def run(index: int, again: int, seconds: float, name: str = "a") -> Run:
-        case = Case(str(index), "w", torch.tensor([1, 2]))
+        case = EncodedPrompt(str(index), "w", torch.tensor([1, 2]))
         trial = next(
             trial
             for trial in trials([(case,)] * 3, [0.0], 1, 2)
@@ -71,7 +69,7 @@ def test_halves_are_told_apart_by_when_a_prompt_was_met() -> None:
 
 
 def test_replayed_texts_are_told_apart_in_halves() -> None:
-    text = Text([1], list(range(10, 60)))
+    text = RecordedText([1], list(range(10, 60)))
     found = replay("suffix-decoding", build(get("suffix-decoding"), {}, 100), [text, text]).figures()
     first, second = found["mean_acceptance_length_of_halves"]
     assert first == 1 and second > 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outpace.bench.measure.metrics import Cost, Counts, Record, first_difference, repetition
+from outpace.bench.measure.metrics import StepCost, Counts, StepRecord, first_difference, repetition
 from outpace.core.tree import Forest
 
 SECONDS = {"draft": 0.010, "score": 0.020, "warp": 0.001, "verify": 0.002, "commit": 0.003, "observe": 0.004}
@@ -12,8 +12,8 @@ SECONDS = {"draft": 0.010, "score": 0.020, "warp": 0.001, "verify": 0.002, "comm
 
 def record(
     lengths: tuple[int, ...], leaf: tuple[int, ...], generated: tuple[int, ...], forwards: int = 0
-) -> Record:
-    return Record(Forest.chain(lengths), leaf, generated, forwards, 0.006, SECONDS)
+) -> StepRecord:
+    return StepRecord(Forest.chain(lengths), leaf, generated, forwards, 0.006, SECONDS)
 
 
 def test_mean_acceptance_length_includes_the_bonus_token() -> None:
@@ -44,14 +44,14 @@ def test_acceptance_by_position_is_unconditional_and_the_other_is_conditional() 
 
 def test_a_tree_counts_its_nodes_as_drafted_and_its_path_as_accepted() -> None:
     tree = Forest.of((-1, 0, 0, 1, 1), 1)  # two children of the root, two below the first
-    counts = Counts.of([Record(tree, (4,), (3,), 2, 0.0, SECONDS)])
+    counts = Counts.of([StepRecord(tree, (4,), (3,), 2, 0.0, SECONDS)])
     assert (counts.drafted, counts.accepted, counts.generated) == (4, 2, 3)
-    assert Cost.of(Record(tree, (4,), (3,), 2, 0.0, SECONDS)) == Cost(1, 5, 2, (1, 2))
+    assert StepCost.of(StepRecord(tree, (4,), (3,), 2, 0.0, SECONDS)) == StepCost(1, 5, 2, (1, 2))
 
 
 def test_acceptance_by_rank_counts_the_nodes_that_were_reached() -> None:
     tree = Forest.of((-1, 0, 0, 1, 1), 1)
-    steps = [Record(tree, (leaf,), (tree.depths[leaf] + 1,), 2, 0.0, SECONDS) for leaf in (0, 2, 4)]
+    steps = [StepRecord(tree, (leaf,), (tree.depths[leaf] + 1,), 2, 0.0, SECONDS) for leaf in (0, 2, 4)]
     # reached: the root three times, node 1 once; the first candidate was kept once, the second twice
     assert Counts.of(steps).rank_rates() == [1 / 4, 2 / 4]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outpace.bench.measure.bootstrap import bootstrap
+from outpace.bench.measure.bootstrap import median_interval
 from outpace.bench.measure.forward_cost import IN_A_ROW, CostCurve, increasing, measure_forwards
 from outpace.core.contracts import Scores, TokenTree
 from outpace.models.table import TableTarget
@@ -16,21 +16,23 @@ from outpace.models.table import TableTarget
 
 def test_an_interval_holds_its_median_and_is_the_same_every_time() -> None:
     groups = [[1.0, 1.2], [1.4], [0.9, 1.1, 1.3]]
-    found = bootstrap(groups, seed=1)
-    assert found == bootstrap(groups, seed=1)
-    assert found.median == pytest.approx(1.15)
-    assert 0.9 <= found.low <= found.median <= found.high <= 1.4
+    found = median_interval(groups, seed=1)
+    assert found == median_interval(groups, seed=1)
+    assert found.median == pytest.approx(1.1)  # of 1.1, 1.4 and 1.1, the medians of the prompts
+    assert 1.1 <= found.low <= found.median <= found.high <= 1.4
 
 
 def test_equal_values_have_no_spread_and_no_values_have_no_median() -> None:
-    found = bootstrap([[2.0, 2.0], [2.0]])
+    found = median_interval([[2.0, 2.0], [2.0], [2.0]])
     assert (found.low, found.median, found.high) == (2.0, 2.0, 2.0)
-    assert math.isnan(bootstrap([[], []]).median)
+    assert math.isnan(median_interval([[], []]).median)
+    two = median_interval([[1.0], [3.0]])  # too few prompts for an interval
+    assert two.median == 2.0 and not two.known
 
 
 def test_prompts_that_differ_widen_the_interval_more_than_rounds_that_differ() -> None:
-    between = bootstrap([[1.0] * 4, [2.0] * 4, [3.0] * 4])
-    within = bootstrap([[1.9, 2.0, 2.0, 2.1]] * 3)
+    between = median_interval([[1.0] * 4, [2.0] * 4, [3.0] * 4])
+    within = median_interval([[1.9, 2.0, 2.0, 2.1]] * 3)
     assert between.high - between.low > within.high - within.low
 
 

@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from outpace.bench.peers import environments as peer_kinds
-from outpace.bench.peers.environments import KINDS, PeerEnvironment, find_home, parse_peers
+from outpace.bench.peers.environments import PEER_ENGINES, PeerEnvironment, find_environment, parse_peers
 from outpace.bench.peers.openvino_models import converted, key
 from outpace.bench.peers.worker import Worker
 from outpace.cli.bench import bench
@@ -23,15 +23,19 @@ from outpace.cli.bench import bench
 APP = typer.Typer(pretty_exceptions_enable=False)
 APP.command()(bench)
 STUB = Path(__file__).parent / "stub_engine.py"
-PLAIN, DRAFT, LOOKUP = "vllm plain", "vllm draft_model:depth=2", "vllm ngram:depth=3,max_ngram=2"
+# compiled and eager; with depths 2, 3 and 5; with lengths (3, 2), (5, 3) and (10, 3)
+PLAIN, DRAFT, LOOKUP = (
+    f"vllm {name}, best of {number} settings" for name, number in (("plain", 2), ("draft_model", 6), ("ngram", 6))
+)
+NUM_PROCESSES = 2 + 6 + 6
 METHODS = "speculative-sampling:depth=2,prompt-lookup:depth=3:max_ngram=2"
 
 
 @pytest.fixture
 def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A stub for vLLM, and the processes that were started for it."""
-    stub = replace(KINDS["vllm"], module="json", packages=("pytest",), script=STUB)
-    monkeypatch.setitem(peer_kinds.KINDS, "vllm", stub)
+    stub = replace(PEER_ENGINES["vllm"], module="json", packages=("pytest",), script=STUB)
+    monkeypatch.setitem(peer_kinds.PEER_ENGINES, "vllm", stub)
     ready, seen = Worker.ready, list[int]()
 
     def noted(self: Worker) -> Mapping[str, Any]:
@@ -63,18 +67,25 @@ def gone(pids: list[int]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_rows_have_our_settings_and_say_their_precision(tiny: Any, tmp_path: Path, pids: list[int]) -> None:
-    done = call(tiny, tmp_path, "--temperature", "0,1", "--out", str(tmp_path))
+def test_peers_run_at_the_best_of_their_settings_and_report_their_precision(tiny: Any, tmp_path: Path, pids: list[int]) -> None:
+    done = call(tiny, tmp_path, "--temperature", "0,1", "--output", str(tmp_path))
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "bench.json").read_text())
     peers = {
         row["method"]: row for row in data["results"] if row["kind"] == "peer" and row["temperature"] == 0
     }
     assert list(peers) == [PLAIN, DRAFT, LOOKUP]
-    assert peers[LOOKUP]["options"] == {"depth": 3, "longest": 2}
+    assert set(data["peer_settings"][LOOKUP]["tokens_per_second"]["0"]) == {
+        f"depth={depth},max_ngram={max_ngram},{how}"
+        for depth, max_ngram in ((3, 2), (5, 3), (10, 3))
+        for how in ("eager", "compiled")
+    }
+    assert peers[LOOKUP]["options"] == {
+        "setting at temperature 0": data["peer_settings"][LOOKUP]["chosen"]["0"]
+    }
     assert {row["precision"] for row in peers.values()} == {"float64 in threes"}
     assert next(row for row in data["results"] if row["method"] == "plain")["precision"] == "f64"
-    assert {PLAIN, DRAFT, LOOKUP} <= set(data["load_seconds"])
+    assert {"vllm plain:eager", "vllm draft_model:depth=2,compiled"} <= set(data["load_seconds"])
     assert data["provenance"]["versions"]["pytest"] == pytest.__version__
     assert "| precision |" in (tmp_path / "bench.md").read_text() and "float64 in threes" in done.output
     # what it cannot do at one temperature it still does at the other, and no row pools the two
@@ -84,15 +95,15 @@ def test_rows_have_our_settings_and_say_their_precision(tiny: Any, tmp_path: Pat
         row["temperature"] for row in data["results"] if row["method"] == LOOKUP and row["selection"] == "all"
     ]
     assert met == [0.0] and data["complete"]
-    assert len(pids) == 3 and gone(pids)
+    assert len(pids) == NUM_PROCESSES and gone(pids)
 
 
 def test_those_that_die_or_do_not_start_are_left_out(
     tiny: Any, tmp_path: Path, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STUB_FAILS", "prompt-lookup")
-    monkeypatch.setenv("STUB_LASTS", "2")  # warm-up and one timed run
-    done = call(tiny, tmp_path, "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    monkeypatch.setenv("STUB_LASTS", "5")  # three in the search, warm-up and one timed run
+    done = call(tiny, tmp_path, "--temperature", "0", "--output", str(tmp_path / "x.json"))
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "x.json").read_text())
     assert data["failed"] == {
@@ -112,15 +123,15 @@ def test_ctrl_c_keeps_what_was_made_and_ends_the_workers(
 
     def interrupted(self: Worker, request: Mapping[str, Any]) -> Mapping[str, Any]:
         asked.append(1)
-        if len(asked) == 5:
+        if len(asked) == 3 * 14 + 5:
             raise KeyboardInterrupt
         return ask(self, request)
 
     monkeypatch.setattr(Worker, "ask", interrupted)
-    done = call(tiny, tmp_path, "--temperature", "0", "--json", str(tmp_path / "x.json"))
+    done = call(tiny, tmp_path, "--temperature", "0", "--output", str(tmp_path / "x.json"))
     assert done.exit_code == 1 and "interrupted after" in done.output.splitlines()[-1]
     assert not json.loads((tmp_path / "x.json").read_text())["complete"]
-    assert len(pids) == 3 and gone(pids)
+    assert len(pids) == NUM_PROCESSES and gone(pids)
 
 
 def test_a_missing_package_is_one_sentence_that_says_how_to_install_it(tiny: Any, tmp_path: Path) -> None:
@@ -139,7 +150,7 @@ def test_a_missing_package_is_one_sentence_that_says_how_to_install_it(tiny: Any
         ("someone", "there is no peer 'someone'"),
         ("transformers=/bin/python", "names no interpreter"),
         ("vllm=", "names no interpreter"),
-        (",", "names nobody"),
+        (",", "names no engine"),
     ],
 )
 def test_a_peer_that_cannot_be_meant(text: str, sentence: str) -> None:
@@ -153,13 +164,13 @@ def test_peers_and_their_interpreters() -> None:
         "openvino": "~/ov/bin/python",
         "vllm": None,
     }
-    kind = replace(KINDS["vllm"], module="json", packages=("pytest", "nothing-like-it"))
-    assert find_home(kind, sys.executable).versions == {"pytest": pytest.__version__}
-    assert find_home(kind, None).own
+    engine = replace(PEER_ENGINES["vllm"], module="json", packages=("pytest", "nothing-like-it"))
+    assert find_environment(engine, sys.executable).versions == {"pytest": pytest.__version__}
+    assert find_environment(engine, None).own
     with pytest.raises(ValueError, match="no such Python"):
-        find_home(kind, "/nowhere/python")
-    with pytest.raises(ValueError, match="no Python interpreter that works"):
-        find_home(kind, "/bin/false")
+        find_environment(engine, "/nowhere/python")
+    with pytest.raises(ValueError, match="is not a working Python interpreter"):
+        find_environment(engine, "/bin/false")
 
 
 def test_peers_of_their_own_environment_are_measured_on_a_cpu(
@@ -184,18 +195,18 @@ def test_a_model_is_converted_once_for_its_content_and_versions(tmp_path: Path) 
     for model in models:
         model.mkdir()
         (model / "config.json").write_text("{}")
-    home = PeerEnvironment(KINDS["openvino"], str(python), {"openvino": "1"})
+    peer = PeerEnvironment(PEER_ENGINES["openvino"], str(python), {"openvino": "1"})
     said, environment = list[str](), os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    first, seconds = converted(home, str(models[0]), "bfloat16", environment, said.append)
+    first, seconds = converted(peer, str(models[0]), "bfloat16", environment, said.append)
     assert (
         first.parent == tmp_path / "cache" / "outpace" / "openvino"
         and (first / "openvino_model.xml").is_file()
     )
     assert seconds > 0 and len(said) == 1 and "converting" in said[0]
-    assert converted(home, str(models[0]), "bfloat16", environment, said.append) == (first, 0.0)
+    assert converted(peer, str(models[0]), "bfloat16", environment, said.append) == (first, 0.0)
     assert len({key(models[0], "fp16", {"a": version}) for version in "12"}) == 2
     (models[0] / "config.json").write_text("{ }")
-    assert converted(home, str(models[0]), "bfloat16", environment, said.append)[0] != first
+    assert converted(peer, str(models[0]), "bfloat16", environment, said.append)[0] != first
     with pytest.raises(ValueError, match="could not be converted: oh no"):
-        converted(home, str(models[1]), "bfloat16", environment, said.append)
+        converted(peer, str(models[1]), "bfloat16", environment, said.append)
     assert not [path for path in first.parent.iterdir() if path.name.startswith(".")]

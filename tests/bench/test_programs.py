@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import forwards, indexes, results
+from benchmarks import forwards, indexes
 from benchmarks import gpu_speed as gpu_check
-from benchmarks.overhead import Case, cases, measure, small_pair, to_table
+from benchmarks.overhead import OverheadCase, cases, measure, small_pair, to_table
 from outpace.bench.measure.provenance import provenance
 from outpace.models.hf.target import HFTarget
 from outpace.recipes import get
@@ -19,7 +19,7 @@ from outpace.tables import markdown
 
 def test_overhead_is_measured_outside_the_models_and_leaves_them_as_they_were() -> None:
     models = small_pair(64)
-    case = Case(
+    case = OverheadCase(
         "chain", lambda target, draft: get("speculative-sampling")(target, draft=draft, depth=2), 1.0, 2, 9.0
     )
     found = measure(case, HFTarget(models[0]), HFTarget(models[1]), tokens=8, repeats=1)
@@ -67,7 +67,7 @@ def test_a_short_check_writes_what_it_has(
 
 def test_a_short_check_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        gpu_check.main(["--target", str(tmp_path / "nowhere"), "--draft", "x", "--out", str(tmp_path)]) == 2
+        gpu_check.main(["--target", str(tmp_path / "nowhere"), "--draft", "x", "--json", str(tmp_path)]) == 2
     )
     assert "there is no checkpoint folder" in capsys.readouterr().err
 
@@ -106,10 +106,6 @@ def test_forwards_are_timed_compiled_and_as_they_are(
     printed = capsys.readouterr().out
     assert "9 being read: milliseconds of CPU time" in printed
     assert "| draft, compiled, after another size |" in (tmp_path / "x.md").read_text()
-    params = {"what": "flat", "file": "x.json", "value": "milliseconds", "over": {"tokens": 1}}
-    params["select"] = {"model": "target", "mode": "compiled", "tokens": 3}
-    page = results.page({"x.json": data, "wanted.json": {"wanted": [params]}})
-    assert "not measured" not in page and "| target, as it is |" in page
 
 
 @pytest.mark.parametrize(
@@ -139,69 +135,6 @@ def test_forwards_that_cannot_be_timed_are_one_sentence(
     assert sentence in capsys.readouterr().err
 
 
-def row(method: str, speed: float, **fields: Any) -> dict[str, Any]:
-    interval = {"median": speed, "low": speed / 2, "high": speed * 2}
-    return {
-        "method": method,
-        "workload": "code",
-        "temperature": 0.0,
-        "selection": "all",
-        "headline": True,
-        "prompts": 3,
-        "tokens_per_second": interval,
-        "speedup": interval,
-        "mean_acceptance_length": 2.0,
-        "efficiency": 0.95,
-        "repetition": 0.1,
-        **fields,
-    }
-
-
-FILE = {
-    "provenance": {
-        "argv": ["outpace", "bench"],
-        "commit": "abc",
-        "device": "4-core CPU",
-        "threads": 4,
-        "date": "today",
-    },
-    "results": [row("plain", 10.0), row("fast", 30.0), row("fast", 99.0, headline=False, selection="varied")],
-}
-
-
-def test_a_page_says_what_was_wanted_and_what_came_out() -> None:
-    row_params = [
-        {
-            "what": "fast",
-            "file": "a.json",
-            "select": {"method": "fast"},
-            "value": "speedup.median",
-            "at_least": 20,
-        },
-        {
-            "what": "fast / plain",
-            "file": "a.json",
-            "select": {"method": "fast"},
-            "value": "tokens_per_second.median",
-            "over": {"method": "plain"},
-            "at_least": 3.5,
-            "unit": " times",
-        },
-        {"what": "slow", "file": "a.json", "select": {"method": "slow"}, "value": "speedup.median"},
-        {"what": "other", "file": "b.json", "select": {}, "value": "x"},
-    ]
-    text = results.page(
-        {"a.json": FILE, "wanted.json": {"wanted": row_params, "reading": ["Twelve prompts are few."]}}
-    )
-    assert "| fast: at least 20 | 30 | 1 | abc |" in text
-    assert "| fast / plain: at least 3.5 times | 3 times (missed) | 1 | abc |" in text
-    assert text.count("not measured") == 2
-    assert "a.json: 4-core CPU, 4 threads" in text
-    assert "1. `outpace bench`" in text
-    assert "| fast | code | 0 | 3 (all) | 30.0 | 30.00 (15.00-60.00) | 2.00 | 0.95 | 10 % |" in text
-    assert text.endswith("## How to read this\n\nTwelve prompts are few.\n")
-
-
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -212,16 +145,6 @@ def test_a_page_says_what_was_wanted_and_what_came_out() -> None:
 )
 def test_a_command_is_named_as_one_types_it(argv: list[str], words: list[str]) -> None:
     assert provenance(argv=argv)["argv"] == words
-
-
-def test_a_page_is_written_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps(FILE))
-    assert results.main([str(path)]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("# Results") and "99.0" not in printed
-    assert results.main([str(path), "--out", str(tmp_path / "page.md")]) == 0
-    assert (tmp_path / "page.md").read_text() == printed
 
 
 def test_the_costs_of_indexes_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +172,7 @@ def test_the_costs_of_indexes_are_measured(tmp_path: Path, capsys: pytest.Captur
 def test_the_page_about_indexes_shows_what_was_measured() -> None:
     docs = Path(__file__).resolve().parents[2] / "docs"
     data = json.loads((docs / "results/indexes/indexes-cpu.json").read_text(encoding="utf-8"))
-    costs = [indexes.Cost(**row) for row in data["microseconds"]]
+    costs = [indexes.IndexCost(**row) for row in data["microseconds"]]
     rows = markdown(indexes.to_table(costs, data["seconds_before"])).split("\n")[2:]
     page = (docs / "indexes.md").read_text(encoding="utf-8")
     assert "\n".join(rows) in page

@@ -16,18 +16,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.bench.measure.line_up import engines
+from outpace.recipes._option_kinds import FunctionOpener
+from outpace.bench.measure.line_up import method_contenders
 from outpace.bench.measure.measurement import Measurement
 from outpace.bench.measure.method_names import parse_methods
 from outpace.bench.measure.recommend import Recommendation
-from outpace.bench.measure.run import Case
+from outpace.bench.measure.run import EncodedPrompt
 from outpace.bench.report.tables import tables
 from outpace.core.contracts import NOTHING, Scores, TokenTree
 from outpace.core.sampling_params import SamplingParams
 from outpace.indexes import store
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.models.table import TableCache, TableTarget
-from outpace.recipes._option_kinds import FunctionOpener
+from outpace.models.table import TableTarget, TableCache
 
 VOCAB, END_OF_PROMPT, LENGTH = 300, 0, 60
 LINE_UP = "prompt-lookup,suffix-decoding,rest,speculative-sampling"
@@ -87,10 +87,10 @@ def measured(
     clock = Clock()
     target = Charged(distribution or reciting(book), clock, 100, 1)
     draft = Charged(lambda text: certain(1 + 11 * len(text) % (VOCAB - 1)), clock, 20, 1)
-    found, choices = engines(parse_methods(methods), target, "small", FunctionOpener(lambda name: draft))
+    found, choices = method_contenders(parse_methods(methods), target, "small", FunctionOpener(lambda name: draft))
     measurement = Measurement(
         contenders=[replace(engine, clock=clock) for engine in found],
-        cases=[Case(f"p{place}", "made", torch.tensor(prompt)) for place, prompt in enumerate(book)],
+        cases=[EncodedPrompt(f"p{place}", "made", torch.tensor(prompt)) for place, prompt in enumerate(book)],
         sampling=SamplingParams(max_tokens=LENGTH),
         temperatures=[temperature],
         **{"rounds": 2, "batch": 1, "seed": 0, "choices": choices, "provenance": {}, **settings},
@@ -143,15 +143,15 @@ def test_copying_from_the_prompt_is_recommended_for_edits() -> None:
 
 
 def test_remembering_is_recommended_where_the_same_questions_come_again() -> None:
-    measurement = measured(questions(), passes=3)
+    measurement = measured(questions(), repeat=3)
     advice = picked(measurement)
-    assert advice.method == "rest" and "on these prompts asked 3 times (" in advice.reason
+    assert advice.method == "rest" and "on these prompts, each decoded 3 times (" in advice.reason
     gains = speedups(measurement)
     assert (
         gains["rest"] > gains["suffix-decoding"] > 2
         and gains["prompt-lookup"] == 1 > gains["speculative-sampling"]
     )
-    assert measurement.advice(measurement.rows())["workload"]["passes"] == 3
+    assert measurement.advice(measurement.rows())["workload"]["repeat"] == 3
 
 
 def test_an_index_of_past_answers_is_recommended(tmp_path: Path) -> None:
@@ -169,11 +169,11 @@ def test_rounds_do_not_make_questions_come_again() -> None:
 
 def test_plain_decoding_is_recommended_for_text_at_random() -> None:
     measurement = measured(
-        questions(), distribution=lambda text: torch.zeros(VOCAB), temperature=1.0, passes=2
+        questions(), distribution=lambda text: torch.zeros(VOCAB), temperature=1.0, repeat=2
     )
     advice = picked(measurement)
     assert advice.method == "autoregressive" and advice.reason.startswith(
-        "do not speculate: the best of them"
+        "do not speculate: the speedup of the fastest method"
     )
     assert max(speedups(measurement).values()) < 1.01 and speedups(measurement)["speculative-sampling"] < 0.6
 
@@ -183,7 +183,7 @@ def test_plain_decoding_is_recommended_where_the_draft_model_knows_nothing() -> 
 
 
 def test_a_prompt_that_comes_again_is_one_prompt_and_halves_say_what_was_learnt() -> None:
-    measurement = measured(questions(), "rest,prompt-lookup", passes=2)
+    measurement = measured(questions(), "rest,prompt-lookup", repeat=2)
     rows = {row.contender: row for row in measurement.rows() if row.selection == "all"}
     assert {row.prompts for row in rows.values()} == {4} and rows["rest"].runs == 4 * 2 * 2
     assert (
@@ -192,8 +192,8 @@ def test_a_prompt_that_comes_again_is_one_prompt_and_halves_say_what_was_learnt(
     first, second = rows["rest"].halves or pytest.fail("no halves")
     assert (first.mean_acceptance_length, first.speedup) == (1, 1) and second.speedup > 5
     assert [half.mean_acceptance_length for half in rows["prompt-lookup"].halves or ()] == [1, 1]
-    shown = [table for table in tables(list(rows.values())) if "as it goes" in table.title]
+    shown = [table for table in tables(list(rows.values())) if "half of the prompts" in table.title]
     assert [table.columns[1:3] for table in shown] == [
         ("mean acceptance length, first half", "mean acceptance length, second half")
     ]
-    assert not [t for t in tables(measured(questions(), "rest").rows()) if "as it goes" in t.title]
+    assert not [t for t in tables(measured(questions(), "rest").rows()) if "half of the prompts" in t.title]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outpace.api import generate, load
-from outpace.bench.measure.replay import Text, build, read, replay
+from outpace.bench.measure.replay import RecordedText, build, read, replay
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.no_draft import NoDraft
@@ -25,7 +25,7 @@ PROMPTS = (
 )
 METHODS: list[tuple[str, dict[str, Any], float]] = [
     ("prompt-lookup", {}, 0.0),
-    ("prompt-lookup", {"clip": True, "depth": 4}, 1.0),
+    ("prompt-lookup", {"allow_shorter": True, "depth": 4}, 1.0),
     ("suffix-decoding", {}, 1.0),
     ("suffix-decoding", {"tree": True, "offset": 3.0}, 0.0),
     ("sam-decoding", {}, 0.0),
@@ -46,7 +46,7 @@ def test_counts_are_those_of_the_engine(
     ask = {"max_tokens": 40, "temperature": temperature, "seed": 3, "batch": 1}
     live = generate(target, list(PROMPTS), name, **ask, **options)
     texts = [
-        Text(target.tokenizer(prompt)["input_ids"], result.tokens)
+        RecordedText(target.tokenizer(prompt)["input_ids"], result.tokens)
         for prompt, result in zip(PROMPTS, live, strict=True)
     ]
     stop = (target.tokenizer.eos_token_id,)
@@ -68,7 +68,7 @@ def test_counts_are_those_of_the_engine(
 
 
 def test_what_was_said_serves_the_texts_that_follow() -> None:
-    text = Text([1], list(range(10, 60)))
+    text = RecordedText([1], list(range(10, 60)))
     found = replay("suffix-decoding", build(get("suffix-decoding"), {}, 100), [text, text])
     first, second = (counts.mean_acceptance_length for counts in found.each)
     assert first == 1 and second > 5
@@ -93,7 +93,7 @@ def test_a_drafter_that_looks_at_scores_is_refused_when_it_does() -> None:
         return Parts(target, Looking(), Match(), Fixed(1))
 
     with pytest.raises(RecipeError, match="learns with a model"):
-        replay("looking", build(looking, {}, 9), [Text([1, 2], [3, 4])])
+        replay("looking", build(looking, {}, 9), [RecordedText([1, 2], [3, 4])])
 
 
 def encode(text: str) -> list[int]:
@@ -116,7 +116,7 @@ def test_texts_come_in_words_or_numbers(tmp_path: Path) -> None:
         {"prompt_token_ids": [1], "prompt": "nor this", "token_ids": [2, 3]},
         {"prompt": "a", "text": ""},
     ]
-    expected = [Text([97, 98], [99, 100]), Text([1, 2], [3]), Text([1], [2, 3])]
+    expected = [RecordedText([97, 98], [99, 100]), RecordedText([1, 2], [3]), RecordedText([1], [2, 3])]
     for name in ("past.jsonl", "past.json"):
         assert read(texts(tmp_path, rows, name), encode, encode, 200) == expected
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.bench.measure.acceptance_ceiling import Best
-from outpace.bench.measure.contender import Engine, Outcome
-from outpace.bench.measure.line_up import engines
+from outpace.recipes._option_kinds import FunctionOpener
+from outpace.bench.measure.acceptance_bound import AcceptanceBound
+from outpace.bench.measure.contender import MethodContender, RunOutcome
+from outpace.bench.measure.line_up import method_contenders
 from outpace.bench.measure.method_names import Method, parse_methods
-from outpace.bench.measure.run import Case, Trial, batches, interleave, rotated, seeds, trials, unfold
-from outpace.bench.measure.workload import Item
+from outpace.bench.measure.run import EncodedPrompt, Trial, batches, interleave, rotated, seeds, trials, encode_prompts
+from outpace.bench.measure.workload import WorkloadItem
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
-from outpace.recipes._option_kinds import FunctionOpener
 
 SAMPLING = SamplingParams(max_tokens=9)
 
@@ -34,25 +34,25 @@ class Fake:
     precision: str = ""
     mode: str = "eager"
 
-    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome:
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
         temperature = sampling[0].temperature
         self.asked.append(
             ([len(prompt) for prompt in prompts], [params.seed for params in sampling], temperature)
         )
-        return Outcome([[0] * 4 for _ in prompts], 1.0)
+        return RunOutcome([[0] * 4 for _ in prompts], 1.0)
 
-    def look(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Best:
-        return Best()
+    def acceptance_bound(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound:
+        return AcceptanceBound()
 
     def lossless(self, temperature: float) -> bool:
         return True
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         pass
 
 
-def cases(count: int, workload: str = "w") -> list[Case]:
-    return [Case(f"{workload}/{index}", workload, torch.arange(index + 2)) for index in range(count)]
+def cases(count: int, workload: str = "w") -> list[EncodedPrompt]:
+    return [EncodedPrompt(f"{workload}/{index}", workload, torch.arange(index + 2)) for index in range(count)]
 
 
 def test_contenders_take_turns_and_each_goes_first_equally_often() -> None:
@@ -87,7 +87,7 @@ def test_one_who_takes_single_prompts_is_given_them_one_by_one() -> None:
 
 def test_what_was_made_is_told_even_when_the_next_run_is_interrupted() -> None:
     class Broken(Fake):
-        def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome:
+        def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
             if len(self.asked) == 2:
                 raise KeyboardInterrupt
             return super().run(prompts, sampling)
@@ -108,24 +108,22 @@ def test_turns_follow_the_replies_of_plain_decoding() -> None:
             return " ".join("word" for _ in tokens)
 
     plain = Fake("plain")
-    items = [Item("q", "w", ("one two", "three"), True), Item("long", "w", ("x " * 50,), True)]
-    made, left_out = unfold(items, Words(), plain, SAMPLING, room=40)
+    items = [WorkloadItem("q", "w", ("one two", "three"), True), WorkloadItem("long", "w", ("x " * 50,), True)]
+    made, left_out = encode_prompts(items, Words(), plain, SAMPLING, room=40)
     assert [(case.id, len(case.tokens)) for case in made] == [("q#1", 2), ("q#2", 2 + 4 + 1)]
     assert left_out == ["long"]
     assert plain.asked[0][2] == 0.0  # greedy, whatever is measured later
 
 
-def line_up(*methods: Method) -> list[Engine]:
+def line_up(*methods: Method) -> list[MethodContender]:
     target, draft = TableTarget(5), TableTarget(5, seed=1)
-    found, _ = engines(list(methods), target, "small", FunctionOpener(lambda name: draft))
+    found, _ = method_contenders(list(methods), target, "small", FunctionOpener(lambda name: draft))
     return found
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_engine_counts_what_it_emits(batch: int) -> None:
-    for engine in line_up(
-        *parse_methods("prompt-lookup:depth=3,allow_shorter=true,speculative-sampling:depth=2")
-    ):
+    for engine in line_up(*parse_methods("prompt-lookup:depth=3,allow_shorter=true,speculative-sampling:depth=2")):
         runs = interleave([engine], list(trials(batches(cases(3), batch), [0.0, 1.0], 1)), SAMPLING)
         for run in runs:
             assert run.counts and run.counts.generated == run.tokens == 9 * len(run.outputs)
@@ -149,7 +147,7 @@ def test_greedy_texts_are_those_of_plain_decoding() -> None:
 def test_a_choice_says_everything_that_is_needed_to_run_the_method_again() -> None:
     target, draft = TableTarget(5), TableTarget(5, seed=1)
     wanted = parse_methods("speculative-sampling:depth=2,prompt-lookup,mcsd:draft=own")
-    _, choices = engines(wanted, target, "small", FunctionOpener(lambda name: draft))
+    _, choices = method_contenders(wanted, target, "small", FunctionOpener(lambda name: draft))
     found = {name: (choice.method, choice.options, choice.draft) for name, choice in choices.items()}
     assert found == {
         "plain": ("autoregressive", {}, None),
@@ -161,4 +159,4 @@ def test_a_choice_says_everything_that_is_needed_to_run_the_method_again() -> No
 
 def test_options_of_an_engine_include_the_defaults_and_the_plain_method_is_there_once() -> None:
     plain, other = line_up(Method("autoregressive"), Method("prompt-lookup", {"depth": 4}))
-    assert plain.name == "plain" and other.options["depth"] == 4 and other.options["longest"] == 3
+    assert plain.name == "plain" and other.options["depth"] == 4 and other.options["max_ngram"] == 3

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.bench.measure.acceptance_ceiling import Best
-from outpace.bench.measure.contender import Outcome
+from outpace.bench.measure.acceptance_bound import AcceptanceBound
+from outpace.bench.measure.contender import RunOutcome
 from outpace.bench.measure.forward_cost import CostCurve
-from outpace.bench.measure.metrics import Counts, Record
-from outpace.bench.measure.recommend import Choice, recommend
-from outpace.bench.measure.run import Case, Run, Trial
-from outpace.bench.report.summary import ALL, VARIED, Row, headline, summarise
-from outpace.bench.report.tables import tables
+from outpace.bench.measure.metrics import Counts, StepRecord
+from outpace.bench.measure.recommend import MethodChoice, recommend
+from outpace.bench.measure.run import EncodedPrompt, Run, Trial
+from outpace.bench.report.summary import ALL, VARIED, ResultRow, headline, summarise
+from outpace.bench.report.tables import TOO_FEW, tables
 from outpace.console import progress
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
@@ -36,25 +36,25 @@ class Named:
     precision: str = ""
     mode: str = "eager"
 
-    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome:
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
         raise AssertionError("nothing is run here")
 
-    def look(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Best:
-        return Best()
+    def acceptance_bound(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound:
+        return AcceptanceBound()
 
     def lossless(self, temperature: float) -> bool:
         return self.keeps_the_distribution
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         pass
 
 
 def run(name: str, prompt: int, seconds: float, text: tuple[int, ...] = VARIETY, **at: float) -> Run:
     workload = "code" if prompt % 2 == 0 else "edit"
-    case = Case(f"p{prompt}", workload, torch.zeros(3, dtype=torch.int64))
+    case = EncodedPrompt(f"p{prompt}", workload, torch.zeros(3, dtype=torch.int64))
     trial = Trial(prompt, (case,), at.get("temperature", 0.0), int(at.get("round", 0)))
     length = 1 if name == "plain" else 4
-    records = [Record(Forest.chain((length - 1,)), (length - 1,), (length,), length - 1, 0.0, {})] * (
+    records = [StepRecord(Forest.chain((length - 1,)), (length - 1,), (length,), length - 1, 0.0, {})] * (
         len(text) // length
     )
     return Run(name, trial, seconds, 0.0, Counts.of(records), (text,))
@@ -62,19 +62,19 @@ def run(name: str, prompt: int, seconds: float, text: tuple[int, ...] = VARIETY,
 
 def rows_of(
     *runs: Run, contenders: Sequence[Named] = (Named("plain"), Named("fast")), **more: Any
-) -> list[Row]:
+) -> list[ResultRow]:
     return summarise(runs, contenders, "plain", **more)
 
 
 def test_the_bound_of_acceptance_is_pooled_as_its_row_is() -> None:
-    bounds = {("fast", "code", 0.0): Best(4, 2, 3.0), ("fast", "edit", 0.0): Best(6, 3, 5.0)}
+    bounds = {("fast", "code", 0.0): AcceptanceBound(4, 2, 3.0), ("fast", "edit", 0.0): AcceptanceBound(6, 3, 5.0)}
     rows = summarise(paired(0.5), (Named("plain"), Named("fast")), "plain", bounds=bounds)
-    assert only(rows, "fast").best == Best(10, 5, 8.0) and only(rows, "plain").best is None
+    assert only(rows, "fast").first_token == AcceptanceBound(10, 5, 8.0) and only(rows, "plain").first_token is None
     assert only(rows, "fast", "code").to_json()["first_token"]["bound"] == 0.75
     assert any("50 of 80 %" in cell for table in tables(rows) for row in table.rows for cell in row)
 
 
-def only(rows: Sequence[Row], name: str, workload: str = "all", selection: str = ALL) -> Row:
+def only(rows: Sequence[ResultRow], name: str, workload: str = "all", selection: str = ALL) -> ResultRow:
     (row,) = [r for r in rows if (r.contender, r.workload, r.selection) == (name, workload, selection)]
     return row
 
@@ -99,7 +99,8 @@ def test_efficiency_is_the_speedup_over_what_acceptance_and_costs_allow() -> Non
     fast = only(rows_of(*paired(0.5), costs=costs), "fast")
     # tau = 4, one step costs t(4) + 3 draft forwards: 4 * 1 / (1.6 + 0.3)
     assert fast.ideal_speedup == pytest.approx(4 / 1.9)
-    assert fast.efficiency == pytest.approx(2 * 1.9 / 4)
+    assert fast.efficiency and fast.efficiency.median == pytest.approx(2 * 1.9 / 4)
+    assert only(rows_of(*paired(0.5), costs=costs), "plain").efficiency is None  # it drafts nothing
 
 
 def test_looping_prompts_are_left_out_of_the_headline_and_kept_in_the_rows() -> None:
@@ -108,7 +109,30 @@ def test_looping_prompts_are_left_out_of_the_headline_and_kept_in_the_rows() -> 
     assert only(rows, "fast").prompts == 5 and only(rows, "fast", selection=VARIED).prompts == 4
     assert {row.selection for row in headline(rows, "all", 0.0)} == {VARIED}
     assert only(rows, "fast").speedup.high > only(rows, "fast", selection=VARIED).speedup.high
-    assert {row.selection for row in headline(rows, "edit", 0.0)} == {ALL}  # two prompts say nothing
+    edits = headline(rows, "edit", 0.0)  # two prompts that do not repeat themselves: no interval, and no wider selection
+    assert {row.selection for row in edits} == {VARIED} and all(row.too_few_prompts for row in edits)
+
+
+def test_a_selection_without_enough_prompts_is_reported_as_such() -> None:
+    loops = [made for p in range(4) for made in (run("plain", p, 1.0, LOOP), run("fast", p, 0.1, LOOP))]
+    rows = rows_of(*loops)
+    fast = only(rows, "fast", selection=VARIED)
+    assert fast.prompts == 0 and fast.too_few_prompts and not fast.speedup.known
+    cells = [cell for table in tables(rows) for row in table.rows for cell in row]
+    assert TOO_FEW in cells and "10.00 (10.00-10.00)" not in cells
+    assert recommend(headline(rows, "all", 0.0), CHOICES).method == "autoregressive"
+    shown = [cell for table in tables(rows, ALL) for row in table.rows for cell in row]
+    assert "10.00 (10.00-10.00)" in shown
+    assert recommend(headline(rows, "all", 0.0, ALL), CHOICES).method == "prompt-lookup"
+
+
+def test_the_printed_speedup_is_of_pairs_and_both_speeds_are_over_the_same_pairs() -> None:
+    seconds = {0: (1.0, 0.5), 2: (2.0, 0.5), 4: (4.0, 4.0)}
+    runs = [made for p, (a, b) in seconds.items() for made in (run("plain", p, a), run("fast", p, b))]
+    fast = only(rows_of(*runs, run("plain", 6, 0.1)), "fast", "code")
+    assert (fast.tokens_per_second.median, fast.plain_tokens_per_second.median) == (80.0, 20.0)
+    assert fast.speedup.median == 2.0  # of 2, 4 and 1; the ratio of the medians is 4
+    assert fast.speedup.low <= 2.0 <= fast.speedup.high
 
 
 def test_a_run_whose_plain_counterpart_is_missing_is_not_compared() -> None:
@@ -127,7 +151,7 @@ def test_differing_greedy_texts_are_counted_with_their_first_position() -> None:
     assert only(sampled, "fast", "code").different is None
 
 
-CHOICES = {"plain": Choice("autoregressive", {}, None), "fast": Choice("prompt-lookup", {"depth": 4}, None)}
+CHOICES = {"plain": MethodChoice("autoregressive", {}, None), "fast": MethodChoice("prompt-lookup", {"depth": 4}, None)}
 
 
 def test_the_recommendation_names_method_options_and_gain() -> None:
@@ -156,16 +180,19 @@ def test_a_gain_that_is_not_certain_means_do_not_speculate() -> None:
 
 def test_one_or_two_prompts_make_nothing_certain() -> None:
     advice = recommend(headline(rows_of(*paired(0.5, prompts=2)), "all", 0.0), CHOICES)
-    assert advice.reason == "do not speculate: fewer than 3 prompts make no gain certain."
+    assert advice.reason == (
+        "do not speculate: only 2 of the needed 3 prompts have plain output that does not repeat itself; "
+        "--selection all includes the others."
+    )
 
 
 def test_a_method_with_another_distribution_and_a_peer_are_never_recommended() -> None:
     lossy = (Named("plain"), Named("fast", keeps_the_distribution=False))
     advice = recommend(headline(rows_of(*paired(0.5), contenders=lossy), "all", 0.0), CHOICES)
-    assert advice.reason == "do not speculate: none of the measured methods keeps the target's distribution."
+    assert advice.reason == "do not speculate: none of the measured methods is lossless."
     peer = {"plain": CHOICES["plain"]}
     assert recommend(headline(rows_of(*paired(0.5)), "all", 0.0), peer).method == "autoregressive"
-    assert recommend([], CHOICES).reason == "do not speculate: no method was measured to the end."
+    assert recommend([], CHOICES).reason == "do not speculate: no method was measured completely."
 
 
 def test_numbers_stay_whole_on_a_terminal_of_eighty_columns(
@@ -180,13 +207,13 @@ def test_numbers_stay_whole_on_a_terminal_of_eighty_columns(
     with progress(2) as tell:
         tell("working", 1)
     printed = capsys.readouterr().out
-    assert "differs" in printed and "overhead" in printed and "2.00 (2.00-2.00)" in printed
+    assert "differing" in printed and "overhead" in printed and "2.00 (2.00-2.00)" in printed
 
 
 def test_tables_say_which_prompts_they_are_about_and_what_is_counted() -> None:
     found = tables(rows_of(*paired(0.5)))
     assert "repeats at most 15 %" in next(table.title for table in found if table.title.startswith("all"))
     text = "\n".join(map(markdown, found))
-    assert "mean acceptance length" in text and "speedup (95 %)" in text and "2.00 (2.00-2.00)" in text
+    assert "mean acceptance length" in text and "speedup, paired (95 %)" in text and "2.00 (2.00-2.00)" in text
     page = markdown(found[0])
     assert page.splitlines()[3].startswith("| ---") and page.count("|") % 2 == 0

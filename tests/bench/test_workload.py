@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outpace.bench.measure.workload import BUILT_IN, FOLDER, Item, encode, load_items
+from outpace.bench.measure.workload import BUILT_IN, FOLDER, WorkloadItem, encode, load_items
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,8 +47,8 @@ def test_a_file_of_questions_with_turns(tmp_path: Path) -> None:
         {"question_id": 82, "category": "qa", "turns": ["Why?"], "reference": ["Because."]},
     )
     assert load_items(str(path)) == [
-        Item("81", "question", ("Write.", "Shorter."), True, "writing"),
-        Item("82", "question", ("Why?",), True, "qa"),
+        WorkloadItem("81", "question", ("Write.", "Shorter."), True, "writing"),
+        WorkloadItem("82", "question", ("Why?",), True, "qa"),
     ]
 
 
@@ -60,14 +60,14 @@ def test_a_file_of_functions_to_complete(tmp_path: Path, zipped: bool) -> None:
         + "\n"
     )
     path.write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
-    assert load_items(str(path)) == [Item("HumanEval/0", "HumanEval", ("def f():\n",), False)]
+    assert load_items(str(path)) == [WorkloadItem("HumanEval/0", "HumanEval", ("def f():\n",), False)]
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
     path = rows(tmp_path / "mine.jsonl", {"prompt": "one"}, {"prompt": "two", "chat": True})
     assert load_items(str(path)) == [
-        Item("mine/0", "mine", ("one",), False),
-        Item("mine/1", "mine", ("two",), True),
+        WorkloadItem("mine/0", "mine", ("one",), False),
+        WorkloadItem("mine/1", "mine", ("two",), True),
     ]
     text = tmp_path / "mine.txt"
     text.write_text("one\n\ntwo\n", encoding="utf-8")
@@ -112,7 +112,7 @@ class Letters:
 
 def test_turns_go_through_the_chat_template_and_texts_do_not() -> None:
     letters = Letters()
-    chat, text = Item("0", "w", ("hi", "so"), True), Item("1", "w", ("hi",), False)
+    chat, text = WorkloadItem("0", "w", ("hi", "so"), True), WorkloadItem("1", "w", ("hi",), False)
     assert encode(letters, text).tolist() == [1, *map(ord, "hi")]
     assert encode(letters, chat).tolist() == [*map(ord, "[u]hi[a]")]
     assert encode(letters, chat, ["yo"]).tolist() == [*map(ord, "[u]hi[a]yo[u]so[a]")]

@@ -10,7 +10,7 @@ import pytest
 
 from outpace.analysis import rule_orderings as orderings
 from outpace.analysis.rule_comparison import DRAFTING, RULES
-from outpace.bench.measure.bootstrap import bootstrap_mean
+from outpace.bench.measure.bootstrap import mean_interval
 from outpace.bench.report import plot
 
 FEW = ("--num-trees", 4, "--num-prompts", 2, "--widths", "2,1", "--threads", 1, "--device", "cpu")
@@ -89,11 +89,11 @@ def test_a_plot(outpace_, tiny, tmp_path: Path) -> None:
 
 
 def test_a_mean_of_differences_and_its_interval() -> None:
-    same = bootstrap_mean([[0.5] * 4, [0.5] * 2])
+    same = mean_interval([[0.5] * 4, [0.5] * 2])
     assert (same.mean, same.low, same.high) == (0.5, 0.5, 0.5)
-    spread = bootstrap_mean([[0.0, 1.0] * 50])
+    spread = mean_interval([[0.0, 1.0] * 50])
     assert spread.mean == 0.5 and 0.38 < spread.low < 0.45 and 0.55 < spread.high < 0.62
-    apart = bootstrap_mean([[0.0] * 50, [1.0] * 50])  # two texts say less than a hundred trees seem to
+    apart = mean_interval([[0.0] * 50, [1.0] * 50])  # two texts say less than a hundred trees seem to
     assert (apart.low, apart.high) == (0.0, 1.0)
-    nothing = bootstrap_mean([])
+    nothing = mean_interval([])
     assert nothing.mean != nothing.mean

@@ -1,71 +1,82 @@
-"""Medians and what they are worth: seeded bootstrap intervals over prompts and rounds."""
+"""Medians and means with 95 % bootstrap intervals over prompts: scipy's percentile bootstrap, seeded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+MIN_GROUPS = 3  # prompts (at a batch size over 1: batches) without which there is no interval
+RESAMPLES = 2000
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A median with its 95 % bootstrap interval."""
+    """A median over prompts with its 95 % interval; low and high are NaN with fewer than MIN_GROUPS prompts."""
 
     median: float
     low: float
     high: float
 
+    @property
+    def known(self) -> bool:
+        """Whether there were enough prompts for an interval."""
+        return self.low == self.low
+
     def to_json(self) -> dict[str, float]:
-        return {"median": self.median, "low": self.low, "high": self.high}
-
-
-def bootstrap(
-    groups: Sequence[Sequence[float]], *, seed: int = 0, draws: int = 2000, share: float = 0.95
-) -> Interval:
-    """Median of all values. Prompts are groups and rounds the values in them: both are drawn again, prompts first,
-    because rounds of one prompt say little about other prompts."""
-    kept = [np.asarray(group, dtype=float) for group in groups if len(group)]
-    if not kept:
-        return Interval(float("nan"), float("nan"), float("nan"))
-    median = float(np.median(np.concatenate(kept)))
-    generator = np.random.default_rng(seed)
-    most = max(map(len, kept))
-    padded = np.stack([np.resize(group, most) for group in kept])  # (G, R), cycled where a round is missing
-    lengths = np.array([len(group) for group in kept])
-    chosen = generator.integers(0, len(kept), size=(draws, len(kept)))
-    rounds = (generator.random((draws, len(kept), most)) * lengths[chosen][..., None]).astype(int)
-    medians = np.median(padded[chosen[..., None], rounds].reshape(draws, -1), axis=1)
-    low, high = np.quantile(medians, [(1 - share) / 2, (1 + share) / 2])
-    return Interval(median, float(low), float(high))
+        return asdict(self)
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean with its 95 % bootstrap interval."""
+    """A mean over prompts with its 95 % interval; low and high are NaN with fewer than MIN_GROUPS prompts."""
 
     mean: float
     low: float
     high: float
 
     def to_json(self) -> dict[str, float]:
-        return {"mean": self.mean, "low": self.low, "high": self.high}
+        return asdict(self)
 
 
-def bootstrap_mean(
-    groups: Sequence[Sequence[float]], *, seed: int = 0, draws: int = 2000, share: float = 0.95
-) -> Mean:
-    """Mean of all values. Groups are drawn again, then the values in each: values of one group are alike. Paired when
-    the values are differences."""
-    kept = [np.asarray(group, dtype=float) for group in groups if len(group)]
+def median_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Interval:
+    """The median over prompts of each prompt's median over its rounds. Whole prompts are resampled, because rounds of
+    one prompt say little about other prompts."""
+    medians = np.array([np.median(group) for group in groups if len(group)])
+    if not len(medians):
+        return Interval(float("nan"), float("nan"), float("nan"))
+    return Interval(float(np.median(medians)), *_limits((medians,), np.median, seed))
+
+
+def mean_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Mean:
+    """The mean of all values; whole groups (prompts) are resampled. Paired where the values are differences."""
+    kept = [group for group in groups if len(group)]
     if not kept:
         return Mean(float("nan"), float("nan"), float("nan"))
-    generator = np.random.default_rng(seed)
-    sums = np.zeros((len(kept), draws))
-    chosen = generator.multinomial(len(kept), np.full(len(kept), 1 / len(kept)), size=draws)  # (draws, G)
-    for index, group in enumerate(kept):
-        sums[index] = group[generator.integers(0, len(group), size=(draws, len(group)))].sum(1)
-    sizes = np.array([len(group) for group in kept])
-    means = (chosen * sums.T).sum(1) / (chosen @ sizes)
-    low, high = np.quantile(means, [(1 - share) / 2, (1 + share) / 2])
-    return Mean(float(np.concatenate(kept).mean()), float(low), float(high))
+    sums, sizes = np.array([sum(group) for group in kept], float), np.array([len(group) for group in kept])
+    return Mean(float(sums.sum() / sizes.sum()), *_limits((sums, sizes), _pooled_mean, seed))
+
+
+def _pooled_mean(sums: NDArray[Any], sizes: NDArray[Any], axis: int = -1) -> NDArray[Any]:
+    return sums.sum(axis=axis) / sizes.sum(axis=axis)
+
+
+def _limits(samples: tuple[NDArray[Any], ...], statistic: Any, seed: int) -> tuple[float, float]:
+    if len(samples[0]) < MIN_GROUPS:
+        return float("nan"), float("nan")
+    interval = stats.bootstrap(
+        samples,
+        statistic,
+        paired=True,
+        vectorized=True,
+        method="percentile",
+        n_resamples=RESAMPLES,
+        confidence_level=CONFIDENCE,
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return float(interval.low), float(interval.high)

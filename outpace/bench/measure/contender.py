@@ -1,4 +1,4 @@
-"""What takes part in a measurement: something that continues prompts and says how long it took."""
+"""Contenders of a measurement: methods or peers that continue prompts and report the seconds it took."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from outpace.bench.measure.acceptance_ceiling import Best, look
-from outpace.bench.measure.metrics import Counts, Record
+from outpace.bench.measure.acceptance_bound import AcceptanceBound, acceptance_bound
+from outpace.bench.measure.metrics import Counts, StepRecord
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.contracts import Guarantee, Parts, Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
@@ -22,51 +23,53 @@ COMPILED, EAGER = "compiled", "eager"  # how forwards run
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one run gave."""
+class RunOutcome:
+    """New tokens and seconds of one run."""
 
     outputs: list[list[int]]  # new tokens per prompt
-    seconds: float  # prompts read and tokens made
-    prompt_seconds: float | None = None  # of them, reading the prompts
-    counts: Counts | None = None  # None: a peer that does not say
+    seconds: float  # of prefill and decoding
+    prompt_seconds: float | None = None  # of these, prefill
+    counts: Counts | None = None  # None: a peer, which does not report them
 
 
 class Contender(Protocol):
     """A method, or a peer, bound to its models."""
 
-    name: str  # what the table calls it; no two are the same
+    name: str  # in tables; unique
     kind: str  # "outpace" or "peer"
-    options: Mapping[str, Any]
     single: bool  # takes one prompt at a time
 
     @property
+    def options(self) -> Mapping[str, Any]: ...
+
+    @property
     def precision(self) -> str:
-        """What it really computes in; empty: it does not say."""
+        """What it computes in, such as bf16; "" if it does not report that."""
         ...
 
     @property
     def mode(self) -> str:
-        """Whether its forwards run compiled or eager; empty: it does not say."""
+        """COMPILED or EAGER forwards; "" if it does not report that."""
         ...
 
-    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome: ...
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome: ...
 
-    def look(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Best:
-        """How often a drafted token is kept, and could be; nothing is timed. Empty: it does not say."""
+    def acceptance_bound(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound:
+        """Acceptance of first tokens and its upper bound, untimed; empty where drafts are not visible or sampled."""
         ...
 
     def lossless(self, temperature: float) -> bool:
         """Whether it promises the target's own distribution at this temperature."""
         ...
 
-    def forget(self) -> None:
-        """Begin anew: what was learnt of earlier prompts serves none of the next."""
+    def reset(self) -> None:
+        """Drop what was learnt from earlier prompts."""
         ...
 
 
 @dataclass
-class Engine:
-    """A recipe's parts in the engine: what they learn on a prompt serves the next, until they are made again."""
+class MethodContender:
+    """A recipe in the engine. What its parts learn from a prompt serves the next one, until `reset` builds them anew."""
 
     name: str
     method: str
@@ -75,7 +78,7 @@ class Engine:
     kind: str = "outpace"
     single: bool = False
     clock: Callable[[], float] = perf_counter
-    make: Callable[[], Parts] | None = None  # the same parts, knowing nothing; None: they learn nothing
+    build: Callable[[], Parts] | None = None  # builds the parts anew; None: they learn nothing
 
     @property
     def precision(self) -> str:
@@ -85,8 +88,8 @@ class Engine:
     def mode(self) -> str:
         return mode_of(self.parts.target)
 
-    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome:
-        records: list[Record] = []
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
+        records: list[StepRecord] = []
         began = self.clock()
         session = Session(self.parts, prompts, sampling, LazyTargetProbs)
         steps = session.steps()
@@ -95,38 +98,38 @@ class Engine:
             next(steps)
             read = self.clock()
         for step in steps:
-            records.append(Record.of(step))
+            records.append(StepRecord.of(step))
         ended = self.clock()
         outputs = [
             session.history[slot, start:end].tolist()
             for slot, (start, end) in enumerate(zip(session.prompt_lengths, session.lengths, strict=True))
         ]
-        return Outcome(outputs, ended - began, read - began, Counts.of(records).within(ended - read))
+        return RunOutcome(outputs, ended - began, read - began, Counts.of(records).within(ended - read))
 
-    def look(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Best:
-        return look(self.parts, prompts, sampling)
+    def acceptance_bound(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound:
+        return acceptance_bound(self.parts, prompts, sampling)
 
     def lossless(self, temperature: float) -> bool:
         guarantee = self.parts.verifier.guarantee
         return guarantee is Guarantee.EXACT or (guarantee is Guarantee.GREEDY and temperature == 0)
 
-    def forget(self) -> None:
-        if self.make:
-            self.parts = self.make()
+    def reset(self) -> None:
+        if self.build:
+            self.parts = self.build()
 
 
 def mode_of(target: Target) -> str:
-    """How this target's forwards run."""
+    """COMPILED or EAGER."""
     return COMPILED if getattr(target, "compiled", None) else EAGER
 
 
-def shortened(sampling: SamplingParams, most: int) -> SamplingParams:
-    """The same wishes for at most so many tokens."""
-    return replace(sampling, max_tokens=min(most, sampling.max_tokens))
+def shortened(sampling: SamplingParams, max_tokens: int) -> SamplingParams:
+    """The same parameters with at most this many new tokens."""
+    return replace(sampling, max_tokens=min(max_tokens, sampling.max_tokens))
 
 
 def precision_of(model: Any) -> str:
-    """The numbers a transformers model computes with, and whether its CPU has them."""
+    """The data type of a transformers model, such as bf16, with a remark where the CPU has to emulate it."""
     dtype, device = getattr(model, "dtype", None), getattr(model, "device", None)
     if not isinstance(dtype, torch.dtype):
         return ""

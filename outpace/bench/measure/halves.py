@@ -12,7 +12,7 @@ from outpace.bench.measure.run import Run
 
 
 @dataclass(frozen=True)
-class Half:
+class HalfSummary:
     """Sums over half of the prompts, in all rounds; each round begins with nothing learnt."""
 
     tokens_per_second: float
@@ -27,7 +27,7 @@ class Half:
         }
 
 
-def in_halves(pairs: Sequence[tuple[Run, Run]]) -> tuple[Half, Half] | None:
+def in_halves(pairs: Sequence[tuple[Run, Run]]) -> tuple[HalfSummary, HalfSummary] | None:
     """Runs, each with plain decoding's, by when in its round it was made; None where there is but one prompt.
 
     With an odd number of prompts the one in the middle is in the second half.
@@ -46,11 +46,11 @@ def _place(run: Run) -> tuple[int, int]:
     return run.trial.again, run.trial.index
 
 
-def _half(pairs: Sequence[tuple[Run, Run]]) -> Half:
+def _half(pairs: Sequence[tuple[Run, Run]]) -> HalfSummary:
     counted = [run.counts for run, _ in pairs]
     counts = reduce(Counts.__add__, [each for each in counted if each], Counts())
     speed = rate([run for run, _ in pairs])
-    return Half(
+    return HalfSummary(
         speed,
         speed / rate([plain for _, plain in pairs]),
         counts.mean_acceptance_length if all(counted) else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from outpace.bench.measure.forward_cost import CostCurve
-from outpace.bench.measure.metrics import Cost
+from outpace.bench.measure.metrics import StepCost
 from outpace.bench.measure.run import Run
 
 TARGET, DRAFT = "target", "draft"
@@ -35,7 +35,7 @@ def ideal_speedup(pairs: Sequence[tuple[Run, Run]], costs: Costs, mode: str) -> 
     return rates[0] / rates[1] if rates[1] else None
 
 
-def ideal_seconds(cost: Cost, target: CostCurve, draft: CostCurve | None, each: float) -> float:
+def ideal_seconds(cost: StepCost, target: CostCurve, draft: CostCurve | None, each: float) -> float:
     """One step on the cost curves; `each` is what a draft forward took where no curve or no levels tell."""
     if draft is not None and cost.levels:
         drafting = sum(draft(level / cost.rows) for level in cost.levels)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from outpace.bench.measure import synthetic
-from outpace.bench.measure.contender import EAGER, Contender, Engine
+from outpace.bench.measure.contender import EAGER, Contender, MethodContender
 from outpace.bench.measure.method_names import PLAIN, Method, with_draft
-from outpace.bench.measure.recommend import Choice
+from outpace.bench.measure.recommend import MethodChoice
 from outpace.bench.peers.transformers_peer import peers
 from outpace.core.contracts import Recipe, Target
 from outpace.recipes import configure, from_file, get
@@ -25,55 +25,55 @@ def find(name: str) -> Recipe:
     return from_file(name) if name.endswith(".py") or Path(name).is_file() else get(name)
 
 
-def engines(
+def method_contenders(
     methods: Sequence[Method],
     target: Target,
     draft: str | None,  # what the user called the draft model of the whole measurement
     opener: Opener,
     cross_vocabulary: str | None = None,  # the draft of methods that translate, where that is another
-) -> tuple[list[Engine], dict[str, Choice]]:
+) -> tuple[list[MethodContender], dict[str, MethodChoice]]:
     """An engine a method, plain decoding first, and what a recommendation calls each of them."""
-    found: dict[str, Engine] = {"plain": Engine("plain", PLAIN, get(PLAIN)(target))}
-    choices: dict[str, Choice] = {"plain": Choice(PLAIN, {}, None)}
+    found: dict[str, MethodContender] = {"plain": MethodContender("plain", PLAIN, get(PLAIN)(target))}
+    choices: dict[str, MethodChoice] = {"plain": MethodChoice(PLAIN, {}, None)}
     for method in methods:
         if method.name == PLAIN or method.label in found:
             continue
         if method.name == synthetic.NAME:
-            found[method.label] = synthetic.SyntheticEngine.of(method, target)
+            found[method.label] = synthetic.SyntheticContender.of(method, target)
             continue
         recipe = find(method.name)
         given = with_draft(method, recipe, draft, cross_vocabulary)
-        make = partial(recipe, target, **configure(recipe, target, given, opener))
+        build = partial(recipe, target, **configure(recipe, target, given, opener))
         defaults = {
             name: option.default
             for name, option in recipe.options.items()
             if option.default is not option.empty
         }
-        found[method.label] = Engine(
-            method.label, recipe.name, make(), {**defaults, **method.options}, make=make
+        found[method.label] = MethodContender(
+            method.label, recipe.name, build(), {**defaults, **method.options}, build=build
         )
         needed = next((given[name] for name in ("draft", "drafts") if isinstance(given.get(name), str)), None)
         plain = {
             name: value for name, value in given.items() if isinstance(value, (bool, int, float, str, tuple))
         }
-        choices[method.label] = Choice(method.name, plain, needed)
+        choices[method.label] = MethodChoice(method.name, plain, needed)
     return list(found.values()), choices
 
 
-def beside(compiled: Sequence[Engine], eager: Sequence[Engine]) -> list[Engine]:
+def beside(compiled: Sequence[MethodContender], eager: Sequence[MethodContender]) -> list[MethodContender]:
     """Each engine followed by the same one on models as they are, under a name that says so."""
     pairs = zip(compiled, eager, strict=True)
     return [each for one, other in pairs for each in (one, replace(other, name=f"{other.name} ({EAGER})"))]
 
 
 def contenders(
-    found: Sequence[Engine],
+    found: Sequence[MethodContender],
     peer_models: Mapping[str, Any]
     | None,  # "target" and, where there is one, "draft": transformers models of their own
     batch: int = 1,
     eager: Sequence[
-        Engine
-    ] = (),  # the same engines on models as they are, to be measured beside compiled ones
+        MethodContender
+    ] = (),  # the same methods on models as they are, to be measured beside compiled ones
 ) -> list[Contender]:
     """Engines, plain decoding without batches where there are some, and transformers' own generation where its models
     are given."""

@@ -1,4 +1,4 @@
-"""A whole measurement: contenders, cases and settings in; runs, tables, JSON and one recommendation out."""
+"""A whole measurement: contenders, prompts and settings in; runs, result rows and a recommendation out."""
 
 from __future__ import annotations
 
@@ -10,73 +10,70 @@ from typing import Any
 
 from outpace.analysis.best_shape import Choice as TreeChoice
 from outpace.analysis.best_shape import best_shape
-from outpace.bench.measure.acceptance_ceiling import Best, look_at_all
+from outpace.bench.measure.acceptance_bound import AcceptanceBound, acceptance_bounds
 from outpace.bench.measure.bootstrap import Interval
 from outpace.bench.measure.contender import EAGER, Contender
 from outpace.bench.measure.forward_cost import CostCurve, Timings, measure_forwards
 from outpace.bench.measure.ideal import DRAFT, TARGET
-from outpace.bench.measure.recommend import Choice, Recommendation, recommend
-from outpace.bench.measure.run import Case, Run, batches, interleave, reason, trials, warm_up
+from outpace.bench.measure.recommend import MethodChoice, Recommendation, recommend
+from outpace.bench.measure.run import EncodedPrompt, Run, batches, interleave, reason, trials, warm_up
+from outpace.bench.peers.best_setting import BestSetting
 from outpace.bench.peers.worker import WorkerRefused
 from outpace.bench.report.model_tables import forward_costs, preparation
-from outpace.bench.report.summary import Row, headline, summarise
+from outpace.bench.report.summary import VARIED, ResultRow, headline, summarise
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.contracts import Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.tables import Table
 
 
-class Enough(Exception):
-    """Raised by `after` to stop early and keep what was made."""
+class StopMeasurement(Exception):
+    """Raised by the callback `after` to stop early; the runs made so far are kept."""
 
 
 @dataclass
 class Measurement:
-    """Settings and what was measured so far; complete or not, it can always be reported."""
+    """Settings and the runs so far; complete or not, it can always be reported."""
 
-    contenders: Sequence[
-        Contender
-    ]  # the first of each mode is plain decoding, and all are compared with the very first
-    cases: Sequence[Case]
+    # the first contender of each mode is plain decoding; speedups are over the very first
+    contenders: Sequence[Contender]
+    cases: Sequence[EncodedPrompt]
     sampling: SamplingParams  # temperature and seed are set per run
     temperatures: Sequence[float]
     rounds: int
     batch: int
     seed: int
-    choices: Mapping[str, Choice]
+    choices: Mapping[str, MethodChoice]
     provenance: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    passes: int = 1  # how often every prompt is asked in a round
+    repeat: int = 1  # how often every prompt is decoded in a round
+    selection: str = VARIED  # the prompts that verdicts are about, stated before the run
     load_seconds: Mapping[str, float] = field(default_factory=dict)
     compile_seconds: Mapping[str, float] = field(default_factory=dict)
     warm_up_seconds: dict[str, float] = field(default_factory=dict)  # by contender
     left_out: Sequence[str] = ()  # prompts too long for the target
     timings: dict[tuple[str, str], Timings] = field(default_factory=dict)  # (TARGET or DRAFT, mode)
-    bounds: dict[tuple[str, str, float], Best] = field(
-        default_factory=dict
-    )  # (contender, workload, temperature)
+    # (contender, workload, temperature) -> acceptance of the first token
+    bounds: dict[tuple[str, str, float], AcceptanceBound] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     interrupted: bool = False
-    failed: dict[str, str] = field(
-        default_factory=dict
-    )  # contender, maybe at a temperature -> why it is left out
-    unable: set[tuple[str, float]] = field(
-        default_factory=set
-    )  # (contender, temperature) that is not asked for
+    failed: dict[str, str] = field(default_factory=dict)  # contender (and temperature) -> reason
+    unsupported: set[tuple[str, float]] = field(default_factory=set)  # (contender, temperature)
     error: Exception | None = None  # what ended the measurement
 
     def __post_init__(self) -> None:
         self.groups = batches(self.cases, self.batch)
-        self.planned = list(trials(self.groups, self.temperatures, self.rounds, self.passes))
+        self.planned = list(trials(self.groups, self.temperatures, self.rounds, self.repeat))
         self.plains: dict[str, str] = {}
         for each in self.contenders:
             self.plains.setdefault(each.mode, each.name)
-        self.plains.pop("", None)  # peers do not say how they run
+        self.plains.pop("", None)  # the mode of peers is unknown
 
     @property
     def total(self) -> int:
         """Runs planned."""
         return sum(
-            (each.name, trial.temperature) not in self.unable
+            (each.name, trial.temperature) not in self.unsupported
             for trial in self.planned
             for each in self.contenders
         )
@@ -87,15 +84,15 @@ class Measurement:
 
     def measure(
         self,
-        targets: Mapping[tuple[str, str], Target]
-        | None = None,  # (TARGET or DRAFT, mode): to put on a cost curve
+        # (TARGET or DRAFT, mode) -> the model whose forwards are timed
+        targets: Mapping[tuple[str, str], Target] | None = None,
         *,
         after: Callable[[Run], None] = lambda run: None,
         stage: Callable[[str], None] = lambda what: None,
     ) -> None:
-        """Cost curves, warm-up, bounds of acceptance, then all runs in turn.
+        """Time the forwards, warm up, bound the acceptance, then make all runs, contenders taking turns.
 
-        Whatever ends it is remembered, and what was made is kept.
+        An interruption or error is stored in `interrupted` or `error`; the runs so far are kept.
         """
 
         def made(run: Run) -> None:
@@ -117,38 +114,45 @@ class Measurement:
             stage("warming up")
             self.contenders = [each for each in self.contenders if self._works(each)]
             stage("bounding acceptance")
-            self.bounds = look_at_all(
+            self.bounds = acceptance_bounds(
                 self.contenders, self.groups, self.sampling, self.temperatures, seed=self.seed
             )
             stage("measuring")
-            told: Any = {"after": made, "lost": lost}
             interleave(
-                self.contenders, self.planned, self.sampling, seed=self.seed, unable=self.unable, **told
+                self.contenders,
+                self.planned,
+                self.sampling,
+                seed=self.seed,
+                unsupported=self.unsupported,
+                after=made,
+                lost=lost,
             )
-        except (KeyboardInterrupt, Enough):
+        except (KeyboardInterrupt, StopMeasurement):
             self.interrupted = True
-        except Exception as error:  # reported after what was measured is safe
+        except Exception as error:  # raised again after the runs have been written
             self.error = error
 
     def _works(self, contender: Contender) -> bool:
-        """Warm it up; one that fails here is left out, so that the others are still measured."""
+        """Warm it up; a contender that fails here is left out, and the others are still measured."""
         name, cannot, began = contender.name, dict[float, str](), perf_counter()
         try:
-            for temperature in self.temperatures:
+            if isinstance(contender, BestSetting):
+                cannot |= contender.search(self.planned, self.sampling, self.temperatures, self.seed)
+            for temperature in (heat for heat in self.temperatures if heat not in cannot):
                 try:
                     warm_up(contender, self.planned[0], self.sampling, [temperature])
                 except WorkerRefused as error:
                     cannot[temperature] = str(error)
         except Exception as error:
             if name == self.contenders[0].name:
-                raise  # nothing can be compared without plain decoding
+                raise  # every speedup is over plain decoding
             self.failed[name] = reason(error)
         self.warm_up_seconds[name] = perf_counter() - began
         if len(cannot) == len(self.temperatures):
             self.failed[name] = cannot[self.temperatures[0]]
         elif name not in self.failed:
             self.failed |= {f"{name} at temperature {heat:g}": why for heat, why in cannot.items()}
-            self.unable |= {(name, heat) for heat in cannot}
+            self.unsupported |= {(name, heat) for heat in cannot}
         return name not in self.failed
 
     @property
@@ -157,16 +161,23 @@ class Measurement:
         return {name: each.curve for name, each in self.timings.items()}
 
     def called(self, kind: str, mode: str) -> str:
-        """What tables and files call a model in a mode: the first mode goes without saying."""
+        """A model's name in tables and files; the mode is named unless it is the first contender's."""
         return kind if mode == self.contenders[0].mode else f"{kind} ({mode})"
 
-    def rows(self) -> list[Row]:
-        """Everything there is to say."""
-        told: Any = {"plains": self.plains, "costs": self.costs, "bounds": self.bounds, "seed": self.seed}
-        return summarise(self.runs, self.contenders, self.contenders[0].name, **told)
+    def rows(self) -> list[ResultRow]:
+        """All result rows."""
+        return summarise(
+            self.runs,
+            self.contenders,
+            self.contenders[0].name,
+            plains=self.plains,
+            costs=self.costs,
+            bounds=self.bounds,
+            seed=self.seed,
+        )
 
-    def decisive(self, rows: Sequence[Row]) -> list[Row]:
-        """Those of all workloads and temperatures together: what a recommendation is made of."""
+    def decisive(self, rows: Sequence[ResultRow]) -> list[ResultRow]:
+        """The rows of all workloads and temperatures together, which the recommendation is based on."""
         workload = (
             "all" if any(row.workload == "all" for row in rows) else next((r.workload for r in rows), "all")
         )
@@ -175,31 +186,36 @@ class Measurement:
             if len({row.temperature for row in rows} - {None}) > 1
             else next((r.temperature for r in rows), None)
         )
-        return headline(rows, workload, pooled)
+        return headline(rows, workload, pooled, self.selection)
 
-    def recommendation(self, rows: Sequence[Row]) -> Recommendation:
-        """One answer."""
+    def recommendation(self, rows: Sequence[ResultRow]) -> Recommendation:
+        """The method to use for these prompts."""
         return recommend(self.decisive(rows), self.choices)
 
-    def answers(self, rows: Sequence[Row]) -> list[str]:
-        """What it comes to, in sentences."""
+    def answers(self, rows: Sequence[ResultRow]) -> list[str]:
+        """Conclusions, one sentence each."""
         gain = self.compiling(rows)
         compiling = gain and (
             f"Compiled forwards: plain decoding is {gain.median:.2f} times as fast as with the models as they are "
             f"(95 % interval {gain.low:.2f} to {gain.high:.2f})."
         )
-        return [*([compiling] if compiling else []), f"Recommendation: {self.recommendation(rows).reason}"]
+        settings = [
+            f"Best settings of {name}: "
+            + ", ".join(f"{setting} at temperature {heat:g}" for heat, setting in each.chosen.items())
+            + "."
+            for name, each in self.peer_settings.items()
+        ]
+        return [*([compiling] if compiling else []), *settings, f"Recommendation: {self.recommendation(rows).reason}"]
 
-    def trees(self, rows: Sequence[Row]) -> dict[str, TreeChoice]:
-        """Per method with a draft model, or a tree filled without one, the tree that its acceptance and forwards in its
-        mode make the fastest."""
+    def trees(self, rows: Sequence[ResultRow]) -> dict[str, TreeChoice]:
+        """Per method that drafts a tree, the fastest tree for its acceptance rates and the cost of its forwards."""
         return self._shapes(rows, None)
 
-    def chains(self, rows: Sequence[Row]) -> dict[str, TreeChoice]:
-        """The same without siblings, of those with a draft model: how long a draft pays."""
+    def chains(self, rows: Sequence[ResultRow]) -> dict[str, TreeChoice]:
+        """Per method with a draft model, the fastest chain: how long a draft pays."""
         return self._shapes(rows, 1)
 
-    def _shapes(self, rows: Sequence[Row], ranks: int | None) -> dict[str, TreeChoice]:
+    def _shapes(self, rows: Sequence[ResultRow], ranks: int | None) -> dict[str, TreeChoice]:
         found: dict[str, TreeChoice] = {}
         costs = self.costs
         for row in self.decisive(rows):
@@ -212,35 +228,40 @@ class Measurement:
                 each, rates = 0.0, row.counts.rank_rates(everywhere=True)
             else:
                 continue
-            nodes = target.sizes[-1] - 1  # beyond what was measured a curve is a guess
+            nodes = target.sizes[-1] - 1  # beyond the measured sizes the cost curve is extrapolated
             found[row.contender] = best_shape(rates[:ranks], target, each, nodes=nodes)
         return found
 
-    def compiling(self, rows: Sequence[Row]) -> Interval | None:
-        """How many times as fast plain decoding is with compiled forwards; None where they were not compared."""
+    def compiling(self, rows: Sequence[ResultRow]) -> Interval | None:
+        """Plain decoding's speed with compiled forwards over that with eager ones; None without both."""
         eager = next((row for row in self.decisive(rows) if row.contender == self.plains.get(EAGER)), None)
         if eager is None or eager.contender == self.contenders[0].name:
             return None
         return Interval(1 / eager.speedup.median, 1 / eager.speedup.high, 1 / eager.speedup.low)
 
+    @property
+    def peer_settings(self) -> dict[str, BestSetting]:
+        """Peers by name with the settings that were tried and chosen."""
+        return {each.name: each for each in self.contenders if isinstance(each, BestSetting)}
+
     def models(self) -> list[Table]:
-        """Loading, compiling and warming up; and what a forward costs."""
+        """Tables of loading, compiling and warm-up seconds, and of the milliseconds of a forward."""
         curves = {self.called(*name): curve for name, curve in self.costs.items()}
         ready = preparation(self.load_seconds, self.compile_seconds, self.warm_up_seconds)
         return [*([ready] if ready.rows else []), *([forward_costs(curves)] if curves else [])]
 
-    def advice(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """The answer as a file for `--method @FILE`."""
+    def advice(self, rows: Sequence[ResultRow]) -> dict[str, Any]:
+        """The recommendation as JSON for `--method @FILE`."""
         decisive = self.decisive(rows)
         about = {
             **self.workload(),
-            "selection": decisive[0].selection if decisive else None,
+            "selection": self.selection,
             "num_prompts_selected": max((row.prompts for row in decisive), default=0),
         }
         return self.recommendation(rows).to_json(about, self.provenance)
 
     def workload(self) -> dict[str, Any]:
-        """What the numbers are about."""
+        """What was measured: prompts, temperatures and sizes."""
         return {
             "prompts": list(dict.fromkeys(case.workload for case in self.cases)),
             "num_prompts": len(self.cases),
@@ -248,5 +269,6 @@ class Measurement:
             "max_tokens": self.sampling.max_tokens,
             "batch": self.batch,
             "rounds": self.rounds,
-            "passes": self.passes,
+            "repeat": self.repeat,
+            "selection": self.selection,
         }

@@ -18,7 +18,7 @@ PARTS = ("draft", "target", "warping", "overhead")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class StepRecord:
     """What is kept of a step: host objects only, so that no logits stay alive."""
 
     forest: Forest
@@ -34,10 +34,10 @@ class Record:
         return self.seconds.get("draft", 0.0) + self.seconds.get("observe", 0.0) - self.draft_seconds
 
     @staticmethod
-    def of(step: Step) -> Record:
+    def of(step: Step) -> StepRecord:
         draft = step.draft
         generated = tuple(map(len, step.generated))
-        return Record(
+        return StepRecord(
             draft.tree.forest,
             tuple(step.verdict.leaf),
             generated,
@@ -48,7 +48,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class StepCost:
     """What one step asks of the models: enough to say what it costs on a cost curve."""
 
     rows: int
@@ -59,12 +59,12 @@ class Cost:
     ]  # nodes of each level the drafter had to read; () where it did not work level by level
 
     @staticmethod
-    def of(record: Record) -> Cost:
+    def of(record: StepRecord) -> StepCost:
         forest, forwards = record.forest, record.forwards
         counted = Counter(forest.depths)
         depth = max(counted)
         levels = tuple(counted[level] for level in range(depth)) if forwards == depth else ()
-        return Cost(forest.num_rows, len(forest), forwards, levels)
+        return StepCost(forest.num_rows, len(forest), forwards, levels)
 
 
 @dataclass
@@ -89,16 +89,16 @@ class Counts:
     accepted_rank: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     drafter_seconds: float = 0.0  # a part of the overhead
-    costs: Counter[Cost] = field(default_factory=Counter)
+    costs: Counter[StepCost] = field(default_factory=Counter)
 
     @staticmethod
-    def of(records: Iterable[Record]) -> Counts:
+    def of(records: Iterable[StepRecord]) -> Counts:
         counts = Counts()
         for record in records:
             counts.add(record)
         return counts
 
-    def add(self, record: Record) -> None:
+    def add(self, record: StepRecord) -> None:
         """Count one step."""
         forest = record.forest
         depths = forest.depths
@@ -131,7 +131,7 @@ class Counts:
             PARTS, (record.draft_seconds, score, distribution, others - record.draft_seconds), strict=True
         ):
             self.seconds[part] += value
-        self.costs[Cost.of(record)] += 1
+        self.costs[StepCost.of(record)] += 1
 
     def within(self, seconds: float) -> Counts:
         """The same, with everything these seconds hold beyond forwards and warping booked as overhead."""

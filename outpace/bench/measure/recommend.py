@@ -1,4 +1,4 @@
-"""One answer from a measurement: which method to use here, what it gains, or not to speculate."""
+"""A recommendation from a measurement: a method and its expected speedup, or plain decoding."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outpace.bench.measure.bootstrap import Interval
+from outpace.bench.measure.bootstrap import MIN_GROUPS, Interval
 from outpace.bench.measure.method_names import PLAIN
-from outpace.bench.report.summary import ALL, FEWEST_PROMPTS, Row
+from outpace.bench.report.summary import ALL, VARIED, ResultRow
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What a file for `--method @file` says."""
+    """The contents of a file for `--method @FILE`."""
 
     method: str
     options: Mapping[str, Any]
@@ -35,37 +35,51 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What a row's contender is called in a file."""
+class MethodChoice:
+    """How a contender is named in a recommendation."""
 
     method: str
     options: Mapping[str, Any]
     draft: str | None
 
 
-def recommend(rows: Sequence[Row], choices: Mapping[str, Choice]) -> Recommendation:
-    """The fastest lossless method whose gain is certain: the lower end of its interval is above 1."""
+def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) -> Recommendation:
+    """The lossless method with the largest median speedup among those whose 95 % interval is above 1.
+
+    There is no interval, and so no recommendation to speculate, with fewer than three prompts.
+    """
     offered = [row for row in rows if row.contender in choices and choices[row.contender].method != PLAIN]
     lossless = [row for row in offered if row.lossless]
-    certain = [row for row in lossless if row.speedup.low > 1.0 and row.prompts >= FEWEST_PROMPTS]
+    certain = [row for row in lossless if not row.too_few_prompts and row.speedup.low > 1.0]
     if certain:
         best = max(certain, key=lambda row: row.speedup.median)
         choice, gain = choices[best.contender], best.speedup
-        loops = ", texts that repeat themselves included" if best.selection == ALL else ""
-        again = f" asked {best.passes} times" if best.passes > 1 else ""
+        repetitive = ", repetitive texts included" if best.selection == ALL else ""
+        again = f", each decoded {best.repeat} times" if best.repeat > 1 else ""
         reason = (
             f"use {best.contender}: {gain.median:.2f} times the speed of plain decoding on these prompts{again} "
-            f"(95 % interval {gain.low:.2f} to {gain.high:.2f}; {best.prompts} prompts{loops})."
+            f"(95 % interval {gain.low:.2f} to {gain.high:.2f}; {best.prompts} prompts{repetitive})."
         )
         return Recommendation(choice.method, choice.options, choice.draft, gain, reason)
-    if lossless and max(row.prompts for row in lossless) < FEWEST_PROMPTS:
-        why = f"fewer than {FEWEST_PROMPTS} prompts make no gain certain"
+    if lossless and all(row.too_few_prompts for row in lossless):
+        why = too_few(lossless[0])
     elif lossless:
-        nearest = max(lossless, key=lambda row: row.speedup.median)
+        nearest = max((row for row in lossless if not row.too_few_prompts), key=lambda row: row.speedup.median)
         gain = nearest.speedup
-        why = f"the best of them, {nearest.contender}, gained {gain.median:.2f} ({gain.low:.2f} to {gain.high:.2f})"
+        why = (
+            f"the speedup of the fastest method, {nearest.contender}, is {gain.median:.2f} "
+            f"(95 % interval {gain.low:.2f} to {gain.high:.2f})"
+        )
     elif offered:
-        why = "none of the measured methods keeps the target's distribution"
+        why = "none of the measured methods is lossless"
     else:
-        why = "no method was measured to the end"
+        why = "no method was measured completely"
     return Recommendation(PLAIN, {}, None, Interval(1.0, 1.0, 1.0), f"do not speculate: {why}.")
+
+
+def too_few(row: ResultRow) -> str:
+    """Why a row has no interval."""
+    text = f"only {row.prompts} of the needed {MIN_GROUPS} prompts" if row.prompts < MIN_GROUPS else "too few batches"
+    if row.selection == VARIED:
+        return f"{text} have plain output that does not repeat itself; --selection all includes the others"
+    return f"{text} were measured"

@@ -17,8 +17,9 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
-from outpace.bench.measure.metrics import Counts, Record
+from outpace.bench.measure.metrics import Counts, StepRecord
 from outpace.core.context import Context
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.contracts import NOTHING, Forest, Noise, Parts, Prompt, Recipe, Scores, TokenTree, Want
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
@@ -31,7 +32,7 @@ Encode = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True)
-class Text:
+class RecordedText:
     """A prompt and what followed, at least one token each."""
 
     prompt: list[int]
@@ -39,7 +40,7 @@ class Text:
 
 
 @dataclass
-class GraphReplay:
+class ReplayResult:
     """What a method made of the texts."""
 
     method: str
@@ -75,7 +76,7 @@ class GraphReplay:
         }
 
 
-def read(path: Path, encode_prompt: Encode, encode: Encode, vocab: int) -> list[Text]:
+def read(path: Path, encode_prompt: Encode, encode: Encode, vocab: int) -> list[RecordedText]:
     """Texts of lines of JSON, or of the JSON that `outpace generate --json` prints: each with "prompt" and "text", or
     with numbers in place of either."""
     try:
@@ -88,13 +89,13 @@ def read(path: Path, encode_prompt: Encode, encode: Encode, vocab: int) -> list[
         raise ValueError(
             f'{path} is neither lines of JSON (.jsonl) nor a .json file with "results"'
         ) from None
-    texts: list[Text] = []
+    texts: list[RecordedText] = []
     for number, row in enumerate(rows, 1):
         where = f"{path}, text {number}"
         prompt = _tokens(row, PROMPT_TOKENS, encode_prompt, vocab, where)
         tokens = _tokens(row, TOKENS, encode, vocab, where)
         if prompt and tokens:  # an answer without a token has nothing to replay
-            texts.append(Text(prompt, tokens))
+            texts.append(RecordedText(prompt, tokens))
     return texts
 
 
@@ -116,7 +117,7 @@ def build(recipe: Recipe, options: dict[str, Any], vocab: int, tokenizer: Any = 
     """The method's parts around a target that is replayed; ValueError if it needs a model."""
     if any(option.default is option.empty for option in recipe.options.values()):
         needs_model(recipe.name)
-    target = Speaker(vocab)
+    target = RecordedTarget(vocab)
     opener = FunctionOpener(lambda value: needs_model(recipe.name), tokenizer)
     values = configure(recipe, target, options, opener)
     parts = recipe(target, **values)
@@ -128,16 +129,16 @@ def build(recipe: Recipe, options: dict[str, Any], vocab: int, tokenizer: Any = 
 def replay(
     name: str,
     parts: Parts,
-    texts: Sequence[Text],
+    texts: Sequence[RecordedText],
     *,
     stop: tuple[int, ...] = (),  # tokens that ended texts
     max_tokens: int
     | None = None,  # what texts that were ended so might have had; None: no more than they have
     tell: Callable[[], None] = lambda: None,
-) -> GraphReplay:
+) -> ReplayResult:
     """Decode every text again, one at a time and all with the same parts, so that what was learnt of one serves the
     next."""
-    found = GraphReplay(name)
+    found = ReplayResult(name)
     for text in texts:
         size = len(text.tokens)
         most = max(max_tokens, size) if max_tokens and text.tokens[-1] in stop else size
@@ -146,20 +147,20 @@ def replay(
     return found
 
 
-def _steps(parts: Parts, text: Text, sampling: SamplingParams, found: GraphReplay) -> Iterator[Record]:
+def _steps(parts: Parts, text: RecordedText, sampling: SamplingParams, found: ReplayResult) -> Iterator[StepRecord]:
     whole = [*text.prompt, *text.tokens]
 
-    def distribution(scores: Scores, tree: TokenTree, ctx: Context) -> Said:
-        return Said(tree, ctx, whole)
+    def distribution(scores: Scores, tree: TokenTree, ctx: Context) -> RecordedTargetProbs:
+        return RecordedTargetProbs(tree, ctx, whole)
 
     session = Session(parts, [torch.tensor(text.prompt)], [sampling], distribution)
     for step in session.steps():
         if step.scores.logits is not None:  # not the reading of the prompt
             found.seconds.append(step.seconds["draft"] + step.seconds["observe"])
-            yield Record.of(step)
+            yield StepRecord.of(step)
 
 
-class Speaker:
+class RecordedTarget:
     """core.contracts.Target that only keeps count: what it says is the distribution's affair."""
 
     chains_only = False
@@ -169,8 +170,8 @@ class Speaker:
     def __init__(self, vocab: int) -> None:
         self.vocab = vocab
 
-    def open(self, slots: int, capacity: int) -> Read:
-        return Read(slots, capacity)
+    def open(self, slots: int, capacity: int) -> LengthOnlyCache:
+        return LengthOnlyCache(slots, capacity)
 
     def prefill(
         self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Any, want: Want
@@ -190,10 +191,10 @@ class Speaker:
         *,
         gap: Sequence[Tensor] | None = None,
     ) -> Scores:
-        return Scores(0, cast(Tensor, Unknown()))
+        return Scores(0, cast(Tensor, MissingLogits()))
 
 
-class Read:
+class LengthOnlyCache:
     """core.contracts.Cache of nothing but lengths."""
 
     def __init__(self, slots: int, capacity: int) -> None:
@@ -210,7 +211,7 @@ class Read:
             self.lengths[slot] = 0
 
 
-class Said:
+class RecordedTargetProbs:
     """core.contracts.Law of a text that is known: right on its path, and nobody goes elsewhere."""
 
     seconds = 0.0
@@ -227,7 +228,7 @@ class Said:
         needs_model("this method")
 
 
-class Unknown:
+class MissingLogits:
     """Logits that nobody has: to look at them is an error."""
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from outpace.bench.measure.contender import Contender, Outcome, shortened
+from outpace.bench.measure.contender import Contender, RunOutcome, shortened
 from outpace.bench.measure.metrics import Counts, first_difference, repetition
-from outpace.bench.measure.workload import Item, encode
+from outpace.bench.measure.workload import WorkloadItem, encode
 from outpace.bench.peers.worker import WorkerDied, WorkerRefused
 from outpace.core.sampling_params import SamplingParams
 
@@ -19,7 +19,7 @@ WARM_UP_TOKENS = 12
 
 
 @dataclass(frozen=True)
-class Case:
+class EncodedPrompt:
     """A prompt as tokens."""
 
     id: str
@@ -32,7 +32,7 @@ class Trial:
     """One run to be made: these cases together, at this temperature, in this round."""
 
     index: int  # of the batch among all batches
-    cases: tuple[Case, ...]
+    cases: tuple[EncodedPrompt, ...]
     temperature: float
     round: int
     again: int = 0  # how often these cases came before in this round
@@ -76,17 +76,17 @@ class Run:
         return [first_difference(a, b) for a, b in zip(self.outputs, reference.outputs, strict=True)]
 
 
-def unfold(
-    items: Sequence[Item],
+def encode_prompts(
+    items: Sequence[WorkloadItem],
     tokenizer: Any,
     plain: Contender,
     sampling: SamplingParams,
     *,
     room: int | None = None,
-) -> tuple[list[Case], list[str]]:
+) -> tuple[list[EncodedPrompt], list[str]]:
     """One case a turn, after the replies that plain greedy decoding gives to the turns before, so that every contender
     meets the same prompts; and the ids of those that leave no room for an answer."""
-    cases: list[Case] = []
+    cases: list[EncodedPrompt] = []
     too_long: list[str] = []
     greedy = replace(sampling, temperature=0.0)
     for item in items:
@@ -97,27 +97,27 @@ def unfold(
             if len(tokens) == 0 or (room is not None and len(tokens) + sampling.max_tokens > room):
                 too_long.append(name)
                 break
-            cases.append(Case(name, item.workload, tokens))
+            cases.append(EncodedPrompt(name, item.workload, tokens))
             if turn + 1 < len(item.turns):
                 reply = plain.run([tokens], [greedy]).outputs[0]
                 replies.append(tokenizer.decode([token for token in reply if token not in sampling.stop]))
     return cases, too_long
 
 
-def batches(cases: Sequence[Case], size: int) -> list[tuple[Case, ...]]:
+def batches(cases: Sequence[EncodedPrompt], size: int) -> list[tuple[EncodedPrompt, ...]]:
     """Neighbours of one workload together, at most `size` of them."""
-    groups: dict[str, list[Case]] = {}
+    groups: dict[str, list[EncodedPrompt]] = {}
     for case in cases:
         groups.setdefault(case.workload, []).append(case)
     return [tuple(g[start : start + size]) for g in groups.values() for start in range(0, len(g), size)]
 
 
 def trials(
-    groups: Sequence[tuple[Case, ...]], temperatures: Sequence[float], rounds: int, passes: int = 1
+    groups: Sequence[tuple[EncodedPrompt, ...]], temperatures: Sequence[float], rounds: int, repeat: int = 1
 ) -> Iterator[Trial]:
     """Rounds outermost, so that stopping early leaves every prompt measured about as often; in them all prompts of one
     temperature follow one another, since what is learnt at one is not to serve another."""
-    for number, temperature, again in product(range(rounds), temperatures, range(passes)):
+    for number, temperature, again in product(range(rounds), temperatures, range(repeat)):
         for index, group in enumerate(groups):
             yield Trial(index, group, temperature, number, again)
 
@@ -134,7 +134,7 @@ def seeds(trial: Trial, base: int) -> list[int]:
     return [first + row for row in range(len(trial.cases))]
 
 
-def perform(contender: Contender, trial: Trial, sampling: SamplingParams, seed: int) -> Run:
+def run_trial(contender: Contender, trial: Trial, sampling: SamplingParams, seed: int) -> Run:
     """Run one contender on one trial."""
     row_params = [
         replace(sampling, temperature=trial.temperature, seed=number) for number in seeds(trial, seed)
@@ -144,7 +144,7 @@ def perform(contender: Contender, trial: Trial, sampling: SamplingParams, seed: 
         outcomes = [
             contender.run([prompt], [params]) for prompt, params in zip(prompts, row_params, strict=True)
         ]
-        outcome = Outcome([o.outputs[0] for o in outcomes], sum(o.seconds for o in outcomes))
+        outcome = RunOutcome([o.outputs[0] for o in outcomes], sum(o.seconds for o in outcomes))
         if len(outcomes) == 1:
             outcome = outcomes[0]
     else:
@@ -159,7 +159,7 @@ def warm_up(
     """Everything once and briefly, so that first calls are not measured."""
     short = shortened(sampling, WARM_UP_TOKENS)
     for temperature in temperatures:
-        perform(contender, replace(trial, temperature=temperature), short, 0)
+        run_trial(contender, replace(trial, temperature=temperature), short, 0)
 
 
 def interleave(
@@ -168,7 +168,7 @@ def interleave(
     sampling: SamplingParams,
     *,
     seed: int = 0,
-    unable: Container[tuple[str, float]] = (),  # (contender, temperature) left out
+    unsupported: Container[tuple[str, float]] = (),  # (contender, temperature) left out
     after: Callable[[Run], None] = lambda run: None,
     lost: Callable[[str, str], None] = lambda name, why: None,
 ) -> list[Run]:
@@ -185,12 +185,12 @@ def interleave(
         if place != (trial.round, trial.temperature):
             place = trial.round, trial.temperature
             for contender in contenders:
-                contender.forget()
+                contender.reset()
         for contender in rotated(contenders, trial):
-            if contender.name in gone or (contender.name, trial.temperature) in unable:
+            if contender.name in gone or (contender.name, trial.temperature) in unsupported:
                 continue
             try:
-                run = perform(contender, trial, sampling, seed)
+                run = run_trial(contender, trial, sampling, seed)
             except WorkerDied as error:
                 gone.add(contender.name)
                 lost(contender.name, reason(error))

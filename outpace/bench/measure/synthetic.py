@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from outpace.bench.measure.contender import Engine, Outcome
+from outpace.bench.measure.contender import MethodContender, RunOutcome
 from outpace.bench.measure.method_names import Method
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target
@@ -26,31 +26,31 @@ DEFAULTS = {"rate": 0.8, "depth": 4}
 
 
 @dataclass
-class SyntheticEngine(Engine):
+class SyntheticContender(MethodContender):
     """Plain decoding writes the text first, outside the time that counts."""
 
     target: Target | None = None
     texts: dict[Any, list[list[int]]] = field(default_factory=dict[Any, "list[list[int]]"])
 
     @staticmethod
-    def of(method: Method, target: Target) -> SyntheticEngine:
+    def of(method: Method, target: Target) -> SyntheticContender:
         """The contender of a method named `synthetic`."""
         options = {**DEFAULTS, **method.options}
         if unknown := set(options) - set(DEFAULTS):
             raise ValueError(f"{NAME} has no option {min(unknown)}; it has rate and depth")
         nothing = Parts(target, NoDraft(), Match(), Fixed(0))
-        return SyntheticEngine(method.label, NAME, nothing, options, target=target)
+        return SyntheticContender(method.label, NAME, nothing, options, target=target)
 
-    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome:
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
         assert self.target is not None
         name = tuple(
             (*prompt.tolist(), -1, repr(params)) for prompt, params in zip(prompts, sampling, strict=True)
         )
         if name not in self.texts:
-            plain = Engine(self.name, self.method, self.parts).run(prompts, sampling)
+            plain = MethodContender(self.name, self.method, self.parts).run(prompts, sampling)
             self.texts[name] = [
                 [*prompt.tolist(), *text] for prompt, text in zip(prompts, plain.outputs, strict=True)
             ]
         drafter = Synthetic(self.texts[name], float(self.options["rate"]))
         parts = Parts(self.target, drafter, Match(), Fixed(int(self.options["depth"])))
-        return Engine(self.name, self.method, parts).run(prompts, sampling)
+        return MethodContender(self.name, self.method, parts).run(prompts, sampling)

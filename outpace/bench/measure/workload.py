@@ -18,7 +18,7 @@ SEPARATOR = "---"  # a line of its own between prompts of a text file
 
 
 @dataclass(frozen=True)
-class Item:
+class WorkloadItem:
     """One prompt: a text to continue, or what a user says turn by turn."""
 
     id: str
@@ -28,7 +28,7 @@ class Item:
     category: str = ""
 
 
-def load_items(source: str, most: int | None = None) -> list[Item]:
+def load_items(source: str, most: int | None = None) -> list[WorkloadItem]:
     """Items of a built-in set or a file; at most `most`, spread evenly over it so that every category has its share."""
     name, path = (source, FOLDER / f"{source}.jsonl") if source in BUILT_IN else (_stem(source), Path(source))
     if not path.is_file():
@@ -37,7 +37,7 @@ def load_items(source: str, most: int | None = None) -> list[Item]:
     if ".jsonl" in path.suffixes:
         items = [_from_row(row, index, name) for index, row in enumerate(_rows(text, path))]
     else:
-        items = [Item(f"{name}/{index}", name, (prompt,), False) for index, prompt in enumerate(_split(text))]
+        items = [WorkloadItem(f"{name}/{index}", name, (prompt,), False) for index, prompt in enumerate(_split(text))]
     if not items:
         raise ValueError(f"{path} holds no prompts")
     if most is None or most >= len(items):
@@ -71,12 +71,12 @@ def _rows(text: str, path: Path) -> Iterator[Mapping[str, Any]]:
         yield row
 
 
-def _from_row(row: Mapping[str, Any], index: int, name: str) -> Item:
+def _from_row(row: Mapping[str, Any], index: int, name: str) -> WorkloadItem:
     label = next((str(row[key]) for key in ("id", "question_id", "task_id") if key in row), f"{name}/{index}")
     category = str(row.get("category", ""))
     if "turns" in row:
-        return Item(label, name, tuple(map(str, row["turns"])), True, category)
-    return Item(label, name, (str(row["prompt"]),), bool(row.get("chat", False)), category)
+        return WorkloadItem(label, name, tuple(map(str, row["turns"])), True, category)
+    return WorkloadItem(label, name, (str(row["prompt"]),), bool(row.get("chat", False)), category)
 
 
 def _split(text: str) -> list[str]:
@@ -92,7 +92,7 @@ def _split(text: str) -> list[str]:
     return [prompt for lines in prompts if (prompt := "\n".join(lines)).strip()]
 
 
-def encode(tokenizer: Any, item: Item, replies: Sequence[str] = ()) -> Tensor:  # (T,) int64
+def encode(tokenizer: Any, item: WorkloadItem, replies: Sequence[str] = ()) -> Tensor:  # (T,) int64
     """Tokens of the item up to the turn after these replies, in the tokenizer's chat template where it has one."""
     said = item.turns[: len(replies) + 1]
     if not item.chat:

@@ -53,12 +53,12 @@ def weight_format(dtype: str) -> str:
 
 
 def converted(
-    home: PeerEnvironment, name: str, dtype: str, environment: Mapping[str, str], say: Callable[[str], None]
+    peer: PeerEnvironment, name: str, dtype: str, environment: Mapping[str, str], say: Callable[[str], None]
 ) -> tuple[Path, float]:
     """The converted model's folder, and the seconds that took; 0 where it was there."""
     model, weights = folder_of(name), weight_format(dtype)
     cache = cache_folder(environment)
-    place = cache / f"{model.name}-{key(model, weights, home.versions)}"
+    place = cache / f"{model.name}-{key(model, weights, peer.versions)}"
     if (place / DONE).is_file():
         return place, 0.0
     say(f"converting {name} for OpenVINO, once, into {place}")
@@ -66,9 +66,9 @@ def converted(
     began = perf_counter()
     with tempfile.TemporaryDirectory(dir=cache, prefix=f".{place.name}.") as folder:
         fresh = Path(folder) / "model"
-        command = [home.python, "-c", CONVERT, "export", "openvino", "--model", str(model)]
+        command = [peer.python, "-c", CONVERT, "export", "openvino", "--model", str(model)]
         command += ["--task", "text-generation-with-past", "--weight-format", weights, str(fresh)]
-        own = environment_of(environment, os.cpu_count() or 1, own=home.own)
+        own = environment_of(environment, os.cpu_count() or 1, own=peer.own)
         done = subprocess.run(command, capture_output=True, text=True, env=own)
         if done.returncode or not (fresh / DONE).is_file():
             said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]

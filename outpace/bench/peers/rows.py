@@ -1,44 +1,45 @@
-"""Other engines as contenders: a row and a worker for each, with the settings of our own rows."""
+"""Other engines as contenders: one per way of decoding, in worker processes, at the best of several settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from torch import Tensor
 
-from outpace.bench.measure.acceptance_ceiling import Best
-from outpace.bench.measure.contender import Engine, Outcome
+from outpace.bench.measure.acceptance_bound import AcceptanceBound
+from outpace.bench.measure.contender import Contender, MethodContender, RunOutcome
+from outpace.bench.peers.best_setting import BestSetting
 from outpace.bench.peers.environments import PeerEnvironment
 from outpace.bench.peers.openvino_models import converted
 from outpace.bench.peers.worker import Worker, WorkerDied, environment_of
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.names import resolve
 
-ASKED = {
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-}  # settings a peer is told of, unless idle
+# sampling parameters that are sent to a peer unless they have these values, which change nothing
+NEUTRAL_SETTINGS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+DRAFT_DEPTHS = (3, 5)  # tried beside the depths of our own rows
+LOOKUPS = ((5, 3), (10, 3))  # (depth, longest n-gram), tried beside those of our own rows
+Options = dict[str, Any]
 
 
 @dataclass
-class Beside:
-    """One mode of another engine, in a process of its own."""
+class WorkerContender:
+    """Another engine with one setting, in a process of its own."""
 
     name: str
     worker: Worker
     options: Mapping[str, Any] = field(default_factory=dict)
-    precision: str = ""  # what the engine says it computes in
+    precision: str = ""  # of the computation, as the engine reports it
     kind: str = "peer"
     mode: str = ""
     single: bool = False
 
-    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome:
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
         first = sampling[0]
         answer = self.worker.ask(
             {
@@ -48,116 +49,163 @@ class Beside:
                 "seeds": [params.seed for params in sampling],
                 "stop": list(first.stop),
                 "settings": {
-                    name: getattr(first, name) for name, idle in ASKED.items() if getattr(first, name) != idle
+                    name: getattr(first, name)
+                    for name, neutral in NEUTRAL_SETTINGS.items()
+                    if getattr(first, name) != neutral
                 },
             }
         )
-        return Outcome([list(tokens) for tokens in answer["outputs"]], float(answer["seconds"]))
+        return RunOutcome([list(tokens) for tokens in answer["outputs"]], float(answer["seconds"]))
 
-    def look(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Best:
-        return Best()  # what it drafts is not seen from outside
+    def acceptance_bound(
+        self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
+    ) -> AcceptanceBound:
+        return AcceptanceBound()  # the drafts of another engine are not visible
 
     def lossless(self, temperature: float) -> bool:
         return True
 
-    def forget(self) -> None:
-        pass  # no engine beside ours is given anything to keep
+    def reset(self) -> None:
+        pass  # its prefix cache is off
+
+    def close(self) -> None:
+        self.worker.close()
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A row to be: what it is called, and what its worker is told."""
+class PeerRow:
+    """A way of decoding of another engine, with the settings to try."""
 
     name: str
-    options: Mapping[str, Any]
-    mode: str = "plain"
+    mode: str  # "plain", "draft" or "prompt-lookup"
+    settings: Mapping[str, Options]  # by their names in tables
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The models it is made of."""
+        """The models it runs."""
         return ("target", "draft") if self.mode == "draft" else ("target",)
 
 
-def wanted_rows(home: PeerEnvironment, engines: Sequence[Engine], draft: str | None) -> list[Wanted]:
-    """Plain decoding, and the counterpart of every engine row that has one."""
-    words, found = dict(home.kind.modes), {"plain": Wanted(f"{home.kind.name} plain", {})}
-    for engine in engines:
-        options: dict[str, Any] = {}
-        mode = ""
-        if engine.method == "speculative-sampling" and draft is not None:
-            mode, options = "draft", {"depth": int(engine.options.get("depth") or 5)}
-        elif engine.method == "prompt-lookup":
-            depth, max_ngram = engine.options.get("depth") or 10, engine.options.get("max_ngram") or 3
-            mode, options = "prompt-lookup", {"depth": int(depth), "max_ngram": int(max_ngram)}
-        if mode:
-            name = f"{home.kind.name} {words[mode]}:" + ",".join(
-                f"{key}={value}" for key, value in options.items()
-            )
-            found.setdefault(name, Wanted(name, options, mode))
-    return list(found.values())
+def peer_rows(
+    peer: PeerEnvironment, methods: Sequence[MethodContender], draft: str | None
+) -> list[PeerRow]:
+    """Plain decoding, and the counterparts of speculative-sampling and prompt-lookup where those are measured."""
+    engine = peer.engine
+    ways: list[tuple[str, str, list[Options]]] = [("plain", "plain", [{}])]
+    if depths := draft_depths(methods) if draft is not None else []:
+        ways.append(("draft", engine.draft, [{"depth": depth} for depth in depths]))
+    if found := lookups(methods):
+        options = [{"depth": depth, "max_ngram": max_ngram} for depth, max_ngram in found]
+        ways.append(("prompt-lookup", engine.lookup, options))
+    modes: list[Options] = [{"eager": False}, {"eager": True}] if engine.compiles else [{}]
+    return [
+        PeerRow(
+            f"{engine.name} {name}",
+            mode,
+            {setting_name(each | how): each | how for each in settings for how in modes},
+        )
+        for mode, name, settings in ways
+    ]
+
+
+def draft_depths(methods: Sequence[MethodContender]) -> list[int]:
+    """The draft lengths to try with a draft model; none if speculative-sampling is not measured."""
+    ours = [int(m.options.get("depth") or 5) for m in methods if m.method == "speculative-sampling"]
+    return list(dict.fromkeys([*ours, *DRAFT_DEPTHS])) if ours else []
+
+
+def lookups(methods: Sequence[MethodContender]) -> list[tuple[int, int]]:
+    """(depth, longest n-gram) to try with prompt lookup; none if prompt-lookup is not measured."""
+    ours = [
+        (int(m.options.get("depth") or 10), int(m.options.get("max_ngram") or 3))
+        for m in methods
+        if m.method == "prompt-lookup"
+    ]
+    return list(dict.fromkeys([*ours, *LOOKUPS])) if ours else []
+
+
+def setting_name(options: Mapping[str, Any]) -> str:
+    """depth=5,eager; compiled."""
+    words = [f"{key}={value}" for key, value in options.items() if key != "eager"]
+    if "eager" in options:
+        words.append("eager" if options["eager"] else "compiled")
+    return ",".join(words)
 
 
 @dataclass
-class Invitation:
-    """What all rows of other engines share, and what became of them."""
+class PeerLauncher:
+    """Starts the worker processes of other engines with what they have in common."""
 
     names: Mapping[str, str | None]  # "target", "draft" -> the model's name
-    dtype: str  # as torch calls it
+    dtype: str  # as torch names it
     threads: int
     room: int  # tokens of the longest prompt and its answer
-    most: int | None  # tokens the target can read
+    max_length: int | None  # tokens that the target can read
     batch: int
     environment: Mapping[str, str]
     say: Callable[[str], None]
-    keep: Callable[[Worker], Any]  # told of every worker, so that it is ended whatever happens
-    seconds: dict[str, float] = field(default_factory=dict)  # to convert and to load
-    failed: dict[str, str] = field(default_factory=dict)  # row -> why it does not take part
+    register: Callable[[Worker], Any]  # receives every worker, so that its owner can end it
+    seconds: dict[str, float] = field(default_factory=dict)  # of converting and loading
+    failed: dict[str, str] = field(default_factory=dict)  # row -> why it is left out
 
-    def rows(self, home: PeerEnvironment, engines: Sequence[Engine]) -> list[Beside]:
-        """Start this engine's workers, one after another; those that do not come up are left out."""
-        wanted = wanted_rows(home, engines, self.names.get("draft"))
+    def rows(self, peer: PeerEnvironment, methods: Sequence[MethodContender]) -> list[Contender]:
+        """A contender for each way of decoding. One with a single setting is started here, others when they search."""
+        rows = peer_rows(peer, methods, self.names.get("draft"))
         models, broken = dict[str, str](), dict[str, str]()
-        for kind in dict.fromkeys(kind for row in wanted for kind in row.needs):
+        for kind in dict.fromkeys(kind for row in rows for kind in row.needs):
             try:
-                models[kind] = self._model(home, kind)
+                models[kind] = self._model(peer, kind)
             except (OSError, ValueError) as error:
                 broken[kind] = str(error)
-        found: list[Beside] = []
-        for row in wanted:
+        contenders: list[Contender] = []
+        for row in rows:
             try:
-                if why := next((broken[kind] for kind in row.needs if kind in broken), None):
-                    raise WorkerDied(why)
-                found.append(self._row(home, row, {kind: models[kind] for kind in row.needs}))
+                if reason := next((broken[kind] for kind in row.needs if kind in broken), None):
+                    raise WorkerDied(reason)
+                needed = {kind: models[kind] for kind in row.needs}
+                starts = {
+                    name: partial(self._start, peer, row, options, needed)
+                    for name, options in row.settings.items()
+                }
+                if len(starts) == 1:
+                    (start,) = starts.values()
+                    contenders.append(start())
+                else:
+                    contenders.append(BestSetting(f"{row.name}, best of {len(starts)} settings", starts))
             except (WorkerDied, OSError) as error:
                 self.failed[row.name] = str(error)
-        return found
+        return contenders
 
-    def _model(self, home: PeerEnvironment, kind: str) -> str:
+    def _model(self, peer: PeerEnvironment, kind: str) -> str:
         name = str(self.names[kind])
-        if not home.kind.converts:
+        if not peer.engine.converts:
             return resolve(name)
-        folder, seconds = converted(home, name, self.dtype, self.environment, self.say)
+        folder, seconds = converted(peer, name, self.dtype, self.environment, self.say)
         if seconds:
-            self.seconds[f"converting {kind} for {home.kind.name}"] = seconds
+            self.seconds[f"converting {kind} for {peer.engine.name}"] = seconds
         return str(folder)
 
-    def _row(self, home: PeerEnvironment, row: Wanted, models: Mapping[str, str]) -> Beside:
-        self.say(f"starting {row.name}")
+    def _start(
+        self, peer: PeerEnvironment, row: PeerRow, options: Options, models: Mapping[str, str]
+    ) -> WorkerContender:
+        name = f"{row.name}:{setting_name(options)}" if options else row.name
+        self.say(f"starting {name}")
         began = perf_counter()
         settings = {
             "mode": row.mode,
             **models,
-            "depth": row.options.get("depth"),
-            "max_ngram": row.options.get("max_ngram"),
+            "depth": options.get("depth"),
+            "max_ngram": options.get("max_ngram"),
+            "eager": options.get("eager", False),
             "dtype": self.dtype,
             "threads": self.threads,
             "room": self.room,
-            "most": self.most,
+            "max_length": self.max_length,
             "batch": self.batch,
         }
-        environment = environment_of(self.environment, self.threads, own=home.own)
-        worker = Worker(home.python, Path(home.kind.script), settings, environment)
-        self.keep(worker)
+        environment = environment_of(self.environment, self.threads, own=peer.own)
+        worker = Worker(peer.python, Path(peer.engine.script), settings, environment)
+        self.register(worker)
         about = worker.ready()
-        self.seconds[row.name] = perf_counter() - began
-        return Beside(row.name, worker, row.options, str(about.get("precision", "")))
+        self.seconds[name] = perf_counter() - began
+        return WorkerContender(name, worker, options, str(about.get("precision", "")))

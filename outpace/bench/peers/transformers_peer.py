@@ -1,26 +1,30 @@
-"""transformers' own generation as contenders: plain, assisted, prompt lookup; at our settings and at its defaults."""
+"""transformers' own generation as contenders: plain, assisted and prompt lookup, at the best of several settings."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from outpace.bench.measure.acceptance_ceiling import Best
-from outpace.bench.measure.contender import Engine, Outcome, precision_of
+from outpace.bench.measure.acceptance_bound import AcceptanceBound
+from outpace.bench.measure.contender import Contender, MethodContender, RunOutcome, precision_of
+from outpace.bench.peers.best_setting import BestSetting
+from outpace.bench.peers.rows import draft_depths, lookups, setting_name
 from outpace.core.sampling_params import SamplingParams
 
 PREFIX = "transformers"
+DEFAULTS = "its defaults"
 
 
 @dataclass
-class Generate:
-    """`model.generate` with some arguments. One prompt at a time, or left-padded together where it can."""
+class TransformersContender:
+    """`model.generate` with some arguments. A batch is left-padded; with `single` prompts are decoded one at a time."""
 
     name: str
     model: Any
@@ -35,7 +39,7 @@ class Generate:
     def precision(self) -> str:
         return precision_of(self.model)
 
-    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Outcome:
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
         first = sampling[0]
         device = self.model.device
         longest = max(map(len, prompts))
@@ -63,68 +67,85 @@ class Generate:
             )
             rows = out[:, longest:].tolist()
             seconds = self.clock() - began
-        return Outcome([_until(row, first.stop) for row in rows], seconds)
+        return RunOutcome([_until(row, first.stop) for row in rows], seconds)
 
-    def look(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> Best:
-        return Best()  # what it drafts is not seen from outside
+    def acceptance_bound(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound:
+        return AcceptanceBound()  # the drafts of another engine are not visible
 
     def lossless(self, temperature: float) -> bool:
         return True
 
-    def forget(self) -> None:
-        pass  # no engine beside ours is given anything to keep
+    def reset(self) -> None:
+        pass  # generate keeps nothing between calls
+
+    def close(self) -> None:
+        pass  # the models belong to the measurement
 
 
 def _until(tokens: list[int], stop: Sequence[int]) -> list[int]:
-    """The tokens up to the first stop token, which stays; what follows it is padding."""
+    """The tokens up to and with the first stop token; what follows is padding."""
     end = next((place for place, token in enumerate(tokens) if token in stop), len(tokens))
     return tokens[: end + 1]
 
 
-def neutral(model: Any) -> Any:
-    """Forget the defaults a checkpoint brings, so that `generate` keeps the model's own distribution and ends where told."""
+def without_defaults(model: Any) -> Any:
+    """Drop the generation defaults of a checkpoint, so that `generate` samples the model's own distribution."""
     kept = {name: getattr(model.generation_config, name, None) for name in ("bos_token_id", "pad_token_id")}
     model.generation_config = type(model.generation_config)(**kept)
     return model
 
 
-def assisted(model: Any, draft: Any, depth: int) -> Generate:
-    """Assisted generation with a constant draft of this length, never cut short."""
-    helper = copy.copy(
-        draft
-    )  # the settings stand on the helper's own configuration: leave the default row's alone
+def assisted(model: Any, draft: Any, depth: int) -> TransformersContender:
+    """Assisted generation with drafts of this length, never cut short by the draft's confidence."""
+    helper = copy.copy(draft)  # these settings belong to the draft's generation_config: leave the original's alone
     helper.generation_config = copy.deepcopy(draft.generation_config)
     helper.generation_config.num_assistant_tokens = depth
     helper.generation_config.num_assistant_tokens_schedule = "constant"
     helper.generation_config.assistant_confidence_threshold = 0.0
-    name = f"{PREFIX} assisted:depth={depth}"
-    return Generate(name, model, {"assistant_model": helper}, {"depth": depth}, single=True)
+    arguments = {"assistant_model": helper}
+    return TransformersContender(f"{PREFIX} assisted", model, arguments, {"depth": depth}, single=True)
 
 
-def lookup(model: Any, depth: int, max_ngram: int) -> Generate:
-    """Prompt lookup with this length and largest n-gram."""
+def lookup(model: Any, depth: int, max_ngram: int) -> TransformersContender:
+    """Prompt lookup with this draft length and longest n-gram."""
     arguments = {"prompt_lookup_num_tokens": depth, "max_matching_ngram_size": max_ngram}
-    name = f"{PREFIX} prompt-lookup:depth={depth},max_ngram={max_ngram}"
-    return Generate(name, model, arguments, {"depth": depth, "max_ngram": max_ngram}, single=True)
+    options = {"depth": depth, "max_ngram": max_ngram}
+    return TransformersContender(f"{PREFIX} prompt-lookup", model, arguments, options, single=True)
 
 
-def peers(model: Any, draft: Any | None, engines: Sequence[Engine]) -> list[Generate]:
-    """transformers' counterpart of every engine row that has one, and its own defaults."""
-    neutral(model)
-    found = {f"{PREFIX} plain": Generate(f"{PREFIX} plain", model)}
-    for engine in engines:
-        depth = engine.options.get("depth")
-        peer = None
-        if engine.method == "speculative-sampling" and draft is not None:
-            peer = assisted(model, neutral(draft), int(depth or 5))
-        elif engine.method == "prompt-lookup":
-            peer = lookup(model, int(depth or 10), int(engine.options.get("max_ngram", 3)))
-        if peer:
-            found.setdefault(peer.name, peer)
-    if draft is not None:
-        name = f"{PREFIX} assisted (its defaults)"
-        found[name] = Generate(name, model, {"assistant_model": neutral(draft)}, single=True)
-    if any(engine.method == "prompt-lookup" for engine in engines):
-        name = f"{PREFIX} prompt-lookup (its defaults)"
-        found[name] = Generate(name, model, {"prompt_lookup_num_tokens": 10}, single=True)
-    return list(found.values())
+def peers(model: Any, draft: Any | None, methods: Sequence[MethodContender]) -> list[Contender]:
+    """Plain generation, and the counterparts of speculative-sampling and prompt-lookup where those are measured.
+
+    Each counterpart is tried at transformers' own defaults (assisted generation then adapts its draft length) and at
+    the constant lengths that other engines are tried at.
+    """
+    without_defaults(model)
+    rows: list[Contender] = [TransformersContender(f"{PREFIX} plain", model)]
+    ways: dict[str, dict[str, TransformersContender]] = {}
+    if draft is not None and (depths := draft_depths(methods)):
+        without_defaults(draft)
+        defaults = TransformersContender(
+            f"{PREFIX} assisted", model, {"assistant_model": draft}, single=True
+        )
+        ways["assisted"] = {DEFAULTS: defaults} | {
+            setting_name({"depth": depth}): assisted(model, draft, depth) for depth in depths
+        }
+    if found := lookups(methods):
+        defaults = TransformersContender(
+            f"{PREFIX} prompt-lookup", model, {"prompt_lookup_num_tokens": 10}, single=True
+        )
+        ways["prompt-lookup"] = {DEFAULTS: defaults} | {
+            setting_name({"depth": depth, "max_ngram": max_ngram}): lookup(model, depth, max_ngram)
+            for depth, max_ngram in found
+        }
+    for name, settings in ways.items():
+        starts = {setting: partial(returned, contender) for setting, contender in settings.items()}
+        rows.append(
+            BestSetting(f"{PREFIX} {name}, best of {len(starts)} settings", starts, single=True)
+        )
+    return rows
+
+
+def returned(contender: TransformersContender) -> TransformersContender:
+    """Start a contender of this process: its models are loaded."""
+    return contender

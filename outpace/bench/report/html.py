@@ -1,89 +1,85 @@
-"""A measurement as one self-contained HTML page: speedups with their intervals drawn, then the tables."""
+"""A measurement as one self-contained HTML page: charts of the speedups, then the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
 
 from outpace.bench.measure.contender import COMPILED, EAGER
 from outpace.bench.measure.measurement import Measurement
-from outpace.bench.report.summary import Row, headline
+from outpace.bench.report import plot
+from outpace.bench.report.summary import ResultRow, headline
 from outpace.bench.report.tables import heading, notes, number, tables
-from outpace.tables import Table
 
-WIDTH, LABEL, FIGURES, LINE = (
-    900,
-    330,
-    170,
-    26,
-)  # pixels; FIGURES: room for the numbers behind the longest bar
-STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1c2430; }
-table { border-collapse: collapse; margin: .5rem 0 1.5rem; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid #d5dbe3; padding: .25rem .7rem; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-svg text { font: 13px system-ui, sans-serif; fill: #1c2430; }
-.advice { background: #eef4ee; border-left: 4px solid #3a7d44; padding: .6rem 1rem; }
-.note { color: #556070; font-size: 13px; }
-"""
-COLOURS = {"outpace": "#3a7d44", "peer": "#8a94a3"}
-PALE = "#9cc3a3"  # the same methods without compiled forwards
+TEMPLATES = Environment(loader=PackageLoader("outpace.bench.report"), autoescape=True)
 
 
-def chart(rows: Sequence[Row]) -> str:
-    """One bar a method: its speedup over plain decoding, with its interval; the line marks 1."""
-    drawn = [row for row in rows if row.speedup.high == row.speedup.high]
-    twice = any(row.mode == COMPILED for row in rows)
-    most = max([1.2, *(row.speedup.high for row in drawn)])
-    scale = (WIDTH - LABEL - FIGURES) / most
-    marks: list[str] = []
-    for index, row in enumerate(drawn):
-        top, gain = index * LINE + 4, row.speedup
-        middle, end = top + 9, LABEL + gain.median * scale
-        low, high = LABEL + gain.low * scale, LABEL + gain.high * scale
-        colour = PALE if twice and row.mode == EAGER else COLOURS.get(row.kind, "#888")
-        marks += [
-            f'<text x="{LABEL - 8}" y="{top + 14}" text-anchor="end">{escape(row.contender)}</text>',
-            f'<rect x="{LABEL}" y="{top}" width="{end - LABEL:.1f}" height="18" fill="{colour}"/>',
-            f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" stroke="#1c2430" stroke-width="2"/>',
-            f'<text x="{max(high, end) + 6:.1f}" y="{top + 14}">{number(gain.median)} '
-            f"({number(row.tokens_per_second.median, 1)} tokens/s)</text>",
-        ]
-    height, one = len(drawn) * LINE + 8, LABEL + scale
-    marks.append(
-        f'<line x1="{one:.1f}" x2="{one:.1f}" y1="0" y2="{height}" stroke="#b3423a" stroke-dasharray="4 3"/>'
-    )
-    return f'<svg width="{WIDTH}" height="{height}" role="img">{"".join(marks)}</svg>'
-
-
-def grid(table: Table) -> str:
-    """A table in HTML."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
-    )
-    return f"<h3>{escape(table.title)}</h3><table><tr>{head}</tr>{body}</table>"
-
-
-def page(measurement: Measurement, rows: Sequence[Row]) -> str:
-    """The whole page; it needs nothing from elsewhere."""
-    known = measurement.provenance
-    versions = ", ".join(f"{name} {version}" for name, version in known["versions"].items() if version)
-    facts = f"{known['device']}, {known['threads']} threads; {versions}; commit {known['commit'] or '-'}; {known['date']}"
-    parts = [
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Side by side</title>',
-        f"<style>{STYLE}</style><h1>Side by side</h1><p>{escape(facts)}</p>",
-        f"<p><code>{escape(' '.join(map(str, known['argv'])))}</code></p>",
+def chart(rows: Sequence[ResultRow], name: str) -> str:
+    """An inline SVG with a bar per method; empty where no row has enough prompts for an interval."""
+    two_modes = {COMPILED, EAGER} <= {row.mode for row in rows}
+    bars = [
+        plot.Bar(
+            row.contender,
+            row.speedup.median,
+            row.speedup.low,
+            row.speedup.high,
+            plot.PEER if row.kind == "peer" else plot.EAGER_OURS if two_modes and row.mode == EAGER else plot.OURS,
+            note=f"{number(row.speedup.median)} ({number(row.tokens_per_second.median, 1)} tokens/s)",
+        )
+        for row in rows
+        if not row.too_few_prompts
     ]
-    if not measurement.complete:
-        parts.append(f"<p>Interrupted: {len(measurement.runs)} of {measurement.total} runs were made.</p>")
-    parts += [f'<p class="advice">{escape(sentence)}</p>' for sentence in measurement.answers(rows)]
+    if not bars:
+        return ""
+    axis = "speedup over plain decoding"
+    return plot.svg(plot.bar_chart([plot.Panel("", bars)], axis, reference=1.0), name=name)
+
+
+def to_html(measurement: Measurement, rows: Sequence[ResultRow]) -> str:
+    """The whole page; it refers to no other files."""
+    groups: list[dict[str, Any]] = []
     for temperature in dict.fromkeys(row.temperature for row in rows):
         for workload in dict.fromkeys(row.workload for row in rows):
-            shown = headline(rows, workload, temperature)
+            shown = headline(rows, workload, temperature, measurement.selection)
+            here = [row for row in rows if (row.workload, row.temperature) == (workload, temperature)]
             if shown:
-                parts.append(f"<h2>{escape(heading(workload, temperature))}</h2>{chart(shown)}")
-                here = [row for row in rows if row.workload == workload and row.temperature == temperature]
-                parts += map(grid, tables(here))
-    parts += map(grid, measurement.models())
-    return "\n".join([*parts, f'<p class="note">{escape(notes(rows))}</p></html>\n'])
+                group = {
+                    "heading": heading(workload, temperature),
+                    "chart": chart(shown, f"{workload}-{temperature}"),
+                    "tables": tables(here, measurement.selection),
+                    "two_modes": {COMPILED, EAGER} <= {row.mode for row in shown},
+                    "peers": any(row.kind == "peer" for row in shown),
+                }
+                groups.append(group)
+    interrupted = (
+        "" if measurement.complete else f"Interrupted: {len(measurement.runs)} of {measurement.total} runs were made."
+    )
+    settings = measurement.settings
+    title = f"Speculative decoding methods side by side: {settings.get('target', 'target')}"
+    return TEMPLATES.get_template("report.html").render(
+        title=title,
+        interrupted=interrupted,
+        answers=measurement.answers(rows),
+        groups=groups,
+        models=measurement.models(),
+        facts=facts(measurement),
+        notes=notes(rows),
+    )
+
+
+def facts(measurement: Measurement) -> list[tuple[str, str]]:
+    """Models, machine, versions and command."""
+    source, settings = measurement.provenance, measurement.settings
+    versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items() if version)
+    return [
+        ("Target model", str(settings.get("target", "-"))),
+        ("Draft model", str(settings.get("draft") or "none")),
+        ("Data type", str(source.get("dtype", "-"))),
+        ("Machine", f"{source['device']}, {source['threads']} threads"),
+        ("Versions", versions),
+        ("Commit", str(source["commit"] or "-")),
+        ("Date", str(source["date"])),
+        ("Command", " ".join(map(str, source["argv"]))),
+    ]

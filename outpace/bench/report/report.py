@@ -9,16 +9,15 @@ from typing import Any
 from outpace.analysis.best_shape import Choice as TreeChoice
 from outpace.bench.measure.measurement import Measurement
 from outpace.bench.measure.run import Run
-from outpace.bench.report.summary import SELECTIONS, Row, headline
+from outpace.bench.report.summary import SELECTIONS, ResultRow
 from outpace.bench.report.tables import notes, tables
 from outpace.tables import markdown
 
-SCHEMA = "outpace-bench/1"
+SCHEMA = "outpace-bench/2"
 
 
-def to_json(of: Measurement, rows: Sequence[Row]) -> dict[str, Any]:
-    """Everything, whatever was measured."""
-    shown = {id(r) for row in rows for r in headline(rows, row.workload, row.temperature)}
+def to_json(of: Measurement, rows: Sequence[ResultRow]) -> dict[str, Any]:
+    """Everything that was measured."""
     return {
         "schema": SCHEMA,
         "provenance": dict(of.provenance),
@@ -36,9 +35,10 @@ def to_json(of: Measurement, rows: Sequence[Row]) -> dict[str, Any]:
             of.called(*name): {str(size): 1000 * median(seconds) for size, seconds in each.changed.items()}
             for name, each in of.timings.items()
         },
+        "peer_settings": {name: each.to_json() for name, each in of.peer_settings.items()},
         "notes": notes(rows),
         "selections": SELECTIONS,
-        "results": [{**row.to_json(), "headline": id(row) in shown} for row in rows],
+        "results": [{**row.to_json(), "headline": row.selection == of.selection} for row in rows],
         "best_trees": {name: tree_to_json(tree) for name, tree in of.trees(rows).items()},
         "best_chains": {name: tree_to_json(tree) for name, tree in of.chains(rows).items()},
         "compiled_over_eager": gain.to_json() if (gain := of.compiling(rows)) else None,
@@ -47,12 +47,12 @@ def to_json(of: Measurement, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def to_markdown(of: Measurement, rows: Sequence[Row]) -> str:
-    """The tables and the answer."""
+def to_markdown(of: Measurement, rows: Sequence[ResultRow]) -> str:
+    """The tables and the recommendation."""
     known = of.provenance
     versions = ", ".join(f"{name} {version}" for name, version in known["versions"].items() if version)
     lines = [
-        "# Side by side",
+        f"# Methods side by side: {of.settings.get('target', 'target')}",
         "",
         f"Device: {known['device']}, {known['threads']} threads. Versions: {versions}.",
         f"Commit: {known['commit'] or '-'}.",
@@ -60,12 +60,12 @@ def to_markdown(of: Measurement, rows: Sequence[Row]) -> str:
         *([] if of.complete else ["", f"Interrupted: {len(of.runs)} of {of.total} runs were made."]),
     ]
     lines += [line for name, why in of.failed.items() for line in ("", f"{name} was left out: {why}")]
-    pages = [markdown(table, 2) for table in (*tables(rows), *of.models())]
+    pages = [markdown(table, 2) for table in (*tables(rows, of.selection), *of.models())]
     return "\n\n".join(["\n".join(lines), *pages, notes(rows), *of.answers(rows)]) + "\n"
 
 
 def tree_to_json(tree: TreeChoice) -> dict[str, Any]:
-    """A draft's shape, and what is expected of it against plain decoding in the same mode."""
+    """A draft's shape, and its expected speedup over plain decoding in the same mode."""
     return {"parents": tree.shape.parents, "mean_acceptance_length": tree.length, "speedup": tree.speedup}
 
 

@@ -1,4 +1,4 @@
-"""From runs to rows of a table: one a contender, workload and temperature, of all prompts or those that do not loop."""
+"""From timed runs to rows of results: one per contender, workload, temperature and selection of prompts."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from outpace.bench.measure.acceptance_ceiling import Best, Bounds
-from outpace.bench.measure.bootstrap import Interval, bootstrap
+from outpace.bench.measure.acceptance_bound import AcceptanceBound, AcceptanceBounds
+from outpace.bench.measure.bootstrap import Interval, median_interval
 from outpace.bench.measure.contender import Contender
-from outpace.bench.measure.halves import Half, in_halves, rate
+from outpace.bench.measure.halves import HalfSummary, in_halves, rate
 from outpace.bench.measure.ideal import Costs, ideal_speedup
 from outpace.bench.measure.metrics import Counts
 from outpace.bench.measure.run import Run
 
-MOST_REPETITION = 0.15  # a looping text flatters every drafter
-FEWEST_PROMPTS = 3  # below it the selection says nothing
-FEWEST_TOKENS = 8  # a shorter answer times the reading of its prompt
+MAX_REPETITION = 0.15  # text that repeats itself is easy to draft, whatever the method
+MIN_TOKENS = 8  # the time of a shorter answer is mostly that of prefill
 ALL, VARIED = "all", "varied"
 SELECTIONS = {
-    ALL: "all prompts, also those whose output loops",
-    VARIED: "those whose plain output repeats at most 15 % of its 4-grams",
+    ALL: "all prompts, also those whose plain output repeats itself",
+    VARIED: "only prompts whose plain output repeats at most 15 % of its 4-grams",
 }
 
 
 @dataclass(frozen=True)
-class Row:
-    """What is reported of one contender under one selection of runs."""
+class ResultRow:
+    """What is reported of one contender under one selection of prompts.
+
+    All three intervals are over the same pairs of runs: the contender's and plain decoding's on the same prompt, in the
+    same round, with the same seed. A pair counts once per prompt: the median over its rounds.
+    """
 
     contender: str
     kind: str
@@ -39,29 +42,29 @@ class Row:
     prompts: int
     runs: int
     tokens_per_second: Interval
-    speedup: Interval
+    plain_tokens_per_second: Interval  # of plain decoding in the same pairs
+    speedup: Interval  # of the paired ratios: not the ratio of the two medians above
     speedup_of_totals: float
     repetition: float
     lossless: bool
-    mode: str = ""  # how its forwards ran
-    decode_speedup: float | None = None  # over plain decoding in the same mode, reading prompts left out
-    ideal_speedup: float | None = None  # of that, what acceptance and the measured costs of forwards allow
+    mode: str = ""  # COMPILED or EAGER forwards; "": unknown
+    decode_speedup: float | None = None  # over plain decoding in the same mode, prefill left out
+    ideal_speedup: float | None = None  # what its acceptance and the measured seconds of forwards allow
+    efficiency: Interval | None = None  # decode speedup / ideal speedup by prompt; None: it drafted nothing
     different: int | None = None  # greedy texts that differ from plain decoding's
     compared: int = 0
     first_difference: float | None = None  # median position among those that differ
     counts: Counts | None = None
-    best: Best | None = None  # first tokens kept, and the most that could be; of steps that were not timed
+    first_token: AcceptanceBound | None = None  # from decoding that was not timed
     options: Mapping[str, Any] = field(default_factory=dict)
-    precision: str = ""  # what it really computed in
-    passes: int = 1  # how often a prompt was asked in a round
-    halves: tuple[Half, Half] | None = None  # of the prompts, in the order they came in
+    precision: str = ""  # of the computation, as the engine reports it
+    repeat: int = 1  # how often each prompt was decoded in a round
+    halves: tuple[HalfSummary, HalfSummary] | None = None  # of the prompts, in their order
 
     @property
-    def efficiency(self) -> float | None:
-        """How much of the ideal speedup was reached."""
-        if self.decode_speedup is None or not self.ideal_speedup:
-            return None
-        return self.decode_speedup / self.ideal_speedup
+    def too_few_prompts(self) -> bool:
+        """Whether there are too few prompts for an interval, and so for any statement about the speedup."""
+        return not self.speedup.known
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -75,12 +78,14 @@ class Row:
             "selection": self.selection,
             "prompts": self.prompts,
             "runs": self.runs,
+            "too_few_prompts": self.too_few_prompts,
             "tokens_per_second": self.tokens_per_second.to_json(),
+            "plain_tokens_per_second": self.plain_tokens_per_second.to_json(),
             "speedup": self.speedup.to_json(),
             "speedup_of_totals": self.speedup_of_totals,
             "decode_speedup": self.decode_speedup,
             "ideal_speedup": self.ideal_speedup,
-            "efficiency": self.efficiency,
+            "efficiency": self.efficiency.to_json() if self.efficiency else None,
             "repetition": self.repetition,
             "lossless": self.lossless,
             "divergence": {
@@ -89,8 +94,8 @@ class Row:
                 "median_first_position": self.first_difference,
             },
             **(self.counts.figures() if self.counts else {}),
-            "first_token": self.best.to_json() if self.best else None,
-            "passes": self.passes,
+            "first_token": self.first_token.to_json() if self.first_token else None,
+            "repeat": self.repeat,
             "halves": dict(zip(("first", "second"), (half.to_json() for half in self.halves), strict=True))
             if self.halves
             else None,
@@ -107,16 +112,16 @@ Key = tuple[int, float, int, int]
 
 
 def key(run: Run) -> Key:
-    """What two runs share that may be compared."""
+    """Identifies a run's prompts, temperature, round and repetition: runs of two contenders with the same key are a pair."""
     return run.trial.index, run.trial.temperature, run.trial.round, run.trial.again
 
 
 def varied(plain: Sequence[Run]) -> set[tuple[int, float]]:
-    """(batch, temperature) whose plain output seldom repeats itself, over all rounds."""
-    found: dict[tuple[int, float], list[float]] = {}
+    """(batch, temperature) of the prompts whose plain output repeats little, on average over the rounds."""
+    rates: dict[tuple[int, float], list[float]] = {}
     for run in plain:
-        found.setdefault((run.trial.index, run.trial.temperature), []).append(run.repetition)
-    return {name for name, rates in found.items() if sum(rates) / len(rates) <= MOST_REPETITION}
+        rates.setdefault((run.trial.index, run.trial.temperature), []).append(run.repetition)
+    return {name for name, each in rates.items() if sum(each) / len(each) <= MAX_REPETITION}
 
 
 def summarise(
@@ -124,14 +129,14 @@ def summarise(
     contenders: Sequence[Contender],
     plain: str,
     *,
-    plains: Mapping[str, str] | None = None,  # mode -> its plain decoding, where that is another
+    plains: Mapping[str, str] | None = None,  # mode -> the name of plain decoding in that mode
     costs: Costs | None = None,
-    bounds: Bounds | None = None,
+    bounds: AcceptanceBounds | None = None,
     seed: int = 0,
-) -> list[Row]:
-    """Every row there is something to say about: per temperature and pooled, per workload and over all."""
-    named = {plain, *(plains or {}).values()}
-    references = {name: {key(run): run for run in runs if run.contender == name} for name in named}
+) -> list[ResultRow]:
+    """A row for each contender, temperature (and all pooled), workload (and all together) and selection."""
+    names = {plain, *(plains or {}).values()}
+    references = {name: {key(run): run for run in runs if run.contender == name} for name in names}
     reference = references[plain]
     kept = varied(list(reference.values()))
     workloads = list(dict.fromkeys(run.trial.workload for run in runs))
@@ -140,91 +145,114 @@ def summarise(
         workloads.append("all")
     if len(temperatures) > 1:
         temperatures.append(None)
-    rows: list[Row] = []
-    met = {(run.contender, run.trial.temperature) for run in runs}
+    rows: list[ResultRow] = []
+    measured = {(run.contender, run.trial.temperature) for run in runs}
     for temperature, workload, selection in product(temperatures, workloads, (ALL, VARIED)):
-        pooled = temperatures[:-1] if temperature is None else []  # a row of all temperatures met all of them
-        whole = [each for each in contenders if all((each.name, heat) in met for heat in pooled)]
+        pooled = temperatures[:-1] if temperature is None else []  # a pooled row needs every temperature
+        complete = [each for each in contenders if all((each.name, heat) in measured for heat in pooled)]
 
-        def chosen(run: Run, t: float | None = temperature, w: str = workload, s: str = selection) -> bool:
-            at = run.trial
-            here = t in (None, at.temperature) and w in ("all", at.workload)
-            return here and (s == ALL or (at.index, at.temperature) in kept)
+        def here(run: Run, t: float | None = temperature, w: str = workload) -> bool:
+            return t in (None, run.trial.temperature) and w in ("all", run.trial.workload)
 
-        for contender in whole:
+        def selected(run: Run, s: str = selection) -> bool:
+            return s == ALL or (run.trial.index, run.trial.temperature) in kept
+
+        for contender in complete:
+            pairs = [
+                (run, reference[key(run)])
+                for run in runs
+                if run.contender == contender.name and here(run) and key(run) in reference
+            ]
+            if not pairs:
+                continue
             own = references[(plains or {}).get(contender.mode, plain)]
-            row = _row(runs, reference, own, contender, chosen, costs or {}, seed)
-            if row:
-                at = {"workload": workload, "temperature": temperature, "selection": selection}
-                rows.append(Row(**at, best=_best(bounds or {}, contender.name, workload, temperature), **row))
+            values = _values([pair for pair in pairs if selected(pair[0])], own, contender, costs or {}, seed)
+            bound = _first_token(bounds or {}, contender.name, workload, temperature)
+            rows.append(
+                ResultRow(
+                    workload=workload, temperature=temperature, selection=selection, first_token=bound, **values
+                )
+            )
     return rows
 
 
-def _best(bounds: Bounds, contender: str, workload: str, temperature: float | None) -> Best | None:
-    """The sum over what a row pools; None where nothing was drawn."""
+def _first_token(
+    bounds: AcceptanceBounds, contender: str, workload: str, temperature: float | None
+) -> AcceptanceBound | None:
+    """The sum over what a row pools; None where no tokens were sampled by the draft."""
     parts = [
-        best
-        for (name, where, heat), best in bounds.items()
+        bound
+        for (name, where, heat), bound in bounds.items()
         if name == contender and workload in ("all", where) and temperature in (None, heat)
     ]
-    return reduce(Best.__add__, parts) if parts else None
+    return reduce(AcceptanceBound.__add__, parts) if parts else None
 
 
-def _row(
-    runs: Sequence[Run],
-    reference: Mapping[Key, Run],
+def _values(
+    pairs: Sequence[tuple[Run, Run]],  # the contender's run and plain decoding's; may be empty
     own: Mapping[Key, Run],  # plain decoding in the contender's mode
     contender: Contender,
-    chosen: Callable[[Run], bool],
     costs: Costs,
     seed: int,
-) -> dict[str, Any] | None:
-    pairs = [
-        (run, reference[key(run)])
-        for run in runs
-        if run.contender == contender.name and chosen(run) and key(run) in reference
-    ]
-    if not pairs:
-        return None
-    alike = [(run, own[key(run)]) for run, _ in pairs if key(run) in own]
-    # what plain decoding writes in another mode is compared with the reference, what methods write with plain decoding
-    texts = pairs if any(run is plain for run, plain in alike) else alike
-    timed = [pair for pair in pairs if min(run.tokens for run in pair) >= FEWEST_TOKENS] or pairs
-    asked: dict[tuple[int, float, int], list[tuple[Run, Run]]] = {}  # a prompt that came again is one prompt
-    for run, plain in timed:
-        asked.setdefault(key(run)[:3], []).append((run, plain))
-    speeds: dict[tuple[int, float], list[float]] = {}
-    ratios: dict[tuple[int, float], list[float]] = {}
-    for (index, temperature, _), met in asked.items():
-        speed = rate([run for run, _ in met])
-        speeds.setdefault((index, temperature), []).append(speed)
-        ratios.setdefault((index, temperature), []).append(speed / rate([plain for _, plain in met]))
-    greedy = [found for run, plain in texts if run.trial.temperature == 0 for found in run.differences(plain)]
+) -> dict[str, Any]:
+    same_mode = [(run, own[key(run)]) for run, _ in pairs if key(run) in own]
+    # plain decoding in another mode is compared with the reference, methods with plain decoding in their own mode
+    texts = pairs if any(run is plain for run, plain in same_mode) else same_mode
+    timed = [pair for pair in pairs if min(run.tokens for run in pair) >= MIN_TOKENS] or pairs
+    speeds: dict[int, list[float]] = {}
+    plain_speeds: dict[int, list[float]] = {}
+    ratios: dict[int, list[float]] = {}
+    for (index, *_), together in grouped_by(timed, lambda run: key(run)[:3]).items():
+        speed, plain_speed = (rate([pair[side] for pair in together]) for side in (0, 1))
+        speeds.setdefault(index, []).append(speed)
+        plain_speeds.setdefault(index, []).append(plain_speed)
+        ratios.setdefault(index, []).append(speed / plain_speed)
+    greedy = [place for run, plain in texts if run.trial.temperature == 0 for place in run.differences(plain)]
     places = [place for place in greedy if place is not None]
     counted = [run.counts for run, _ in pairs]
-    counts = reduce(Counts.__add__, [c for c in counted if c], Counts()) if all(counted) else None
+    complete = bool(counted) and all(counted)
+    counts = reduce(Counts.__add__, [each for each in counted if each], Counts()) if complete else None
+    efficiency = [
+        [decode / ideal]
+        for pairs_of_prompt in grouped_by(same_mode, lambda run: (run.trial.index,)).values()
+        if (decode := _ratio_of_totals(pairs_of_prompt, lambda run: run.decode_seconds))
+        and (ideal := ideal_speedup(pairs_of_prompt, costs, contender.mode))
+    ]
+    drafts = counts is not None and counts.drafted > 0
     return {
         "contender": contender.name,
         "kind": contender.kind,
         "mode": contender.mode,
         "precision": contender.precision,
         "options": contender.options,
-        "prompts": len({case.id for run, _ in pairs for case in run.trial.cases}),
+        "prompts": len({prompt.id for run, _ in pairs for prompt in run.trial.cases}),
         "runs": len(pairs),
-        "tokens_per_second": bootstrap(list(speeds.values()), seed=seed),
-        "speedup": bootstrap(list(ratios.values()), seed=seed),
+        "tokens_per_second": median_interval(list(speeds.values()), seed=seed),
+        "plain_tokens_per_second": median_interval(list(plain_speeds.values()), seed=seed),
+        "speedup": median_interval(list(ratios.values()), seed=seed),
         "speedup_of_totals": _ratio_of_totals(timed, lambda run: run.seconds) or float("nan"),
-        "decode_speedup": _ratio_of_totals(alike, lambda run: run.decode_seconds),
-        "ideal_speedup": ideal_speedup(alike, costs, contender.mode),
-        "repetition": sum(run.repetition for run, _ in pairs) / len(pairs),
+        "decode_speedup": _ratio_of_totals(same_mode, lambda run: run.decode_seconds),
+        "ideal_speedup": ideal_speedup(same_mode, costs, contender.mode),
+        "efficiency": median_interval(efficiency, seed=seed) if drafts and efficiency else None,
+        "repetition": sum(run.repetition for run, _ in pairs) / len(pairs) if pairs else float("nan"),
         "lossless": all(contender.lossless(run.trial.temperature) for run, _ in pairs),
         "different": len(places) if greedy else None,
         "compared": len(greedy),
         "first_difference": median(places) if places else None,
         "counts": counts,
-        "passes": 1 + max(run.trial.again for run, _ in pairs),
+        "repeat": 1 + max((run.trial.again for run, _ in pairs), default=0),
         "halves": in_halves(pairs),
     }
+
+
+def grouped_by(
+    pairs: Sequence[tuple[Run, Run]], name: Callable[[Run], tuple[Any, ...]]
+) -> dict[tuple[Any, ...], list[tuple[Run, Run]]]:
+    """Pairs by a property of the contender's run."""
+    groups: dict[tuple[Any, ...], list[tuple[Run, Run]]] = {}
+    for pair in pairs:
+        groups.setdefault(name(pair[0]), []).append(pair)
+    return groups
 
 
 def _ratio_of_totals(
@@ -240,9 +268,12 @@ def _ratio_of_totals(
     return rates[0] / rates[1] if rates[1] else None
 
 
-def headline(rows: Sequence[Row], workload: str, temperature: float | None) -> list[Row]:
-    """The rows a table shows: of prompts that do not loop, unless there are too few of them."""
-    here = [row for row in rows if row.workload == workload and row.temperature == temperature]
-    strict = [row for row in here if row.selection == VARIED]
-    enough = bool(strict) and min(row.prompts for row in strict) >= FEWEST_PROMPTS
-    return strict if enough else [row for row in here if row.selection == ALL]
+def headline(
+    rows: Sequence[ResultRow], workload: str, temperature: float | None, selection: str = VARIED
+) -> list[ResultRow]:
+    """The rows that tables show, for the selection that was stated before the run; never another one."""
+    return [
+        row
+        for row in rows
+        if (row.workload, row.temperature, row.selection) == (workload, temperature, selection)
+    ]

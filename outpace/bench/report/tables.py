@@ -7,23 +7,28 @@ from collections.abc import Callable, Sequence
 from outpace.bench.measure.bootstrap import Interval
 from outpace.bench.measure.contender import COMPILED, EAGER
 from outpace.bench.measure.metrics import PARTS
-from outpace.bench.report.summary import ALL, SELECTIONS, Row, headline
+from outpace.bench.report.summary import ALL, SELECTIONS, VARIED, ResultRow, headline
 from outpace.tables import Table
 
 SHOWN_POSITIONS = 5
+TOO_FEW = "too few prompts"
 NOTE = (
-    "mean acceptance length counts the bonus token (plain decoding has 1.00); acceptance is accepted / drafted tokens; "
-    "by position is unconditional, among steps that drafted; any accepted is how often a token of a sampled draft was "
-    "kept, of how often an exact rule could keep one at most, both in a few steps before the timed ones; "
-    "intervals are 95 % bootstrap over prompts and rounds; "
-    "efficiency is the speedup over plain decoding in the same mode without prompt reading / what acceptance and the "
-    "measured cost of forwards allow; "
-    "repeats is the share of 4-grams that occurred before; differs counts greedy texts unlike plain decoding's "
-    "(@ the median position of their first difference); precision is what a row really computed in."
+    "Each run is paired with plain decoding of the same prompt, round and seed. Tokens/s and plain tokens/s are medians "
+    "over these pairs; speedup is the median of the pairs' ratios, which need not be the ratio of the two medians. "
+    "Intervals are 95 % bootstrap over prompts, and need at least three. "
+    "Mean acceptance length counts the bonus token (plain decoding: 1.00). "
+    "Decode speedup leaves prefill out and is over plain decoding in the same mode; ideal is what the acceptance and "
+    "the measured seconds of forwards allow; efficiency is their ratio by prompt, for methods that drafted. "
+    "Repetition is the share of 4-grams that occurred before in the same text. "
+    "Differing texts: greedy outputs unlike plain decoding's (@ median position of the first difference). "
+    "Acceptance is accepted / drafted tokens; by position: among steps that drafted, unconditional. "
+    "First token accepted: how often one of a sampled draft's first tokens was accepted, and the upper bound for any "
+    "lossless rule, both from steps that were not timed. "
+    "Precision is what the engine computed in."
 )
-BESIDE = (
-    f" Methods marked ({EAGER}) ran on the same models as they are, the others compiled; speedups of both are over "
-    "compiled plain decoding, and texts are compared within a mode, except those of plain decoding."
+TWO_MODES = (
+    f" Methods marked ({EAGER}) ran with eager forwards, the others with compiled ones. Speedups of both are over "
+    "compiled plain decoding; texts are compared within a mode, except those of plain decoding."
 )
 
 
@@ -35,11 +40,16 @@ def percent(value: float | None) -> str:
     return "-" if value is None or value != value else f"{100 * value:.0f} %"
 
 
-def spread(interval: Interval) -> str:
+def with_interval(interval: Interval | None) -> str:
+    """1.97 (1.77-2.46); without enough prompts for an interval there is no number either."""
+    if interval is None:
+        return "-"
+    if not interval.known:
+        return TOO_FEW
     return f"{number(interval.median)} ({number(interval.low)}-{number(interval.high)})"
 
 
-def _positions(row: Row) -> str:
+def _positions(row: ResultRow) -> str:
     counts = row.counts
     if counts is None or not counts.draft_row_steps:
         return "-"
@@ -48,47 +58,50 @@ def _positions(row: Row) -> str:
     return " ".join(rates[:SHOWN_POSITIONS]) + (" ..." if len(rates) > SHOWN_POSITIONS else "")
 
 
-def _best(row: Row) -> str:
-    best = row.best
-    if best is None:
+def _first_token(row: ResultRow) -> str:
+    first = row.first_token
+    if first is None:
         return "-"
-    return f"{100 * best.kept / best.row_steps:.0f} of {100 * best.most / best.row_steps:.0f} %"
+    return f"{100 * first.accepted / first.row_steps:.0f} of {100 * first.bound / first.row_steps:.0f} %"
 
 
-def _differs(row: Row) -> str:
+def _differs(row: ResultRow) -> str:
     if row.different is None:
         return "-"
     return f"{row.different}/{row.compared}" + (f"@{row.first_difference:.0f}" if row.different else "")
 
 
-def _time(part: str) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
+def _milliseconds(part: str) -> Callable[[ResultRow], str]:
+    def cell(row: ResultRow) -> str:
         return number(1000 * row.counts.seconds[part] / max(1, row.counts.steps)) if row.counts else "-"
 
     return cell
 
 
-def _half(place: int, what: str, digits: int) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
+def _half(place: int, what: str, digits: int) -> Callable[[ResultRow], str]:
+    def cell(row: ResultRow) -> str:
         return number(getattr(row.halves[place], what), digits) if row.halves else "-"
 
     return cell
 
 
-Column = tuple[str, Callable[[Row], str]]
+Column = tuple[str, Callable[[ResultRow], str]]
 SPEED: tuple[Column, ...] = (
     ("method", lambda row: row.contender),
     ("tokens/s", lambda row: number(row.tokens_per_second.median, 1)),
-    ("speedup (95 %)", lambda row: spread(row.speedup)),
+    ("plain tokens/s", lambda row: number(row.plain_tokens_per_second.median, 1)),
+    ("speedup, paired (95 %)", lambda row: with_interval(row.speedup)),
     ("mean acceptance length", lambda row: number(row.counts.mean_acceptance_length) if row.counts else "-"),
-    ("efficiency", lambda row: number(row.efficiency)),
-    ("repeats", lambda row: percent(row.repetition)),
-    ("differs", _differs),
+    ("repetition", lambda row: percent(row.repetition)),
 )
-PRECISION: Column = (
-    "precision",
-    lambda row: row.precision or "-",
-)  # beside peers, whose precision is their own choice
+CHECKS: tuple[Column, ...] = (
+    ("method", lambda row: row.contender),
+    ("decode speedup", lambda row: number(row.decode_speedup)),
+    ("ideal", lambda row: number(row.ideal_speedup)),
+    ("efficiency (95 %)", lambda row: with_interval(row.efficiency)),
+    ("differing texts", _differs),
+)
+PRECISION: Column = ("precision", lambda row: row.precision or "-")  # shown where peers take part
 INSIDE: tuple[Column, ...] = (
     ("method", lambda row: row.contender),
     (
@@ -98,12 +111,12 @@ INSIDE: tuple[Column, ...] = (
         ),
     ),
     ("by position, %", _positions),
-    ("any accepted of at most", _best),
-    *((part, _time(part)) for part in PARTS),
+    ("first token accepted, bound", _first_token),
+    *((part, _milliseconds(part)) for part in PARTS),
 )
 
 
-AS_IT_GOES: tuple[Column, ...] = (
+LEARNING: tuple[Column, ...] = (
     ("method", lambda row: row.contender),
     *(
         (f"{name}, {which} half", _half(place, what, digits))
@@ -117,17 +130,17 @@ AS_IT_GOES: tuple[Column, ...] = (
 )
 
 
-def notes(rows: Sequence[Row]) -> str:
-    """What the columns mean."""
-    return NOTE + (BESIDE if {COMPILED, EAGER} <= {row.mode for row in rows} else "")
+def notes(rows: Sequence[ResultRow]) -> str:
+    """The meaning of the columns."""
+    return NOTE + (TWO_MODES if {COMPILED, EAGER} <= {row.mode for row in rows} else "")
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """Tables for each workload and temperature: how fast, why, and whether it gets better as prompts come again."""
+def tables(rows: Sequence[ResultRow], selection: str = VARIED) -> list[Table]:
+    """For each workload and temperature: speed, what happens inside a step, and with repeated prompts both halves."""
     found: list[Table] = []
     for temperature in dict.fromkeys(row.temperature for row in rows):
         for workload in dict.fromkeys(row.workload for row in rows):
-            shown = headline(rows, workload, temperature)
+            shown = headline(rows, workload, temperature, selection)
             if not shown:
                 continue
             first = max(shown, key=lambda row: row.prompts)
@@ -135,24 +148,26 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             everything = next((r for r in rows if _same(r, first) and r.selection == ALL), first)
             title = f"{about}: {first.prompts} of {everything.prompts} prompts, {SELECTIONS[first.selection]}"
             peers = any(row.kind == "peer" for row in shown)
-            found.append(_table(title, (*SPEED, PRECISION) if peers else SPEED, shown))
+            found.append(_table(title, SPEED, shown))
+            columns = (*CHECKS, PRECISION) if peers else CHECKS
+            found.append(_table(f"{about}: efficiency, and texts unlike plain decoding's", columns, shown))
             inside = [row for row in shown if row.counts]
             if inside:
                 found.append(
-                    _table(f"{about}: inside a step, the last {len(PARTS)} in milliseconds", INSIDE, inside)
+                    _table(f"{about}: inside a step ({', '.join(PARTS)} in milliseconds)", INSIDE, inside)
                 )
-            if first.passes > 1:
-                title = f"{about}: as it goes, every prompt {first.passes} times, one pass over them after another"
-                found.append(_table(title, AS_IT_GOES, shown))
+            if first.repeat > 1:
+                title = f"{about}: first and second half of the prompts, all of which came {first.repeat} times"
+                found.append(_table(title, LEARNING, shown))
     return found
 
 
 def heading(workload: str, temperature: float | None) -> str:
-    """What a group of rows is about."""
+    """The title of a group of rows."""
     return f"{workload}, " + ("all temperatures" if temperature is None else f"temperature {temperature:g}")
 
 
-def _same(row: Row, other: Row) -> bool:
+def _same(row: ResultRow, other: ResultRow) -> bool:
     return (row.contender, row.workload, row.temperature) == (
         other.contender,
         other.workload,
@@ -160,6 +175,6 @@ def _same(row: Row, other: Row) -> bool:
     )
 
 
-def _table(title: str, columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+def _table(title: str, columns: Sequence[Column], rows: Sequence[ResultRow]) -> Table:
     names = tuple(name for name, _ in columns)
     return Table(title, names, tuple(tuple(cell(row) for _, cell in columns) for row in rows))

@@ -33,7 +33,7 @@ def start(
     scheduler = genai.SchedulerConfig()
     scheduler.cache_size = 1  # GiB
     scheduler.max_num_batched_tokens = MOST_TOKENS
-    scheduler.enable_prefix_caching = False  # every contender reads every prompt, as often as it is asked
+    scheduler.enable_prefix_caching = False  # every contender runs the prefill of every prompt
     pipeline = genai.LLMPipeline(settings["target"], "CPU", scheduler_config=scheduler, **properties, **more)
 
     def run(request: Mapping[str, Any]) -> list[list[int]]:
@@ -45,7 +45,7 @@ def start(
 
 
 def configuration(genai: Any, settings: Mapping[str, Any], request: Mapping[str, Any]) -> Any:
-    """A request in OpenVINO's words."""
+    """A request as OpenVINO's GenerationConfig."""
     config = genai.GenerationConfig()
     config.max_new_tokens = request["max_tokens"]
     config.do_sample = request["temperature"] > 0

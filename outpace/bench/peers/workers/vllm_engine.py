@@ -27,9 +27,7 @@ def start(
     if settings["dtype"] not in NATIVE:
         raise ValueError(f"vLLM has no {settings['dtype']}: use --dtype {', '.join(NATIVE)}")
     os.environ["OMP_NUM_THREADS"] = str(settings["threads"])
-    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = (
-        "nobind"  # as the other contenders: the system places the threads
-    )
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # the system places the threads, as for all contenders
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(CACHE_GIB)
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -38,13 +36,12 @@ def start(
     model = vllm.LLM(
         model=settings["target"],
         dtype=settings["dtype"],
-        max_model_len=min(settings["room"] + depth + SLACK, settings["most"] or 1 << 30),
+        max_model_len=min(settings["room"] + depth + SLACK, settings["max_length"] or 1 << 30),
         max_num_seqs=settings["batch"],
         speculative_config=speculation(settings),
-        enforce_eager=not (
-            shutil.which("g++") or shutil.which("clang++")
-        ),  # its default compiles where it can
-        enable_prefix_caching=False,  # every contender reads every prompt, as often as it is asked
+        # compiling, its default, needs a C++ compiler
+        enforce_eager=settings["eager"] or not (shutil.which("g++") or shutil.which("clang++")),
+        enable_prefix_caching=False,  # every contender runs the prefill of every prompt
         seed=0,
     )
 
@@ -59,7 +56,7 @@ def start(
 
 
 def speculation(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a row's mode is in vLLM's words. Its draft takes the likeliest token, as is its default."""
+    """The speculative_config of a mode. The draft is greedy, which is vLLM's default."""
     if settings["mode"] == "draft":
         return {
             "method": "draft_model",
@@ -77,10 +74,10 @@ def speculation(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def parameters(vllm: Any, settings: Mapping[str, Any], request: Mapping[str, Any], seed: int) -> Any:
-    """A request in vLLM's words."""
+    """A request as vLLM's SamplingParams."""
     given = request["settings"]
     if unknown := set(given) - SETTINGS:
-        raise NotImplementedError(f"vLLM is not asked for {', '.join(sorted(unknown))}")
+        raise NotImplementedError(f"the vLLM peer does not support {', '.join(sorted(unknown))}")
     if "min_p" in given and settings["mode"] != "plain":
         raise NotImplementedError("vLLM has no min_p with speculative decoding")
     return vllm.SamplingParams(
@@ -102,7 +99,7 @@ def precision(dtype: str) -> str:
 
 
 def flags() -> set[str]:
-    """What the CPU says it can do."""
+    """The CPU's feature flags."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

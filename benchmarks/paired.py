@@ -1,0 +1,125 @@
+"""Ratios of paired runs, with 95 % intervals over prompts, from the JSON files of `outpace bench`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outpace.bench.measure.bootstrap import Interval, median_interval
+from outpace.bench.report.summary import MAX_REPETITION, MIN_TOKENS, VARIED
+
+ANY = "*"  # at the end of a name: the fastest of all methods or settings whose names begin so
+Result = Mapping[str, Any]  # a parsed file
+Key = tuple[tuple[str, ...], float, int, int]  # prompts, temperature, round, repetition
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One method over another on the same prompts, rounds and seeds."""
+
+    method: str
+    over: str
+    tried: int  # how many settings or methods this one is the best of
+    prompts: int
+    tokens_per_second: Interval
+    ratio: Interval  # the median of the pairs' ratios
+
+
+class DirtyCommit(ValueError):
+    """A result that was measured on uncommitted changes; it cannot be published."""
+
+
+def load(path: Path) -> Result:
+    """A result file; DirtyCommit if it was measured on uncommitted changes."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if str(data.get("provenance", {}).get("commit", "")).endswith("+"):
+        raise DirtyCommit(f"{path.name} was measured on uncommitted changes: commit them and measure again")
+    return data
+
+
+def compare(
+    data: Result, method: str, over: str = "plain", *, workload: str, temperature: float, selection: str = VARIED
+) -> Comparison | None:
+    """None if either was not measured. A name that ends with * stands for the fastest one that begins so."""
+    runs = _selected(data, workload, temperature, selection)
+    ours, theirs = (_fastest(runs, name) for name in (method, over))
+    if ours is None or theirs is None:
+        return None
+    pairs = _pairs(runs, ours[0], theirs[0])
+    seed = int(data["settings"].get("seed", 0))
+    return Comparison(
+        ours[0],
+        theirs[0],
+        ours[1],
+        len({prompt for prompts in pairs for prompt in prompts}),
+        median_interval([[_speed(run) for run, _ in each] for each in pairs.values()], seed=seed),
+        median_interval(_ratios(pairs), seed=seed),
+    )
+
+
+def _pairs(
+    runs: Sequence[Mapping[str, Any]], method: str, over: str
+) -> dict[tuple[str, ...], list[tuple[Mapping[str, Any], Mapping[str, Any]]]]:
+    """Runs of both methods with the same prompts, temperature, round and repetition, by prompts."""
+    mine, other = _by_key(runs, method), _by_key(runs, over)
+    shared = [key for key in mine if key in other]
+    long = [key for key in shared if min(mine[key]["tokens"], other[key]["tokens"]) >= MIN_TOKENS] or shared
+    found: dict[tuple[str, ...], list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+    for key in long:
+        found.setdefault(key[0], []).append((mine[key], other[key]))
+    return found
+
+
+def _ratios(pairs: Mapping[Any, Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]]) -> list[list[float]]:
+    return [[_speed(run) / _speed(base) for run, base in each] for each in pairs.values()]
+
+
+def _selected(data: Result, workload: str, temperature: float, selection: str) -> list[Mapping[str, Any]]:
+    """Runs of this workload ("all": of every one) and temperature, of the selected prompts."""
+    runs = [
+        run
+        for run in data.get("runs", [])
+        if workload in ("all", run["workload"]) and run["temperature"] == temperature
+    ]
+    if selection != VARIED:
+        return runs
+    rates: dict[tuple[str, ...], list[float]] = {}
+    for run in runs:
+        if run["method"] == "plain":
+            rates.setdefault(tuple(run["prompts"]), []).append(run["repetition"])
+    kept = {prompts for prompts, each in rates.items() if sum(each) / len(each) <= MAX_REPETITION}
+    return [run for run in runs if tuple(run["prompts"]) in kept]
+
+
+def _fastest(runs: Sequence[Mapping[str, Any]], name: str) -> tuple[str, int] | None:
+    """The method of this name, or that with the largest median speedup over plain decoding of those that begin so; and how
+    many settings it is the best of."""
+    names = {run["method"] for run in runs}
+    if not name.endswith(ANY):
+        return (name, 1) if name in names else None
+    matching = sorted(each for each in names if each.startswith(name.removesuffix(ANY)))
+    if not matching:
+        return None
+    medians = {each: median_interval(_ratios(_pairs(runs, each, "plain"))).median for each in matching}
+    best = max(matching, key=lambda each: medians[each])
+    tried = best.rpartition("best of ")[2].removesuffix(" settings")
+    return best, int(tried) if tried.isdigit() else len(matching)
+
+
+def _speed(run: Mapping[str, Any]) -> float:
+    return run["tokens"] / max(run["seconds"], 1e-9)
+
+
+def _by_key(runs: Sequence[Mapping[str, Any]], method: str) -> dict[Key, Mapping[str, Any]]:
+    found: dict[Key, Mapping[str, Any]] = {}
+    for run in runs:
+        if run["method"] != method:
+            continue
+        prompts, again = tuple(run["prompts"]), 0
+        while (key := (prompts, run["temperature"], run["round"], again)) in found:
+            again += 1
+        found[key] = run
+    return found

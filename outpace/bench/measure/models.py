@@ -1,0 +1,237 @@
+"""The models of a measurement, loaded once for all methods, and the measurement made of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cache
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from outpace.api.model import Model, ModelOpener, load
+from outpace.api.settings import end_tokens
+from outpace.bench.measure.contender import Contender, MethodContender, mode_of
+from outpace.bench.measure.ideal import DRAFT, TARGET
+from outpace.bench.measure.line_up import contenders, method_contenders
+from outpace.bench.measure.measurement import Measurement
+from outpace.bench.measure.method_names import Method
+from outpace.bench.measure.provenance import provenance
+from outpace.bench.measure.run import encode_prompts
+from outpace.bench.measure.workload import WorkloadItem
+from outpace.bench.peers.environments import PeerEnvironment
+from outpace.bench.peers.rows import PeerLauncher
+from outpace.bench.peers.worker import Worker, close_all
+from outpace.bench.report.summary import VARIED
+from outpace.core.sampling_params import SamplingParams
+from outpace.core.contracts import Target
+from outpace.models.checkpoint import load_checkpoint
+from outpace.models.hf.target import HFTarget
+from outpace.models.names import resolve, usual_draft
+from outpace.models.vocabulary import CrossVocabularyDraft
+
+
+@dataclass
+class ModeModels:
+    """The target and the drafts in one mode, compiled or eager; opens the drafts of recipes (an `Opener`)."""
+
+    model: Model  # the target
+    load_model: Callable[[str], Model]  # by name, in this mode
+    stack: ExitStack
+    opened: dict[str, Target] = field(default_factory=dict[str, Target])
+
+    def __post_init__(self) -> None:
+        self._opener = ModelOpener(self.model, self.stack)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The target's."""
+        return self.model.tokenizer
+
+    def draft(self, value: Any) -> Any:
+        """The draft of this name, which must have the target's tokens; each is loaded once."""
+        if value not in self.opened:
+            self.opened[value] = self._opener.draft(self.load_model(value))
+        return self.opened[value]
+
+    def cross_vocabulary(self, value: Any) -> CrossVocabularyDraft:
+        """The draft of this name, whose tokens may differ from the target's."""
+        return self._opener.cross_vocabulary(self.load_model(value))
+
+    def targets(self, draft: str | None) -> dict[tuple[str, str], Target]:
+        """The target and, where a method opened it, the measurement's draft."""
+        mode = mode_of(self.model.target)
+        drafts = {(DRAFT, mode): self.opened[draft]} if draft in self.opened else {}
+        return {(TARGET, mode): self.model.target, **drafts}
+
+
+@dataclass
+class BenchModels:
+    """Opens the models of a measurement and makes a `Measurement` of them.
+
+    `target` and `draft` are names; without a draft the one that belongs to the target is taken. With `compile` the
+    forwards are compiled, and with `eager` every method is measured with eager forwards too.
+    """
+
+    stack: ExitStack
+    target: str
+    draft: str | None = None
+    transformers_peer: bool = False  # measure transformers' own generation, with separately loaded models
+    environments: Sequence[PeerEnvironment] = ()  # of the other engines to measure
+    dtype: str = "auto"
+    device: str | None = None
+    compile: bool = False
+    eager: bool = True
+    say: Callable[[str], None] = lambda line: None  # receives a line for each model that is loaded
+    load_seconds: dict[str, float] = field(default_factory=dict[str, float])
+    compile_seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        self.cross_vocabulary = (
+            usual_draft(self.target, cross_vocabulary=True) if self.draft is None else None
+        )
+        self.draft = usual_draft(self.target) if self.draft is None else self.draft
+        self._loaded: dict[str, Model] = {}
+        self.model = self._load("target", self.target)
+        self.modes = [ModeModels(self.model, self._load_draft, self.stack)]
+        if self.eager and self.model.target.compiled:
+            eager = cache(lambda name: self._eager(self._load_draft(name)))
+            self.modes.append(ModeModels(self._eager(self.model), eager, self.stack))
+        self.torch_dtype = next(self.model.target.model.parameters()).dtype
+        self.used_device = str(self.model.target.device)
+        self.peer_models: dict[str, Any] | None = None
+        if self.transformers_peer:
+            names = {"target": self.target, **({"draft": self.draft} if self.draft else {})}
+            self.peer_models = {kind: self._load_separately(kind, name) for kind, name in names.items()}
+
+    def _load(self, kind: str, name: str) -> Model:
+        self.say(f"loading {kind} {name}")
+        began = perf_counter()
+        model = load(name, dtype=self.dtype, device=self.device, compile=self.compile)
+        self.load_seconds[kind] = perf_counter() - began
+        if model.target.compiled:
+            self.compile_seconds[kind] = model.target.compiled.seconds
+            self.load_seconds[kind] -= self.compile_seconds[kind]
+        return model
+
+    def _load_draft(self, name: str) -> Model:
+        if name not in self._loaded:
+            self._loaded[name] = self._load("draft" if name == self.draft else f"draft {name}", name)
+        return self._loaded[name]
+
+    def _load_separately(self, kind: str, name: str) -> Any:
+        """A transformers model that shares nothing with ours: its hooks and settings stay its own."""
+        self.say(f"loading peer's {kind} {name}")
+        began = perf_counter()
+        model = load_checkpoint(resolve(name), dtype=self.torch_dtype, device=self.used_device)[0].eval()
+        self.load_seconds[f"peer's {kind}"] = perf_counter() - began
+        return model
+
+    def _eager(self, model: Model) -> Model:
+        """The same model and weights with eager forwards."""
+        return replace(model, target=HFTarget(model.target.model))
+
+    @property
+    def targets(self) -> dict[tuple[str, str], Target]:
+        """(TARGET or DRAFT, mode) -> the models whose forwards are timed."""
+        return {name: each for mode in self.modes for name, each in mode.targets(self.draft).items()}
+
+    def measurement(
+        self,
+        methods: Sequence[Method],
+        items: Sequence[WorkloadItem],
+        temperatures: Sequence[float],
+        sampling: SamplingParams,  # temperature, seed and end tokens are set here
+        *,
+        rounds: int,
+        repeat: int = 1,
+        batch: int = 1,
+        seed: int = 0,
+        ignore_eos: bool = False,
+        selection: str = VARIED,
+        settings: dict[str, Any] | None = None,  # reported beside the results
+    ) -> Measurement:
+        """Encode the prompts and build a contender of every method and peer."""
+        (ours, choices), *eager = [
+            method_contenders(
+                methods,
+                mode.model.target,
+                self.draft,
+                mode,
+                self.cross_vocabulary,
+            )
+            for mode in self.modes
+        ]
+        stop = () if ignore_eos else end_tokens(self.model.defaults, self.model.tokenizer)
+        sampling = replace(sampling, stop=stop)
+        room = self.model.max_length
+        prompts, left_out = encode_prompts(items, self.model.tokenizer, ours[0], sampling, room=room)
+        if not prompts:
+            raise ValueError(
+                f"no prompt leaves room for {sampling.max_tokens} new tokens: ask for fewer with --max-tokens"
+            )
+        needed = max(len(prompt.tokens) for prompt in prompts) + sampling.max_tokens
+        peers, versions, failed = self._peers(ours, room=needed, batch=batch)
+        source = provenance(self.used_device)
+        about = {
+            "target": self.target,
+            "draft": self.draft,
+            "methods": [each.name for each in ours],
+            "ignore_eos": ignore_eos,
+        }
+        return Measurement(
+            contenders=[*contenders(ours, self.peer_models, batch, eager[0][0] if eager else ()), *peers],
+            cases=prompts,
+            sampling=sampling,
+            temperatures=temperatures,
+            rounds=rounds,
+            repeat=repeat,
+            selection=selection,
+            batch=batch,
+            seed=seed,
+            choices=choices,
+            provenance={
+                **source,
+                "versions": {**source["versions"], **versions},
+                "dtype": self._dtype_name,
+            },
+            settings=about | ({"compile": True} if self.model.target.compiled else {}) | (settings or {}),
+            load_seconds=self.load_seconds,
+            compile_seconds=self.compile_seconds,
+            left_out=left_out,
+            failed=failed,
+        )
+
+    @property
+    def _dtype_name(self) -> str:
+        return str(self.torch_dtype).removeprefix("torch.")
+
+    def _peers(
+        self, ours: Sequence[MethodContender], *, room: int, batch: int
+    ) -> tuple[list[Contender], dict[str, str], dict[str, str]]:
+        """Contenders of other engines, the engines' versions, and why contenders are left out."""
+        if not self.environments:
+            return [], {}, {}
+        if self.used_device != "cpu":
+            name = self.environments[0].engine.name
+            raise ValueError(f"--peer {name} is measured on a CPU: use --device cpu")
+        workers: list[Worker] = []
+        self.stack.callback(close_all, workers)
+        launcher = PeerLauncher(
+            names={"target": self.target, "draft": self.draft},
+            dtype=self._dtype_name,
+            threads=torch.get_num_threads(),
+            room=room,
+            max_length=self.model.max_length,
+            batch=batch,
+            environment=os.environ,
+            say=self.say,
+            register=workers.append,
+            seconds=self.load_seconds,
+        )
+        rows: list[Contender] = [row for each in self.environments for row in launcher.rows(each, ours)]
+        versions = {name: version for each in self.environments for name, version in each.versions.items()}
+        return rows, versions, launcher.failed

@@ -1,0 +1,137 @@
+"""A peer at the best of its settings, found by a short search before the timed runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from outpace.bench.measure.acceptance_bound import AcceptanceBound
+from outpace.bench.measure.contender import Contender, RunOutcome, shortened
+from outpace.bench.measure.halves import rate
+from outpace.bench.measure.run import Trial, run_trial, warm_up
+from outpace.bench.peers.worker import WorkerDied, WorkerRefused
+from outpace.core.sampling_params import SamplingParams
+
+NUM_TRIALS = 3  # prompts (or batches) per setting and temperature, spread evenly over those of the measurement
+MAX_TOKENS = 48  # new tokens of each
+
+
+class PeerContender(Contender, Protocol):
+    """A contender of another engine."""
+
+    def close(self) -> None:
+        """Release what it holds; it is not run again."""
+        ...
+
+
+@dataclass
+class BestSetting:
+    """A contender that runs a peer at the setting with the most tokens per second, for each temperature.
+
+    `settings` maps the name of each setting to a function that starts the peer with it. At most the chosen ones and the
+    one that is being tried are alive at a time. Settings that fail to start or to run are left out.
+    """
+
+    name: str
+    settings: Mapping[str, Callable[[], PeerContender]]
+    kind: str = "peer"
+    mode: str = ""
+    single: bool = False
+    chosen: dict[float, str] = field(default_factory=dict[float, str])  # temperature -> setting
+    speeds: dict[float, dict[str, float]] = field(default_factory=dict[float, dict[str, float]])  # tokens/s
+    failures: dict[str, str] = field(default_factory=dict[str, str])  # setting -> reason
+    _alive: dict[str, PeerContender] = field(default_factory=dict[str, PeerContender])
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The chosen settings by temperature."""
+        return {f"setting at temperature {heat:g}": setting for heat, setting in self.chosen.items()}
+
+    @property
+    def precision(self) -> str:
+        return next((each.precision for each in self._alive.values()), "")
+
+    def search(
+        self, trials: Sequence[Trial], sampling: SamplingParams, temperatures: Sequence[float], seed: int = 0
+    ) -> dict[float, str]:
+        """Try every setting at every temperature; returns temperature -> reason where no setting can run.
+
+        WorkerDied if no setting could be started or run at all.
+        """
+        refused: dict[float, str] = {}
+        for setting, start in self.settings.items():
+            try:
+                contender = self._alive[setting] = start()
+                for temperature in temperatures:
+                    try:
+                        speed = self._speed(contender, trials, sampling, temperature, seed)
+                    except WorkerRefused as error:
+                        refused[temperature] = str(error)
+                        continue
+                    self.speeds.setdefault(temperature, {})[setting] = speed
+            except (WorkerDied, OSError, ValueError, RuntimeError) as error:
+                self.failures[setting] = str(error)
+                for speeds in self.speeds.values():
+                    speeds.pop(setting, None)
+            self._keep_the_best()
+        if not self.chosen and self.failures:
+            raise WorkerDied(next(iter(self.failures.values())))
+        return {heat: reason for heat, reason in refused.items() if heat not in self.chosen}
+
+    def _speed(
+        self,
+        contender: Contender,
+        trials: Sequence[Trial],
+        sampling: SamplingParams,
+        temperature: float,
+        seed: int,
+    ) -> float:
+        """Tokens per second over a few of these trials, after a warm-up."""
+        warm_up(contender, trials[0], sampling, [temperature])
+        num = min(NUM_TRIALS, len(trials))
+        sample = [trials[index * len(trials) // num] for index in range(num)]
+        short = shortened(sampling, MAX_TOKENS)
+        return rate(
+            [run_trial(contender, replace(each, temperature=temperature), short, seed) for each in sample]
+        )
+
+    def _keep_the_best(self) -> None:
+        """Choose among the settings tried so far and end the others."""
+        self.chosen = {
+            heat: max(speeds, key=lambda setting: speeds[setting])
+            for heat, speeds in self.speeds.items()
+            if speeds
+        }
+        for setting in set(self._alive) - set(self.chosen.values()):
+            self._alive.pop(setting).close()
+
+    def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
+        return self._alive[self.chosen[float(sampling[0].temperature)]].run(prompts, sampling)
+
+    def acceptance_bound(
+        self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
+    ) -> AcceptanceBound:
+        return AcceptanceBound()  # the drafts of another engine are not visible
+
+    def lossless(self, temperature: float) -> bool:
+        return True
+
+    def reset(self) -> None:
+        pass  # other engines are started without state that outlives a request
+
+    def close(self) -> None:
+        for contender in self._alive.values():
+            contender.close()
+        self._alive.clear()
+
+    def to_json(self) -> dict[str, Any]:
+        """What was tried and chosen."""
+        return {
+            "settings": list(self.settings),
+            "chosen": {f"{heat:g}": setting for heat, setting in self.chosen.items()},
+            "tokens_per_second": {f"{heat:g}": speeds for heat, speeds in self.speeds.items()},
+            "failures": self.failures,
+        }

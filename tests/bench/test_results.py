@@ -1,0 +1,176 @@
+"""Results pages, paired comparisons and the front page, from result files written by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import front_page, results
+from benchmarks.paired import DirtyCommit, compare, load
+
+PROVENANCE = {
+    "argv": ["outpace", "bench"],
+    "commit": "abc",
+    "versions": {"torch": "2"},
+    "device": "4-core CPU",
+    "threads": 4,
+    "date": "2026-01-01T00:00",
+}
+AT = {"workload": "code", "temperature": 0.0}
+
+
+def runs(method: str, seconds: list[float], *, repetition: float = 0.0, workload: str = "code") -> list[dict[str, Any]]:
+    return [
+        {
+            "method": method,
+            "prompts": [f"p{number}"],
+            "workload": workload,
+            "temperature": 0.0,
+            "round": 0,
+            "tokens": 10,
+            "seconds": each,
+            "repetition": repetition,
+        }
+        for number, each in enumerate(seconds)
+    ]
+
+
+def result(*made: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    return {
+        "schema": "outpace-bench/2",
+        "provenance": PROVENANCE,
+        "settings": {"seed": 0},
+        "runs": [run for each in made for run in each],
+        "results": [{"method": "fast", "efficiency": {"median": 0.95, "low": 0.92, "high": 0.97}, "steps": 7}],
+        **fields,
+    }
+
+
+PLAIN, FAST = runs("plain", [1.0, 2.0, 4.0, 8.0]), runs("fast", [0.5, 1.0, 1.0, 1.0])
+
+
+def test_the_ratio_is_the_median_over_pairs_with_an_interval() -> None:
+    found = compare(result(PLAIN, FAST), "fast", **AT)
+    assert found and found.prompts == 4 and found.tried == 1
+    assert found.ratio.median == 3.0  # of 2, 2, 4 and 8
+    assert 2.0 <= found.ratio.low <= 3.0 <= found.ratio.high <= 8.0
+    assert found.tokens_per_second.median == 10.0
+    assert compare(result(PLAIN, FAST), "slow", **AT) is None
+
+
+def test_two_prompts_have_no_interval_and_repetitive_ones_are_not_selected() -> None:
+    two = compare(result(runs("plain", [1.0, 1.0]), runs("fast", [0.5, 0.5])), "fast", **AT)
+    assert two and not two.ratio.known
+    loops = result(runs("plain", [1.0] * 4, repetition=0.5), runs("fast", [0.1] * 4))
+    varied = compare(loops, "fast", **AT)
+    assert varied is None
+    everything = compare(loops, "fast", **AT, selection="all")
+    assert everything and everything.ratio.median == pytest.approx(10.0)
+
+
+def test_a_peer_is_compared_at_the_setting_with_the_largest_speedup() -> None:
+    data = result(PLAIN, FAST, runs("peer x:depth=3", [1.0] * 4), runs("peer x (its defaults)", [0.9] * 4))
+    found = compare(data, "peer x*", **AT)
+    assert found and (found.method, found.tried) == ("peer x (its defaults)", 2)
+    searched = compare(result(PLAIN, runs("peer x, best of 5 settings", [1.0] * 4)), "peer x*", **AT)
+    assert searched and searched.tried == 5
+
+
+def write_page(folder: Path, **fields: Any) -> None:
+    target = {"file": "a.json", "method": "fast", "unit": "x", **AT}
+    page = {
+        "title": "A title",
+        "summary": "One sentence.",
+        "axis": "speedup",
+        "panels": [{"title": "code", "file": "a.json", "methods": ["fast"], **AT}],
+        "targets": [
+            {"what": "easy", "at_least": 1.5, **target},
+            {"what": "hard", "at_least": 9, **target},
+            {"what": "near", "at_least": 3, **target},
+            {
+                "what": "efficiency",
+                "file": "a.json",
+                "select": {"method": "fast"},
+                "value": "efficiency",
+                "at_least": 0.9,
+            },
+            {"what": "count", "file": "a.json", "select": {"method": "fast"}, "value": "steps", "at_most": 9},
+            {"what": "absent", "file": "b.json", "method": "fast", **AT},
+        ],
+        "missed": "What was missed and why.",
+        **fields,
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / "page.json").write_text(json.dumps(page))
+
+
+def test_a_page_is_a_plot_a_table_a_paragraph_and_links(tmp_path: Path) -> None:
+    folder = tmp_path / "engine"
+    write_page(folder)
+    (folder / "a.json").write_text(json.dumps(result(PLAIN, FAST)))
+    results.write([folder])
+    lines = (tmp_path / "engine.md").read_text().splitlines()
+    assert lines[0] == "# A title" and lines[4] == "![speedup](engine/plot.svg)"
+    assert (folder / "plot.svg").read_text().lstrip().startswith("<?xml")
+    verdicts = {cells[1]: cells[-2] for line in lines if len(cells := [c.strip() for c in line.split("|")]) > 4}
+    assert verdicts["easy"] == verdicts["efficiency"] == "met"
+    assert (verdicts["hard"], verdicts["near"], verdicts["count"]) == ("missed", "open", "no interval")
+    assert any("| absent |" in line and "not measured" in line for line in lines)
+    assert "What was missed and why." in lines and lines[-1].startswith("- [a.json](engine/a.json): `outpace bench`")
+
+
+def test_too_few_prompts_give_no_verdict(tmp_path: Path) -> None:
+    folder = tmp_path / "engine"
+    write_page(folder)
+    (folder / "a.json").write_text(json.dumps(result(runs("plain", [1.0]), runs("fast", [0.1]))))
+    assert "| easy | at least 1.5x | too few prompts |  |" in results.render(folder)
+
+
+def test_results_of_a_dirty_commit_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "engine"
+    write_page(folder)
+    (folder / "a.json").write_text(json.dumps(result(PLAIN, provenance={**PROVENANCE, "commit": "abc+"})))
+    with pytest.raises(DirtyCommit, match="measured on uncommitted changes"):
+        results.render(folder)
+
+
+def test_a_page_has_at_most_ten_rows(tmp_path: Path) -> None:
+    write_page(tmp_path / "engine", targets=[{}] * 11)
+    with pytest.raises(ValueError, match="at most 10"):
+        results.render(tmp_path / "engine")
+
+
+@pytest.mark.parametrize("folder", results.pages(), ids=lambda folder: folder.name)
+def test_published_pages_are_those_of_the_published_files(folder: Path) -> None:
+    assert folder.with_suffix(".md").read_text(encoding="utf-8") == results.render(folder)
+    for path in folder.glob("*.json"):
+        load(path)  # refuses a dirty commit
+
+
+def test_the_front_page_shows_every_peer_and_at_most_ten_rows() -> None:
+    text = front_page.section()
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    assert 0 < len(rows) <= 10
+    for peer in front_page.TRANSFORMERS:
+        assert sum(peer.removesuffix("*") in row and "best of" in row for row in rows) == 2
+    figure = front_page.chart()
+    labels = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
+    assert {"OpenVINO GenAI draft", "vLLM ngram", "transformers assisted", "speculative-sampling"} <= set(labels)
+
+
+def test_a_front_page_that_is_out_of_date_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- results:begin -->\nold\n<!-- results:end -->\n")
+    monkeypatch.setattr(front_page, "README", readme)
+    monkeypatch.setattr(front_page, "PLOT", tmp_path / "plot.svg")
+    import typer
+
+    app = typer.Typer()
+    app.command()(front_page.main)
+    assert CliRunner().invoke(app, ["--check"]).exit_code == 1
+    assert CliRunner().invoke(app, []).exit_code == 0 and (tmp_path / "plot.svg").is_file()
+    assert CliRunner().invoke(app, ["--check"]).exit_code == 0
