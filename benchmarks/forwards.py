@@ -22,7 +22,7 @@ from outpace.bench.measure.ideal import DRAFT, TARGET
 from outpace.bench.measure.line_up import beside, method_contenders
 from outpace.bench.measure.method_names import parse_methods
 from outpace.bench.measure.provenance import provenance, threads
-from outpace.bench.measure.run import EncodedPrompt, Run, batches, interleave, trials, encode_prompts, warm_up
+from outpace.bench.measure.run import EncodedPrompt, Run, batches, encode_prompts, interleave, trials, warm_up
 from outpace.bench.measure.workload import load_items
 from outpace.bench.report.json_file import write_json
 from outpace.console import progress
@@ -68,11 +68,15 @@ def line_up(models: Models, methods: str, draft: str | None, clock: Clock) -> li
         return FunctionOpener(open_model)
 
     wanted = parse_methods(methods)
-    compiled, eager = (method_contenders(wanted, models[TARGET, m], draft, others(m))[0] for m in (COMPILED, EAGER))
+    compiled, eager = (
+        method_contenders(wanted, models[TARGET, m], draft, others(m))[0] for m in (COMPILED, EAGER)
+    )
     return [replace(engine, clock=clock) for engine in beside(compiled, eager)]
 
 
-def decode(line: Sequence[MethodContender], cases: Sequence[EncodedPrompt], sampling: SamplingParams, rounds: int) -> list[Run]:
+def decode(
+    line: Sequence[MethodContender], cases: Sequence[EncodedPrompt], sampling: SamplingParams, rounds: int
+) -> list[Run]:
     """Every prompt with everybody in every round, in turn."""
     planned = list(trials(batches(cases, 1), [sampling.temperature], rounds))
     with progress(len(planned) * len(line)) as tell:
@@ -106,7 +110,9 @@ def speed_rows(line: Sequence[MethodContender], runs: Sequence[Run]) -> list[dic
             if run.contender == engine.name:
                 speeds.setdefault(run.trial.index, []).append(run.tokens_per_second)
         method = engine.name.removesuffix(f" ({EAGER})")
-        found.append({"method": method, "mode": engine.mode, **median_interval(list(speeds.values())).to_json()})
+        found.append(
+            {"method": method, "mode": engine.mode, **median_interval(list(speeds.values())).to_json()}
+        )
     return found
 
 

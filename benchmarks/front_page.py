@@ -106,7 +106,9 @@ def filled(readme: str, results: Path = RESULTS) -> str:
     return SECTION.sub(lambda match: match[1] + text + match[2], readme)
 
 
-def main(check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if out of date.")] = False) -> None:
+def main(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if out of date.")] = False,
+) -> None:
     """Write the front page's plot and README's table of results from docs/results."""
     old = README.read_text(encoding="utf-8")
     new = filled(old)

@@ -17,7 +17,7 @@ import torch
 from outpace.bench.measure.contender import mode_of
 from outpace.bench.measure.ideal import DRAFT, TARGET
 from outpace.bench.measure.line_up import contenders, method_contenders
-from outpace.bench.measure.measurement import StopMeasurement, Measurement
+from outpace.bench.measure.measurement import Measurement, StopMeasurement
 from outpace.bench.measure.method_names import parse_methods
 from outpace.bench.measure.provenance import provenance
 from outpace.bench.measure.run import Run, encode_prompts

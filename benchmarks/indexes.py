@@ -160,7 +160,9 @@ def tables(size: int) -> list[IndexCost]:
     took = 1e6 * (process_time() - began) / size, None
     found.append(IndexCost("trigrams", "build", size, *took, trigrams.nbytes / size))
     found.append(
-        IndexCost("trigrams", "adapt to 16", size, *each(lambda i: trigrams.adapt(text[i : i + 16]), ASKED), None)
+        IndexCost(
+            "trigrams", "adapt to 16", size, *each(lambda i: trigrams.adapt(text[i : i + 16]), ASKED), None
+        )
     )
     asked = each(lambda i: trigrams.successors(text[i], text[i + 1]), ASKED)
     found.append(IndexCost("trigrams", "successors", size, *asked, None))

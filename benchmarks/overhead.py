@@ -85,14 +85,18 @@ def cases(most_levels: int = 5, rows: Sequence[int] = (1, 2, 4, 8)) -> list[Over
     ]
     levels = range(1, most_levels + 1)
     found += [OverheadCase(f"model chain of {n}, greedy", chain(n), goal=fixed + n * greedy) for n in levels]
-    found += [OverheadCase(f"model chain of {n}, sampled", chain(n), 1.0, goal=fixed + n * sampled) for n in levels]
+    found += [
+        OverheadCase(f"model chain of {n}, sampled", chain(n), 1.0, goal=fixed + n * sampled) for n in levels
+    ]
     most = GOAL["tree"]
     found += [
         OverheadCase("tree of 16 nodes, greedy", tree, goal=most),
         OverheadCase("tree of 16 nodes, sampled", tree, 1.0, goal=most),
     ]
     found += [OverheadCase("model chain of 4, greedy", chain(4), rows=count) for count in rows if count > 1]
-    found += [OverheadCase("model chain of 4, sampled", chain(4), 1.0, rows=count) for count in rows if count > 1]
+    found += [
+        OverheadCase("model chain of 4, sampled", chain(4), 1.0, rows=count) for count in rows if count > 1
+    ]
     return found
 
 

@@ -41,7 +41,13 @@ def load(path: Path) -> Result:
 
 
 def compare(
-    data: Result, method: str, over: str = "plain", *, workload: str, temperature: float, selection: str = VARIED
+    data: Result,
+    method: str,
+    over: str = "plain",
+    *,
+    workload: str,
+    temperature: float,
+    selection: str = VARIED,
 ) -> Comparison | None:
     """None if either was not measured. A name that ends with * stands for the fastest one that begins so."""
     runs = _selected(data, workload, temperature, selection)

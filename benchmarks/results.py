@@ -34,7 +34,6 @@ NOTE = (
 )
 
 
-
 @dataclass(frozen=True)
 class Measured:
     """A number, with its interval where there is one."""
@@ -47,7 +46,9 @@ class Measured:
     @staticmethod
     def of(interval: Interval, note: str = "") -> Measured:
         known = interval.known
-        return Measured(interval.median, interval.low if known else None, interval.high if known else None, note)
+        return Measured(
+            interval.median, interval.low if known else None, interval.high if known else None, note
+        )
 
 
 def measured(files: Mapping[str, Result], target: Mapping[str, Any]) -> Measured | None:
@@ -157,7 +158,8 @@ def render(folder: Path, *, plot_path: Path | None = None) -> str:
         raise ValueError(f"{folder.name} has {len(page['targets'])} targets: a page shows at most {MAX_ROWS}")
     files = {path.name: load(path) for path in sorted(folder.glob("*.json")) if path.name != PAGE}
     rows = [
-        (target["what"], goal(target), *verdict(target, measured(files, target))) for target in page["targets"]
+        (target["what"], goal(target), *verdict(target, measured(files, target)))
+        for target in page["targets"]
     ]
     lines = [f"# {page['title']}", "", page["summary"], ""]
     panels = [found for spec in page["panels"] if (found := panel(files, spec))]

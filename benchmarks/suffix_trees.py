@@ -118,7 +118,9 @@ def recorded(name: str, num_prompts: int, max_tokens: int) -> dict[str, list[Rec
             for begin in range(0, len(pairs), BATCH):
                 some_prompts, row_params = zip(*pairs[begin : begin + BATCH], strict=True)
                 said = plain.run(some_prompts, row_params).outputs
-                found[kind] += [RecordedText(p.tolist(), o) for p, o in zip(some_prompts, said, strict=True) if o]
+                found[kind] += [
+                    RecordedText(p.tolist(), o) for p, o in zip(some_prompts, said, strict=True) if o
+                ]
                 tell(f"writing texts, {kind}", len(said))
     return found
 
@@ -172,7 +174,9 @@ def row(
     }
 
 
-def compare(written: dict[str, list[RecordedText]], worker: Worker | None, repeats: int) -> list[dict[str, Any]]:
+def compare(
+    written: dict[str, list[RecordedText]], worker: Worker | None, repeats: int
+) -> list[dict[str, Any]]:
     """Every kind of texts, with paths and with trees, sides in turn."""
     vocab = 1 + max(max(*text.prompt, *text.tokens) for texts in written.values() for text in texts)
     sides: dict[str, Any] = {TREES: ours, METHOD: lambda texts, tree: through_the_engine(texts, tree, vocab)}

@@ -110,7 +110,9 @@ def measure(
             read.append(perf_counter() - began)
             took.append(seconds - target_probs.seconds)
             warped.append(target_probs.seconds)
-    return RuleCost(rule, tree, *(1e3 * each for each in (median(took), max(took), median(warped), median(read))))
+    return RuleCost(
+        rule, tree, *(1e3 * each for each in (median(took), max(took), median(warped), median(read)))
+    )
 
 
 def _context(turn: int) -> Context:

@@ -7,12 +7,17 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from outpace.bench.measure.acceptance_bound import ROW_STEPS, AcceptanceBound, acceptance_bound, acceptance_bounds
+from outpace.bench.measure.acceptance_bound import (
+    ROW_STEPS,
+    AcceptanceBound,
+    acceptance_bound,
+    acceptance_bounds,
+)
 from outpace.bench.measure.contender import MethodContender
 from outpace.bench.measure.run import EncodedPrompt
 from outpace.bench.peers.transformers_peer import TransformersContender
-from outpace.core.sampling_params import SamplingParams
 from outpace.core.contracts import Parts
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.recipes import get
 
@@ -34,13 +39,18 @@ def row_params(temperature: float, count: int = 2) -> list[SamplingParams]:
 
 def test_greedy_drafts_have_nothing_to_bound() -> None:
     assert acceptance_bound(parts("mcsd", widths=(2,)), PROMPTS, row_params(0.0)) == AcceptanceBound()
-    assert acceptance_bound(parts("speculative-sampling", sampled=False), PROMPTS, row_params(1.0)) == AcceptanceBound()
+    assert (
+        acceptance_bound(parts("speculative-sampling", sampled=False), PROMPTS, row_params(1.0))
+        == AcceptanceBound()
+    )
     assert acceptance_bound(get("prompt-lookup")(pair()[0]), PROMPTS, row_params(1.0)) == AcceptanceBound()
 
 
 def test_a_draft_of_the_target_itself_could_always_be_accepted() -> None:
     target, _ = pair()
-    found = acceptance_bound(get("speculative-sampling")(target, draft=target, depth=2), PROMPTS, row_params(1.0))
+    found = acceptance_bound(
+        get("speculative-sampling")(target, draft=target, depth=2), PROMPTS, row_params(1.0)
+    )
     assert found.row_steps > 5 and found.accepted == found.row_steps
     assert found.bound == pytest.approx(found.row_steps, abs=1e-9)
 
@@ -68,7 +78,10 @@ def test_every_workload_and_temperature_is_looked_at_where_it_samples() -> None:
     target, draft = pair()
     drafting = MethodContender("drafting", "mcsd", get("mcsd")(target, draft=draft, widths=(2,)))
     plain = MethodContender("plain", "autoregressive", get("autoregressive")(target))
-    groups: Sequence[Sequence[EncodedPrompt]] = [[EncodedPrompt("a", "code", PROMPTS[0])], [EncodedPrompt("b", "edit", PROMPTS[1])]]
+    groups: Sequence[Sequence[EncodedPrompt]] = [
+        [EncodedPrompt("a", "code", PROMPTS[0])],
+        [EncodedPrompt("b", "edit", PROMPTS[1])],
+    ]
     found = acceptance_bounds([plain, drafting], groups, SamplingParams(max_tokens=8), [0.0, 0.7, 1.0])
     assert set(found) == {("drafting", w, t) for w in ("code", "edit") for t in (0.7, 1.0)}
 

@@ -68,7 +68,14 @@ def call(tiny: Any, tmp_path: Path, *arguments: str) -> Result:
 
 
 def outputs(tmp_path: Path) -> tuple[str, ...]:
-    return "--selection", "all", "--output", str(tmp_path / "out"), "--recommend", str(tmp_path / "method.json")
+    return (
+        "--selection",
+        "all",
+        "--output",
+        str(tmp_path / "out"),
+        "--recommend",
+        str(tmp_path / "method.json"),
+    )
 
 
 def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
@@ -84,7 +91,10 @@ def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
 
 
 def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> None:
-    threads, methods = torch.get_num_threads(), "prompt-lookup:depth=3,allow_shorter=true,speculative-sampling:depth=2"
+    threads, methods = (
+        torch.get_num_threads(),
+        "prompt-lookup:depth=3,allow_shorter=true,speculative-sampling:depth=2",
+    )
     done = call(tiny, tmp_path, "--methods", methods, "--temperature", "0,1", *outputs(tmp_path))
     assert done.exit_code == 0, done.output
     assert torch.get_num_threads() == threads
@@ -120,7 +130,11 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     page = (tmp_path / "out" / "bench.html").read_text()
     assert page.count("<svg ") == 3  # one chart per temperature and one for both
     assert not re.search(r"""(src|href)=["']http""", page) and 'name="viewport"' in page
-    assert tiny.target in page and tiny.draft in page and len(set(re.findall(r"<h2>.*", page))) == page.count("<h2>")
+    assert (
+        tiny.target in page
+        and tiny.draft in page
+        and len(set(re.findall(r"<h2>.*", page))) == page.count("<h2>")
+    )
     assert "Recommendation: " in done.output and "counts the bonus token" in done.output
 
 
@@ -193,7 +207,8 @@ def test_eager_rows_can_be_left_out(tiny: Any, tmp_path: Path) -> None:
         "float32",
         "--temperature",
         "0",
-        "--output", str(tmp_path / "x.json"),
+        "--output",
+        str(tmp_path / "x.json"),
     )
     done = call(tiny, tmp_path, *ask, "--compile", "--no-eager")
     assert done.exit_code == 0, done.output
@@ -217,7 +232,8 @@ def test_a_target_that_could_not_be_compiled_is_measured_once(
         "float32",
         "--temperature",
         "0",
-        "--output", str(tmp_path / "x.json"),
+        "--output",
+        str(tmp_path / "x.json"),
     )
     done = call(tiny, tmp_path, *ask, "--compile")
     assert done.exit_code == 0, done.output
@@ -270,7 +286,14 @@ def test_nothing_is_lost_when_it_is_interrupted(
 
     monkeypatch.setattr(MethodContender, "run", interrupted)
     done = call(
-        tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--output", str(tmp_path / "x.json")
+        tiny,
+        tmp_path,
+        "--methods",
+        "prompt-lookup",
+        "--temperature",
+        "0",
+        "--output",
+        str(tmp_path / "x.json"),
     )
     assert done.exit_code == 1
     data = json.loads((tmp_path / "x.json").read_text())
@@ -296,7 +319,14 @@ def test_a_method_that_cannot_run_is_left_out_and_the_others_are_measured(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaking(1, "prompt-lookup", monkeypatch)
-    wanted = ["--methods", "prompt-lookup,speculative-sampling", "--temperature", "0", "--output", str(tmp_path)]
+    wanted = [
+        "--methods",
+        "prompt-lookup,speculative-sampling",
+        "--temperature",
+        "0",
+        "--output",
+        str(tmp_path),
+    ]
     done = call(tiny, tmp_path, *wanted)
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "bench.json").read_text())
@@ -310,7 +340,14 @@ def test_nothing_is_lost_when_a_method_breaks_in_the_middle(
 ) -> None:
     breaking(3, "prompt-lookup", monkeypatch)  # warm-up, one timed run, then it breaks
     done = call(
-        tiny, tmp_path, "--methods", "prompt-lookup", "--temperature", "0", "--output", str(tmp_path / "x.json")
+        tiny,
+        tmp_path,
+        "--methods",
+        "prompt-lookup",
+        "--temperature",
+        "0",
+        "--output",
+        str(tmp_path / "x.json"),
     )
     assert done.exit_code == 1 and "RuntimeError: it broke" in done.output
     assert len(json.loads((tmp_path / "x.json").read_text())["runs"]) >= 2
@@ -361,13 +398,8 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_synthetic_drafts_are_measured_and_never_recommended(tiny: Any, tmp_path: Path) -> None:
     done = call(
-        tiny,
-        tmp_path,
-        "--methods",
-        "synthetic:rate=1.0:depth=3",
-        "--temperature",
-        "0,1",
-        *outputs(tmp_path))
+        tiny, tmp_path, "--methods", "synthetic:rate=1.0:depth=3", "--temperature", "0,1", *outputs(tmp_path)
+    )
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "out" / "bench.json").read_text())
     rows = [row for row in data["results"] if row["method"].startswith("synthetic") and row["runs"]]
@@ -408,7 +440,9 @@ def test_a_file_that_cannot_be_written_at_the_end_loses_nothing(
 ) -> None:
     folder = tmp_path / "later"
     ask = ("--methods", "prompt-lookup", "--temperature", "0", "--output", str(folder / "x.json"))
-    monkeypatch.setattr("outpace.cli.bench._print", lambda *given: folder.rmdir() or folder.write_text("in the way"))
+    monkeypatch.setattr(
+        "outpace.cli.bench._print", lambda *given: folder.rmdir() or folder.write_text("in the way")
+    )
     done = call(tiny, tmp_path, *ask)
     assert done.exit_code == 1 and f"{folder / 'x.json'} could not be written" in done.output
     kept = re.search(r"the measurement is in (\S+)", done.output)

@@ -33,8 +33,12 @@ def models() -> Any:
 @pytest.mark.parametrize("name", of_family("training-free"))
 def test_the_second_half_of_prompts_asked_twice(models: Any, name: str) -> None:
     target = models["target"]
-    line, _ = method_contenders([Method(name)], target.target, "draft", FunctionOpener(lambda name: models[name].target))
-    cases = [EncodedPrompt(text, "code", torch.tensor(target.tokenizer(text)["input_ids"])) for text in PROMPTS]
+    line, _ = method_contenders(
+        [Method(name)], target.target, "draft", FunctionOpener(lambda name: models[name].target)
+    )
+    cases = [
+        EncodedPrompt(text, "code", torch.tensor(target.tokenizer(text)["input_ids"])) for text in PROMPTS
+    ]
     planned = list(trials(batches(cases, 1), [0.0], 1, repeat=2))
     runs = interleave(line[1:], planned, SamplingParams(max_tokens=20))
     halves = in_halves([(run, run) for run in runs])

@@ -27,11 +27,7 @@ def planned(*settings: str) -> list[list[str]]:
     """The commands after the installation, without the variables before them."""
     command = ["make", "--dry-run", "--no-print-directory", "bench-compiled", *settings]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = [
-        shlex.split(line)
-        for line in said.splitlines()
-        if re.search(r"outpace bench", line)
-    ]
+    found = [shlex.split(line) for line in said.splitlines() if re.search(r"outpace bench", line)]
     return [[word for word in words if not re.match(r"[A-Z_]+=", word)] for words in found]
 
 
@@ -52,8 +48,14 @@ def test_compiled_models_are_measured_and_reported(tiny: Any, tmp_path: Path) ->
     arguments = [small.get(word, word) for word in measure[2:]]
     done = CliRunner().invoke(APP, [*arguments, "--draft", tiny.draft, "--dtype", "float32", "--ignore-eos"])
     assert done.exit_code == 0, done.output
-    assert {path.name for path in (tmp_path / "bench-compiled").iterdir()} == {"bench.json", "bench.md", "bench.html"}
+    assert {path.name for path in (tmp_path / "bench-compiled").iterdir()} == {
+        "bench.json",
+        "bench.md",
+        "bench.html",
+    }
     page = json.loads((ROOT / "docs/results/compiled/page.json").read_text())
-    measured = {run["method"] for run in json.loads((tmp_path / "bench-compiled/bench.json").read_text())["runs"]}
+    measured = {
+        run["method"] for run in json.loads((tmp_path / "bench-compiled/bench.json").read_text())["runs"]
+    }
     wanted = {target["method"] for target in page["targets"]}
     assert wanted <= measured

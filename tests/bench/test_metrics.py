@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outpace.bench.measure.metrics import StepCost, Counts, StepRecord, first_difference, repetition
+from outpace.bench.measure.metrics import Counts, StepCost, StepRecord, first_difference, repetition
 from outpace.core.tree import Forest
 
 SECONDS = {"draft": 0.010, "score": 0.020, "warp": 0.001, "verify": 0.002, "commit": 0.003, "observe": 0.004}

@@ -19,8 +19,8 @@ from outpace.bench.measure.metrics import Counts, StepRecord
 from outpace.bench.measure.recommend import MethodChoice
 from outpace.bench.measure.run import EncodedPrompt, Run, Trial
 from outpace.bench.report.html import chart
-from outpace.bench.report.plot import EAGER_OURS
 from outpace.bench.report.model_tables import preparation
+from outpace.bench.report.plot import EAGER_OURS
 from outpace.bench.report.report import to_json, to_markdown
 from outpace.bench.report.summary import ResultRow
 from outpace.core.sampling_params import SamplingParams
@@ -42,7 +42,9 @@ class Named:
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
         raise RuntimeError("it broke")
 
-    def acceptance_bound(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound:
+    def acceptance_bound(
+        self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
+    ) -> AcceptanceBound:
         return AcceptanceBound()
 
     def lossless(self, temperature: float) -> bool:

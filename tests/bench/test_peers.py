@@ -25,7 +25,8 @@ APP.command()(bench)
 STUB = Path(__file__).parent / "stub_engine.py"
 # compiled and eager; with depths 2, 3 and 5; with lengths (3, 2), (5, 3) and (10, 3)
 PLAIN, DRAFT, LOOKUP = (
-    f"vllm {name}, best of {number} settings" for name, number in (("plain", 2), ("draft_model", 6), ("ngram", 6))
+    f"vllm {name}, best of {number} settings"
+    for name, number in (("plain", 2), ("draft_model", 6), ("ngram", 6))
 )
 NUM_PROCESSES = 2 + 6 + 6
 METHODS = "speculative-sampling:depth=2,prompt-lookup:depth=3:max_ngram=2"
@@ -67,7 +68,9 @@ def gone(pids: list[int]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_peers_run_at_the_best_of_their_settings_and_report_their_precision(tiny: Any, tmp_path: Path, pids: list[int]) -> None:
+def test_peers_run_at_the_best_of_their_settings_and_report_their_precision(
+    tiny: Any, tmp_path: Path, pids: list[int]
+) -> None:
     done = call(tiny, tmp_path, "--temperature", "0,1", "--output", str(tmp_path))
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "bench.json").read_text())

@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.recipes._option_kinds import FunctionOpener
 from outpace.bench.measure.line_up import method_contenders
 from outpace.bench.measure.measurement import Measurement
 from outpace.bench.measure.method_names import parse_methods
@@ -27,7 +26,8 @@ from outpace.core.contracts import NOTHING, Scores, TokenTree
 from outpace.core.sampling_params import SamplingParams
 from outpace.indexes import store
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.models.table import TableTarget, TableCache
+from outpace.models.table import TableCache, TableTarget
+from outpace.recipes._option_kinds import FunctionOpener
 
 VOCAB, END_OF_PROMPT, LENGTH = 300, 0, 60
 LINE_UP = "prompt-lookup,suffix-decoding,rest,speculative-sampling"
@@ -87,7 +87,9 @@ def measured(
     clock = Clock()
     target = Charged(distribution or reciting(book), clock, 100, 1)
     draft = Charged(lambda text: certain(1 + 11 * len(text) % (VOCAB - 1)), clock, 20, 1)
-    found, choices = method_contenders(parse_methods(methods), target, "small", FunctionOpener(lambda name: draft))
+    found, choices = method_contenders(
+        parse_methods(methods), target, "small", FunctionOpener(lambda name: draft)
+    )
     measurement = Measurement(
         contenders=[replace(engine, clock=clock) for engine in found],
         cases=[EncodedPrompt(f"p{place}", "made", torch.tensor(prompt)) for place, prompt in enumerate(book)],

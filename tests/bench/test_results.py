@@ -23,7 +23,9 @@ PROVENANCE = {
 AT = {"workload": "code", "temperature": 0.0}
 
 
-def runs(method: str, seconds: list[float], *, repetition: float = 0.0, workload: str = "code") -> list[dict[str, Any]]:
+def runs(
+    method: str, seconds: list[float], *, repetition: float = 0.0, workload: str = "code"
+) -> list[dict[str, Any]]:
     return [
         {
             "method": method,
@@ -45,7 +47,9 @@ def result(*made: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
         "provenance": PROVENANCE,
         "settings": {"seed": 0},
         "runs": [run for each in made for run in each],
-        "results": [{"method": "fast", "efficiency": {"median": 0.95, "low": 0.92, "high": 0.97}, "steps": 7}],
+        "results": [
+            {"method": "fast", "efficiency": {"median": 0.95, "low": 0.92, "high": 0.97}, "steps": 7}
+        ],
         **fields,
     }
 
@@ -116,11 +120,15 @@ def test_a_page_is_a_plot_a_table_a_paragraph_and_links(tmp_path: Path) -> None:
     lines = (tmp_path / "engine.md").read_text().splitlines()
     assert lines[0] == "# A title" and lines[4] == "![speedup](engine/plot.svg)"
     assert (folder / "plot.svg").read_text().lstrip().startswith("<?xml")
-    verdicts = {cells[1]: cells[-2] for line in lines if len(cells := [c.strip() for c in line.split("|")]) > 4}
+    verdicts = {
+        cells[1]: cells[-2] for line in lines if len(cells := [c.strip() for c in line.split("|")]) > 4
+    }
     assert verdicts["easy"] == verdicts["efficiency"] == "met"
     assert (verdicts["hard"], verdicts["near"], verdicts["count"]) == ("missed", "open", "no interval")
     assert any("| absent |" in line and "not measured" in line for line in lines)
-    assert "What was missed and why." in lines and lines[-1].startswith("- [a.json](engine/a.json): `outpace bench`")
+    assert "What was missed and why." in lines and lines[-1].startswith(
+        "- [a.json](engine/a.json): `outpace bench`"
+    )
 
 
 def test_too_few_prompts_give_no_verdict(tmp_path: Path) -> None:
@@ -159,10 +167,14 @@ def test_the_front_page_shows_every_peer_and_at_most_ten_rows() -> None:
         assert sum(peer.removesuffix("*") in row and "best of" in row for row in rows) == 2
     figure = front_page.chart()
     labels = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
-    assert {"OpenVINO GenAI draft", "vLLM ngram", "transformers assisted", "speculative-sampling"} <= set(labels)
+    assert {"OpenVINO GenAI draft", "vLLM ngram", "transformers assisted", "speculative-sampling"} <= set(
+        labels
+    )
 
 
-def test_a_front_page_that_is_out_of_date_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_front_page_that_is_out_of_date_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("<!-- results:begin -->\nold\n<!-- results:end -->\n")
     monkeypatch.setattr(front_page, "README", readme)

@@ -9,15 +9,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.recipes._option_kinds import FunctionOpener
 from outpace.bench.measure.acceptance_bound import AcceptanceBound
 from outpace.bench.measure.contender import MethodContender, RunOutcome
 from outpace.bench.measure.line_up import method_contenders
 from outpace.bench.measure.method_names import Method, parse_methods
-from outpace.bench.measure.run import EncodedPrompt, Trial, batches, interleave, rotated, seeds, trials, encode_prompts
+from outpace.bench.measure.run import (
+    EncodedPrompt,
+    Trial,
+    batches,
+    encode_prompts,
+    interleave,
+    rotated,
+    seeds,
+    trials,
+)
 from outpace.bench.measure.workload import WorkloadItem
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
+from outpace.recipes._option_kinds import FunctionOpener
 
 SAMPLING = SamplingParams(max_tokens=9)
 
@@ -41,7 +50,9 @@ class Fake:
         )
         return RunOutcome([[0] * 4 for _ in prompts], 1.0)
 
-    def acceptance_bound(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound:
+    def acceptance_bound(
+        self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
+    ) -> AcceptanceBound:
         return AcceptanceBound()
 
     def lossless(self, temperature: float) -> bool:
@@ -108,7 +119,10 @@ def test_turns_follow_the_replies_of_plain_decoding() -> None:
             return " ".join("word" for _ in tokens)
 
     plain = Fake("plain")
-    items = [WorkloadItem("q", "w", ("one two", "three"), True), WorkloadItem("long", "w", ("x " * 50,), True)]
+    items = [
+        WorkloadItem("q", "w", ("one two", "three"), True),
+        WorkloadItem("long", "w", ("x " * 50,), True),
+    ]
     made, left_out = encode_prompts(items, Words(), plain, SAMPLING, room=40)
     assert [(case.id, len(case.tokens)) for case in made] == [("q#1", 2), ("q#2", 2 + 4 + 1)]
     assert left_out == ["long"]
@@ -123,7 +137,9 @@ def line_up(*methods: Method) -> list[MethodContender]:
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_engine_counts_what_it_emits(batch: int) -> None:
-    for engine in line_up(*parse_methods("prompt-lookup:depth=3,allow_shorter=true,speculative-sampling:depth=2")):
+    for engine in line_up(
+        *parse_methods("prompt-lookup:depth=3,allow_shorter=true,speculative-sampling:depth=2")
+    ):
         runs = interleave([engine], list(trials(batches(cases(3), batch), [0.0, 1.0], 1)), SAMPLING)
         for run in runs:
             assert run.counts and run.counts.generated == run.tokens == 9 * len(run.outputs)

@@ -89,7 +89,11 @@ def test_a_step_keeps_what_was_drafted_rightly_and_gets_a_token_more() -> None:
 
 def test_our_trees_alone_draft_what_the_method_drafts_in_the_engine() -> None:
     numbers = [*range(5, 30), 6, 7, 8, 50, *range(9, 20)]
-    texts = [RecordedText([1, 2, 3], numbers), RecordedText([3, 7, 8, 9], numbers[::-1]), RecordedText([2], numbers[5:])]
+    texts = [
+        RecordedText([1, 2, 3], numbers),
+        RecordedText([3, 7, 8, 9], numbers[::-1]),
+        RecordedText([2], numbers[5:]),
+    ]
     rows = suffix_trees.compare({"made": texts}, None, 1)
     assert [(row["who"], row["tree"]) for row in rows] == [
         (who, tree) for tree in (False, True) for who in (suffix_trees.TREES, suffix_trees.METHOD)

@@ -39,7 +39,9 @@ class Named:
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
         raise AssertionError("nothing is run here")
 
-    def acceptance_bound(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound:
+    def acceptance_bound(
+        self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
+    ) -> AcceptanceBound:
         return AcceptanceBound()
 
     def lossless(self, temperature: float) -> bool:
@@ -67,9 +69,15 @@ def rows_of(
 
 
 def test_the_bound_of_acceptance_is_pooled_as_its_row_is() -> None:
-    bounds = {("fast", "code", 0.0): AcceptanceBound(4, 2, 3.0), ("fast", "edit", 0.0): AcceptanceBound(6, 3, 5.0)}
+    bounds = {
+        ("fast", "code", 0.0): AcceptanceBound(4, 2, 3.0),
+        ("fast", "edit", 0.0): AcceptanceBound(6, 3, 5.0),
+    }
     rows = summarise(paired(0.5), (Named("plain"), Named("fast")), "plain", bounds=bounds)
-    assert only(rows, "fast").first_token == AcceptanceBound(10, 5, 8.0) and only(rows, "plain").first_token is None
+    assert (
+        only(rows, "fast").first_token == AcceptanceBound(10, 5, 8.0)
+        and only(rows, "plain").first_token is None
+    )
     assert only(rows, "fast", "code").to_json()["first_token"]["bound"] == 0.75
     assert any("50 of 80 %" in cell for table in tables(rows) for row in table.rows for cell in row)
 
@@ -109,7 +117,9 @@ def test_looping_prompts_are_left_out_of_the_headline_and_kept_in_the_rows() -> 
     assert only(rows, "fast").prompts == 5 and only(rows, "fast", selection=VARIED).prompts == 4
     assert {row.selection for row in headline(rows, "all", 0.0)} == {VARIED}
     assert only(rows, "fast").speedup.high > only(rows, "fast", selection=VARIED).speedup.high
-    edits = headline(rows, "edit", 0.0)  # two prompts that do not repeat themselves: no interval, and no wider selection
+    edits = headline(
+        rows, "edit", 0.0
+    )  # two prompts that do not repeat themselves: no interval, and no wider selection
     assert {row.selection for row in edits} == {VARIED} and all(row.too_few_prompts for row in edits)
 
 
@@ -151,7 +161,10 @@ def test_differing_greedy_texts_are_counted_with_their_first_position() -> None:
     assert only(sampled, "fast", "code").different is None
 
 
-CHOICES = {"plain": MethodChoice("autoregressive", {}, None), "fast": MethodChoice("prompt-lookup", {"depth": 4}, None)}
+CHOICES = {
+    "plain": MethodChoice("autoregressive", {}, None),
+    "fast": MethodChoice("prompt-lookup", {"depth": 4}, None),
+}
 
 
 def test_the_recommendation_names_method_options_and_gain() -> None:
@@ -214,6 +227,8 @@ def test_tables_say_which_prompts_they_are_about_and_what_is_counted() -> None:
     found = tables(rows_of(*paired(0.5)))
     assert "repeats at most 15 %" in next(table.title for table in found if table.title.startswith("all"))
     text = "\n".join(map(markdown, found))
-    assert "mean acceptance length" in text and "speedup, paired (95 %)" in text and "2.00 (2.00-2.00)" in text
+    assert (
+        "mean acceptance length" in text and "speedup, paired (95 %)" in text and "2.00 (2.00-2.00)" in text
+    )
     page = markdown(found[0])
     assert page.splitlines()[3].startswith("| ---") and page.count("|") % 2 == 0

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from outpace.analysis.tree_bounds import first_token_bound
 from outpace.core.claim import Drawn
-from outpace.core.sampling_params import SamplingParams
 from outpace.core.contracts import Parts
+from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.sampling.target_probs import LazyTargetProbs
 
@@ -31,7 +31,9 @@ class AcceptanceBound:
     bound: float = 0.0  # sum of the largest probabilities of that which any lossless rule could reach
 
     def __add__(self, other: AcceptanceBound) -> AcceptanceBound:
-        return AcceptanceBound(self.row_steps + other.row_steps, self.accepted + other.accepted, self.bound + other.bound)
+        return AcceptanceBound(
+            self.row_steps + other.row_steps, self.accepted + other.accepted, self.bound + other.bound
+        )
 
     def to_json(self) -> dict[str, Any]:
         steps = self.row_steps
@@ -42,7 +44,9 @@ class AcceptanceBound:
         }
 
 
-def acceptance_bound(parts: Parts, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound:
+def acceptance_bound(
+    parts: Parts, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
+) -> AcceptanceBound:
     """Decode these prompts and bound the acceptance of every step's first token; empty where nothing is sampled."""
     found = AcceptanceBound()
     if not parts.drafter.claims or all(params.greedy for params in sampling):
@@ -65,7 +69,9 @@ class HasAcceptanceBound(Protocol):
 
     name: str
 
-    def acceptance_bound(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound: ...
+    def acceptance_bound(
+        self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
+    ) -> AcceptanceBound: ...
 
 
 class HasTokens(Protocol):

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from outpace.bench.measure.acceptance_bound import AcceptanceBound, acceptance_bound
 from outpace.bench.measure.metrics import Counts, StepRecord
-from outpace.core.sampling_params import SamplingParams
 from outpace.core.contracts import Guarantee, Parts, Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
@@ -54,7 +53,9 @@ class Contender(Protocol):
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome: ...
 
-    def acceptance_bound(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound:
+    def acceptance_bound(
+        self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
+    ) -> AcceptanceBound:
         """Acceptance of first tokens and its upper bound, untimed; empty where drafts are not visible or sampled."""
         ...
 
@@ -106,7 +107,9 @@ class MethodContender:
         ]
         return RunOutcome(outputs, ended - began, read - began, Counts.of(records).within(ended - read))
 
-    def acceptance_bound(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound:
+    def acceptance_bound(
+        self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
+    ) -> AcceptanceBound:
         return acceptance_bound(self.parts, prompts, sampling)
 
     def lossless(self, temperature: float) -> bool:

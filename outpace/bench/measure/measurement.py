@@ -21,7 +21,6 @@ from outpace.bench.peers.best_setting import BestSetting
 from outpace.bench.peers.worker import WorkerRefused
 from outpace.bench.report.model_tables import forward_costs, preparation
 from outpace.bench.report.summary import VARIED, ResultRow, headline, summarise
-from outpace.core.sampling_params import SamplingParams
 from outpace.core.contracts import Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.tables import Table
@@ -205,7 +204,11 @@ class Measurement:
             + "."
             for name, each in self.peer_settings.items()
         ]
-        return [*([compiling] if compiling else []), *settings, f"Recommendation: {self.recommendation(rows).reason}"]
+        return [
+            *([compiling] if compiling else []),
+            *settings,
+            f"Recommendation: {self.recommendation(rows).reason}",
+        ]
 
     def trees(self, rows: Sequence[ResultRow]) -> dict[str, TreeChoice]:
         """Per method that drafts a tree, the fastest tree for its acceptance rates and the cost of its forwards."""

@@ -26,8 +26,8 @@ from outpace.bench.peers.environments import PeerEnvironment
 from outpace.bench.peers.rows import PeerLauncher
 from outpace.bench.peers.worker import Worker, close_all
 from outpace.bench.report.summary import VARIED
-from outpace.core.sampling_params import SamplingParams
 from outpace.core.contracts import Target
+from outpace.core.sampling_params import SamplingParams
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.hf.target import HFTarget
 from outpace.models.names import resolve, usual_draft

@@ -64,7 +64,9 @@ def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) ->
     if lossless and all(row.too_few_prompts for row in lossless):
         why = too_few(lossless[0])
     elif lossless:
-        nearest = max((row for row in lossless if not row.too_few_prompts), key=lambda row: row.speedup.median)
+        nearest = max(
+            (row for row in lossless if not row.too_few_prompts), key=lambda row: row.speedup.median
+        )
         gain = nearest.speedup
         why = (
             f"the speedup of the fastest method, {nearest.contender}, is {gain.median:.2f} "
@@ -79,7 +81,11 @@ def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) ->
 
 def too_few(row: ResultRow) -> str:
     """Why a row has no interval."""
-    text = f"only {row.prompts} of the needed {MIN_GROUPS} prompts" if row.prompts < MIN_GROUPS else "too few batches"
+    text = (
+        f"only {row.prompts} of the needed {MIN_GROUPS} prompts"
+        if row.prompts < MIN_GROUPS
+        else "too few batches"
+    )
     if row.selection == VARIED:
         return f"{text} have plain output that does not repeat itself; --selection all includes the others"
     return f"{text} were measured"

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from outpace.bench.measure.metrics import Counts, StepRecord
 from outpace.core.context import Context
-from outpace.core.sampling_params import SamplingParams
 from outpace.core.contracts import NOTHING, Forest, Noise, Parts, Prompt, Recipe, Scores, TokenTree, Want
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
@@ -147,7 +146,9 @@ def replay(
     return found
 
 
-def _steps(parts: Parts, text: RecordedText, sampling: SamplingParams, found: ReplayResult) -> Iterator[StepRecord]:
+def _steps(
+    parts: Parts, text: RecordedText, sampling: SamplingParams, found: ReplayResult
+) -> Iterator[StepRecord]:
     whole = [*text.prompt, *text.tokens]
 
     def distribution(scores: Scores, tree: TokenTree, ctx: Context) -> RecordedTargetProbs:

@@ -37,7 +37,10 @@ def load_items(source: str, most: int | None = None) -> list[WorkloadItem]:
     if ".jsonl" in path.suffixes:
         items = [_from_row(row, index, name) for index, row in enumerate(_rows(text, path))]
     else:
-        items = [WorkloadItem(f"{name}/{index}", name, (prompt,), False) for index, prompt in enumerate(_split(text))]
+        items = [
+            WorkloadItem(f"{name}/{index}", name, (prompt,), False)
+            for index, prompt in enumerate(_split(text))
+        ]
     if not items:
         raise ValueError(f"{path} holds no prompts")
     if most is None or most >= len(items):

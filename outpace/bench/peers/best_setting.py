@@ -15,7 +15,9 @@ from outpace.bench.measure.run import Trial, run_trial, warm_up
 from outpace.bench.peers.worker import WorkerDied, WorkerRefused
 from outpace.core.sampling_params import SamplingParams
 
-NUM_TRIALS = 3  # prompts (or batches) per setting and temperature, spread evenly over those of the measurement
+NUM_TRIALS = (
+    3  # prompts (or batches) per setting and temperature, spread evenly over those of the measurement
+)
 MAX_TOKENS = 48  # new tokens of each
 
 

@@ -84,7 +84,9 @@ def parse_peers(text: str) -> dict[str, str | None]:
     for piece in split_outside(text, ","):
         name, equals, python = (part.strip() for part in piece.partition("="))
         if name not in (IN_PROCESS, *PEER_ENGINES):
-            raise ValueError(f"there is no peer {name!r}: --peer takes {', '.join((IN_PROCESS, *PEER_ENGINES))}")
+            raise ValueError(
+                f"there is no peer {name!r}: --peer takes {', '.join((IN_PROCESS, *PEER_ENGINES))}"
+            )
         if equals and (name == IN_PROCESS or not python):
             raise ValueError(
                 f"{piece!r} names no interpreter: write {' or '.join(f'{engine}=/path/to/python' for engine in PEER_ENGINES)}"
@@ -112,7 +114,9 @@ def find_environment(engine: PeerEngine, python: str | None) -> PeerEnvironment:
         )
         facts = json.loads(probe.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise ValueError(f"--peer {engine.name}: {interpreter} is not a working Python interpreter") from error
+        raise ValueError(
+            f"--peer {engine.name}: {interpreter} is not a working Python interpreter"
+        ) from error
     if not facts["present"]:
         raise ValueError(
             f"--peer {engine.name}: {engine.module} is not installed for {interpreter}; give it an environment of its own, "

@@ -86,9 +86,7 @@ class PeerRow:
         return ("target", "draft") if self.mode == "draft" else ("target",)
 
 
-def peer_rows(
-    peer: PeerEnvironment, methods: Sequence[MethodContender], draft: str | None
-) -> list[PeerRow]:
+def peer_rows(peer: PeerEnvironment, methods: Sequence[MethodContender], draft: str | None) -> list[PeerRow]:
     """Plain decoding, and the counterparts of speculative-sampling and prompt-lookup where those are measured."""
     engine = peer.engine
     ways: list[tuple[str, str, list[Options]]] = [("plain", "plain", [{}])]

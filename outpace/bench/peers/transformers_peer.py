@@ -69,7 +69,9 @@ class TransformersContender:
             seconds = self.clock() - began
         return RunOutcome([_until(row, first.stop) for row in rows], seconds)
 
-    def acceptance_bound(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> AcceptanceBound:
+    def acceptance_bound(
+        self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
+    ) -> AcceptanceBound:
         return AcceptanceBound()  # the drafts of another engine are not visible
 
     def lossless(self, temperature: float) -> bool:
@@ -97,7 +99,9 @@ def without_defaults(model: Any) -> Any:
 
 def assisted(model: Any, draft: Any, depth: int) -> TransformersContender:
     """Assisted generation with drafts of this length, never cut short by the draft's confidence."""
-    helper = copy.copy(draft)  # these settings belong to the draft's generation_config: leave the original's alone
+    helper = copy.copy(
+        draft
+    )  # these settings belong to the draft's generation_config: leave the original's alone
     helper.generation_config = copy.deepcopy(draft.generation_config)
     helper.generation_config.num_assistant_tokens = depth
     helper.generation_config.num_assistant_tokens_schedule = "constant"
@@ -124,9 +128,7 @@ def peers(model: Any, draft: Any | None, methods: Sequence[MethodContender]) -> 
     ways: dict[str, dict[str, TransformersContender]] = {}
     if draft is not None and (depths := draft_depths(methods)):
         without_defaults(draft)
-        defaults = TransformersContender(
-            f"{PREFIX} assisted", model, {"assistant_model": draft}, single=True
-        )
+        defaults = TransformersContender(f"{PREFIX} assisted", model, {"assistant_model": draft}, single=True)
         ways["assisted"] = {DEFAULTS: defaults} | {
             setting_name({"depth": depth}): assisted(model, draft, depth) for depth in depths
         }
@@ -140,9 +142,7 @@ def peers(model: Any, draft: Any | None, methods: Sequence[MethodContender]) -> 
         }
     for name, settings in ways.items():
         starts = {setting: partial(returned, contender) for setting, contender in settings.items()}
-        rows.append(
-            BestSetting(f"{PREFIX} {name}, best of {len(starts)} settings", starts, single=True)
-        )
+        rows.append(BestSetting(f"{PREFIX} {name}, best of {len(starts)} settings", starts, single=True))
     return rows
 
 

@@ -25,7 +25,11 @@ def chart(rows: Sequence[ResultRow], name: str) -> str:
             row.speedup.median,
             row.speedup.low,
             row.speedup.high,
-            plot.PEER if row.kind == "peer" else plot.EAGER_OURS if two_modes and row.mode == EAGER else plot.OURS,
+            plot.PEER
+            if row.kind == "peer"
+            else plot.EAGER_OURS
+            if two_modes and row.mode == EAGER
+            else plot.OURS,
             note=f"{number(row.speedup.median)} ({number(row.tokens_per_second.median, 1)} tokens/s)",
         )
         for row in rows
@@ -54,7 +58,9 @@ def to_html(measurement: Measurement, rows: Sequence[ResultRow]) -> str:
                 }
                 groups.append(group)
     interrupted = (
-        "" if measurement.complete else f"Interrupted: {len(measurement.runs)} of {measurement.total} runs were made."
+        ""
+        if measurement.complete
+        else f"Interrupted: {len(measurement.runs)} of {measurement.total} runs were made."
     )
     settings = measurement.settings
     title = f"Speculative decoding methods side by side: {settings.get('target', 'target')}"

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 COLOURS = ("#3a7d44", "#2f6690", "#c8553d", "#8a94a3", "#e1a730", "#6d597a")
 OURS, EAGER_OURS, PEER = "#3a7d44", "#9cc3a3", "#c3c9d1"
-TEXT = "#7a828c"  # contrast of at least 3.9 with white and with the dark pages of GitHub and the documentation
+TEXT = (
+    "#7a828c"  # contrast of at least 3.9 with white and with the dark pages of GitHub and the documentation
+)
 WIDTH = 5.6  # inches: at 400 pixels, the width of a phone, a label of 9 points is still 9 pixels high
 BAR_HEIGHT = 0.27  # inches
 STYLE = {
@@ -81,7 +83,9 @@ def _draw(axes: Axes, panel: Panel, reference: float | None) -> None:
         axes.barh(place, bar.value, height=0.72, color=bar.colour)
         axes.plot([bar.low, bar.high], [place, place], color=TEXT, linewidth=1.6, solid_capstyle="butt")
         note = bar.note or f"{bar.value:.2f}"
-        axes.annotate(note, (max(bar.high, bar.value), place), xytext=(4, 0), textcoords="offset points", va="center")
+        axes.annotate(
+            note, (max(bar.high, bar.value), place), xytext=(4, 0), textcoords="offset points", va="center"
+        )
         if bar.limit is not None:
             axes.plot([bar.limit] * 2, [place - 0.42, place + 0.42], color=COLOURS[2], linestyle="--")
     if reference is not None:

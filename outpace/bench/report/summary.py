@@ -170,7 +170,11 @@ def summarise(
             bound = _first_token(bounds or {}, contender.name, workload, temperature)
             rows.append(
                 ResultRow(
-                    workload=workload, temperature=temperature, selection=selection, first_token=bound, **values
+                    workload=workload,
+                    temperature=temperature,
+                    selection=selection,
+                    first_token=bound,
+                    **values,
                 )
             )
     return rows

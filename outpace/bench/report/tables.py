@@ -157,7 +157,9 @@ def tables(rows: Sequence[ResultRow], selection: str = VARIED) -> list[Table]:
                     _table(f"{about}: inside a step ({', '.join(PARTS)} in milliseconds)", INSIDE, inside)
                 )
             if first.repeat > 1:
-                title = f"{about}: first and second half of the prompts, all of which came {first.repeat} times"
+                title = (
+                    f"{about}: first and second half of the prompts, all of which came {first.repeat} times"
+                )
                 found.append(_table(title, LEARNING, shown))
     return found
 
