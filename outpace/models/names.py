@@ -1,4 +1,4 @@
-"""What a model's name means: a model of the package, or whatever transformers makes of the name."""
+"""Model names: models of the package (zoo:target), folders, and names on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from importlib.resources import files
 from pathlib import Path
 
 ZOO = "zoo:"
-DRAFTS = {"zoo:target": ("zoo:draft", "zoo:draft-2k")}  # with the target's tokens, and with tokens of its own
+DRAFTS = {
+    "zoo:target": ("zoo:draft", "zoo:draft-2k")
+}  # with the target's vocabulary, and with one of its own
 WEIGHTS = Path(str(files("outpace"))) / "zoo" / "weights"
 
 
 def usual_draft(target: str, *, cross_vocabulary: bool = False) -> str | None:
-    """The package's draft for its own target, `foreign` with a vocabulary of its own; None for other
-    targets."""
+    """The package's draft for its own target; `cross_vocabulary`: the one with another vocabulary. None for
+    other targets."""
     name = DRAFTS[target][cross_vocabulary] if target in DRAFTS else ""
     return name if (WEIGHTS / name.removeprefix(ZOO) / "config.json").is_file() else None
 
 
 def resolve(name: str) -> str:
-    """The folder behind `zoo:target`; every other name as it is."""
+    """The folder of `zoo:target` and the like; other names unchanged."""
     if not name.strip():
         raise ValueError(
             "the model's name is empty: give zoo:target, a folder, or a name on the Hugging Face Hub"

@@ -1,5 +1,4 @@
-"""Table models: a few tokens, distributions written down, so that the distribution of whole outputs can be
-computed exactly.
+"""Table models: models of a few tokens whose distributions are a table, for exact proofs.
 
 Letters: S states, N nodes, V vocabulary.
 """
@@ -19,8 +18,8 @@ class TableTarget:
     """core.contracts.Target whose distribution depends on the last `order` tokens and on whether the position
     is odd.
 
-    Attention-free, but it keeps its cache by the same rules as a real model and asserts them, so that a part
-    that reads a token twice, skips one or commits what was never read fails here.
+    It has no attention, but its cache asserts the rules of a KV cache: a part that scores a token twice,
+    skips one or commits a node that was not scored fails.
     """
 
     chains_only = False
@@ -79,11 +78,11 @@ class TableTarget:
         logits = self.logits[cache.states[first:]]
         return Scores(
             first, logits, {-1: logits} if -1 in want.hidden else {}
-        )  # a table's head changes nothing
+        )  # hidden states of a table are its logits
 
 
 class TableCache:
-    """core.contracts.Cache of a table model: per slot a length and the state that the kept tokens lead to."""
+    """core.contracts.Cache of a table model: per slot a length and the state after the committed tokens."""
 
     def __init__(self, slots: int, capacity: int) -> None:
         self.lengths = [0] * slots
@@ -100,7 +99,7 @@ class TableCache:
     def extend(
         self, tree: TokenTree, slots: Sequence[int], gap: Sequence[Tensor] | None, model: TableTarget
     ) -> int:
-        """Read the tree's unread nodes; the index of the first."""
+        """Score the tree's new nodes; the index of the first."""
         first, tokens, forest = 0, tree.tokens.tolist(), tree.forest
         if self._read is not None:
             assert gap is None, "committed tokens are read before the first node of a tree"

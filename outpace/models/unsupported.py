@@ -1,4 +1,4 @@
-"""Which models cannot be decoded here, each refused in one sentence that names the fix."""
+"""Models that are not supported, each refused in one sentence that names the fix."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig as Config
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
-STATES = ("cache_params", "state", "mems")  # how forwards name what they carry instead of keys and values
-# models that compute their attention themselves and were seen to follow positions; others of that kind get
+STATE_INPUTS = ("cache_params", "state", "mems")  # forward arguments of models with a recurrent state
+# models with attention code of their own that are known to follow position ids; others with such code score
 # chains only
 FOLLOW_POSITIONS = ("gptj", "falcon", "codegen", "gpt_neox_japanese")
 RECURRENT = ("mamba", "linear", "recurrent", "conv", "rwkv", "lstm", "ssm")
 
 
 def refuse(model: PreTrainedModel, parameters: Set[str]) -> None:
-    """Raise ValueError for models whose cache is not one key and one value a token and layer."""
+    """Raise ValueError for models whose cache is not one key and one value per token and layer."""
     config, name = model.config.get_text_config(), type(model).__name__
     if model.config.is_encoder_decoder:
-        raise ValueError(f"{name} is an encoder-decoder model: choose a decoder-only causal language model")
+        raise ValueError(
+            f"{name} is an encoder-decoder model: encoder-decoder models are not supported, choose a decoder-only language model"
+        )
     kinds = set(_layer_kinds(config))
     recurrent = sorted(kind for kind in kinds if any(word in kind for word in RECURRENT))
-    if recurrent or getattr(model, "_is_stateful", False) or not parameters.isdisjoint(STATES):
+    if recurrent or getattr(model, "_is_stateful", False) or not parameters.isdisjoint(STATE_INPUTS):
         layers = f" ({', '.join(recurrent)} layers)" if recurrent else ""
         raise ValueError(
             f"{name} keeps a recurrent state{layers}, which cannot be rolled back yet: "
@@ -66,10 +68,9 @@ def rope_limit(config: Config) -> int | None:
     return min(limits, default=None)
 
 
-def reads_places(model: PreTrainedModel, parameters: Set[str], *, dense: bool) -> bool:
-    """Whether attention may depend on where a token stands in the cache instead of on its position: biases
-    and windows by place, as in ALiBi. Places and positions agree in chains only. `dense`: it computes its
-    attention itself."""
+def attends_by_cache_slot(model: PreTrainedModel, parameters: Set[str], *, dense: bool) -> bool:
+    """Whether attention may depend on cache positions instead of position ids, such as the biases of ALiBi.
+    The two agree in chains only. `dense`: the model has attention code of its own."""
     config = model.config.get_text_config()
     own = dense and not getattr(model, "_supports_attention_backend", False)
     return (

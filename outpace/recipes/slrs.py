@@ -30,7 +30,7 @@ from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, Tail
 from outpace.drafters.model.grow import Read
 from outpace.drafters.model.incremental_tree import IncrementalTree
 from outpace.models.vocabulary import CrossVocabularyDraft
-from outpace.sampling.topk import likeliest
+from outpace.sampling.topk import argmax
 from outpace.sampling.warp import warp
 from outpace.verifiers.rejection import Rejection
 
@@ -101,7 +101,7 @@ class Strings:
             ]
             nodes = [at[m][1] for m in picked]
             if nodes and greedy:
-                new = told.add_chosen(nodes, likeliest(distribution[picked]))
+                new = told.add_chosen(nodes, argmax(distribution[picked]))
             elif nodes:
                 new = told.add_drawn(nodes, distribution[picked], 1, ctx.noise)
             else:

@@ -17,7 +17,7 @@ from outpace.core.contracts import Scores
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import TokenTree
 from outpace.sampling.adjust import Adjuster
-from outpace.sampling.topk import comparable, largest
+from outpace.sampling.topk import at_least_float32, largest
 from outpace.sampling.warp import warp
 
 AT_ONCE = 1 << 17  # logits among which looking for the largest at all nodes takes less than asking twice
@@ -39,7 +39,7 @@ class LazyTargetProbs:
         self._tokens: list[int] | None = None
         self._probs: dict[int, Tensor] = {}
         self._all: Tensor | None = None
-        self._likeliest: tuple[list[float], list[int]] | None = None  # at every node, once any was asked for
+        self._argmaxes: tuple[list[float], list[int]] | None = None  # at every node, once any was asked for
         self.seconds = 0.0
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
@@ -76,9 +76,9 @@ class LazyTargetProbs:
         if self._adjuster or self._processor or (logits.is_cpu and logits.numel() > AT_ONCE):
             values, tokens = largest(self._rows(nodes, asked))
         else:
-            if self._likeliest is None:
-                self._likeliest = largest(self._rows(None, range(len(self._tree))))
-            values, tokens = self._likeliest
+            if self._argmaxes is None:
+                self._argmaxes = largest(self._rows(None, range(len(self._tree))))
+            values, tokens = self._argmaxes
             if nodes is not None:
                 values, tokens = [values[node] for node in asked], [tokens[node] for node in asked]
         self._check(values, asked)
@@ -111,7 +111,7 @@ class LazyTargetProbs:
             logits = self._logits[nodes[0]][None]
         else:
             logits = self._logits.index_select(0, torch.tensor(nodes, device=self._logits.device))
-        logits = comparable(logits)
+        logits = at_least_float32(logits)
         if self._processor is not None:
             rows = [
                 self._processor(self._history(n), row[None]) for n, row in zip(asked, logits, strict=True)

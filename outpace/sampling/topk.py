@@ -18,7 +18,7 @@ WIDE = 2500  # numbers for each one that is looked for, from which searches in t
 
 def largest(values: Tensor) -> tuple[list[float], list[int]]:  # (M, K) -> M, M
     """The largest number of each row, NaN where there is one, and where it stands: on the host."""
-    values = comparable(values)
+    values = at_least_float32(values)
     if not values.is_cpu or values.numel() < FEW:
         found = values.max(-1)
         return found.values.tolist(), found.indices.tolist()
@@ -27,9 +27,9 @@ def largest(values: Tensor) -> tuple[list[float], list[int]]:  # (M, K) -> M, M
     return [numbers.item(row, place) for row, place in enumerate(places)], places
 
 
-def likeliest(values: Tensor) -> Tensor:  # (M, K) -> (M,) int64
+def argmax(values: Tensor) -> Tensor:  # (M, K) -> (M,) int64
     """Where the largest number of each row stands."""
-    values = comparable(values)
+    values = at_least_float32(values)
     if not values.is_cpu or values.numel() < FEW:
         return values.argmax(-1)
     return torch.from_numpy(values.detach().numpy().argmax(-1))
@@ -37,7 +37,7 @@ def likeliest(values: Tensor) -> Tensor:  # (M, K) -> (M,) int64
 
 def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (M, K) -> (M, count), (M, count) int64
     """The `count` largest numbers of each row, falling, and where they stand."""
-    values = comparable(values)
+    values = at_least_float32(values)
     if values.is_cpu and values.numel() > WIDE * count:
         left = values.detach().numpy().copy()
         rows = numpy.arange(len(left))
@@ -55,6 +55,6 @@ def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (M, K) -> (M, c
     return found.values, found.indices
 
 
-def comparable(values: Tensor) -> Tensor:
+def at_least_float32(values: Tensor) -> Tensor:
     """At least float32: half precision is compared several times slower on a CPU."""
     return values if values.dtype in (torch.float32, torch.float64) else values.float()

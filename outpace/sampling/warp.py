@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.sampling_params import SamplingParams
-from outpace.sampling.topk import comparable, likeliest
+from outpace.sampling.topk import argmax, at_least_float32
 
 HEAD = 1024  # top-p looks at this many tokens before it sorts a whole vocabulary
 
@@ -24,7 +24,7 @@ def warp(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:  # (M, V
     """The distributions that these requests sample from, at least float32; temperature 0 gives one-hot
     rows."""
     # float32: probabilities in half precision cannot tell apart what verification compares; float64 stays
-    logits = comparable(logits)
+    logits = at_least_float32(logits)
     first = sampling[0]
     if all(each is first or _same(each, first) for each in sampling):
         return _warp(logits, first)
@@ -38,7 +38,7 @@ def _same(one: SamplingParams, other: SamplingParams) -> bool:
 
 def _warp(logits: Tensor, sampling: SamplingParams) -> Tensor:
     if sampling.greedy:
-        return torch.zeros_like(logits).scatter_(1, likeliest(logits)[:, None], 1)
+        return torch.zeros_like(logits).scatter_(1, argmax(logits)[:, None], 1)
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
     if 0 < sampling.top_k < logits.shape[-1]:

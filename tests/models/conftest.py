@@ -164,8 +164,9 @@ def reference() -> type[Reference]:
 
 @pytest.fixture
 def float64_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Modelling code computes norms, rotations, routers and some attention in float32 whatever the model's dtype, which
-    would hide what is compared here: lift those casts, for the model under test and the reference alike."""
+    """Modelling code computes norms, rotations, routers and some attention in float32 whatever the model's
+    dtype, which would hide what is compared here: lift those casts, for the model under test and the
+    reference alike."""
     softmax, double = nn.functional.softmax, torch.Tensor.double
 
     def kept(convert: Callable[..., Tensor]) -> Callable[..., Tensor]:

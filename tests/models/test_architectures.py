@@ -24,7 +24,8 @@ EXACT = 1e-9
 
 
 def follow(name, tiny, reference, trees):
-    """The largest difference over three committed trees of ragged rows: one read in two calls, one after a gap."""
+    """The largest difference over three committed trees of ragged rows: one read in two calls, one after a
+    gap."""
     model = tiny(name)
     fresh = reference(model)
     generator = torch.Generator().manual_seed(1)

@@ -20,8 +20,8 @@ from outpace.core.contracts import Prompt, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.hf import target as hf
 from outpace.models.hf.target import HFTarget
-from outpace.models.openvino.compiled import grouped
-from outpace.models.openvino.infer_request import SIZES, Part, Request, part_of
+from outpace.models.openvino.compiled import group_rows
+from outpace.models.openvino.infer_request import SIZES, InferRequest, RowTokens, row_tokens_of
 
 ROUNDING = 3e-5  # of logits of about 1, in float32
 SLOTS = (4, 0, 2)
@@ -119,9 +119,11 @@ def test_every_size_of_forward_is_met_before_decoding_and_gives_the_same(name, p
     """Long prompts in pieces, several rows in one forward, trees that no usual forward holds."""
     monkeypatch.setattr(hf, "CHUNK", 512)
     sizes = set()
-    read = Request.read
+    read = InferRequest.read
     monkeypatch.setattr(
-        Request, "read", lambda self, parts, logits: (read(self, parts, logits), sizes.add(self._size))[0]
+        InferRequest,
+        "read",
+        lambda self, parts, logits: (read(self, parts, logits), sizes.add(self._size))[0],
     )
     targets = pair(name)
     for lengths in ((2,), (6,), (10,), (14,), (30,), (300,), (140, 3, 60), (130, 129)):
@@ -147,16 +149,16 @@ def test_every_size_of_forward_is_met_before_decoding_and_gives_the_same(name, p
 def test_a_size_is_kept_while_filling_it_up_costs_less_than_a_change(pair):
     target = pair("llama")[1]
     request = target.compiled._request_of(target.open(1, 64))
-    sizes = [request._size_for(total) for total in (3, 1, 1, 6, *[1] * 8, 2, 11, 1, 1, 1, 1, 40, 1)]
+    sizes = [request._padded_size(total) for total in (3, 1, 1, 6, *[1] * 8, 2, 11, 1, 1, 1, 1, 40, 1)]
     assert sizes == [6, 6, 6, 6, *[6] * 6, 1, 1, 6, 11, 11, 11, 11, 1, 64, 1]
 
 
 def test_rows_share_forwards_and_chains_alone_are_cut():
     def part(slot, size, num, tree=False):
         seen = numpy.ones((size, size), bool) if tree else None
-        return Part(slot, 10, numpy.arange(size), numpy.arange(10, 10 + size), seen, num)
+        return RowTokens(slot, 10, numpy.arange(size), numpy.arange(10, 10 + size), seen, num)
 
-    groups = grouped(
+    groups = group_rows(
         [part(0, 300, 2), part(1, 50, 50), part(2, 100, 3, tree=True), part(3, 140, 1, tree=True)]
     )
     assert [[(p.slot, p.start, len(p.tokens), p.num) for p in group] for group in groups] == [
@@ -274,7 +276,7 @@ print(outpace.generate(model, "class", "autoregressive", max_tokens=4, temperatu
 
 
 def chain_of(row, *rest):
-    part = part_of(row, *rest)
+    part = row_tokens_of(row, *rest)
     part.seen = None
     return part
 
@@ -296,7 +298,9 @@ def test_a_model_that_cannot_be_compiled_says_why_and_runs(name, why, tiny):
 
 
 def test_a_graph_that_computes_something_else_is_not_used(tiny, monkeypatch):
-    monkeypatch.setattr("outpace.models.openvino.compiled.part_of", chain_of)  # trees are read as chains
+    monkeypatch.setattr(
+        "outpace.models.openvino.compiled.row_tokens_of", chain_of
+    )  # trees are read as chains
     with pytest.warns(UserWarning, match="its graph computes something else"):
         assert HFTarget(tiny("llama").float(), compile=True).compiled is None
 

@@ -1,4 +1,5 @@
-"""Decoding leaves the user's model alone: what it computes, its modes, its hooks, and other threads that use it."""
+"""Decoding leaves the user's model alone: what it computes, its modes, its hooks, and other threads that use
+it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ def some(length, seed=0):
 
 
 def as_it_is(forward):
-    """In place of a recording: the same forward, run again; its output stays where it is, as a recording's does."""
+    """In place of a recording: the same forward, run again; its output stays where it is, as a recording's
+    does."""
     kept = forward()
     return lambda: kept.copy_(forward())
 

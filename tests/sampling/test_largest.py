@@ -7,7 +7,7 @@ from math import isnan
 import pytest
 import torch
 
-from outpace.sampling.topk import WIDE, largest, likeliest, top
+from outpace.sampling.topk import WIDE, argmax, largest, top
 
 INFINITE = float("inf")
 
@@ -18,7 +18,7 @@ def test_the_largest_are_those_that_torch_finds(dtype: torch.dtype) -> None:
     values = torch.randn(7, WIDE).to(dtype)  # more than FEW
     best, places = largest(values)
     assert best == values.max(-1).values.tolist() == values[range(7), places].tolist()
-    assert likeliest(values).tolist() == places
+    assert argmax(values).tolist() == places
     for count in (1, 3, 8, 300):
         found, places = top(values, count)
         assert torch.equal(found.to(dtype), values.topk(count).values)
@@ -29,7 +29,7 @@ def test_the_largest_are_those_that_torch_finds(dtype: torch.dtype) -> None:
 def test_of_equal_numbers_the_first() -> None:
     values = torch.zeros(2, 4 * WIDE)
     values[0, 1:4] = torch.tensor([3.0, 3.0, 2.0])
-    assert largest(values)[1] == likeliest(values).tolist() == [1, 0]
+    assert largest(values)[1] == argmax(values).tolist() == [1, 0]
     assert top(values, 3)[1].tolist() == [[1, 2, 3], [0, 1, 2]]
 
 
@@ -45,13 +45,11 @@ def test_no_place_comes_twice_where_nothing_is_left() -> None:
 def test_what_is_no_number_is_the_largest() -> None:
     values = torch.zeros(1, 4 * WIDE)
     values[0, 7] = float("nan")
-    assert (
-        isnan(largest(values)[0][0]) and likeliest(values).tolist() == [7] and top(values, 2)[0].isnan().any()
-    )
+    assert isnan(largest(values)[0][0]) and argmax(values).tolist() == [7] and top(values, 2)[0].isnan().any()
 
 
 def test_what_is_given_stays_as_it_is() -> None:
     values = torch.randn(3, 4 * WIDE, requires_grad=True)
     before = values.detach().clone()
-    largest(values), likeliest(values), top(values, 4)
+    largest(values), argmax(values), top(values, 4)
     assert torch.equal(values.detach(), before)

@@ -16,7 +16,7 @@ from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.sampling.topk import likeliest
+from outpace.sampling.topk import argmax
 
 STRIDE = 0x9E3779B1  # a large odd number: first guesses come from all over the text
 
@@ -72,7 +72,7 @@ class Lookahead:
         if not last:
             return
         # the likeliest also where tokens are sampled: a window does better when it does not waver
-        chosen, at = likeliest(logits[last]).tolist(), 0
+        chosen, at = argmax(logits[last]).tolist(), 0
         for text, params in zip(texts, step.ctx.sampling, strict=True):
             end = at + len(text.last)
             text.advance(chosen[at:end], params.stop)

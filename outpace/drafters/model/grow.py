@@ -16,7 +16,7 @@ from outpace.core.grower import Grower
 from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
 from outpace.sampling.adjust import adjust
-from outpace.sampling.topk import comparable, likeliest, top
+from outpace.sampling.topk import argmax, at_least_float32, top
 from outpace.sampling.warp import warp
 
 Read = Callable[
@@ -117,7 +117,7 @@ def _chains(ctx: Context, depth: int, read: Read, children: Children | None) -> 
             logits = adjust(logits, ctx, grower, frontier)
         first = len(grower)
         if children is None:
-            grower.add_chosen(frontier, likeliest(logits))
+            grower.add_chosen(frontier, argmax(logits))
         else:
             children(grower, frontier, ones, warp(logits, ctx.sampling), ctx.noise)
         frontier = range(first, len(grower))
@@ -148,8 +148,8 @@ def _add(
 
 
 def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Tensor) -> None:
-    logits, most = comparable(logits), min(max(widths), logits.shape[-1])
-    ids = likeliest(logits)[:, None] if most == 1 else top(logits, most)[1]
+    logits, most = at_least_float32(logits), min(max(widths), logits.shape[-1])
+    ids = argmax(logits)[:, None] if most == 1 else top(logits, most)[1]
     tokens, nodes = ids.flatten(), list(at) if most == 1 else [node for node in at for _ in range(most)]
     belief = logits.softmax(-1).gather(1, ids).flatten() if grower.keeps_confidence else None
     if min(widths) < most:

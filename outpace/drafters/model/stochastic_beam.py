@@ -28,7 +28,7 @@ from outpace.core.noise import Key, Noise
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.grow import Read
 from outpace.sampling.adjust import adjust
-from outpace.sampling.topk import comparable, top
+from outpace.sampling.topk import at_least_float32, top
 from outpace.sampling.warp import warp
 
 BEAM = "beam"
@@ -108,7 +108,7 @@ def beam(ctx: Context, plan: Plan, read: Read, *, widths: Sequence[int]) -> Toke
             )
             after |= _race(grower, drawn, q, width, level, ctx.noise)
         if chosen:
-            after |= _likeliest(
+            after |= _argmaxes(
                 grower, chosen, logits[[place[p.node] for ps in chosen.values() for p in ps]], width
             )
         beams = after
@@ -172,11 +172,11 @@ def _key(row: int, level: int, step: int, index: int) -> Key:
     return Key((row,), (index,), (level,), BEAM, (level << 8) + step)
 
 
-def _likeliest(
+def _argmaxes(
     grower: Grower, beams: dict[int, list[_Path]], logits: Tensor, width: int
 ) -> dict[int, list[_Path]]:
     """The next level of rows at temperature 0: the likeliest continuations of all kept paths, chosen."""
-    logits = comparable(logits)
+    logits = at_least_float32(logits)
     found_values, found_ids = top(logits.log_softmax(-1), min(width, logits.shape[-1]))
     values, ids = found_values.exp().tolist(), found_ids.tolist()
     after: dict[int, list[_Path]] = {}

@@ -1,8 +1,8 @@
-"""Forwards of fixed sizes on memory that stays, recorded once on a GPU and replayed: a step starts one graph
-instead of some hundred kernels.
+"""Forwards of fixed sizes as CUDA graphs, recorded once and replayed: one launch instead of hundreds of
+kernels.
 
-All slots of a cache are read at once, whether they have something to read or not; a row that has less than
-the forward's size is filled up with tokens that nobody sees.
+A forward covers all slots of a cache; rows with fewer tokens than its size, and slots without tokens, are
+padded.
 
 Letters: S slots, n tokens of each, V vocabulary.
 """
@@ -15,32 +15,33 @@ import torch
 from torch import Tensor
 
 from outpace.core.contracts import Want
-from outpace.models.cuda_graphs.static_memory import Fixed, FixedCache, Pool
+from outpace.models.cuda_graphs.static_memory import MemoryPool, StaticCache, StaticInputs
 from outpace.models.hf.forward import Forward
 from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 
-SIZES = (1, 4, 8, 16, 32, 64)  # tokens of a row; what is longer is read as it is
-WARM = 2  # runs before one is recorded, in which libraries allocate what they need
+SIZES = (1, 4, 8, 16, 32, 64)  # tokens of a row; longer inputs run eagerly
+WARMUP_RUNS = 2  # forwards before recording, in which libraries allocate their memory
 
 Run = Callable[[], Tensor]
 
 
 class GraphReplay:
-    """A model's forwards on fixed memory; what is longer, or wants more than logits, is read by `forward`."""
+    """A model's forwards on static memory. Longer inputs, and those with more outputs than logits, run in
+    `forward`."""
 
     def __init__(self, forward: Forward, record: Callable[[Run], Run]) -> None:
         if forward.dense or "position_ids" not in forward.parameters:
-            raise ValueError("it computes its attention or its positions itself")
+            raise ValueError("it has attention code or position ids of its own")
         self.forward, self.packs, self._record = forward, forward.packs, record
-        self._pool = Pool()
-        self._made: dict[tuple[int, int], tuple[Fixed, Run]] = {}  # by the memory's address and the size
-        self.seconds = 0.0  # nothing is compiled: a size is recorded where it is first met
+        self._pool = MemoryPool()
+        self._made: dict[tuple[int, int], tuple[StaticInputs, Run]] = {}  # by address of the memory and size
+        self.seconds = 0.0  # nothing is compiled: a size is recorded when it first occurs
 
-    def open(self, slots: int, capacity: int) -> FixedCache:
-        """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
-        return FixedCache(self._pool, self.forward.planes, slots, capacity, self.forward.device)
+    def open(self, slots: int, capacity: int) -> StaticCache:
+        """A KV cache for this many sequences of `capacity` tokens each, draft nodes included."""
+        return StaticCache(self._pool, self.forward.planes, slots, capacity, self.forward.device)
 
     def read(
         self,
@@ -52,11 +53,11 @@ class GraphReplay:
         *,
         logits: bool,
     ) -> ForwardOutputs:
-        """One forward over the rows' tokens; found for the last `nodes` of each row."""
+        """One forward over the rows' tokens; outputs of the last `nodes` tokens of each row."""
         sizes = [row.end - row.start for row in rows]
         if want.hidden or want.attention or not logits or max(sizes) > SIZES[-1]:
             return self.forward.read(rows, nodes, tokens, cache, want, logits=logits)
-        assert isinstance(cache, FixedCache)
+        assert isinstance(cache, StaticCache)
         size = next(size for size in SIZES if size >= max(sizes))
         fixed, run = self._made.get((cache.storages[0].data_ptr(), size)) or self._make(cache, size)
         fixed.fill(cache, rows, tokens.to(self.forward.device))
@@ -64,11 +65,11 @@ class GraphReplay:
         parts = zip(rows, sizes, nodes, strict=True)
         return ForwardOutputs(torch.cat([scores[row.slot, num - wanted : num] for row, num, wanted in parts]))
 
-    def _make(self, cache: FixedCache, size: int) -> tuple[Fixed, Run]:
-        fixed = Fixed.of(cache, size)
+    def _make(self, cache: StaticCache, size: int) -> tuple[StaticInputs, Run]:
+        fixed = StaticInputs.of(cache, size)
 
         def forward() -> Tensor:  # (S, n, V)
-            fixed.met = 0
+            fixed.masks_used = 0
             return self.forward.model(
                 input_ids=fixed.ids,
                 position_ids=fixed.positions,
@@ -77,17 +78,17 @@ class GraphReplay:
                 return_dict=True,
             ).logits
 
-        for _ in range(WARM):
+        for _ in range(WARMUP_RUNS):
             forward()
         self._made[cache.storages[0].data_ptr(), size] = made = fixed, self._record(forward)
         return made
 
 
-def recorded(forward: Run) -> Run:
-    """The same forward as a graph of the GPU: its inputs and its output stay where they are."""
+def record_graph(forward: Run) -> Run:
+    """The forward as a CUDA graph; its inputs and its output keep their addresses."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the GPU
         output = forward()
 
     def replay() -> Tensor:

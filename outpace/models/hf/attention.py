@@ -1,9 +1,9 @@
-"""The attention and mask functions registered with transformers: every row attends to its own keys, views of
-the cache.
+"""The attention and attention mask functions registered with transformers: each row attends to its own KV
+cache.
 
-Called without a `Reading` (a user's own forward while our name is set) both do what transformers' sdpa does.
+In forwards without `ForwardInputs` as the cache, both do what transformers' own functions do.
 
-Letters: N tokens of all rows, n of one row, T places seen, H query heads, K key heads, g = H / K, D head
+Letters: N tokens of all rows, n of one row, T cache positions, H query heads, K key heads, g = H / K, D head
 size.
 """
 
@@ -19,44 +19,44 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from outpace.models.cuda_graphs.static_memory import Fixed
-from outpace.models.hf.forward_inputs import ForwardInputs, Masks, RowMask
-from outpace.models.hf.probe import Probe
+from outpace.models.cuda_graphs.static_memory import StaticInputs
+from outpace.models.hf.forward_inputs import ForwardInputs, RowMask, RowMasks
+from outpace.models.hf.probe import ProbeCache
 
 FUSED, EAGER = (
     "outpace_tree",
     "outpace_tree_eager",
-)  # they differ in what they do in forwards that are not ours
+)  # they differ in forwards without `ForwardInputs` only
 FEW, MANY = (
     4,
     8,
-)  # heads in a group from which, and tokens up to which, folding a group into one head pays on a CPU
+)  # query heads a key head from which, and tokens up to which, folding them into one head is faster on a CPU
 
 
 def tree_mask(usual: Callable[..., Any]) -> Callable[..., Any]:
-    """The mask function; transformers calls it once per kind of layer. `usual` serves forwards that are not
-    ours."""
+    """The attention mask function, which transformers calls once per layer type. `usual` serves other
+    forwards."""
 
     def mask(*, kv_offset: Any, mask_function: Any, dtype: torch.dtype, device: Any, **rest: Any) -> Any:
-        if isinstance(kv_offset, Probe):
+        if isinstance(kv_offset, ProbeCache):
             return kv_offset.mask(dtype, device)
-        if not isinstance(kv_offset, ForwardInputs | Fixed):
+        if not isinstance(kv_offset, ForwardInputs | StaticInputs):
             return usual(kv_offset=kv_offset, mask_function=mask_function, dtype=dtype, device=device, **rest)
-        # a rule that transformers itself would not skip has more to it than its reach
+        # a mask that transformers itself would not skip is more than a window of `local_size` tokens
         simple = rest.get("allow_is_causal_skip", False) and not rest.get("use_vmap", False)
         reach = rest.get("local_size") if simple else None
-        if isinstance(kv_offset, Fixed):
+        if isinstance(kv_offset, StaticInputs):
             return kv_offset.mask(mask_function, reach, dtype)
         rows = kv_offset.masks(mask_function, reach, device)
         if not kv_offset.dense:
-            return Masks(kv_offset, rows)
+            return RowMasks(kv_offset, rows)
         return additive(rows[0], kv_offset.rows[0].start, kv_offset.rows[0].end, dtype, device)
 
     return mask
 
 
 def additive(row: RowMask, start: int, end: int, dtype: torch.dtype, device: Any) -> Tensor:  # (1, 1, n, end)
-    """The mask as numbers to add to attention scores."""
+    """The attention mask as values to add to the attention scores."""
     mask = row.on(device)
     if mask is None:
         count = torch.arange(end, device=device)
@@ -76,10 +76,10 @@ def tree_attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **rest: Any,
-) -> tuple[Tensor, Tensor | None]:  # (1, N, H, D), weights where a row's own mask was asked for
-    """Attention of every row over its own keys."""
-    if not isinstance(attention_mask, Masks):
-        if isinstance(probe := getattr(attention_mask, "probe", None), Probe):
+) -> tuple[Tensor, Tensor | None]:  # (1, N, H, D), attention weights for masks of other forwards
+    """Attention of each row over its own keys and values."""
+    if not isinstance(attention_mask, RowMasks):
+        if isinstance(probe := getattr(attention_mask, "probe", None), ProbeCache):
             if probe.tuples:
                 (key,), (value,) = key, value
             probe.attend(key, value)
@@ -87,45 +87,45 @@ def tree_attention(
             return sdpa_attention_forward(
                 module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **rest
             )
-        return weighed(query, key, value, attention_mask, scaling, softcap, s_aux)
-    reading, rows = attention_mask.reading, attention_mask.rows
-    eager = (
-        softcap is not None or s_aux is not None or getattr(module, "layer_idx", None) in reading.attention
-    )
+        return explicit_attention(query, key, value, attention_mask, scaling, softcap, s_aux)
+    inputs, rows = attention_mask.inputs, attention_mask.rows
+    eager = softcap is not None or s_aux is not None or getattr(module, "layer_idx", None) in inputs.attention
     if len(rows) == 1:
         if eager:
-            return _weighed(module, query, key, value, attention_mask, 0, scaling, softcap, s_aux), None
-        return attend(query, key, value, rows[0], scaling), None
+            return _row_explicit_attention(
+                module, query, key, value, attention_mask, 0, scaling, softcap, s_aux
+            ), None
+        return fused_attention(query, key, value, rows[0], scaling), None
     outputs, at = [], 0
-    for index, (row, place) in enumerate(zip(rows, reading.rows, strict=True)):
+    for index, (row, place) in enumerate(zip(rows, inputs.rows, strict=True)):
         end = at + place.end - place.start
         part = query[:, :, at:end]
         if eager:
             outputs.append(
-                _weighed(
+                _row_explicit_attention(
                     module, part, key[index], value[index], attention_mask, index, scaling, softcap, s_aux
                 )
             )
         else:
-            outputs.append(attend(part, key[index], value[index], row, scaling))
+            outputs.append(fused_attention(part, key[index], value[index], row, scaling))
         at = end
     return torch.cat(outputs, dim=1), None
 
 
-def attend(
+def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, row: RowMask, scaling: float | None
 ) -> Tensor:  # (1, n, H, D)
-    """One row's attention, through the fused kernel."""
+    """One row's attention, by a fused kernel."""
     if row.low:
         key, value = key[:, :, row.low :], value[:, :, row.low :]
     _, heads, num_tokens, size = query.shape
     groups = heads // key.shape[1]
     if num_tokens == 1 or (groups >= FEW and num_tokens <= MANY):
-        # a group's heads as queries of one head: keys are read once a group, and the kernel is slow with one
-        # query
+        # the query heads of one key head become queries of one head: keys are read once, and the kernel is
+        # slow with one query
         folded = query.reshape(1, -1, groups * num_tokens, size)
         if groups == 1 and query.dtype != torch.float32 and query.device.type == "cpu":
-            folded = folded.expand(-1, -1, 2, -1)  # even a copy of the query makes it faster
+            folded = folded.expand(-1, -1, 2, -1)  # the kernel is faster with two queries, even equal ones
         output = scaled_dot_product_attention(
             folded, key, value, attn_mask=row.folded(groups, query.device), scale=scaling
         )
@@ -137,7 +137,7 @@ def attend(
             query, key, value, attn_mask=mask, is_causal=row.is_causal, scale=scaling, enable_gqa=groups > 1
         )
         return output.transpose(1, 2).contiguous()
-    # elsewhere grouped heads under a mask have no fused kernel: key heads as the batch, shared through a
+    # on a GPU grouped heads with a mask have no fused kernel: key heads become the batch, shared with a
     # stride of 0
     output = scaled_dot_product_attention(
         query.view(-1, groups, num_tokens, size),
@@ -149,28 +149,29 @@ def attend(
     return output.reshape(1, heads, num_tokens, -1).transpose(1, 2).contiguous()
 
 
-def _weighed(
+def _row_explicit_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    masks: Masks,
+    masks: RowMasks,
     index: int,
     scaling: float | None,
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:  # (1, n, H, D)
-    """One row's attention through explicit weights: what fused kernels cannot do, and what a tap reads."""
-    row, place = masks.rows[index], masks.reading.rows[index]
+    """One row's attention with explicit weights, for what fused kernels lack: soft caps, sinks, weights as
+    output."""
+    row, place = masks.rows[index], masks.inputs.rows[index]
     mask = additive(row, place.start, place.end, query.dtype, query.device)
-    output, weights = weighed(query, key, value, mask, scaling, softcap, sinks)
+    output, weights = explicit_attention(query, key, value, mask, scaling, softcap, sinks)
     layer = getattr(module, "layer_idx", None)
-    if layer in masks.reading.attention:
-        masks.reading.weights.setdefault(layer, []).append(weights[0])
+    if layer in masks.inputs.attention:
+        masks.inputs.weights.setdefault(layer, []).append(weights[0])
     return output
 
 
-def weighed(
+def explicit_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -179,9 +180,9 @@ def weighed(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # (1, n, H, D), (1, H, n, T)
-    """Attention through explicit weights, and the weights."""
+    """Attention with explicit weights; returns the weights too."""
     _, heads, num_tokens, size = query.shape
-    groups = int(heads) // int(key.shape[1])  # a trace makes tensors of sizes
+    groups = int(heads) // int(key.shape[1])  # sizes are tensors in a trace
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = query @ key.transpose(2, 3) * (int(size) ** -0.5 if scaling is None else scaling)

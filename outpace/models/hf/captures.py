@@ -1,10 +1,11 @@
-"""What parts ask of a forward besides logits: layer outputs, the input of the LM head, attention weights.
+"""Hooks that capture layer outputs and the input of the LM head during one forward, and attention weights by
+node.
 
-Hooks exist only while something is wanted. The LM head's input is taken at the head itself, because
-architectures scale or project it on the way; the same hook keeps the head from multiplying anything when no
+Hooks are registered only while an output is wanted. The LM head's input is captured at the head itself,
+because architectures scale or project it after the last layer. The same hook gives the head no tokens when no
 logits are wanted.
 
-Letters: N tokens of a forward, n of one row, T places seen, D hidden size, H heads.
+Letters: N tokens of a forward, n of one row, T cache positions, D hidden size, H heads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from outpace.models.hf.forward_inputs import RowInputs
 
 
 class Captures:
-    """Finds a model's layers and head, and listens to them for one forward."""
+    """Captures outputs of a model's layers and its LM head's input."""
 
     def __init__(self, model: PreTrainedModel, num_layers: int) -> None:
         self.head = model.get_output_embeddings()
@@ -35,20 +36,20 @@ class Captures:
         )
 
     @contextmanager
-    def listen(self, wanted: frozenset[int], logits: bool) -> Iterator[dict[int, Tensor]]:
-        """Collects layer -> (1, N, D) while the model runs; without `logits` the head is given nothing to
-        do."""
+    def capture(self, wanted: frozenset[int], logits: bool) -> Iterator[dict[int, Tensor]]:
+        """Yields layer -> (1, N, D), filled while the model runs. Without `logits` the LM head gets no
+        tokens."""
         found: dict[int, Tensor] = {}
         with ExitStack() as stack:
             for layer in sorted(wanted - {-1}):
-                hook = self._layer(layer).register_forward_hook(_keeper(found, layer))
+                hook = self._layer(layer).register_forward_hook(_output_hook(found, layer))
                 stack.callback(hook.remove)
             if self.head is not None and (-1 in wanted or not logits):
-                hook = self.head.register_forward_pre_hook(_head(found, -1 in wanted, logits))
+                hook = self.head.register_forward_pre_hook(_head_hook(found, -1 in wanted, logits))
                 stack.callback(hook.remove)
             elif -1 in wanted:
                 raise ValueError(
-                    "this model names no LM head, so its input cannot be read: ask for a layer's output"
+                    "this model has no output embeddings, so the LM head's input cannot be captured: request a layer's output"
                 )
             yield found
 
@@ -61,14 +62,14 @@ class Captures:
         return self.layers[layer]
 
 
-def _keeper(found: dict[int, Tensor], layer: int) -> Any:
+def _output_hook(found: dict[int, Tensor], layer: int) -> Any:
     def keep(module: nn.Module, inputs: Any, output: Any) -> None:
         found[layer] = output[0] if isinstance(output, tuple) else output
 
     return keep
 
 
-def _head(found: dict[int, Tensor], wanted: bool, logits: bool) -> Any:
+def _head_hook(found: dict[int, Tensor], wanted: bool, logits: bool) -> Any:
     def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         if wanted:
             found[-1] = inputs[0]
@@ -78,7 +79,7 @@ def _head(found: dict[int, Tensor], wanted: bool, logits: bool) -> Any:
 
 
 def per_node(weights: Tensor, row: RowInputs, num_nodes: int) -> list[Tensor]:  # (H, n, T) -> n × (H, seen)
-    """Attention weights of the last `num_nodes` tokens of a row, each over what it sees, in order of
+    """Attention weights of the last `num_nodes` tokens of a row, each over the tokens visible to it, by
     position."""
     total = row.end - row.start
     nodes = []

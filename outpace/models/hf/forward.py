@@ -1,5 +1,4 @@
-"""Running a transformers model over rows of a cache: its attention switched to ours, one forward or one a
-row.
+"""Forwards of a transformers model over rows of a KV cache: one for all rows, or one a row.
 
 Letters: N tokens, V vocabulary, D hidden size.
 """
@@ -20,7 +19,7 @@ from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import Planes, SlotCache
 from outpace.models.hf.private_copy import private_copy
-from outpace.models.hf.probe import Probe
+from outpace.models.hf.probe import ProbeCache
 
 
 class Forward:
@@ -33,12 +32,13 @@ class Forward:
         self.device = next(model.get_input_embeddings().parameters()).device
         self.parameters = frozenset(inspect.signature(model.forward).parameters)
         self.selects = "logits_to_keep" in self.parameters
-        self._taps = Captures(model, model.config.get_text_config().num_hidden_layers)
+        self._captures = Captures(model, model.config.get_text_config().num_hidden_layers)
 
     @torch.no_grad()
     def probe(self) -> None:
-        """Read one token, to see what the layers store and how freely their attention may be laid out."""
-        probe = Probe()
+        """Run one token through the model, to learn the shapes of its keys and values and how its attention
+        is called."""
+        probe = ProbeCache()
         token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         self.model(**self._arguments(token, token, probe))
         if not probe.shapes:
@@ -47,15 +47,14 @@ class Forward:
                 "choose a model that transformers supports without remote code"
             )
         self.planes = Planes.of(probe.shapes)
-        # a model that counts positions itself starts from one number, so from one row
+        # a model without position ids counts them from one start, so it takes one row a forward
         self.packs = probe.packs and "position_ids" in self.parameters and self._takes_tuples(token)
         self.dense = not probe.takes_masks
 
     def _takes_tuples(self, token: Tensor) -> bool:
-        """Whether keys and values of several rows reach attention; a layer may want to move what it shares
-        first."""
+        """Whether keys and values pass through the layers as tuples, one entry a row."""
         try:
-            self.model(**self._arguments(token, token, Probe(tuples=True)))
+            self.model(**self._arguments(token, token, ProbeCache(tuples=True)))
         except (AttributeError, TypeError):
             return False
         return True
@@ -76,39 +75,39 @@ class Forward:
         *,
         logits: bool,
     ) -> ForwardOutputs:
-        """Forwards over the rows' tokens, all in one where the model allows; found for the last `nodes` of
-        each row."""
+        """Forwards over the rows' tokens, one for all rows where possible; outputs of the last `nodes` tokens
+        of each row."""
         if len(rows) == 1:
-            return self._alone(rows[0], nodes[0], tokens, cache, want, logits)
+            return self._read_row(rows[0], nodes[0], tokens, cache, want, logits)
         if self.packs:
             return self._run(
                 ForwardInputs(cache, rows, attention=want.attention), nodes, tokens, want, logits
             )
         parts = zip(rows, nodes, tokens.split([row.end - row.start for row in rows]), strict=True)
         return ForwardOutputs.joined(
-            [self._alone(row, num, part, cache, want, logits) for row, num, part in parts]
+            [self._read_row(row, num, part, cache, want, logits) for row, num, part in parts]
         )
 
-    def _alone(
+    def _read_row(
         self, row: RowInputs, num: int, tokens: Tensor, cache: SlotCache, want: Want, logits: bool
     ) -> ForwardOutputs:
-        reading = ForwardInputs(cache, [row], attention=want.attention, dense=self.dense)
-        return self._run(reading, [num], tokens, want, logits)
+        inputs = ForwardInputs(cache, [row], attention=want.attention, dense=self.dense)
+        return self._run(inputs, [num], tokens, want, logits)
 
     def _run(
-        self, reading: ForwardInputs, nodes: list[int], tokens: Tensor, want: Want, logits: bool
+        self, inputs: ForwardInputs, nodes: list[int], tokens: Tensor, want: Want, logits: bool
     ) -> ForwardOutputs:
         if tokens.device != self.device:
             tokens = tokens.to(self.device)
-        arguments = self._arguments(tokens[None], reading.positions()[None], reading)
-        keep = _kept(reading.rows, nodes)
+        arguments = self._arguments(tokens[None], inputs.positions()[None], inputs)
+        keep = _kept(inputs.rows, nodes)
         if keep is not None and self.selects:
             arguments["logits_to_keep"] = keep
         if keep is None and logits and not want.hidden and not want.attention:
             return ForwardOutputs(self.model(**arguments).logits[0])
-        if want.attention and reading.dense:
+        if want.attention and inputs.dense:
             arguments["output_attentions"] = True
-        with self._taps.listen(want.hidden, logits) as hidden:
+        with self._captures.capture(want.hidden, logits) as hidden:
             output = self.model(**arguments)
         selected = {
             layer: states[0] if keep is None or (layer == -1 and self.selects) else states[0, keep]
@@ -119,14 +118,14 @@ class Forward:
             scores = scores[keep]
         attention: dict[int, list[Tensor]] = {}
         for layer in sorted(want.attention):
-            weights = [output.attentions[layer][0]] if reading.dense else reading.weights[layer]
-            rows = zip(weights, reading.rows, nodes, strict=True)
+            weights = [output.attentions[layer][0]] if inputs.dense else inputs.weights[layer]
+            rows = zip(weights, inputs.rows, nodes, strict=True)
             attention[layer] = [node for part, row, num in rows for node in per_node(part, row, num)]
         return ForwardOutputs(scores, selected, attention)
 
 
 def _kept(rows: list[RowInputs], nodes: list[int]) -> Tensor | None:
-    """Which of the tokens read are wanted: the last `nodes` of each row; None: all."""
+    """Indices of the last `nodes` tokens of each row; None: all tokens."""
     if len(rows) == 1:
         read, num = rows[0].end - rows[0].start, nodes[0]
         return None if read == num else torch.arange(read - num, read)

@@ -1,11 +1,9 @@
-"""One forward over some rows: where their tokens go in the cache, what each may see, and what was tapped on
-the way.
+"""The inputs of one forward over several rows: cache positions, position ids and attention masks.
 
-A `Reading` is what the model receives as its cache. transformers hands it on to the mask function (as the
-offset of the keys), and the masks made from it reach the attention function, so the tree needs no ambient
-state.
+`ForwardInputs` is passed to the model as its KV cache. transformers passes it on to the mask function (as
+`kv_offset`), and the masks made there reach the attention function, so no global state is needed.
 
-Letters: N tokens of all rows, n of one row, T places seen by one row, H heads, D head size.
+Letters: N tokens of all rows, n of one row, T cache positions of one row, H heads, D head size.
 """
 
 from __future__ import annotations
@@ -20,40 +18,42 @@ from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 from transformers.masking_utils import causal_mask_function
 
-from outpace.models.hf.kv_cache import STRIP, SlotCache
+from outpace.models.hf.kv_cache import MAX_SLICED_MASK, SlotCache
 
 
 @dataclass(eq=False, slots=True)
 class RowInputs:
-    """What one row reads: n tokens into places start to end of a slot."""
+    """The tokens of one row: n tokens, whose keys and values go to cache positions start to end of a slot."""
 
     slot: int
     start: int
     end: int
-    base: int  # places before it are seen by every draft node: committed tokens and the gap
-    depths: Tensor | None = None  # (end - base,) of all nodes of the row's tree so far; None: a chain
-    visible: Tensor | None = None  # (end - base, end - base) which nodes each node sees; None: a chain
-    top: int = 0  # the highest position read
+    base: int  # cache positions before it hold committed tokens, visible to every draft node
+    depths: Tensor | None = None  # (end - base,) depths of all nodes of the row's tree so far; None: a chain
+    visible: Tensor | None = (
+        None  # (end - base, end - base) which nodes (columns) each node attends to; None: a chain
+    )
+    top: int = 0  # largest position id
 
 
 @dataclass(eq=False, slots=True)
 class RowMask:
-    """What the tokens of one row see in the layers of one kind."""
+    """The attention mask of one row in the layers of one type."""
 
-    low: int  # the first place any of them sees
-    mask: Tensor | None  # (n, end - low) bool; None: all, or the causal triangle
-    is_causal: bool = False  # the causal triangle of a long row read from its first place on
-    is_chain: bool = False  # every token sees all places before it
+    low: int  # first cache position that any of the tokens attends to
+    mask: Tensor | None  # (n, end - low) bool; None: no mask, or a causal one
+    is_causal: bool = False  # causal, over a whole row from cache position 0
+    is_chain: bool = False  # every token attends to all cache positions before it
     _folded: Tensor | None = None
 
     def on(self, device: torch.device) -> Tensor | None:  # (n, end - low)
-        """The mask where a layer computes."""
+        """The mask on the device of a layer."""
         if self.mask is not None and self.mask.device != device:
             self.mask, self._folded = self.mask.to(device), None
         return self.mask
 
     def folded(self, groups: int, device: torch.device) -> Tensor | None:  # (groups * n, end - low)
-        """The same for the heads of a group one after the other; made once for all layers."""
+        """The mask repeated for the query heads of one key head; computed once for all layers."""
         mask = self.on(device)
         if mask is None or groups == 1:
             return mask
@@ -63,17 +63,18 @@ class RowMask:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Masks:
-    """What every row sees in the layers of one kind: the mask the attention function receives."""
+class RowMasks:
+    """The attention masks of all rows in the layers of one type: what the attention function receives as
+    mask."""
 
-    reading: ForwardInputs
+    inputs: ForwardInputs
     rows: list[RowMask]
 
 
 class ForwardInputs(Cache):
-    """The cache as one forward sees it."""
+    """The KV cache as the model sees it during one forward."""
 
-    # what transformers looks at to tell layer kinds apart: none of ours is special
+    # transformers tells layer types apart by these; all layers are treated alike
     layers: list[Any] = []
     is_sliding: list[bool] = []
     is_linear: list[bool] = []
@@ -84,15 +85,17 @@ class ForwardInputs(Cache):
         cache: SlotCache,
         rows: list[RowInputs],
         *,
-        attention: frozenset[int] = frozenset(),  # layers whose attention weights are wanted
-        dense: bool = False,  # the model computes its attention itself: hand it a mask it can add
+        attention: frozenset[int] = frozenset(),  # layers whose attention weights are captured
+        dense: bool = False,  # the model has its own attention code, which adds a dense mask
     ) -> None:
-        # the parent's __init__ demands layer objects
+        # transformers' Cache.__init__ requires layer objects, so it is not called
         self.cache, self.rows, self.attention, self.dense = cache, rows, attention, dense
-        self.weights: dict[int, list[Tensor]] = {}  # layer -> per row (heads, n, T), collected on the way
+        self.weights: dict[int, list[Tensor]] = {}  # layer -> per row (heads, n, T), captured in the forward
         self._places = cache.planes.places
         self._one = len(rows) == 1
-        self._reads: list[Sequence[Tensor]] = []  # per row, once the first layer stores something
+        self._reads: list[
+            Sequence[Tensor]
+        ] = []  # views per row, created when the first layer stores its keys
 
     def _bind(self) -> None:
         cache = self.cache
@@ -107,8 +110,8 @@ class ForwardInputs(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Any, Any]:
-        """Store keys and values (1, H, N, D); what the row has so far (1, H, T, D), or a tuple of that per
-        row."""
+        """Store keys and values (1, H, N, D); return those of the row so far (1, H, T, D), or a tuple with
+        one entry a row."""
         key, value = self._places[layer_idx]
         if not self._reads:
             self._bind()
@@ -123,8 +126,8 @@ class ForwardInputs(Cache):
         return tuple(reads[key] for reads in self._reads), tuple(reads[value] for reads in self._reads)
 
     def get_seq_length(self, layer_idx: int | None = None) -> Any:
-        """The place of the first token; for a layer that asks, what it has to add to 0, 1, 2, ... to get
-        positions."""
+        """Cache position of the first token. For a layer: what it adds to 0, 1, 2, ... to get the position
+        ids."""
         if layer_idx is None or (self._one and self.rows[0].depths is None):
             return self.rows[0].start
         positions = self.positions()
@@ -134,19 +137,18 @@ class ForwardInputs(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
-        """Keys seen, and in place of their offset this object: it reaches the mask function unchanged."""
+        """Number of keys, and this object in place of their offset: it reaches the mask function unchanged."""
         return self.rows[0].end if self._one else query_length, self
 
     def positions(self) -> Tensor:  # (N,)
-        """Position of every token read: one more than the last it sees."""
+        """Position id of every token."""
         if self._one:
             return self.query_positions(self.rows[0])
         return torch.cat([self.query_positions(row) for row in self.rows])
 
     def masks(self, rule: Callable[..., Tensor], reach: int | None, device: torch.device) -> list[RowMask]:
-        """The model's own rule at the tokens' positions, within what the tree lets each see.
-
-        `reach` is how far a windowed or chunked rule looks back; None: unknown or everything."""
+        """The model's own mask rule at the tokens' positions, restricted to each node's ancestors. `reach` is
+        the length of a sliding window or chunk; None: unknown or unlimited."""
         masks = []
         for row in self.rows:
             if rule is causal_mask_function or (reach is not None and row.top < reach):
@@ -188,6 +190,6 @@ class ForwardInputs(Cache):
             return RowMask(0, self._sees(row, row.visible))
         if row.end - row.start == 1:
             return RowMask(0, None, is_chain=True)
-        if row.start == 0 and row.end > STRIP:
+        if row.start == 0 and row.end > MAX_SLICED_MASK:
             return RowMask(0, None, is_causal=True, is_chain=True)
-        return RowMask(0, self.cache.triangle(row.start, row.end), is_chain=True)
+        return RowMask(0, self.cache.causal_mask(row.start, row.end), is_chain=True)

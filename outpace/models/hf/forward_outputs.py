@@ -1,4 +1,4 @@
-"""What forwards found for the tokens asked about, in the order they were read.
+"""Outputs of a forward for its wanted tokens, in the order of its inputs.
 
 Letters: N tokens, V vocabulary, D hidden size, H heads.
 """
@@ -16,7 +16,7 @@ from outpace.core.contracts import Scores
 
 @dataclass(eq=False, slots=True)
 class ForwardOutputs:
-    """Logits, layer outputs and attention weights of some tokens."""
+    """Logits, layer outputs and attention weights of N tokens."""
 
     logits: Tensor | None  # (N, V)
     hidden: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N, D)
@@ -26,7 +26,7 @@ class ForwardOutputs:
 
     @staticmethod
     def joined(parts: Sequence[ForwardOutputs]) -> ForwardOutputs:
-        """One after the other."""
+        """Concatenate outputs."""
         if len(parts) == 1:
             return parts[0]
         logits = [part.logits for part in parts if part.logits is not None]
@@ -40,7 +40,7 @@ class ForwardOutputs:
         )
 
     def split(self, sizes: list[int]) -> list[ForwardOutputs]:
-        """The tokens cut into runs of these lengths."""
+        """Split the tokens into parts of these sizes."""
         if len(sizes) == 1:
             return [self]
         parts, start = [], 0
@@ -58,8 +58,8 @@ class ForwardOutputs:
 
     def scores(
         self, first: int, places: Tensor | None
-    ) -> Scores:  # (N,) where each node stands here; None: in order
-        """The same in node order."""
+    ) -> Scores:  # (N,) index of each node in these outputs; None: in order
+        """The outputs in node order."""
         if places is None:
             return Scores(first, self.logits, self.hidden, self.attention)
         return Scores(

@@ -1,9 +1,9 @@
-"""The attention cache: one preallocated place per token of every sequence, committed tokens first, draft
-nodes after.
+"""The KV cache: every slot holds one sequence, at preallocated cache positions, committed tokens first and
+draft nodes after them.
 
-A node that a row reads as its j-th stands in place `committed + j`, so extending a tree or committing a chain
-moves nothing; committing a branch moves the accepted nodes only. Layers of one shape share a storage, so that
-a move covers all of them at once.
+The j-th node of a row is at cache position `committed + j`, so extending a tree or committing a chain moves
+nothing; committing a branch moves the accepted nodes only. Layers of one shape share a storage, so that one
+copy moves an entry in all of them.
 
 Letters: P planes (keys or values of one layer), S slots, H heads, T capacity, D head size.
 """
@@ -18,12 +18,12 @@ from torch import Tensor
 
 from outpace.core.tree import Forest, TokenTree
 
-STRIP = 64  # longest chain whose causal mask is a slice of a precomputed one
+MAX_SLICED_MASK = 64  # longest chain whose causal mask is a slice of a precomputed mask
 
 
 @dataclass(frozen=True)
 class PlaneShape:
-    """What one layer stores of a token, as keys or as values."""
+    """Shape of what one layer stores per token, as keys or as values."""
 
     heads: int
     size: int
@@ -33,7 +33,7 @@ class PlaneShape:
 
 @dataclass(frozen=True)
 class Planes:
-    """Which storage, and which plane of it, holds the keys and the values of each layer."""
+    """Where the keys and the values of each layer are stored. A plane is the keys or the values of one layer."""
 
     shapes: tuple[PlaneShape, ...]  # one storage each
     counts: tuple[int, ...]  # planes in each storage
@@ -52,8 +52,8 @@ class Planes:
 
 
 class SlotCache:
-    """Keys and values of a number of sequences; keeps what was committed and, until then, one tree's
-    nodes."""
+    """Keys and values of several sequences: committed tokens and, until the next commit, the nodes of one
+    tree."""
 
     def __init__(self, planes: Planes, slots: int, capacity: int, device: torch.device) -> None:
         self.lengths = [0] * slots
@@ -61,12 +61,12 @@ class SlotCache:
         self.device = device
         self.storages: list[Tensor] = []  # one a shape, (P, S, H, T, D)
         self._allocate(capacity)
-        self.tree: TokenTree | None = None  # the tree whose nodes were read last, and are not committed
+        self.tree: TokenTree | None = None  # the tree scored last, not yet committed
         self.slots: tuple[int, ...] = ()  # of its rows
-        self.read = 0  # how many of its nodes were read
+        self.read = 0  # how many of its nodes are in the cache
 
     def _allocate(self, capacity: int) -> None:
-        """Make room for so many tokens in every slot; what is there stays."""
+        """Allocate this many cache positions in every slot and copy what is stored."""
         before = self.storages
         self.capacity, slots = capacity, len(self.lengths)
         with torch.inference_mode(False):
@@ -79,12 +79,12 @@ class SlotCache:
         self._of_slot = [  # per slot and storage (P, 1, H, T, D)
             [storage[:, slot : slot + 1] for storage in self.storages] for slot in range(slots)
         ]
-        self.count = torch.arange(capacity + 1, device=self.device)  # positions are slices of it
-        self._triangle: Tensor | None = None
+        self.count = torch.arange(capacity + 1, device=self.device)  # position ids are slices of it
+        self._causal_mask: Tensor | None = None
 
     def _memory(self, capacity: int) -> list[Tensor]:  # (P, S, H, T, D), one a shape
         slots = len(self.lengths)
-        # zeros: a masked place is multiplied by 0, and 0 times an uninitialised NaN is NaN
+        # zeros: masked values are multiplied by 0, and 0 times an uninitialised NaN is NaN
         return [
             torch.zeros(
                 count, slots, shape.heads, capacity, shape.size, dtype=shape.dtype, device=shape.device
@@ -93,14 +93,15 @@ class SlotCache:
         ]
 
     def extend(self, tree: TokenTree, slots: tuple[int, ...]) -> int:
-        """The number of this tree's nodes that were read before: the tree must extend the one read last."""
+        """The number of this tree's nodes that are in the cache. ValueError unless the tree extends the one
+        scored last."""
         if self.tree is None or self.read == 0:
             return 0
         last, read = self.tree, self.read
         if last is tree:
             return read
         same = slots == self.slots and tree.forest.parents[:read] == last.forest.parents[:read]
-        # roots alone are on the host, what has grown from them is where the drafter's model is
+        # a tree of roots is on the host, a grown one on the draft model's device
         known = last.tokens[:read].to(tree.tokens.device)
         if not same or not torch.equal(tree.tokens[:read], known):
             raise ValueError(
@@ -109,40 +110,40 @@ class SlotCache:
         return read
 
     def reserve(self, tokens: int) -> None:
-        """See to it that a slot can hold this many tokens: only the largest drafts need more than it was
-        opened for."""
+        """Enlarge the cache if a slot has room for fewer tokens: only the largest drafts need that."""
         if tokens > self.capacity:
             self._allocate(max(tokens, self.capacity * 5 // 4))
 
-    def triangle(self, start: int, end: int) -> Tensor:  # (end - start, end) bool
-        """The causal mask of a chain in places start to end."""
-        if end - start > STRIP:
+    def causal_mask(self, start: int, end: int) -> Tensor:  # (end - start, end) bool
+        """The causal mask of a chain at cache positions start to end."""
+        if end - start > MAX_SLICED_MASK:
             return self.count[:end] <= self.count[start:end, None]
-        if self._triangle is None:
-            # row i sees the first capacity + i + 1 places, so every chain's mask is a slice that ends at its
-            # last token
-            ones = torch.ones(STRIP, self.capacity + STRIP, dtype=torch.bool, device=self.device)
-            self._triangle = ones.tril(self.capacity)
+        if self._causal_mask is None:
+            # row i attends to the first capacity + i + 1 positions, so every chain's mask is a slice that
+            # ends at its last token
+            ones = torch.ones(
+                MAX_SLICED_MASK, self.capacity + MAX_SLICED_MASK, dtype=torch.bool, device=self.device
+            )
+            self._causal_mask = ones.tril(self.capacity)
         shift = self.capacity - start
-        return self._triangle[: end - start, shift : shift + end]
+        return self._causal_mask[: end - start, shift : shift + end]
 
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
-        """Places start to end of one slot, in every plane; views, no copies."""
+        """Cache positions start to end of one slot, in every plane; views, no copies."""
         storages = self._of_slot[slot]
         if len(storages) == 1:
             return storages[0].narrow(3, start, end - start).unbind()
         return [view for storage in storages for view in storage.narrow(3, start, end - start).unbind()]
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-        """Keep the path from each root to its leaf, forget the other nodes. A leaf of -1 keeps nothing of
-        that row."""
+        """Keep the path from each root to its leaf and drop the other nodes. -1 keeps no node of that row."""
         forest, moves = tree.forest, []
         for node, slot in zip(leaf, slots, strict=True):
             if node < 0:
                 continue
             if node >= self.read:
                 raise AssertionError(
-                    f"node {node} is to be kept, but only the first {self.read} nodes were read"
+                    f"node {node} cannot be committed: only the first {self.read} nodes were scored"
                 )
             length = self.lengths[slot]
             path = _local_path(forest, node)
@@ -153,15 +154,15 @@ class SlotCache:
         self.tree, self.read, self.slots = None, 0, ()
 
     def _move(self, moves: list[tuple[int, int, int]]) -> None:  # (slot, from, to)
-        """Move tokens towards the front, all planes of a storage at once; each slot's moves in order of
-        place."""
+        """Move entries to lower cache positions, in all planes of a storage at once; in increasing order
+        within a slot."""
         for storage in self.storages:
             if storage.device.type == "cpu":
                 for (
                     slot,
                     source,
                     place,
-                ) in moves:  # never onto a place still to be read: a path moves forward in order
+                ) in moves:  # in increasing order, so no entry is overwritten before it is moved
                     row = storage.select(1, slot)
                     row.select(2, place).copy_(row.select(2, source))
             else:
@@ -169,7 +170,7 @@ class SlotCache:
                 storage[:, slot, :, place] = storage[:, slot, :, source]
 
     def release(self, slots: Sequence[int]) -> None:
-        """Forget these sequences: their lengths become 0."""
+        """Empty these slots: their lengths become 0."""
         for slot in slots:
             self.lengths[slot] = 0
 

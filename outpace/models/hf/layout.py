@@ -1,9 +1,8 @@
-"""How the unread nodes of a forest are laid out for one forward: sorted by row, each row's nodes in reading
-order.
+"""The order of a forest's new nodes in one forward: row by row.
 
-Everything here depends on structure alone, so it is computed once per forest and reused at every step.
+It depends on the forest's structure alone, so it is computed once per forest and reused at every step.
 
-Letters: N nodes read in this forward, n nodes of one row.
+Letters: N nodes of this forward, n nodes of one row.
 """
 
 from __future__ import annotations
@@ -19,24 +18,26 @@ from outpace.core.tree import Forest
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowLayout:
-    """The nodes one row reads now."""
+    """The new nodes of one row."""
 
     row: int
-    first: int  # index within the row of the first one: how many of the row's nodes were read before
+    first: int  # index of the first one within the row: how many of the row's nodes are in the cache
     nodes: tuple[int, ...]  # (n,) indices in the forest
     deepest: int  # depth of the deepest of them
-    is_chain: bool  # all nodes of the row so far form one chain, so places and positions agree
+    is_chain: bool  # all nodes of the row so far form one chain, so cache positions are position ids
     depths: Tensor | None  # (first + n,) int64 of all the row's nodes so far; None for chains
     visible: Tensor | None  # (first + n, first + n) bool, of all of them; None for chains
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Layout:
-    """The unread nodes of a forest by row."""
+    """The new nodes of a forest by row."""
 
-    rows: tuple[RowLayout, ...]  # those that read anything
-    order: Tensor | None  # (N,) int64 node minus the first unread, in packed order; None: already in order
-    places: Tensor | None  # (N,) int64 the inverse: where each node stands in packed order
+    rows: tuple[RowLayout, ...]  # rows with new nodes
+    order: (
+        Tensor | None
+    )  # (N,) int64 node minus the first new one, in the order of the forward; None: in node order
+    places: Tensor | None  # (N,) int64 the inverse: index of each node in the order of the forward
 
 
 @lru_cache(maxsize=4096)

@@ -1,8 +1,9 @@
-"""A copy of a model that shares its weights and nothing else, so that decoding never changes the user's own model.
+"""A copy of a model that shares its weights and nothing else, so that decoding never changes the user's own
+model.
 
-The copy has its own modules, hooks, config, training mode and non-persistent buffers (rotary frequencies, which some
-models rewrite in their forward). Parameters and persistent buffers are the same tensors: the copy takes no memory for
-weights, and an optimizer's in-place updates are seen by it.
+The copy has its own modules, hooks, config, training mode and non-persistent buffers (rotary frequencies,
+which some models rewrite in their forward). Parameters and persistent buffers are the same tensors: the copy
+takes no memory for weights, and an optimizer's in-place updates are seen by it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from transformers.configuration_utils import PreTrainedConfig
 
 
 def private_copy(model: PreTrainedModel, attention: dict[str, str], otherwise: str) -> PreTrainedModel:
-    """A copy in evaluation mode. Each of its configs names `attention[name]` as its attention implementation, where
-    `name` is what the model's own config names, or `otherwise`."""
+    """A copy in evaluation mode. Each of its configs names `attention[name]` as its attention implementation,
+    where `name` is what the model's own config names, or `otherwise`."""
     copies = {id(module): object.__new__(type(module)) for module in model.modules()}
     rebind = _Rebinding(copies)
     for module in model.modules():

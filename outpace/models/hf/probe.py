@@ -1,4 +1,4 @@
-"""One token through a model, to learn what its layers store and how freely its attention may be laid out."""
+"""A cache for one trial forward, which records what the layers store and how the model calls its attention."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from transformers.cache_utils import Cache
 from outpace.models.hf.kv_cache import PlaneShape
 
 
-class Marked(Tensor):
-    """A mask that our attention function knows again, if the model hands it on untouched."""
+class ProbeMask(Tensor):
+    """An attention mask that our attention function recognises if the model passes it on unchanged."""
 
-    probe: Probe
+    probe: ProbeCache
 
 
-class Probe(Cache):
-    """A cache that stores nothing and takes notes."""
+class ProbeCache(Cache):
+    """A KV cache that stores nothing and records how it is used."""
 
     layers: list[Any] = []
     is_sliding: list[bool] = []
@@ -26,8 +26,8 @@ class Probe(Cache):
     is_dummy: list[bool] = []
 
     def __init__(self, *, tuples: bool = False) -> None:
-        # the parent's __init__ demands layer objects
-        self.tuples = tuples  # hand keys and values out as several rows' would be
+        # transformers' Cache.__init__ requires layer objects, so it is not called
+        self.tuples = tuples  # return keys and values as tuples, as for several rows
         self.shapes: dict[int, tuple[PlaneShape, PlaneShape]] = {}  # layer -> of its keys and values
         self._stored: list[Tensor] = []
         self._attended = 0
@@ -35,13 +35,13 @@ class Probe(Cache):
 
     @property
     def takes_masks(self) -> bool:
-        """Every layer handed our mask object to our attention function untouched."""
+        """Whether every layer passed our mask to our attention function unchanged."""
         return self._attended >= len(self.shapes) > 0
 
     @property
     def packs(self) -> bool:
-        """Besides, keys and values reach attention as the cache returned them: several rows' may travel in a
-        tuple."""
+        """Whether also keys and values reach our attention function as the cache returned them, so that they
+        may be tuples."""
         return self.takes_masks and self._as_stored
 
     def update(
@@ -62,17 +62,17 @@ class Probe(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
-        """One key, and in place of its offset this object: it reaches the mask function unchanged."""
+        """One key, and this object in place of its offset: it reaches the mask function unchanged."""
         return query_length, self
 
     def mask(self, dtype: torch.dtype, device: Any) -> Tensor:  # (1, 1, 1, 1)
-        """A mask that any attention can add, marked so that ours knows it again."""
-        mask = torch.zeros(1, 1, 1, 1, dtype=dtype, device=device).as_subclass(Marked)
+        """A mask of zeros that any attention can add, with a reference to this cache."""
+        mask = torch.zeros(1, 1, 1, 1, dtype=dtype, device=device).as_subclass(ProbeMask)
         mask.probe = self
         return mask
 
     def attend(self, key: Tensor, value: Tensor) -> None:
-        """Noted by our attention function, when it was given our mask."""
+        """Called by our attention function when it receives our mask."""
         self._attended += 1
         stored = {id(states) for states in self._stored}
         self._as_stored = self._as_stored and id(key) in stored and id(value) in stored

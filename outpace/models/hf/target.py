@@ -1,7 +1,7 @@
 """Any transformers causal language model as a target.
 
-The model runs unmodified: its attention name is switched to ours (`restore` switches it back), and the tree
-reaches our mask and attention functions through the cache object of the forward.
+A private copy of the model runs with our attention implementation; the tree reaches our mask and attention
+functions through the cache object of the forward.
 
 Letters: B rows, N nodes of all trees, V vocabulary, D hidden size, T tokens.
 """
@@ -28,9 +28,9 @@ from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
 from outpace.models.openvino.compiled import CompiledForward, Tell, compiled
-from outpace.models.unsupported import reads_places, refuse, rope_limit
+from outpace.models.unsupported import attends_by_cache_slot, refuse, rope_limit
 
-CHUNK = 512  # most tokens of a prompt read in one forward
+CHUNK = 512  # prompt tokens of one forward
 
 
 def load(
@@ -71,8 +71,8 @@ class HFTarget:
         self,
         model: PreTrainedModel,
         *,
-        compile: bool = False,  # on a CPU by OpenVINO, with the weights of this moment; on a GPU recorded and replayed
-        tell: Tell = lambda stage: None,  # told what compiling is at
+        compile: bool = False,  # OpenVINO on a CPU, with the present weights; CUDA graphs on a GPU
+        tell: Tell = lambda stage: None,  # called with each stage of compiling
     ) -> None:
         self.model = model
         self.forward = Forward(model)
@@ -86,11 +86,11 @@ class HFTarget:
             limits.append(self.rope_limit)
         self.max_length: int | None = min(limits, default=None)  # tokens of prompt and answer together
         self.forward.probe()
-        self.chains_only = reads_places(model, self.forward.parameters, dense=self.forward.dense)
+        self.chains_only = attends_by_cache_slot(model, self.forward.parameters, dense=self.forward.dense)
         if self.chains_only:
             name = type(model).__name__
             warnings.warn(
-                f"{name} may attend by place instead of position: it scores chains, not trees",
+                f"{name} may attend by cache position instead of position id: it scores chains, not trees",
                 stacklevel=2,
             )
         self.reader = compiled(self.forward, tell, trees=not self.chains_only) if compile else self.forward
@@ -98,12 +98,12 @@ class HFTarget:
 
     @property
     def device(self) -> torch.device:
-        """Where tokens go in."""
+        """The device of the input embeddings."""
         return self.forward.device
 
     @property
     def compiled(self) -> CompiledForward | GraphReplay | None:
-        """What runs the forwards when they are compiled."""
+        """The compiled forwards; None: the model runs eagerly."""
         return None if isinstance(self.reader, Forward) else self.reader
 
     @property
@@ -113,7 +113,7 @@ class HFTarget:
         return 1 if isinstance(self.reader, CompiledForward) else None
 
     def open(self, slots: int, capacity: int) -> SlotCache:
-        """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
+        """A KV cache for this many sequences of `capacity` tokens each, draft nodes included."""
         if self.compiled:
             with self._lock:
                 return self.compiled.open(slots, capacity)
@@ -123,18 +123,18 @@ class HFTarget:
     def prefill(
         self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Cache, want: Want
     ) -> tuple[TokenTree, Scores]:
-        """Read and keep all but the last token of each prompt, in chunks."""
+        """Compute and keep the cache entries of all but the last token of each prompt, in chunks."""
         assert isinstance(cache, SlotCache)
         pieces = [prompt.tokens[:-1] for prompt in prompts]
         if short := [row for row, tokens in enumerate(pieces) if len(tokens) == 0]:
             raise ValueError(
-                f"prompt {short[0]} has nothing to read before its last token: give it 2 tokens or more"
+                f"prompt {short[0]} has one token, which leaves nothing to prefill: give it 2 tokens or more"
             )
         if used := [slot for slot in slots if cache.lengths[slot]]:
-            raise ValueError(f"slot {used[0]} is in use: release it before reading a new prompt into it")
+            raise ValueError(f"slot {used[0]} is in use: release it before the prefill of another prompt")
         found = self._keep(pieces, slots, cache, want)
         forest = Forest.chain(tuple(len(tokens) - 1 for tokens in pieces))
-        # the layout of a forest is kept, which prompts are too large for
+        # layouts of forests are cached, and prompts are too large for that
         order = (
             None
             if len(pieces) == 1
@@ -153,8 +153,8 @@ class HFTarget:
         *,
         gap: Sequence[Tensor] | None = None,
     ) -> Scores:
-        """Read and keep `gap`, then read the tree's unread nodes, provisionally."""
-        if torch.is_grad_enabled():  # a session has it off: switching it at every call would show
+        """One forward over `gap` and the tree's new nodes."""
+        if torch.is_grad_enabled():  # off in a session: switching it at every call takes measurable time
             with torch.no_grad():
                 return self.score(tree, slots, cache, want, gap=gap)
         assert isinstance(cache, SlotCache)
@@ -166,7 +166,7 @@ class HFTarget:
         if gap is not None and any(gaps):
             if first:
                 raise ValueError(
-                    "committed tokens cannot be read after draft nodes: commit the tree read before first"
+                    "committed tokens cannot follow draft nodes: commit the tree scored before first"
                 )
             if sum(gaps) > CHUNK:
                 self._keep(gap, slots, cache, NOTHING)
@@ -180,7 +180,9 @@ class HFTarget:
             tokens = tokens[layout.order]
         nodes = [len(row.nodes) for row in layout.rows]
         if gap is not None:
-            parts = zip(gap, tokens.split(nodes), strict=True)  # nothing was read before, so every row reads
+            parts = zip(
+                gap, tokens.split(nodes), strict=True
+            )  # no node is in the cache yet, so every row has new ones
             tokens = torch.cat([part for pair in parts for part in pair])
         if not rows:
             return Scores(first, torch.empty(0, self.vocab, device=self.device))
@@ -213,7 +215,7 @@ class HFTarget:
     def _keep(
         self, pieces: Sequence[Tensor], slots: Sequence[int], cache: SlotCache, want: Want
     ) -> ForwardOutputs:
-        """Read these tokens for good, at most CHUNK a forward; what is found stands row after row."""
+        """Prefill these tokens, at most CHUNK a forward; returns the outputs row by row."""
         for tokens, slot in zip(pieces, slots, strict=True):
             self._check_positions(cache.lengths[slot] + len(tokens) - 1)
             cache.reserve(cache.lengths[slot] + len(tokens))
@@ -235,8 +237,8 @@ class HFTarget:
 
 
 def _batches(lengths: list[int], packs: bool) -> list[list[tuple[int, int, int]]]:
-    """The rows' tokens as (row, start, end), grouped into forwards of at most CHUNK tokens, a row once a
-    forward."""
+    """The rows' tokens as (row, start, end), grouped into forwards of at most CHUNK tokens with each row
+    once."""
     pieces = [
         (row, start, min(start + CHUNK, length))
         for row, length in enumerate(lengths)

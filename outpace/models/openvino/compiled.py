@@ -1,6 +1,6 @@
-"""Forwards through a compiled graph, on a cache of its own form and with the same results as `Forward`.
+"""Forwards of a model compiled with OpenVINO, on a paged KV cache, with the results of the eager `Forward`.
 
-The tokens of all rows are read in one pass over the weights, as many at once as pay.
+The tokens of all rows share one inference, up to `MAX_TOKENS`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 
 from outpace.core.contracts import NOTHING, Want
-from outpace.models.cuda_graphs.graph_replay import GraphReplay, recorded
+from outpace.models.cuda_graphs.graph_replay import GraphReplay, record_graph
 from outpace.models.hf.forward import Forward
 from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import Planes, SlotCache
 from outpace.models.openvino.export import refuse_untraceable, trace
-from outpace.models.openvino.infer_request import SIZES, Part, Request, part_of
-from outpace.models.openvino.paged_attention import PLACES
+from outpace.models.openvino.infer_request import SIZES, InferRequest, RowTokens, row_tokens_of
+from outpace.models.openvino.paged_attention import PAGED_INPUTS
 from outpace.models.openvino.paged_cache import PagedCache
-from outpace.models.openvino.rotary import Rotations
-from outpace.models.openvino.runtime import HINTS, build, convert, in_one_row, openvino, torch_type
+from outpace.models.openvino.rotary import PositionTables
+from outpace.models.openvino.runtime import HINTS, build, convert, fix_batch_of_one, openvino, torch_type
 
-MOST = SIZES[-1]  # tokens read in one inference, but for a tree of more nodes
+MAX_TOKENS = SIZES[-1]  # tokens of one inference; only a larger tree has more
 TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
 STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
 Tell = Callable[[str], None]
@@ -36,31 +36,30 @@ Tell = Callable[[str], None]
 def compiled(
     forward: Forward, tell: Tell = lambda stage: None, *, trees: bool = True
 ) -> CompiledForward | GraphReplay | Forward:
-    """This model's forwards compiled; as they are, with a warning that says why, where that cannot be
-    done."""
+    """This model's forwards compiled; the eager ones, with a warning that gives the reason, where that fails."""
     name, dtype = type(forward.model).__name__, forward.model.dtype
     on_cpu = forward.device.type == "cpu"
     if on_cpu:
         if dtype not in HINTS:
-            known = f"compile knows no {str(dtype).removeprefix('torch.')}"
+            known = f"compiling does not support {str(dtype).removeprefix('torch.')}"
             raise ValueError(f"{known}: load {name} in float32 or bfloat16")
         openvino()
     try:
-        made = CompiledForward(forward, tell) if on_cpu else GraphReplay(forward, recorded)
+        made = CompiledForward(forward, tell) if on_cpu else GraphReplay(forward, record_graph)
         tell(STAGES[4])
         check(made, forward, trees=trees)
         return made
-    except Exception as error:  # tracing runs the model's own code, which may stumble over anything
+    except Exception as error:  # tracing runs the model's own code, which may raise anything
         told = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        why = told[-1][:200]  # the runtime tells first where it stumbled, and last over what
-        warnings.warn(f"{name} cannot be compiled and runs as it is: {why}", stacklevel=3)
+        why = told[-1][:200]  # OpenVINO's messages end with the cause
+        warnings.warn(f"{name} cannot be compiled and runs eagerly: {why}", stacklevel=3)
         return forward
 
 
 @torch.no_grad()
 def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool) -> None:
-    """Raise ValueError unless a text, and a tree behind it beside another text, give the model's own
-    logits."""
+    """Raise ValueError unless compiled and eager logits agree for a prompt, and for a tree after it in a
+    batch of two."""
     vocab = forward.model.config.get_text_config().vocab_size
     tree = RowInputs(0, 9, 13, 9, torch.tensor((0, 1, 1, 2)), TREE, 11)
     text, other = RowInputs(0, 0, 9, 0, top=8), RowInputs(1, 0, 6, 0, top=5)
@@ -75,13 +74,13 @@ def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool)
         assert ours is not None and theirs is not None
         error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
         if not error <= (1e-3 if theirs.dtype == torch.float32 else 0.1):
-            raise ValueError(f"its graph computes something else (logits differ by {error:.0%})")
+            raise ValueError(f"its compiled logits differ from the eager ones (by {error:.0%})")
 
 
 class CompiledForward:
-    """A model's forwards through OpenVINO; what the graph does not give is read by `forward`."""
+    """A model's forwards through OpenVINO; those with other outputs than logits run eagerly in `forward`."""
 
-    packs = True  # prompts of several rows are read in one pass
+    packs = True  # prompts of several rows share one inference
 
     def __init__(self, forward: Forward, tell: Tell = lambda stage: None) -> None:
         began = perf_counter()
@@ -91,20 +90,18 @@ class CompiledForward:
         self._graph = trace(forward.model, forward.planes, selects=forward.selects)
         tell(STAGES[1])
         model = convert(self._graph, forward.model.dtype)
-        self._rotations = Rotations(openvino(), model, model.inputs[1].get_node())
-        in_one_row(model)
+        self._rotations = PositionTables(openvino(), model, model.inputs[1].get_node())
+        fix_batch_of_one(model)
         tell(STAGES[2])
         self.model = build(model, forward.model.dtype)
         self._planes = self._stored_as(forward.planes)
         tell(STAGES[3])
         self._warm_up()
-        self.seconds = (
-            perf_counter() - began
-        )  # until it runs; the comparison with the model as it is left out
+        self.seconds = perf_counter() - began  # compile time, without the comparison with the eager model
 
     def _stored_as(self, planes: Planes) -> Planes:
-        """The planes in the numbers that the runtime stores."""
-        first, types = 2 + self._graph.selects + len(PLACES), list[torch.dtype]()
+        """The planes with the dtypes in which OpenVINO stores keys and values."""
+        first, types = 2 + self._graph.selects + len(PAGED_INPUTS), list[torch.dtype]()
         for count in planes.counts:
             types.append(torch_type(self.model.inputs[first].get_element_type()))
             first += count
@@ -113,13 +110,13 @@ class CompiledForward:
 
     @torch.no_grad()
     def _warm_up(self) -> None:
-        """Meet every size once: the first time of each takes much longer."""
-        cache = self.open(1, MOST)
+        """Run every size once: the first inference of each size takes much longer."""
+        cache = self.open(1, MAX_TOKENS)
         for size in SIZES:
             self._request_of(cache).read([_chain(cache, size)], True)
 
     def open(self, slots: int, capacity: int) -> PagedCache:
-        """A cache for this many sequences of `capacity` tokens each, provisional nodes included."""
+        """A KV cache for this many sequences of `capacity` tokens each, draft nodes included."""
         return PagedCache(self._planes, slots, capacity)
 
     def read(
@@ -132,33 +129,33 @@ class CompiledForward:
         *,
         logits: bool,
     ) -> ForwardOutputs:
-        """Inferences over the rows' tokens; found for the last `nodes` of each row."""
+        """Inferences over the rows' tokens; outputs of the last `nodes` tokens of each row."""
         assert isinstance(cache, PagedCache)
-        # the runtime's windows count places, which for trees are not positions
+        # OpenVINO's sliding windows count cache positions, which differ from position ids in trees
         window = self._graph.window
         if (
             want.hidden
             or want.attention
             or (window and any(r.depths is not None and r.end > window for r in rows))
         ):
-            return self._read_aside(rows, nodes, tokens, cache, want, logits=logits)
+            return self._read_eagerly(rows, nodes, tokens, cache, want, logits=logits)
         request = self._request_of(cache)
-        if len(rows) == 1 and len(tokens) <= MOST:
-            return ForwardOutputs(request.read([part_of(rows[0], tokens, nodes[0], cache)], logits))
+        if len(rows) == 1 and len(tokens) <= MAX_TOKENS:
+            return ForwardOutputs(request.read([row_tokens_of(rows[0], tokens, nodes[0], cache)], logits))
         split = tokens.split([row.end - row.start for row in rows])
-        parts = [part_of(*of, cache) for of in zip(rows, split, nodes, strict=True)]
-        found = [request.read(group, logits) for group in grouped(parts)]
+        parts = [row_tokens_of(*of, cache) for of in zip(rows, split, nodes, strict=True)]
+        found = [request.read(group, logits) for group in group_rows(parts)]
         return ForwardOutputs(
             torch.cat([scores for scores in found if scores is not None]) if logits else None
         )
 
-    def _request_of(self, cache: PagedCache) -> Request:
+    def _request_of(self, cache: PagedCache) -> InferRequest:
         request = cache.request
-        if request is None or request.storages is not cache.storages:  # a large draft makes a cache move
-            request = cache.request = Request(self.model, cache, self._graph, self._rotations)
+        if request is None or request.storages is not cache.storages:  # an enlarged cache has other memory
+            request = cache.request = InferRequest(self.model, cache, self._graph, self._rotations)
         return request
 
-    def _read_aside(
+    def _read_eagerly(
         self,
         rows: list[RowInputs],
         nodes: list[int],
@@ -168,7 +165,7 @@ class CompiledForward:
         *,
         logits: bool,
     ) -> ForwardOutputs:
-        """Read by the model as it is, on a copy of what the rows have in the cache."""
+        """The eager forward, on a copy of the rows' cache entries."""
         aside = SlotCache(self.forward.planes, len(rows), max(row.end for row in rows), self.forward.device)
         for index, row in enumerate(rows):
             for view, stored in zip(
@@ -185,41 +182,42 @@ class CompiledForward:
         return found
 
 
-def _chain(cache: PagedCache, size: int) -> Part:
-    return Part(0, 0, numpy.zeros(size, numpy.int64), cache.places[:size], None, size)
+def _chain(cache: PagedCache, size: int) -> RowTokens:
+    return RowTokens(0, 0, numpy.zeros(size, numpy.int64), cache.places[:size], None, size)
 
 
-def grouped(parts: list[Part]) -> list[list[Part]]:
-    """What is read in each inference, in order: at most `MOST` tokens but for larger trees; chains are
-    cut."""
-    groups: list[list[Part]] = []
+def group_rows(parts: list[RowTokens]) -> list[list[RowTokens]]:
+    """The tokens of each inference, in order: at most `MAX_TOKENS`, except for larger trees. Long chains are
+    split."""
+    groups: list[list[RowTokens]] = []
     room = 0
     for part in parts:
         for piece in _pieces(part, room):
             size = len(piece.tokens)
             if size > room or not groups or groups[-1][-1].slot == piece.slot:
                 groups.append([])
-                room = MOST
+                room = MAX_TOKENS
             groups[-1].append(piece)
             room -= size
     return groups
 
 
-def _pieces(part: Part, room: int) -> list[Part]:
-    """The part, or if it is a chain with too many tokens, pieces of it of which the first is for what room is
-    left."""
+def _pieces(part: RowTokens, room: int) -> list[RowTokens]:
+    """The part itself, or a chain with too many tokens split so that the first piece fits into the room left."""
     total = len(part.tokens)
     if part.seen is not None or total <= room:
         return [part]
-    bounds, at = [0], room if room else min(total, MOST)
+    bounds, at = [0], room if room else min(total, MAX_TOKENS)
     while at < total:
         bounds.append(at)
-        at += MOST
+        at += MAX_TOKENS
     bounds.append(total)
     pieces = []
     for start, end in zip(bounds, bounds[1:], strict=False):
         num = max(0, min(end, total) - max(start, total - part.num))
         pieces.append(
-            Part(part.slot, part.start + start, part.tokens[start:end], part.positions[start:end], None, num)
+            RowTokens(
+                part.slot, part.start + start, part.tokens[start:end], part.positions[start:end], None, num
+            )
         )
     return pieces

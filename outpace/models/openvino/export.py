@@ -1,8 +1,7 @@
-"""A transformers model as a graph: ids, positions and places in a cache of blocks in, logits out.
+"""A transformers model traced as a graph: token ids, position ids and a paged KV cache in, logits out.
 
-The model is traced as it stands, in float32; the runtime decides where it multiplies in less. The trace runs
-on a copy that shares the weights which are float32 already. Nothing in the graph depends on how many tokens
-there are: those of all sequences stand one after the other in one row.
+The model is traced in float32, as a copy that shares float32 weights; OpenVINO chooses lower precision. The
+tokens of all sequences form one row, and the graph takes any number of them.
 
 Letters: N tokens of all sequences, H heads, G heads of keys and values, D head size, V vocabulary.
 """
@@ -22,25 +21,26 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import causal_mask_function
 
 from outpace.models.hf.kv_cache import Planes
-from outpace.models.openvino.paged_attention import PLACES
+from outpace.models.openvino.paged_attention import PAGED_INPUTS
 
 NAME = "outpace_graph"
-TOKENS = 3  # of the example that is traced
-FIRST = 7  # its first position; no other size in it is equal to one of these by chance alone
+TOKENS = 3  # of the traced example
+FIRST = 7  # its first position id; chosen so that no other size in the example has this value
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
-    """What was traced: it takes ids, positions, `keep` if it selects, places, planes of the cache."""
+class TracedModel:
+    """A traced model. Its inputs: ids, position ids, `keep` if it selects, the inputs of paged attention,
+    cache planes."""
 
     traced: Any  # torch.jit.ScriptModule
     example: dict[str, Any]
-    selects: bool  # takes `keep`: which tokens logits are wanted for
-    window: int | None  # of the layer that sees least far; None: all see everything
+    selects: bool  # takes `keep`: indices of the tokens whose logits are computed
+    window: int | None  # the shortest sliding window of a layer; None: all layers have full attention
 
 
-class Past(Cache):
-    """The cache as the traced forward sees it: it hands keys and values on, and remembers whose they are."""
+class TracedCache(Cache):
+    """The KV cache during tracing: returns keys and values unchanged and records which layer they belong to."""
 
     layers: list[Any] = []
     is_sliding: list[bool] = []
@@ -48,9 +48,9 @@ class Past(Cache):
     is_dummy: list[bool] = []
 
     def __init__(self, planes: Planes, places: tuple[Tensor, ...], cached: tuple[Tensor, ...]) -> None:
-        # the parent's __init__ demands layer objects
+        # transformers' Cache.__init__ requires layer objects, so it is not called
         self.planes, self.places, self.cached = planes.places, places, cached
-        self._stored: tuple[int, Any, Any] | None = None  # by the layer that attends next
+        self._stored: tuple[int, Any, Any] | None = None  # layer and shapes of the last update
         self.windows: list[int] = []
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
@@ -64,11 +64,11 @@ class Past(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
-        """Keys seen, and in place of their offset this object: it reaches the mask function unchanged."""
+        """Number of keys, and this object in place of their offset: it reaches the mask function unchanged."""
         return query_length, self
 
     def taken(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The planes of the layer that attends with these keys and values now."""
+        """The cache planes of the layer that these keys and values belong to."""
         stored, self._stored = self._stored, None
         if stored is None or stored[1:] != (key.shape, value.shape):
             raise ValueError("it attends to other keys and values than it stores")
@@ -77,25 +77,25 @@ class Past(Cache):
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """In place of a mask: how far the layers of one kind see, and in which cache."""
+class TracedMask:
+    """What the attention function receives as mask: the sliding window of one layer type, and the cache."""
 
-    past: Past
+    past: TracedCache
     window: int  # 0: everything
 
 
-def graph_mask(*, kv_offset: Past, mask_function: Any, **rest: Any) -> Seen:
-    """The mask function; transformers calls it once per kind of layer."""
+def graph_mask(*, kv_offset: TracedCache, mask_function: Any, **rest: Any) -> TracedMask:
+    """The attention mask function, which transformers calls once per layer type."""
     window = window_of(mask_function, rest)
     kv_offset.windows.append(window)
-    return Seen(kv_offset, window)
+    return TracedMask(kv_offset, window)
 
 
 def window_of(rule: Callable[..., Tensor], rest: dict[str, Any]) -> int:
-    """How far back a mask's rule sees, 0 for everything; ValueError where there is more to it."""
+    """The length of a mask's sliding window, 0 for full attention; ValueError for other masks."""
     if rule is causal_mask_function:
         return 0
-    # a rule that transformers itself would not skip has more to it than its reach
+    # a mask that transformers itself would not skip is more than a window of `local_size` tokens
     reach = (
         rest.get("local_size")
         if rest.get("allow_is_causal_skip", False) and not rest.get("use_vmap")
@@ -115,17 +115,17 @@ def graph_attention(
     query: Tensor,  # (1, H, N, D)
     key: Tensor,  # (1, G, N, D)
     value: Tensor,
-    attention_mask: Seen,
+    attention_mask: TracedMask,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:  # (1, N, H, D)
-    """Attention over the cache, as one operation."""
+    """Attention over the paged KV cache, as one operation."""
     if softcap is not None:
         raise ValueError("its attention caps its scores")
-    heads, groups, size, value_size = (  # a trace makes tensors of sizes
+    heads, groups, size, value_size = (  # sizes are tensors in a trace
         int(each) for each in (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
     )
     flat = [
@@ -148,8 +148,8 @@ def graph_attention(
     return output.reshape(1, -1, heads, value_size), None
 
 
-class Explicit(nn.Module):
-    """The model with everything that its forward reads as an input."""
+class TraceWrapper(nn.Module):
+    """The model as a module whose forward takes the KV cache as explicit inputs."""
 
     def __init__(self, model: PreTrainedModel, planes: Planes, selects: bool) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class Explicit(nn.Module):
         places: tuple[Tensor, ...],
         cached: tuple[Tensor, ...],
     ) -> Tensor:  # (1, N or kept, V)
-        past = Past(self.planes, places, cached)
+        past = TracedCache(self.planes, places, cached)
         options = {"logits_to_keep": keep} if self.selects else {}
         output = self.model(
             input_ids=ids,
@@ -179,32 +179,32 @@ class Explicit(nn.Module):
 
 
 def refuse_untraceable(model: PreTrainedModel, parameters: Set[str], *, dense: bool) -> None:
-    """Raise ValueError for forwards that a trace would not follow."""
+    """Raise ValueError for models that a trace does not represent."""
     if "position_ids" not in parameters:
-        raise ValueError("it counts positions itself")
+        raise ValueError("it takes no position ids")
     if dense:
-        raise ValueError("it computes its attention itself")
+        raise ValueError("it has attention code of its own")
     kinds = str(getattr(model.config.get_text_config(), "rope_parameters", None))
     if "'dynamic'" in kinds or "'longrope'" in kinds:
-        raise ValueError("its rotations depend on the length of the text")
+        raise ValueError("its rotary frequencies depend on the length of the text")
 
 
 @torch.no_grad()
-def trace(model: PreTrainedModel, planes: Planes, *, selects: bool) -> Graph:
-    """The model's forward as a graph; the model itself stays as it is."""
-    explicit = Explicit(widened(model), planes, selects)
+def trace(model: PreTrainedModel, planes: Planes, *, selects: bool) -> TracedModel:
+    """The model's forward as a graph; the model itself is not changed."""
+    wrapper = TraceWrapper(widened(model), planes, selects)
     example: dict[str, Any] = {
         "ids": torch.zeros(1, TOKENS, dtype=torch.int64),
         "positions": torch.arange(FIRST, FIRST + TOKENS)[None],
         "keep": torch.arange(TOKENS),
-        "places": tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in PLACES),
+        "places": tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in PAGED_INPUTS),
         "cached": tuple(torch.zeros(1, 1, 1, 1) for _ in range(sum(planes.counts))),
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # every Python number in the model's code is warned about
-        traced = torch.jit.trace(explicit, example_kwarg_inputs=example, strict=False, check_trace=False)
-    return Graph(
-        traced, example, selects, min((window for window in explicit.windows if window), default=None)
+        warnings.simplefilter("ignore")  # torch warns about every Python number in the model's code
+        traced = torch.jit.trace(wrapper, example_kwarg_inputs=example, strict=False, check_trace=False)
+    return TracedModel(
+        traced, example, selects, min((window for window in wrapper.windows if window), default=None)
     )
 
 
@@ -221,7 +221,7 @@ def widened(model: PreTrainedModel) -> PreTrainedModel:
     if hasattr(match, "set_experts_implementation"):
         match.set_experts_implementation(
             "batched_mm"
-        )  # the others loop over the experts that this example chooses
+        )  # the others loop over the experts chosen in the example
     return match
 
 

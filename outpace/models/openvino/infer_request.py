@@ -1,9 +1,9 @@
-"""Inference over rows of one cache: where its inputs come from.
+"""Inference requests of OpenVINO over rows of one paged KV cache, and their input tensors.
 
-The tokens of all rows stand one after the other, filled up to one of a few sizes: the runtime prepares itself
-anew for every size it meets, and changes from one to another at some cost.
+The tokens of all rows are concatenated and padded to one of a few sizes: OpenVINO prepares every new size
+once, and a change of size has a cost.
 
-Letters: R rows, N tokens of all rows, n of one row, T places, V vocabulary.
+Letters: R rows, N tokens of all rows, n of one row, T cache positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,55 +17,58 @@ import torch
 from torch import Tensor
 
 from outpace.models.hf.forward_inputs import RowInputs
-from outpace.models.openvino.export import Graph
-from outpace.models.openvino.paged_attention import PLACES
+from outpace.models.openvino.export import TracedModel
+from outpace.models.openvino.paged_attention import PAGED_INPUTS
 from outpace.models.openvino.paged_cache import PagedCache
-from outpace.models.openvino.rotary import Rotations
-from outpace.models.openvino.runtime import Feed, shared
+from outpace.models.openvino.rotary import PositionTables
+from outpace.models.openvino.runtime import InputTensor, shared
 
-# of forwards, in tokens: a token, a root with the usual drafts of five and of ten, trees, pieces of prompts;
-# larger ones are multiples of the last
+# tokens of an inference: plain decoding, chains of five and of ten, trees, chunks of prompts; larger sizes
+# are multiples of the last
 SIZES = (1, 6, 11, 16, 32, 64)
-WASTE = 32  # tokens to fill up with, over all forwards since the size was needed, that cost less than a change of size
+MAX_PADDING = (
+    32  # padding tokens, summed since the size was last needed, that cost less than a change of size
+)
 
 
-Numbers = numpy.ndarray[
+Array = numpy.ndarray[
     Any, Any
-]  # on the way to the runtime: between two forwards every call into torch shows
+]  # numpy, because every call into torch between two forwards takes measurable time
 
 
 @dataclass(eq=False, slots=True)
-class Part:
-    """Tokens of one row that are read in one forward."""
+class RowTokens:
+    """The tokens of one row in one inference."""
 
     slot: int
-    start: int  # the place of the first
-    tokens: Numbers  # (n,)
-    positions: Numbers  # (n,)
-    seen: Numbers | None  # (n, n) bool, which of them each sees; None: those in front of it
-    num: int  # how many of them, from the last, results are wanted for
+    start: int  # cache position of the first
+    tokens: Array  # (n,)
+    positions: Array  # (n,)
+    seen: Array | None  # (n, n) bool, which tokens each attends to; None: causal
+    num: int  # number of tokens, from the last, whose logits are wanted
 
 
 @dataclass(eq=False, slots=True)
-class Frame:
-    """Where a forward of some size takes what depends on its tokens and their positions."""
+class TokenInputs:
+    """The input tensors of one size that depend on tokens and position ids."""
 
     size: int
-    ids: Numbers  # (N,)
-    positions: Numbers  # (N,)
-    lookups: list[tuple[Numbers, Numbers]]  # values of every position (T, ...), those of the forward (N, ...)
+    ids: Array  # (N,)
+    positions: Array  # (N,)
+    lookups: list[tuple[Array, Array]]  # table over all position ids (T, ...), input tensor (N, ...)
 
 
-class Request:
-    """An inference request for one cache; its inputs stay where they are from one forward to the next."""
+class InferRequest:
+    """An OpenVINO inference request for one cache; its input tensors are reused from one inference to the
+    next."""
 
-    def __init__(self, model: Any, cache: PagedCache, graph: Graph, rotations: Rotations) -> None:
-        # nothing here may hold the cache itself: whoever has the request holds it by the cache, weakly
+    def __init__(self, model: Any, cache: PagedCache, graph: TracedModel, rotations: PositionTables) -> None:
+        # it must not refer to the cache, which owns it: a cycle would delay freeing the memory
         self._infer = request = model.create_infer_request()
-        self.storages = cache.storages  # for which this is
+        self.storages = cache.storages  # memory that the request was created for
         self._blocks = cache.blocks
-        self._ids, self._positions = (Feed(request, index, numpy.int64) for index in (0, 1))
-        self._keep = Feed(request, 2, numpy.int64) if graph.selects else None
+        self._ids, self._positions = (InputTensor(request, index, numpy.int64) for index in (0, 1))
+        self._keep = InputTensor(request, 2, numpy.int64) if graph.selects else None
         first = 2 + graph.selects
         (
             self._lengths,
@@ -76,12 +79,12 @@ class Request:
             self._bias,
             self._bias_begins,
         ) = (
-            Feed(request, first + index, numpy.uint8 if dtype == torch.uint8 else numpy.int32)
-            for index, (_, dtype) in enumerate(PLACES)
+            InputTensor(request, first + index, numpy.uint8 if dtype == torch.uint8 else numpy.int32)
+            for index, (_, dtype) in enumerate(PAGED_INPUTS)
         )
         self._bias.take(0)
         self._bias_begins.take(0)
-        first += len(PLACES)
+        first += len(PAGED_INPUTS)
         planes = [plane.flatten(0, 1) for storage in cache.storages for plane in storage]
         for index, plane in enumerate(planes):
             request.set_input_tensor(first + index, shared(plane))
@@ -89,57 +92,57 @@ class Request:
         self._count = cache.places
         tables = rotations.tables(len(self._count))
         self._lookups = [
-            (lookup, table.numpy(), Feed(request, first + index, numpy.float32))
+            (lookup, table.numpy(), InputTensor(request, first + index, numpy.float32))
             for index, (lookup, table) in enumerate(zip(rotations.lookups, tables, strict=True))
         ]
-        self._frame = Frame(0, self._count[:0], self._count[:0], [])
-        self._rows: tuple[int, ...] = ()  # slots that are read now
+        self._frame = TokenInputs(0, self._count[:0], self._count[:0], [])
+        self._rows: tuple[int, ...] = ()  # slots of the last inference
         self._kept: tuple[int, int] | None = (
-            None  # the logits asked for last: the first so many, of so many tokens
+            None  # (logits, tokens) of the last inference if it selected the first logits
         )
         self._size = self._waste = 0
 
-    def read(self, parts: Sequence[Part], logits: bool) -> Tensor | None:  # (wanted of all parts, V)
+    def read(self, parts: Sequence[RowTokens], logits: bool) -> Tensor | None:  # (wanted of all parts, V)
         """One inference."""
         sizes = [len(part.tokens) for part in parts]
         total = sum(sizes)
-        size = self._size_for(total)
+        size = self._padded_size(total)
         self._write(parts, total, size)
-        sizes[-1] += size - total  # what fills up are more tokens of the last row, behind all others
-        self._place(parts, sizes)
+        sizes[-1] += size - total  # padding tokens follow the tokens of the last row
+        self._write_cache_positions(parts, sizes)
         if any(part.seen is not None for part in parts):
-            self._show(parts, sizes)
+            self._write_mask(parts, sizes)
         elif self._bias.array.size:
             self._bias.take(0)
             self._bias_begins.take(0)
-        wanted = self._want(parts, total, size)
+        wanted = self._select_logits(parts, total, size)
         self._infer.infer(
             share_outputs=True
-        )  # in this thread: to wake another takes as long as a small draft
+        )  # in this thread: waking another takes as long as a small draft forward
         if not logits:
             return None
         scores = torch.from_numpy(self._infer.get_output_tensor(0).data)[
             0
-        ]  # the next inference writes over it
+        ]  # overwritten by the next inference
         if wanted is None:
             return scores[:total].clone()
         return scores[: len(wanted)].clone() if self._keep is not None else scores[torch.from_numpy(wanted)]
 
-    def _size_for(self, total: int) -> int:
+    def _padded_size(self, total: int) -> int:
         fit = next((size for size in SIZES if size >= total), -(-total // SIZES[-1]) * SIZES[-1])
         self._waste = self._waste + self._size - fit if fit < self._size else 0
-        if fit > self._size or self._waste > WASTE:
+        if fit > self._size or self._waste > MAX_PADDING:
             self._size, self._waste = fit, 0
         return self._size
 
-    def _write(self, parts: Sequence[Part], total: int, size: int) -> None:
-        """Put tokens in, and what depends on their positions."""
+    def _write(self, parts: Sequence[RowTokens], total: int, size: int) -> None:
+        """Write token ids, position ids and values that depend on them."""
         frame = self._frame
         if size != frame.size:
-            frame = self._frame = self._framed(size)
+            frame = self._frame = self._token_inputs(size)
         ids, positions = frame.ids, frame.positions
         ids[total:] = 0
-        if len(parts) == 1 and parts[0].seen is None:  # places are positions
+        if len(parts) == 1 and parts[0].seen is None:  # cache positions are position ids
             start = parts[0].start
             ids[:total] = parts[0].tokens
             positions[:] = self._count[start : start + size]
@@ -155,18 +158,18 @@ class Request:
         for table, values in frame.lookups:
             values[:] = table[positions]
 
-    def _framed(self, size: int) -> Frame:
-        """Inputs of this size."""
+    def _token_inputs(self, size: int) -> TokenInputs:
+        """The input tensors for this size."""
         lookups = []
         for lookup, table, feed in self._lookups:
             shape = list(table.shape[1:])
             for axis, length in sorted(zip(lookup.axes, (1, size), strict=True)):
                 shape.insert(axis, length)
             lookups.append((table, numpy.moveaxis(feed.take(*shape), lookup.axes, (0, 1))[0]))
-        return Frame(size, self._ids.take(1, size)[0], self._positions.take(1, size)[0], lookups)
+        return TokenInputs(size, self._ids.take(1, size)[0], self._positions.take(1, size)[0], lookups)
 
-    def _place(self, parts: Sequence[Part], sizes: list[int]) -> None:
-        """Say where each row stands in the cache."""
+    def _write_cache_positions(self, parts: Sequence[RowTokens], sizes: list[int]) -> None:
+        """Write the inputs of paged attention: blocks, lengths and first tokens of each row."""
         rows = tuple(part.slot for part in parts)
         if rows != self._rows:
             self._rows = rows
@@ -183,8 +186,8 @@ class Request:
             longest = max(longest, part.start + num)
         self._longest.take()[...] = longest
 
-    def _show(self, parts: Sequence[Part], sizes: list[int]) -> None:
-        """Say which of the tokens read together see each other."""
+    def _write_mask(self, parts: Sequence[RowTokens], sizes: list[int]) -> None:
+        """Write the attention mask among the tokens of this inference."""
         areas = [num * num for num in sizes]
         bias, begins = self._bias.take(sum(areas)), self._bias_begins.take(len(parts) + 1)
         begins[0] = end = 0
@@ -194,18 +197,18 @@ class Request:
                 square[:] = numpy.tri(num, dtype=numpy.uint8)
             else:
                 read = len(part.seen)
-                square[:] = 1  # what fills up sees everything, and is seen by nothing
+                square[:] = 1  # padding attends to everything, and nothing attends to it
                 square[:read, read:] = 0
                 square[:read, :read] = part.seen
             end += area
             begins[index + 1] = end
 
-    def _want(
-        self, parts: Sequence[Part], total: int, size: int
-    ) -> Numbers | None:  # which tokens; None: the first
-        """Ask for the logits that are wanted, and for as many more as fill up one of the sizes."""
+    def _select_logits(
+        self, parts: Sequence[RowTokens], total: int, size: int
+    ) -> Array | None:  # indices of tokens; None: the first ones
+        """Select the wanted logits, padded to one of the sizes."""
         num = sum([part.num for part in parts])
-        kept: Numbers | None = None
+        kept: Array | None = None
         if num < total:
             ends = numpy.cumsum([len(part.tokens) for part in parts])
             kept = numpy.concatenate(
@@ -224,17 +227,16 @@ class Request:
         return kept
 
 
-def part_of(row: RowInputs, tokens: Tensor, num: int, cache: PagedCache) -> Part:
-    """What is read of a row: nodes of a tree that were read before are read again with those that see
-    them."""
+def row_tokens_of(row: RowInputs, tokens: Tensor, num: int, cache: PagedCache) -> RowTokens:
+    """The tokens of one row. Nodes of a tree that are in the cache are computed again with the new ones."""
     own, places = cache.tokens[row.slot], cache.places
     own[row.start : row.end] = numbers = tokens.numpy()
     if row.depths is None or row.visible is None:
-        return Part(row.slot, row.start, numbers, places[row.start : row.end], None, num)
+        return RowTokens(row.slot, row.start, numbers, places[row.start : row.end], None, num)
     start, gap = min(row.start, row.base), max(0, row.base - row.start)
     positions, seen = row.depths.numpy() + row.base, row.visible.numpy()
     if gap:
         positions = numpy.concatenate((places[row.start : row.base], positions))
         seen = numpy.tri(len(positions), dtype=numpy.bool_)
         seen[gap:, gap:] = row.visible.numpy()
-    return Part(row.slot, start, own[start : row.end], positions, seen, num)
+    return RowTokens(row.slot, start, own[start : row.end], positions, seen, num)

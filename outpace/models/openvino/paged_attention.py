@@ -1,9 +1,8 @@
-"""Attention over a cache in blocks, as one operation: a name for it in traces, and what it becomes in
-OpenVINO.
+"""Attention over a paged KV cache as one operation: its name in traces, and its conversion to OpenVINO.
 
-The operation writes new keys and values into the cache it is given, in place. It lets every token see what
-its sequence stored before and, of the tokens read with it, those the bias allows (without one: those in front
-of it), and nothing further back than the window (0: everything).
+The operation writes new keys and values into the cache in place. Every token attends to the cache entries of
+its sequence and, among the tokens of the same inference, to those the bias allows (without one: the tokens
+before it), all within the sliding window (0: no window).
 
 Letters: N tokens of all sequences, R sequences, C blocks, H heads, G heads of keys and values, D head size.
 """
@@ -16,10 +15,10 @@ import numpy
 import torch
 from torch import Tensor
 
-BLOCK = 32  # tokens of a block: the only size that the runtime takes on a CPU
-# where each sequence stands in the cache, and what its new tokens see of each other:
+BLOCK_SIZE = 32  # tokens of a block: the only size that OpenVINO supports on a CPU
+# shapes and dtypes of the inputs that describe sequences, blocks and the mask among new tokens:
 # lengths, begins, blocks, block begins, longest, bias, bias begins
-PLACES = (*[((1,), torch.int32)] * 4, ((), torch.int32), ((1,), torch.uint8), ((1,), torch.int32))
+PAGED_INPUTS = (*[((1,), torch.int32)] * 4, ((), torch.int32), ((1,), torch.uint8), ((1,), torch.int32))
 NAME = "outpace::paged_attention"
 
 _library = torch.library.Library("outpace", "DEF")
@@ -31,7 +30,7 @@ _library.define(
 
 
 def _shapes_alone(query: Tensor, key: Tensor, *rest: Any) -> Tensor:  # (N, H*D)
-    """What a trace needs: an output of the right shape."""
+    """For tracing: an output of the right shape."""
     *_, heads, key_size, value_size = rest
     return query.new_zeros(len(query), query.shape[1] // key_size * value_size)
 
@@ -40,16 +39,16 @@ _library.impl("paged_attention", _shapes_alone, "CPU")
 
 
 def conversion(ov: Any) -> Any:
-    """What makes OpenVINO's front end understand the operation."""
+    """The extension by which OpenVINO's front end converts the operation."""
     from openvino.frontend.pytorch import ConversionExtension
 
-    ops, node = ov.opset13, ov.op._PagedAttentionExtension  # the one name by which Python has it
+    ops, node = ov.opset13, ov.op._PagedAttentionExtension  # its only name in Python
 
     def constant(value: Any, kind: Any = numpy.int32) -> Any:
         return ops.constant(numpy.array(value, kind)).output(0)
 
     def convert(context: Any) -> list[Any]:
-        given = [context.get_input(index) for index in range(5 + len(PLACES) + 1)]
+        given = [context.get_input(index) for index in range(5 + len(PAGED_INPUTS) + 1)]
         scale, window, heads, key_size, value_size = (
             context.get_values_from_const_input(len(given) + index) for index in range(5)
         )
@@ -63,7 +62,7 @@ def conversion(ov: Any) -> Any:
                 constant(window),
                 none,  # slopes
                 places[4],
-                *(nothing, nothing, nothing, none),  # no scores are collected, no keys rotated
+                *(nothing, nothing, nothing, none),  # no scores are returned, no keys rotated
                 *(none, constant(0), constant(0)),  # nothing is skipped as unimportant
                 sinks,
                 *(constant(0), nothing, nothing, nothing, nothing),  # nothing is evicted; all tokens are text

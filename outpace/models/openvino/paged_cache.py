@@ -1,4 +1,4 @@
-"""The attention cache in blocks of tokens, as compiled forwards read and write it.
+"""The paged KV cache of compiled forwards.
 
 Letters: P planes, S slots, C blocks of a slot, H heads, D head size, T tokens.
 """
@@ -14,28 +14,28 @@ import torch
 from torch import Tensor
 
 from outpace.models.hf.kv_cache import Planes, SlotCache
-from outpace.models.openvino.paged_attention import BLOCK
+from outpace.models.openvino.paged_attention import BLOCK_SIZE
 
-SPARE = 128  # places behind a slot's capacity, for tokens that only fill a forward up
+PADDING_CAPACITY = 128  # cache positions after a slot's capacity, to which padding is written
 
 
 class PagedCache(SlotCache):
-    """A `SlotCache` whose storages are (P, S, C, H, BLOCK, D); it knows the tokens read as well."""
+    """A `SlotCache` with storages (P, S, C, H, BLOCK_SIZE, D), which also stores the token ids."""
 
     def __init__(self, planes: Planes, slots: int, capacity: int) -> None:
-        self.tokens = numpy.zeros((slots, 0), numpy.int64)  # (S, T) last read into each place
-        self.request: Any = None  # what compiled forwards read it by
+        self.tokens = numpy.zeros((slots, 0), numpy.int64)  # (S, T) token id at each cache position
+        self.request: Any = None  # the inference request for this cache
         super().__init__(planes, slots, capacity, torch.device("cpu"))
 
     def _allocate(self, capacity: int) -> None:
-        self.blocks = -(-(capacity + SPARE) // BLOCK)  # of each slot
-        self.capacity, slots = self.blocks * BLOCK - SPARE, len(self.lengths)
+        self.blocks = -(-(capacity + PADDING_CAPACITY) // BLOCK_SIZE)  # of each slot
+        self.capacity, slots = self.blocks * BLOCK_SIZE - PADDING_CAPACITY, len(self.lengths)
         before, tokens = self.storages, self.tokens
         with torch.inference_mode(False):
-            self.tokens = numpy.zeros((slots, self.blocks * BLOCK), numpy.int64)
-            self.places = numpy.arange(self.blocks * BLOCK + 1)
+            self.tokens = numpy.zeros((slots, self.blocks * BLOCK_SIZE), numpy.int64)
+            self.places = numpy.arange(self.blocks * BLOCK_SIZE + 1)
             self.storages = [
-                _zeros((count, slots, self.blocks, shape.heads, BLOCK, shape.size), shape.dtype)
+                _zeros((count, slots, self.blocks, shape.heads, BLOCK_SIZE, shape.size), shape.dtype)
                 for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
             ]
         for old, new in zip(before, self.storages, strict=False):
@@ -43,18 +43,18 @@ class PagedCache(SlotCache):
         self.tokens[:, : tokens.shape[1]] = tokens
 
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
-        """Places start to end of one slot, in every plane; copies."""
+        """Cache positions start to end of one slot, in every plane; copies."""
         places = torch.arange(start, end)
-        found = (storage[:, slot, places // BLOCK, :, places % BLOCK] for storage in self.storages)
+        found = (storage[:, slot, places // BLOCK_SIZE, :, places % BLOCK_SIZE] for storage in self.storages)
         return [plane.transpose(0, 1)[None] for storage in found for plane in storage.transpose(0, 1)]
 
     def write(self, slot: int, start: int, planes: Sequence[Tensor]) -> None:  # planes × (1, H, T, D)
-        """Put keys and values into places of one slot."""
+        """Write keys and values to cache positions of one slot."""
         places = torch.arange(start, start + planes[0].shape[2])
         at = 0
         for storage in self.storages:
             values = torch.stack([plane[0].transpose(0, 1) for plane in planes[at : at + len(storage)]], 1)
-            storage[:, slot, places // BLOCK, :, places % BLOCK] = values.to(storage.dtype)
+            storage[:, slot, places // BLOCK_SIZE, :, places % BLOCK_SIZE] = values.to(storage.dtype)
             at += len(storage)
 
     def _move(self, moves: list[tuple[int, int, int]]) -> None:  # (slot, from, to)
@@ -63,14 +63,14 @@ class PagedCache(SlotCache):
                 slot,
                 source,
                 place,
-            ) in moves:  # never onto a place still to be read: a path moves forward in order
+            ) in moves:  # in increasing order, so no entry is overwritten before it is moved
                 row = storage.select(1, slot)
-                (to, into), (of, out) = divmod(place, BLOCK), divmod(source, BLOCK)
+                (to, into), (of, out) = divmod(place, BLOCK_SIZE), divmod(source, BLOCK_SIZE)
                 row.select(1, to).select(2, into).copy_(row.select(1, of).select(2, out))
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros that take memory where they are written only: most of a cache's room is never used."""
-    # zeros: what is masked is multiplied by 0, and 0 times an uninitialised NaN is NaN
+    """Zeros whose memory is allocated when it is first written: most of a cache is never used."""
+    # zeros: masked values are multiplied by 0, and 0 times an uninitialised NaN is NaN
     numbers = numpy.zeros(math.prod(shape) * dtype.itemsize, numpy.uint8)
     return torch.from_numpy(numbers).view(dtype).view(shape)

@@ -1,7 +1,7 @@
-"""What a graph computes from positions alone, rotations above all, taken out of it and looked up in float32.
+"""Values that a graph computes from position ids alone (rotary embeddings), replaced by tables in float32.
 
-Told to multiply in bfloat16, the runtime would also multiply positions in it, which above 256 no longer tells
-neighbours apart.
+With bfloat16 precision OpenVINO would also compute these in bfloat16, which cannot represent all integers
+above 256.
 
 Letters: R rows, n tokens of each, N positions.
 """
@@ -16,19 +16,19 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class TextLookup:
-    """One value that depends on a token's position alone."""
+class PositionTable:
+    """One value that depends on a token's position id alone."""
 
-    axes: tuple[int, int]  # of rows and tokens
+    axes: tuple[int, int]  # axes of rows and tokens
     rank: int
 
 
-class Rotations:
-    """The values cut out of a graph, as its last inputs in this order."""
+class PositionTables:
+    """The values removed from a graph, which become its last inputs in this order."""
 
     def __init__(self, ov: Any, model: Any, positions: Any) -> None:
-        cuts = cut(model, positions)
-        self.lookups: list[TextLookup] = []
+        cuts = cut_position_outputs(model, positions)
+        self.lookups: list[PositionTable] = []
         self._tables: list[Tensor] = []
         if not cuts:
             return
@@ -44,8 +44,8 @@ class Rotations:
                 pair: axis for axis, pair in enumerate(zip(small, large, strict=True)) if pair[0] != pair[1]
             }
             if grown.keys() != {(2, 5), (3, 7)}:
-                raise ValueError("it computes something from positions that is not one value a token")
-            self.lookups.append(TextLookup((grown[2, 5], grown[3, 7]), len(small)))
+                raise ValueError("it computes from position ids something that is not one value per token")
+            self.lookups.append(PositionTable((grown[2, 5], grown[3, 7]), len(small)))
         for output in cuts:
             given = ov.opset13.parameter(output.get_partial_shape(), ov.Type.f32)
             for reader in cuts[output]:
@@ -57,7 +57,7 @@ class Rotations:
         return [torch.from_numpy(found[index].copy()) for index in range(len(self._compute.outputs))]
 
     def tables(self, length: int) -> list[Tensor]:  # (N, ...) with N >= length
-        """The values of every position up to a length, at least."""
+        """The values of every position id up to at least this length."""
         if self.lookups and (not self._tables or len(self._tables[0]) < length):
             found = self._at(torch.arange(length)[None])
             self._tables = [
@@ -67,9 +67,9 @@ class Rotations:
         return self._tables
 
 
-def cut(model: Any, positions: Any) -> dict[Any, list[Any]]:
-    """Outputs computed from positions as floating-point numbers, and the inputs of the rest that read
-    them."""
+def cut_position_outputs(model: Any, positions: Any) -> dict[Any, list[Any]]:
+    """Floating-point outputs computed from position ids alone, each with the inputs of the rest of the graph
+    that use it."""
     own, alone, floating = positions.get_friendly_name(), set[str](), set[str]()
     cuts: dict[Any, list[Any]] = {}
     for node in model.get_ordered_ops():
