@@ -62,13 +62,11 @@ class Session:
         self._history_array = self.history.numpy()  # the same memory, faster to write to
         self.cache = parts.target.open(len(prompts), max(self._max_lengths) + DRAFT_NODES)
         self.rows = list(range(len(prompts)))  # slots of the unfinished requests
-        self._num_steps = [0] * len(prompts)
-        self.timer = StepTimer()
+        self._num_steps, self.timer = [0] * len(prompts), StepTimer()
 
     def steps(self, loop: Callable[[Session], Iterator[Step]] = speculative_steps) -> Iterator[Step]:
         """Prefill, then run the loop until all requests are finished."""
-        steps, threads = self._steps(loop), self.parts.target.torch_threads
-        return steps if threads is None else with_torch_threads(threads, steps)
+        return with_torch_threads(self.parts.target.torch_threads, self._steps(loop))
 
     @torch.inference_mode()  # on inside of a step and off while the caller has it: a `with` would stay on
     def _steps(self, loop: Callable[[Session], Iterator[Step]]) -> Iterator[Step]:
@@ -117,8 +115,8 @@ class Session:
             generated.append(new)
             end = self.lengths[slot] = length + len(new)
             self._history_array[slot, length:end] = new
-            ended = end == self._max_lengths[slot] or new[-1] in stop
-            if ended or (self._done and self._done(slot, self.history[slot, :end])):
+            at_end = end == self._max_lengths[slot] or new[-1] in stop
+            if at_end or (self._done and self._done(slot, self.history[slot, :end])):
                 finished.append(slot)
         self.cache.commit(draft.tree, kept, ctx.slots)
         self.timer.record("commit")
@@ -143,9 +141,8 @@ class Session:
             return
         ctx = self._context(rows, [1] * len(rows))
         prompts = [self.history[slot, : self.lengths[slot]] for slot in rows]
-        tree, scores = self.parts.target.prefill(
-            list(map(Prompt, prompts)), rows, self.cache, self.parts.want
-        )
+        inputs, want = list(map(Prompt, prompts)), self.parts.want
+        tree, scores = self.parts.target.prefill(inputs, rows, self.cache, want)
         self.timer.record("score")
         leaf = tuple(nodes[-1] for nodes in tree.forest.nodes)
         verdict = Verdict(leaf, [int(prompt[-1]) for prompt in prompts])

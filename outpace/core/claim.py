@@ -1,9 +1,9 @@
 """Claims: what verification may assume about how draft tokens were made.
 
-A drafter's distribution q is a claim, not a hint. A token with a true claim may be accepted generously; a
-token without one is always verified exactly, by matching; a token with a false claim biases the output.
-Claims survive growing a tree, never choosing among what was drawn: dropping, re-ordering or re-ranking drawn
-tokens voids the claim.
+A claim states the distribution q that draft tokens were drawn from. Rejection sampling with a true claim
+accepts more tokens; tokens without a claim are verified by matching, which is exact for any drafter; a false
+claim biases the output. A tree may grow under its claim, but selecting among drawn tokens (dropping,
+re-ordering or re-ranking them) changes their distribution and makes the claim false.
 
 Letters: N nodes, M rows of q, K columns of q.
 """
@@ -16,15 +16,15 @@ from torch import Tensor
 
 
 class Claim:
-    """Base of claims. A verifier names the kinds it understands; the engine never looks inside."""
+    """Base class of claims. A verifier lists the classes that it accepts."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Drawn(Claim):
-    """Tokens drawn from known distributions, in the order in which siblings stand."""
+    """Tokens drawn from known distributions; siblings in the order in which they were drawn."""
 
     q: Tensor  # (M, K) at least float32, rows sum to 1, after temperature and truncation
-    row: tuple[int, ...]  # (N,) row of q that node i itself was drawn from; -1: chosen, not drawn
+    row: tuple[int, ...]  # (N,) row of q that node i was drawn from; -1: chosen without sampling
     replace: tuple[
         bool, ...
     ]  # (M,) siblings of this row drawn independently, or each without the earlier ones

@@ -17,20 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known before a step; read-only. Row b of the batch is the sequence kept in slot `slots[b]`."""
+    """The state before a step, read-only. Row b of the batch is the sequence in slot `slots[b]`."""
 
-    tokens: tuple[
-        Tensor, ...
-    ]  # B × (T_b,) int64 on the host: views of one history; committed, then any assumed
-    committed: tuple[int, ...]  # how many of them are certain; the last one is the root
-    room: tuple[int, ...]  # longest path still useful: one less than the tokens still wanted
+    tokens: tuple[Tensor, ...]  # B × (T_b,) int64 on the host, views of the session's history
+    committed: tuple[int, ...]  # how many of them are committed; the last one is the root
+    room: tuple[int, ...]  # longest useful path: one less than the tokens still to generate
     slots: tuple[int, ...]
-    cache: Cache  # the target's; drafters never write to it
+    cache: Cache  # the target's KV cache; drafters never write to it
     sampling: tuple[SamplingParams, ...]
     noise: Noise
     prompt_lengths: tuple[
         int, ...
-    ] = ()  # (B,) how many of the tokens were given; some settings count only new ones
+    ] = ()  # (B,) tokens of the prompt; some sampling parameters count only new tokens
 
     @property
     def roots(self) -> Tensor:  # (B,) int64

@@ -1,5 +1,4 @@
-"""Growing a draft tree: the only place where claims are made, so a drawn token never leaves without its
-distribution.
+"""Growing a draft tree. Claims are made here only, so every drawn token comes with its distribution.
 
 Letters: B rows, M parents that get children, K columns of q.
 """
@@ -19,7 +18,7 @@ DRAFT = "draft"
 
 
 class Grower:
-    """Mutable and private to one `propose`: appends to lists, joins them in `tree`."""
+    """Builds the draft tree of one `propose` level by level; `tree` returns it."""
 
     def __init__(self, roots: Tensor, *, confidence: bool = False) -> None:  # (B,) int64
         self._num_rows = len(roots)
@@ -41,7 +40,7 @@ class Grower:
 
     @property
     def keeps_confidence(self) -> bool:
-        """Whether new nodes must come with the drafter's belief in them."""
+        """Whether new nodes need the draft probability of their token."""
         return self._confidence is not None
 
     @property
@@ -64,7 +63,8 @@ class Grower:
         *,
         replace: bool = False,
     ) -> list[int]:
-        """Draw `k` children of every node in `at` from its row of q; fewer where the support is used up."""
+        """Draw `k` children of every node in `at` from its row of q; fewer where q has fewer tokens of
+        positive probability."""
         most = k if isinstance(k, int) else max(k)
         rows, local, depths = self.rows, self._local, self._depths
         draw = max([self._draws[n] for n in at])
@@ -78,7 +78,7 @@ class Grower:
             self._draws[node] = draw + most
         if most == 1 and (
             isinstance(k, int) or min(k) == 1
-        ):  # a distribution always has a first token, so nothing is missing
+        ):  # the first draw always succeeds, so no node is missing
             columns = noise.choose(q, key)
             tokens = columns if ids is None else ids.gather(1, columns[:, None])[:, 0]
             belief = None if self._confidence is None else q.gather(1, columns[:, None])[:, 0]
@@ -94,11 +94,11 @@ class Grower:
         return self._append([at[m] for m, _ in pairs], tokens, [first + m for m, _ in pairs], belief)
 
     def add_chosen(self, at: Sequence[int], tokens: Tensor, belief: Tensor | None = None) -> list[int]:
-        """Append one child to every node in `at` (repeat a node for several): chosen, so without a claim."""
+        """Append one child to every node in `at` (repeat a node for several), without a claim."""
         return self._append(at, tokens, [-1] * len(at), belief)
 
     def tree(self) -> TokenTree:
-        """What has grown so far."""
+        """The tree so far."""
         tokens = self._tokens[0] if len(self._tokens) == 1 else torch.cat(self._tokens)
         claim = None
         if self._q:
@@ -111,7 +111,7 @@ class Grower:
         return TokenTree(tokens, self._forest(), self._log_confidence(), claim)
 
     def structure(self) -> TokenTree:
-        """The same tree without its claim: what a drafter's own model reads between two levels."""
+        """The tree so far without its claim, as input of the draft model between two levels."""
         return TokenTree(torch.cat(self._tokens), self._forest())
 
     def _forest(self) -> Forest:
@@ -126,7 +126,7 @@ class Grower:
         first = len(self.parents)
         if (
             tokens.device != self._tokens[0].device
-        ):  # roots come from the host, drawn tokens from where the model is
+        ):  # roots are on the host, drawn tokens on the draft model's device
             self._tokens = [each.to(tokens.device) for each in self._tokens]
         self._tokens.append(tokens)
         for node, claim_row in zip(at, rows, strict=True):

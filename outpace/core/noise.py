@@ -1,9 +1,9 @@
-"""The only source of randomness: every random choice names a key, and a key is used once.
+"""The only source of randomness: every random choice has a key, and a key is used once.
 
-Draws of the target's own tokens are keyed by (seed, absolute position), so that a verifier that lets the
-target choose gives token for token what plain decoding gives under the same seed. Every other use is keyed by
-(seed, turn, node, use, draw): noise keyed by position alone would be met again after a rejection, when its
-outcome has already been looked at, and would bias block-wise and bottom-up rules.
+Draws of the target's own tokens are keyed by (seed, absolute position), so that match verification generates
+the same tokens as plain decoding under the same seed. Every other use is keyed by (seed, step, node, use,
+draw): after a rejection, noise keyed by position alone would be reused when its outcome is already known,
+which biases block and bottom-up verification.
 
 Letters: M choices at once, K options each.
 """
@@ -21,20 +21,21 @@ TARGET = "target"
 
 
 class Key(NamedTuple):
-    """Names M random choices; two choices of one step never share (row, node, use, draw)."""
+    """The keys of M random choices; two choices of one step never share (row, node, use, draw)."""
 
     rows: Sequence[int]  # (M,) row in the batch
     nodes: Sequence[int]  # (M,) index of the node within its row (`Forest.local`)
-    depths: Sequence[int]  # (M,) depth of the node; for use "target" it alone (with the row) makes the key
+    depths: Sequence[int]  # (M,) depth of the node; for use "target" the key is (row, depth) alone
     use: str  # "target", "draft", "accept", "residual", ...
     draw: int = 0
 
 
 class Noise(Protocol):
-    """Random choices of one step, bound by the session to each row's seed, turn and committed length."""
+    """Random choices of one step, given each row's seed, number of the step and committed length."""
 
     def choose(self, probs: Tensor, key: Key) -> Tensor:  # (M, K) -> (M,) int64
-        """One option of each row of `probs` (rows need not sum to 1); inverse CDF of one uniform per key."""
+        """One option of each row of `probs` (rows need not sum to 1), by the inverse CDF at one uniform
+        number per key."""
         ...
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
@@ -42,13 +43,12 @@ class Noise(Protocol):
         ...
 
     def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:  # (M, K) -> (M, k) int64
-        """k options of each row, in order, independent or each without the earlier; -1 when the support is
-        used up."""
+        """k options of each row, in order, with or without replacement; -1 where no option is left."""
         ...
 
 
 class Chooser:
-    """`draw` from `choose`, for whoever implements Noise."""
+    """Implements `draw` by `choose`, for implementations of Noise."""
 
     def choose(self, probs: Tensor, key: Key) -> Tensor:
         raise NotImplementedError
@@ -81,7 +81,7 @@ WIDE, BLOCK = (
 
 
 def _mix(value: int) -> int:
-    """A 64-bit integer well mixed (the finaliser of splitmix64, Steele et al. 2014)."""
+    """A hash of a 64-bit integer (the finaliser of splitmix64, Steele et al. 2014)."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -89,7 +89,7 @@ def _mix(value: int) -> int:
 
 
 def derived(seed: int, index: int) -> int:
-    """The seed of one of several samples asked for under one seed; the first keeps it."""
+    """The seed of one of several samples requested with one seed; the first has that seed."""
     return seed if index == 0 else _mix(_mix(seed & _MASK) ^ _mix(index)) >> 32
 
 
@@ -98,10 +98,9 @@ def _number(word: str) -> int:
 
 
 class KeyedNoise(Chooser):
-    """Noise as a pure function of its keys, so that a row's choices do not depend on the batch around it.
+    """Noise as a pure function of its keys, so that a row's choices do not depend on the rest of the batch.
 
-    Uniforms are Python integers hashed on the host: at the sizes of one step, far faster than tensor
-    arithmetic.
+    Uniform numbers are hashes computed in Python: for the few keys of a step that is far faster than tensors.
     """
 
     def __init__(self, seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> None:
@@ -127,13 +126,11 @@ class KeyedNoise(Chooser):
         uniform = self.uniforms(key)
         if probs.shape[1] >= WIDE and probs.device.type == "cpu":
             return _choose_wide(probs, uniform)
-        # summed in float64: in float32 a large vocabulary would lose its rare tokens to rounding
+        # summed in float64: in float32 rare tokens of a large vocabulary would be lost to rounding
         cumulative = probs.cumsum(-1, dtype=torch.float64)
         if len(uniform) == 1:
             row = cumulative[0]
-            if (
-                row.device.type == "cpu"
-            ):  # a number on the host is cheaper there, and waits for the device elsewhere
+            if row.device.type == "cpu":  # a Python number is faster on a CPU and synchronises on a GPU
                 return torch.searchsorted(row, row[-1].item() * uniform[0], right=True)[None]
             return torch.searchsorted(row, row[-1:] * uniform[0], right=True)
         at = torch.tensor(uniform, dtype=torch.float64, device=probs.device)[:, None]
@@ -160,8 +157,8 @@ class KeyedNoise(Chooser):
 
 
 def _choose_wide(probs: Tensor, uniform: Sequence[float]) -> Tensor:  # (M, K), (M,) -> (M,)
-    """First the block of options, then the option in it: a running sum over all would be written out in
-    float64."""
+    """Choose a block of options, then the option in it, to avoid a cumulative sum in float64 over all
+    options."""
     whole = probs.shape[1] // BLOCK * BLOCK
     parts = [probs[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1, dtype=torch.float64)]
     if whole < probs.shape[1]:
@@ -177,15 +174,16 @@ def _choose_wide(probs: Tensor, uniform: Sequence[float]) -> Tensor:  # (M, K), 
 
 
 def _place(cumulative: Tensor, point: float) -> int:
-    """The first sum beyond the point; at rounding's end the last that adds anything."""
+    """Index of the first sum above the point; beyond the last sum by rounding: the last option of positive
+    probability."""
     at = int(torch.searchsorted(cumulative, point, right=True))
     return at if at < len(cumulative) else int(torch.searchsorted(cumulative, cumulative[-1].item()))
 
 
 def _without_replacement(sums: Any, uniform: Sequence[float]) -> list[int] | None:  # (K,) array, (k,) -> (k,)
-    """What removing each drawn option and drawing again from the rest gives, on one distribution's cumulative
-    sums: a point in what is left becomes a point of the whole by stepping over the options taken. None where
-    too little is left for that. On the host, where calling a tensor's search takes longer than searching."""
+    """Draws without replacement by one distribution's cumulative sums: a point in the remaining mass is
+    mapped to the whole by skipping the options taken. None where too little mass is left for that. In numpy,
+    as calling torch's search takes longer than searching."""
     total = left = sums.item(-1)
     taken: list[tuple[float, float]] = []  # (start, mass) of each, in order
     found: list[int] = []
@@ -199,7 +197,7 @@ def _without_replacement(sums: Any, uniform: Sequence[float]) -> list[int] | Non
         index = int(sums.searchsorted(point, "right"))
         start = sums.item(index - 1) if index else 0.0
         mass = sums.item(index) - start if index < len(sums) else 0.0
-        if mass <= 0 or index in found:  # the work of rounding
+        if mass <= 0 or index in found:  # by rounding
             return None
         left -= mass
         insort(taken, (start, mass))

@@ -1,4 +1,4 @@
-"""Recipes: how a published method's parts are put together, under which name, and what its output follows."""
+"""Recipes: the parts of a published method, its name, and the guarantee about its output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Guarantee(Enum):
-    """What a verifier promises about the output's distribution."""
+    """The guarantee of a verifier about the output's distribution."""
 
     EXACT = "exact"  # the target's distribution, at any temperature
     GREEDY = "greedy"  # the target's distribution at temperature 0 only

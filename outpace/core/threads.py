@@ -10,9 +10,12 @@ import torch
 Item = TypeVar("Item")
 
 
-def with_torch_threads(count: int, items: Iterator[Item]) -> Iterator[Item]:
-    """The same items, each computed with `count` torch threads; the previous number is restored between two
-    items."""
+def with_torch_threads(count: int | None, items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, each computed with `count` torch threads. The previous number is restored between two
+    items. None leaves the number as it is."""
+    if count is None:
+        yield from items
+        return
     while True:
         before = torch.get_num_threads()
         torch.set_num_threads(count)

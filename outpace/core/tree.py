@@ -1,7 +1,7 @@
 """Token trees: the draft of every row of a batch as one flat forest of nodes.
 
 The structure lives on the host as tuples and is shared between steps (equal structures are one object), so
-that chains and fixed shapes cost nothing per step; tokens and beliefs are tensors.
+that chains and fixed shapes are computed once; tokens and confidence are tensors.
 
 Letters: B rows, N nodes of all trees together.
 """
@@ -17,15 +17,15 @@ from torch import Tensor
 
 from outpace.core.claim import Claim
 
-LONGEST = 64  # chain that may be a draft: longer ones are prompts
+LONGEST = 64  # longest chain that is cached: longer ones are prompts
 
 
 class Forest:
-    """Structure only: who is whose parent, and in which row.
+    """The structure of the trees of all rows, without tokens.
 
-    The first `num_rows` nodes are the roots, in row order; a node comes after its parent; siblings stand in
-    the order in which they were drawn. Make one with `Forest.of` or `Forest.chain`: equal forests are the
-    same object, but for prompts, which seldom come twice and are too large to keep.
+    The first `num_rows` nodes are the roots, in row order; a node comes after its parent; siblings are in the
+    order in which they were drawn. Make one with `Forest.of` or `Forest.chain`: equal forests are the same
+    object, except for prompts, which are too large to cache.
     """
 
     def __init__(self, parents: tuple[int, ...], num_rows: int) -> None:
@@ -100,7 +100,8 @@ class Forest:
         return path
 
     def visible(self, row: int) -> Tensor:  # (n, n) bool
-        """Which of the row's nodes (columns) each of them (rows) sees: its ancestors and itself."""
+        """Tree attention mask: which of the row's nodes (columns) each node (rows) attends to, its ancestors
+        and itself."""
         return self._visible[row]
 
     @cached_property
@@ -140,13 +141,13 @@ def _chained(lengths: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TokenTree:
-    """Draft tokens of all rows; each root is the last committed token of its row, not yet read by the
-    target."""
+    """Draft tokens of all rows; each root is the last committed token of its row, not yet in the target's KV
+    cache."""
 
     tokens: Tensor  # (N,) int64
     forest: Forest
     confidence: Tensor | None = (
-        None  # (N,) float32 log of the drafter's belief in the node given its parent; it ranks, never verifies
+        None  # (N,) float32 log of the draft probability of the node given its parent; for ranking only
     )
     claim: Claim | None = None  # what verification may assume about how the tokens were made
 
@@ -159,12 +160,12 @@ class TokenTree:
         return TokenTree(tokens, Forest.chain((0,) * len(tokens)))
 
     def match(self, continuations: Sequence[Sequence[int]]) -> list[int]:
-        """Per row the deepest node spelt by the tokens that follow its root; the root if the first already
+        """Per row the deepest node whose path agrees with the tokens after the root; the root if the first
         differs."""
         tokens, children = self.tokens.tolist(), self.forest.children
         deepest = []
         for root, continuation in enumerate(continuations):
-            level = [root]  # several nodes where independent draws repeated a token
+            level = [root]  # several nodes where independent draws gave the same token
             for token in continuation:
                 below = [child for node in level for child in children[node] if tokens[child] == token]
                 if not below:

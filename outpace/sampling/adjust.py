@@ -1,9 +1,9 @@
-"""Settings that change logits before temperature: bias, penalties, forbidden words, least length, grammar.
+"""Sampling parameters that change logits before temperature: bias, penalties, bad words, min_tokens, grammar.
 
-Each node of a draft gets what plain decoding would give it there: its own history is the row's tokens and the
-path to it. Bias, repetition penalty and forbidden words are defined as in transformers and come in its order;
-presence and frequency penalties (new tokens only) and least length are vLLM's and stand where its penalties
-do, after repetition.
+Each node of a draft tree gets the logits of plain decoding there: its history is the row's tokens and the
+path to the node. Bias, repetition penalty and bad words are defined as in transformers and applied in its
+order; presence and frequency penalties (new tokens only) and min_tokens are vLLM's, applied after the
+repetition penalty.
 
 Letters: M nodes, V vocabulary, T tokens of a row, G of them new, P path tokens of all nodes.
 """
@@ -24,7 +24,8 @@ NEVER = float("-inf")
 
 
 class Adjuster:
-    """The rows' settings at any of their nodes; what depends on a row's history alone is computed once."""
+    """Applies the rows' sampling parameters at any of their nodes; counts over a row's history are computed
+    once."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -33,7 +34,7 @@ class Adjuster:
     def __call__(
         self, logits: Tensor, rows: Sequence[int], paths: Sequence[Sequence[int]]
     ) -> Tensor:  # (M, V)
-        """The logits after these paths, changed as their rows ask; the given ones stay as they are."""
+        """The logits after these paths, changed by their rows' parameters; a copy."""
         sampling = self._ctx.sampling
         nodes: dict[int, list[int]] = {}
         for node, row in enumerate(rows):
@@ -81,7 +82,7 @@ class Adjuster:
         return self._ctx.tokens[row][self._ctx.prompt_lengths[row] :]
 
     def _count(self, row: int, logits: Tensor) -> Tensor:  # (V,)
-        """How often the row's new text holds each token."""
+        """How often each token occurs in the row's new text."""
         if row not in self._counts:
             counts = self._new(row).bincount(minlength=logits.shape[1])
             self._counts[row] = counts.to(logits.device, logits.dtype)
@@ -89,8 +90,8 @@ class Adjuster:
 
 
 def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> Tensor:  # (M, V)
-    """The drafter's logits after these nodes, changed as the target's will be, so that it drafts what can be
-    kept."""
+    """The draft model's logits after these nodes, changed as the target's will be, so that drafts can be
+    accepted."""
     if not any(params.changes_logits for params in ctx.sampling):
         return logits
     tree = grower.structure()
@@ -98,8 +99,8 @@ def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> T
     wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     paths = [[tokens[node] for node in forest.path(leaf)[1:]] for leaf in at]
     adjusted = Adjuster(ctx)(wide, [forest.rows[node] for node in at], paths)
-    # nothing may be left behind a path that the target refuses: any distribution will do there, as long as it
-    # is one
+    # a path that the target refuses may leave no token: any distribution is right there, as no node is
+    # reached
     return torch.where(adjusted.amax(-1, keepdim=True) == NEVER, wide, adjusted)
 
 
@@ -107,8 +108,7 @@ Places = tuple[list[int], list[int]]  # P nodes, their path tokens
 
 
 def _repetition(logits: Tensor, tokens: Tensor, at: Places, penalty: float) -> None:
-    """Multiply the negative and divide the positive logits of tokens that were there, once however often they
-    were."""
+    """Multiply negative and divide positive logits of tokens of the history, once for each token."""
 
     def penalised(values: Tensor) -> Tensor:
         return torch.where(values < 0, values * penalty, values / penalty)
@@ -116,7 +116,7 @@ def _repetition(logits: Tensor, tokens: Tensor, at: Places, penalty: float) -> N
     before, along = penalised(logits[:, tokens]), penalised(logits[at])
     logits.scatter_(
         1, tokens.expand(len(logits), -1), before
-    )  # a token met twice is written the same value twice
+    )  # a repeated token is written twice with the same value
     logits[at] = along
 
 

@@ -1,7 +1,6 @@
-"""The target's distribution at the nodes of a scored tree, warped lazily: p for every node is the largest
-avoidable cost.
+"""The target's distribution at the nodes of a scored tree, computed on demand: p at all nodes is expensive.
 
-Letters: N nodes, M of them asked for, V vocabulary, T tokens.
+Letters: N nodes, M of them requested, V vocabulary, T tokens.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from outpace.sampling.adjust import Adjuster
 from outpace.sampling.topk import at_least_float32, largest
 from outpace.sampling.warp import warp
 
-AT_ONCE = 1 << 17  # logits among which looking for the largest at all nodes takes less than asking twice
+AT_ONCE = 1 << 17  # logits up to which one argmax over all nodes is faster than two over some
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (1, T) history, (1, V) logits -> (1, V) logits
 
 
 class LazyTargetProbs:
-    """core.contracts.Law over one forward's scores."""
+    """core.contracts.TargetProbs over the scores of one forward."""
 
     def __init__(
         self, scores: Scores, tree: TokenTree, ctx: Context, processor: Processor | None = None
@@ -39,7 +38,7 @@ class LazyTargetProbs:
         self._tokens: list[int] | None = None
         self._probs: dict[int, Tensor] = {}
         self._all: Tensor | None = None
-        self._argmaxes: tuple[list[float], list[int]] | None = None  # at every node, once any was asked for
+        self._argmaxes: tuple[list[float], list[int]] | None = None  # of all nodes, once any was requested
         self.seconds = 0.0
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
@@ -131,15 +130,15 @@ class LazyTargetProbs:
         return [self._tokens[each] for each in self._tree.forest.path(node)[1:]]
 
     def _history(self, node: int) -> Tensor:  # (1, T)
-        """The tokens that the node's distribution is conditioned on, its own included."""
+        """The tokens that the node's distribution is conditioned on, the node's included."""
         forest = self._tree.forest
         row = forest.rows[node]
         path = self._tree.tokens[forest.path(node)[1:]]
         return torch.cat([self._ctx.tokens[row].to(path.device), path])[None]
 
     def _check(self, values: Sequence[float], asked: Sequence[int]) -> None:
-        """Refuse values that are no number; -inf as the largest logit means that settings ruled everything
-        out."""
+        """Raise for NaN and infinite logits, and where the largest logit is -inf: the sampling parameters
+        leave no token."""
         for node, value in zip(asked, values, strict=True):
             if value != value or value == float("-inf"):
                 logits = self._logits[node]

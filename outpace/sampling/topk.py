@@ -1,7 +1,7 @@
-"""The largest numbers of each row; of equal ones the first.
+"""Argmax and top-k of each row; of equal values the first.
 
-On a CPU numpy looks for them: one thread of it finds the largest of a row 12 to 40 times faster than torch
-does (rows of 4,096 to 150,000 numbers, x86-64), which shows beside the forward of a small model.
+On a CPU numpy computes them: its argmax is 12 to 40 times faster than torch's (rows of 4,096 to 150,000
+values, x86-64), a measurable part of a small model's step.
 
 Letters: M rows of K numbers.
 """
@@ -12,12 +12,12 @@ import numpy
 import torch
 from torch import Tensor
 
-FEW = 8192  # numbers, of which torch finds the largest sooner than it hands them to numpy
-WIDE = 2500  # numbers for each one that is looked for, from which searches in turn are faster than selecting at once
+FEW = 8192  # values below which torch's argmax is faster than the conversion to numpy
+WIDE = 2500  # values per requested one from which repeated argmax is faster than topk
 
 
 def largest(values: Tensor) -> tuple[list[float], list[int]]:  # (M, K) -> M, M
-    """The largest number of each row, NaN where there is one, and where it stands: on the host."""
+    """The largest value of each row (NaN if there is one) and its index, on the host."""
     values = at_least_float32(values)
     if not values.is_cpu or values.numel() < FEW:
         found = values.max(-1)
@@ -28,7 +28,7 @@ def largest(values: Tensor) -> tuple[list[float], list[int]]:  # (M, K) -> M, M
 
 
 def argmax(values: Tensor) -> Tensor:  # (M, K) -> (M,) int64
-    """Where the largest number of each row stands."""
+    """The index of the largest value of each row."""
     values = at_least_float32(values)
     if not values.is_cpu or values.numel() < FEW:
         return values.argmax(-1)
@@ -36,7 +36,7 @@ def argmax(values: Tensor) -> Tensor:  # (M, K) -> (M,) int64
 
 
 def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (M, K) -> (M, count), (M, count) int64
-    """The `count` largest numbers of each row, falling, and where they stand."""
+    """The `count` largest values of each row in decreasing order, and their indices."""
     values = at_least_float32(values)
     if values.is_cpu and values.numel() > WIDE * count:
         left = values.detach().numpy().copy()
@@ -49,12 +49,12 @@ def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (M, K) -> (M, c
             places[:, rank] = at = left.argmax(-1)
             best[:, rank] = left[rows, at]
             left[rows, at] = -numpy.inf
-        if (best > -numpy.inf).all():  # else a place may have been found twice; so may NaN
+        if (best > -numpy.inf).all():  # else an index may occur twice, and NaN may be in the row
             return torch.from_numpy(best), torch.from_numpy(places)
     found = values.topk(count)
     return found.values, found.indices
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """At least float32: half precision is compared several times slower on a CPU."""
+    """The values in at least float32: comparisons in half precision are several times slower on a CPU."""
     return values if values.dtype in (torch.float32, torch.float64) else values.float()

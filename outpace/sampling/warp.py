@@ -1,8 +1,8 @@
 """Temperature and truncation: from logits to a distribution.
 
-Order and definition are those of transformers' processors: temperature, then top-k, then the smallest head of
-the sorted distribution whose mass reaches top-p, then tokens of at least `min_p` times the largest
-probability, then the tokens of most typical information whose mass reaches `typical_p`.
+Order and definition are those of transformers' processors: temperature, then top-k, then the fewest most
+probable tokens whose mass reaches top-p, then tokens of at least `min_p` times the largest probability, then
+the tokens of most typical information whose mass reaches `typical_p`.
 
 Letters: M rows, V vocabulary.
 """
@@ -17,13 +17,12 @@ from torch import Tensor
 from outpace.core.sampling_params import SamplingParams
 from outpace.sampling.topk import argmax, at_least_float32
 
-HEAD = 1024  # top-p looks at this many tokens before it sorts a whole vocabulary
+HEAD = 1024  # tokens among which top-p is tried before the whole vocabulary is sorted
 
 
 def warp(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:  # (M, V), M of them -> (M, V)
-    """The distributions that these requests sample from, at least float32; temperature 0 gives one-hot
-    rows."""
-    # float32: probabilities in half precision cannot tell apart what verification compares; float64 stays
+    """The distributions after temperature and truncation, at least float32; temperature 0 gives one-hot rows."""
+    # float32: verification compares probabilities, for which half precision is too coarse; float64 is kept
     logits = at_least_float32(logits)
     first = sampling[0]
     if all(each is first or _same(each, first) for each in sampling):
@@ -55,8 +54,9 @@ def _warp(logits: Tensor, sampling: SamplingParams) -> Tensor:
 
 
 def _nucleus(probs: Tensor, top_p: float) -> Tensor:
-    """Keep the tokens before which less than `top_p` of the mass stands."""
-    # sorting a vocabulary of 128k costs more than a small model's forward: try the head first
+    """Keep the tokens for which the mass of more probable ones is below `top_p`."""
+    # sorting a vocabulary of 128k takes longer than a small model's forward: try the most probable tokens
+    # first
     values, ids = probs.topk(min(HEAD, probs.shape[-1]))
     if bool((values.sum(-1) < top_p).any()):
         values, ids = probs.sort(-1, descending=True)
@@ -67,7 +67,7 @@ def _nucleus(probs: Tensor, top_p: float) -> Tensor:
 
 
 def _typical(probs: Tensor, mass: float) -> Tensor:
-    """Keep the tokens whose information is nearest to its mean, as many as hold this mass (Meister et al.
+    """Keep the tokens whose information is nearest to the mean, until they hold this mass (Meister et al.
     2023)."""
     information = -probs.log()
     mean = torch.where(probs > 0, probs * information, 0).sum(-1, keepdim=True)
@@ -75,7 +75,7 @@ def _typical(probs: Tensor, mass: float) -> Tensor:
     last = (probs.gather(1, ids).cumsum(-1) < mass).sum(-1, keepdim=True).clamp_(max=probs.shape[-1] - 1)
     far = far.masked_fill(
         far > far.gather(1, last), float("inf")
-    )  # those as far as the last one stay with it
+    )  # tokens as far from the mean as the last one are kept too
     return _kept(probs, torch.zeros_like(probs).scatter_(1, ids, (far < float("inf")).to(probs.dtype)) > 0)
 
 

@@ -42,7 +42,7 @@ def test_recurrent_models_are_refused(name, options):
 
 def test_encoder_decoder_models_are_refused():
     config = AutoConfig.for_model("t5", vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
-    with pytest.raises(ValueError, match="choose a decoder-only causal language model"):
+    with pytest.raises(ValueError, match="encoder-decoder models are not supported"):
         HFTarget(AutoModelForSeq2SeqLM.from_config(config))
 
 

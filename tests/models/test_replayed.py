@@ -113,7 +113,7 @@ def test_a_cache_grows(pair):
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("falcon", "computes its attention"), ("llama4_text", "count positions")]
+    ("name", "why"), [("falcon", "has attention code"), ("llama4_text", "compute position ids")]
 )
 def test_a_model_that_cannot_be_recorded_says_why(name, why, tiny):
     target = HFTarget(tiny(name))
