@@ -56,6 +56,7 @@ def enumerate_distributions(
     replays: int = 20,
     most: int = 200_000,
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs,
+    bound: float = BOUND,  # largest difference of a probability that is put down to rounding
 ) -> Enumeration[tuple[int, ...]]:
     """The exact distribution of each case under these parts; all cases share ragged batches of up to `batch` rows."""
 
@@ -64,7 +65,7 @@ def enumerate_distributions(
     def run(branches: Sequence[Branch]) -> list[tuple[int, ...]]:
         return _run(build, cases, branches, noise, target_probs, counts)
 
-    return replace(explore(run, cases, batch=batch, replays=replays, most=most), counts=counts)
+    return replace(explore(run, cases, batch=batch, replays=replays, most=most, bound=bound), counts=counts)
 
 
 def explore(
@@ -74,6 +75,7 @@ def explore(
     batch: int,
     replays: int,
     most: int,
+    bound: float = BOUND,
 ) -> Enumeration[Outcome]:
     """The distribution of what runs of these cases end in, up to `batch` of them at a time, and some of them again alone."""
     distributions: list[dict[Outcome, float]] = [{} for _ in cases]
@@ -96,7 +98,7 @@ def explore(
             raise TooMany(f"more than {most} runs are needed: use fewer tokens or a smaller tree")
     for branch, end in ends:
         alone = Branch(tuple(branch.made), branch.case)
-        if list(run([alone])) != [end] or abs(alone.chance - branch.chance) > BOUND:
+        if list(run([alone])) != [end] or abs(alone.chance - branch.chance) > bound:
             raise Leak(
                 "a run ends otherwise alone than in a batch: rows depend on one another, or on randomness "
                 f"besides the noise ({cases[branch.case]})"

@@ -27,6 +27,12 @@ FLOAT32_BOUND = 1e-5  # largest difference of a probability that is put down to 
 # Strings of the tokens where a draft has another vocabulary than the target: two tokens are in both, one of the target's
 # is two of the draft's, one of the draft's is nothing in the target's, and the end of text has another number in each.
 TARGET_STRINGS, DRAFT_STRINGS = (b"a", b"b", b"ab", None), (b"b", b"a", None, b"bb")
+WIDE_DRAFT_STRINGS = (
+    b"a",
+    b"b",
+    None,
+    b"ab",
+)  # of a large draft vocabulary: most tokens have the target's ids
 MORE_STRINGS = tuple(bytes([letter]) for letter in range(ord("c"), ord("z") + 1))  # in both vocabularies
 
 
@@ -72,7 +78,8 @@ def cross_vocabulary(model: Target, vocab: int) -> CrossVocabularyDraft:
     """This model as a draft for a target of `vocab` tokens whose strings differ from the draft's."""
     strings = (*TARGET_STRINGS, *MORE_STRINGS)[:vocab]
     target = Vocabulary.longest_match(strings, {END: 3} if vocab > 3 else {})
-    draft = Vocabulary.longest_match((*DRAFT_STRINGS, *MORE_STRINGS)[: model.vocab], {END: 2})
+    own = DRAFT_STRINGS if model.vocab <= len(DRAFT_STRINGS) else WIDE_DRAFT_STRINGS
+    draft = Vocabulary.longest_match((*own, *MORE_STRINGS)[: model.vocab], {END: 2})
     return CrossVocabularyDraft(model, draft, target)
 
 

@@ -54,7 +54,7 @@ class Plan:
 PLANS = {
     "table": Plan(tables, ((2,), (1, 2), (2, 1), (2, 2)), ((3, 1), (1, 1)), settings=2, alone=False),
     "peaked": Plan(peaked_tables, (), doubled=True, settings=0, most=1_000),
-    "wide": Plan(wide_tables, ((1, 1, 1),), varied=False, settings=0, most=1_000),
+    "wide": Plan(wide_tables, ((1, 1, 1),), varied=False, alone=False, settings=0, most=1_000),
     "transformers": Plan(
         transformers_models, ((1, 2), (2, 1)), ((2, 2),), varied=False, settings=0, top_k=2, most=1_000
     ),
@@ -192,7 +192,9 @@ class Subject:
         )
         try:
             tokens, found = _longest(
-                lambda tokens, most: enumerate_distributions(build, cases_of(tokens), batch=batch, most=most),
+                lambda tokens, most: enumerate_distributions(
+                    build, cases_of(tokens), batch=batch, most=most, bound=models.bound
+                ),
                 most,
             )
         except (Leak, NotRepeatable, TooMany) as error:
