@@ -209,7 +209,12 @@ class Subject:
             error=largest_error(found, models.logits, cases),
             seconds=perf_counter() - began,
             # a drafter that takes its drafts from other rows has none here, where every run is alone
-            allowed=0 if drafter.drafts_across_rows else counts.allowed,
+            # and where outputs are predicted, many drafts are the prediction's, which ends at the first mismatch
+            allowed=0
+            if drafter.drafts_across_rows
+            else min(counts.allowed, 1)
+            if predicted
+            else counts.allowed,
             drafted=counts.drafted,
             accepted=counts.accepted,
             deepest=counts.deepest,
