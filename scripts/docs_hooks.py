@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from methods_table import needs
 from mkdocs.structure.files import File
 from typer.testing import CliRunner
 
+from benchmarks.paired import Result, compare, load
 from outpace import recipes
 from outpace.cli import app
 from outpace.cli.show import type_of
@@ -27,6 +29,7 @@ from outpace.core.contracts import Recipe
 from outpace.recipes import Entry
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs/results"
 SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->$", re.MULTILINE)
 METHODS = "<!-- methods -->"
 SPEEDUPS = re.compile(r"^<!-- speedups: (?P<path>\S+) (?P<methods>\S+) -->$", re.MULTILINE)
@@ -66,41 +69,57 @@ def papers_table(name: str) -> list[str]:
     return ["## In the paper", "", "| Figure | Measured on | Source |", "|---|---|---|", *rows, ""]
 
 
+@cache
+def load_once(path: Path) -> Result:
+    """A result file, kept for the other pages that show it."""
+    return load(path)
+
+
 def measured_tables(name: str) -> list[str]:
     """The method's rows in docs/results, one table for each measurement, as lines of Markdown."""
     lines: list[str] = []
-    for path in sorted((ROOT / "docs/results").rglob("*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted(RESULTS.rglob("*.json")):
+        result = load_once(path)
         if str(result.get("schema")).startswith("outpace-bench/"):
             lines += measurement_table(name, path, result)
     return ["## Measured here", "", *lines] if lines else []
 
 
-def measurement_table(name: str, path: Path, result: dict[str, Any]) -> list[str]:
-    """The method's rows in one file of `outpace bench`, by kind of prompts."""
-    rows: list[str] = []
-    for row in result["results"]:
-        method, _, options = row["method"].partition(":")
-        shown = row["headline"] and row["temperature"] is not None and row["workload"] != "all"
-        eager = row.get("mode") == "eager" and result["settings"].get("compile")
-        if method != name or not shown or eager or row.get("too_few_prompts"):
-            continue
-        gain = row["speedup"]
-        rows.append(
-            f"| {row['workload']} | {row['temperature']:g} | {gain['median']:.2f} ({gain['low']:.2f} to "
-            f"{gain['high']:.2f}) | {row['mean_acceptance_length']:.2f} | {options or 'defaults'} |"
-        )
-    if not rows:
-        return []
+def speedup(result: Result, method: str, workload: str, temperature: float) -> str:
+    """A method's speedup with its 95 % interval; a dash without enough varied prompts."""
+    found = compare(result, method, workload=workload, temperature=temperature)
+    if found is None or not found.ratio.known:
+        return "-"
+    return f"{found.ratio.median:.2f} ({found.ratio.low:.2f} to {found.ratio.high:.2f})"
+
+
+def conditions(result: Result) -> str:
+    """How and where a file was measured."""
     settings, source = result["settings"], result["provenance"]
     how = "compiled" if settings.get("compile") else "eager PyTorch"
-    page = path.relative_to(ROOT / "docs/results").parts[0]
+    return f"{how}, batch {settings['batch']}, {source['device']}, {source['date'][:10]}"
+
+
+def measurement_table(name: str, path: Path, result: Result) -> list[str]:
+    """The method's rows in one file of `outpace bench`, by kind of prompts."""
+    settings = result["settings"]
+    temperatures = settings["temperatures"]
+    rows: list[str] = []
+    for label in dict.fromkeys(run["method"] for run in result["runs"]):
+        method, _, options = label.partition(":")
+        for workload in settings["prompts"] if method == name else ():
+            speedups = [speedup(result, label, workload, temperature) for temperature in temperatures]
+            if any(cell != "-" for cell in speedups):
+                rows.append(f"| {workload} | {' | '.join(speedups)} | {options or 'defaults'} |")
+    if not rows:
+        return []
+    page = path.relative_to(RESULTS).parts[0]
+    head = " | ".join(f"Speedup at temperature {temperature:g}" for temperature in temperatures)
     return [
-        f"[{page}/{path.name}](../results/{page}.md): {how}, batch {settings['batch']}, {source['device']}, "
-        f"{source['date'][:10]}.",
+        f"[{page}/{path.name}](../results/{page}.md): {conditions(result)}.",
         "",
-        "| Prompts | Temperature | Speedup over plain (95 %) | Acceptance length | Options |",
-        "|---|---:|---:|---:|---|",
+        f"| Prompts | {head} | Options |",
+        "|---|" + "---:|" * len(temperatures) + "---|",
         *rows,
         "",
     ]
@@ -146,31 +165,15 @@ def method_table(catalogue: Iterable[Entry]) -> str:
 
 def speedups_table(path: str, methods: Iterable[str]) -> str:
     """Speedups over plain decoding in a file of `outpace bench`, over all its prompts."""
-    result = json.loads((ROOT / "docs/results" / path).read_text(encoding="utf-8"))
-    temperatures = [f"{temperature:g}" for temperature in result["settings"]["temperatures"]]
-    rows = [row for row in result["results"] if row["headline"] and row["temperature"] is not None]
-    if any(row["workload"] == "all" for row in rows):
-        rows = [row for row in rows if row["workload"] == "all"]
-    cells: dict[tuple[str, str], str] = {}
-    for row in rows:
-        gain = row["speedup"]
-        if row.get("too_few_prompts"):
-            continue
-        cells[row["method"], f"{row['temperature']:g}"] = (
-            f"{gain['median']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})"
-        )
-    head = " | ".join(f"Speedup at temperature {temperature} (95 %)" for temperature in temperatures)
+    result = load_once(RESULTS / path)
+    temperatures = result["settings"]["temperatures"]
+    head = " | ".join(f"Speedup at temperature {temperature:g} (95 %)" for temperature in temperatures)
     lines = [f"| Method | {head} |", "|---|" + "---:|" * len(temperatures)]
     for method in methods:
-        found = [cells.get((method, temperature), "-") for temperature in temperatures]
-        lines.append(f"| `{method}` | {' | '.join(found)} |")
-    settings = result["settings"]
-    lines += [
-        "",
-        f"Prompts: {', '.join(settings['prompts'])}; batch {settings['batch']}; "
-        f"{result['provenance']['device']}; {'compiled' if settings.get('compile') else 'eager PyTorch'}.",
-    ]
-    return "\n".join(lines)
+        cells = [speedup(result, method, "all", temperature) for temperature in temperatures]
+        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    prompts = ", ".join(result["settings"]["prompts"])
+    return "\n".join([*lines, "", f"Prompts: {prompts}; {conditions(result)}."])
 
 
 def help_of(path: list[str]) -> str:

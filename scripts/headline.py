@@ -5,52 +5,52 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+
+from benchmarks.paired import Comparison, Result, compare, load
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULT = ROOT / "docs/results/engine/engine-cpu.json"
 METHOD = "speculative-sampling"
+PEER = "transformers assisted*"  # the best of its settings
 SECTION = re.compile(r"(<!-- headline:begin -->\n).*?(<!-- headline:end -->)", re.DOTALL)
 
 
-def interval(row: dict[str, Any]) -> str:
+def interval(comparison: Comparison) -> str:
     """A speedup with its 95 % interval."""
-    speedup = row["speedup"]
-    return f"{speedup['median']:.2f} ({speedup['low']:.2f} to {speedup['high']:.2f})"
+    ratio = comparison.ratio
+    return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def headline(result: dict[str, Any]) -> str:
+def measured(result: Result, method: str, temperature: float) -> Comparison:
+    """The method over plain decoding, on all prompts."""
+    found = compare(result, method, workload="all", temperature=temperature)
+    if found is None:
+        raise ValueError(f"{RESULT.name} has no {method} at temperature {temperature:g}")
+    return found
+
+
+def headline(result: Result) -> str:
     """One paragraph: speedups, their conditions, and transformers at the best of its settings."""
-
-    def rows(temperature: float) -> list[dict[str, Any]]:
-        return [
-            row
-            for row in result["results"]
-            if row["headline"] and row["workload"] == "all" and row["temperature"] == temperature
-        ]
-
-    greedy, sampled = ([row for row in rows(t) if row["method"] == METHOD][0] for t in (0, 1))
-    assisted = [row for row in rows(0) if row["method"].startswith("transformers assisted")]
-    peer = max(assisted, key=lambda row: row["speedup"]["median"])
+    greedy, sampled = (measured(result, METHOD, temperature) for temperature in (0.0, 1.0))
+    peers = [measured(result, PEER, temperature) for temperature in (0.0, 1.0)]
     source, settings = result["provenance"], result["settings"]
     prompts = ", ".join(settings["prompts"])
     return (
-        f"**{greedy['speedup']['median']:.1f} times as fast as plain decoding**: `{METHOD}` at "
-        f"temperature 0, batch {settings['batch']}, {greedy['prompts']} prompts of {prompts}, "
-        f"the zoo's 14M-parameter target and its draft on a {source['device']}. Medians with 95 % intervals: "
-        f"{interval(greedy)} at temperature 0, {interval(sampled)} at temperature 1; transformers' assisted "
-        f"generation with the same models, at the best of its settings, {interval(peer)} at temperature 0.\n"
+        f"**{greedy.ratio.median:.1f} times as fast as plain decoding**: `{METHOD}` at temperature 0, "
+        f"batch {settings['batch']}, {greedy.prompts} prompts of {prompts}, the zoo's 14M-parameter "
+        f"target and its draft on a {source['device']}. Medians of paired runs with 95 % intervals: {interval(greedy)} at "
+        f"temperature 0, {interval(sampled)} at temperature 1; transformers' assisted generation with the "
+        f"same models, at the best of its settings: {interval(peers[0])} and {interval(peers[1])}.\n"
     )
 
 
 def filled(readme: str) -> str:
     """The README with its headline up to date."""
-    text = headline(json.loads(RESULT.read_text(encoding="utf-8")))
+    text = headline(load(RESULT))
     return SECTION.sub(lambda match: match[1] + text + match[2], readme)
 
 
