@@ -43,8 +43,9 @@ def headline(result: Result) -> str:
         f"**{greedy.ratio.median:.1f} times as fast as plain decoding**: `{METHOD}` at temperature 0, "
         f"batch {settings['batch']}, {greedy.prompts} prompts of {prompts}, the zoo's 14M-parameter "
         f"target and its draft on a {source['device']}. Medians of paired runs with 95 % intervals: "
-        f"{interval(greedy)} at temperature 0, {interval(sampled)} at temperature 1; transformers' assisted generation with the "
-        f"same models, at the best of its settings: {interval(peers[0])} and {interval(peers[1])}.\n"
+        f"{interval(greedy)} at temperature 0, {interval(sampled)} at temperature 1; transformers' "
+        "assisted generation with the same models, at the best of its settings: "
+        f"{interval(peers[0])} and {interval(peers[1])}.\n"
     )
 
 
