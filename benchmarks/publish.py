@@ -1,0 +1,137 @@
+"""Measure everything that is published: `python -m benchmarks.publish`, on a clean commit and an idle machine.
+
+Each step writes one file into out/published, which git ignores, so that the checkout stays clean. Steps whose file is
+already of the current commit are skipped, so that an interrupted run can be started again; --only measures single files,
+--list shows the commands. At the end the files are copied to docs/results, and the pages, plots and README's table are
+written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks import front_page, results
+from outpace.bench.measure.provenance import commit
+
+OUT = Path("out/published")  # below the root of the checkout; a relative path is what the files record
+OUTPACE = Path(sys.executable).with_name("outpace")
+ALL_PROMPTS = "--prompts code,arithmetic,edit"
+FAMILY = "--family training-free --temperature 0,1 --max-tokens 96"
+
+# file -> (program, its arguments); {peers} and {arctic} are options of this program
+STEPS: dict[str, tuple[str, str]] = {
+    "engine/engine-cpu.json": (
+        "bench",
+        "--methods speculative-sampling,mcsd,specinfer,prompt-lookup,synthetic:rate=0.6,synthetic:rate=0.8 "
+        f"{ALL_PROMPTS} --peer transformers --num-prompts 16 --rounds 3 --max-tokens 96",
+    ),
+    "engine/batch-cpu.json": (
+        "bench",
+        "--methods speculative-sampling,prompt-lookup --prompts code --peer transformers --num-prompts 32 --batch 8 "
+        "--rounds 3 --max-tokens 96 --ignore-eos --selection all",
+    ),
+    "engine/overhead-cpu.json": ("overhead", "--target zoo:target --draft zoo:draft"),
+    "compiled/compiled-cpu.json": (
+        "bench",
+        "--compile --methods speculative-sampling,mcsd,prompt-lookup --prompts code,edit --peer {peers} "
+        "--num-prompts 10 --rounds 3 --max-tokens 96 --selection all",
+    ),
+    "training-free/training-free-cpu.json": ("bench", f"{FAMILY} --num-prompts 10 --rounds 2"),
+    "training-free/training-free-compiled-cpu.json": (
+        "bench",
+        f"--compile --no-eager {FAMILY} --num-prompts 10 --rounds 2",
+    ),
+    "training-free/edits-cpu.json": (
+        "bench",
+        "--compile --methods prompt-lookup,sam-decoding,suffix-decoding --prompts edit --num-prompts 20 --rounds 3 "
+        "--max-tokens 96 --temperature 0 --selection all",
+    ),
+    "training-free/repeated-cpu.json": (
+        "bench",
+        f"--compile --no-eager --family training-free {ALL_PROMPTS} --num-prompts 6 --rounds 2 --repeat 2 "
+        "--max-tokens 96 --temperature 0",
+    ),
+    "verification/verification-cpu.json": (
+        "bench",
+        "--methods speculative-sampling,block-verification,traversal,mcsd,specinfer,spectr-kseq,rsd-c,rsd-s,"
+        f"optimal-mdsd,tli,slem,omnidraft,slrs:draft=zoo:draft-bytes {ALL_PROMPTS} --num-prompts 8 --rounds 2 "
+        "--max-tokens 96",
+    ),
+    "verification/verifiers-cpu.json": ("verifiers", "--draft zoo:draft"),
+    "verification/verifiers-chain-cpu.json": ("verifiers", "--draft zoo:draft --widths 1,1,1,1"),
+    "verification/rules-cpu.json": ("verification_rules", ""),
+    "indexes/indexes-cpu.json": ("indexes", ""),
+    "indexes/suffix-trees-cpu.json": ("suffix_trees", "--peer {arctic}"),
+}
+
+
+def command(program: str, arguments: str, file: Path, threads: int) -> list[str]:
+    """The command of a step; `verifiers` prints its JSON, the others write it."""
+    words = shlex.split(arguments)
+    if program in ("bench", "verifiers"):
+        written = ["--json"] if program == "verifiers" else ["--output", str(file)]
+        return [str(OUTPACE), program, "--target", "zoo:target", *words, "--threads", str(threads), *written]
+    own_threads = [] if program == "indexes" else ["--threads", str(threads)]
+    return [sys.executable, "-m", f"benchmarks.{program}", *words, *own_threads, "--json", str(file)]
+
+
+def is_current(file: Path, revision: str) -> bool:
+    """Whether a file was measured completely on this commit."""
+    if not file.is_file():
+        return False
+    data = json.loads(file.read_text(encoding="utf-8"))
+    return data["provenance"]["commit"] == revision and data.get("complete", True)
+
+
+def main(
+    peers: Annotated[
+        str, typer.Option(help="Engines beside compiled models, such as transformers,openvino=...,vllm=...")
+    ] = "transformers",
+    arctic: Annotated[str, typer.Option(help="arctic=/path/to/python of an environment with arctic-inference.")] = "arctic",
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
+    only: Annotated[list[str] | None, typer.Option(help="A file to measure; may be repeated.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Print the commands and their files.")] = False,
+) -> None:
+    """Measure every published file that is not of the current commit, then write the pages."""
+    if unknown := set(only or ()) - set(STEPS):
+        raise typer.BadParameter(f"{min(unknown)} is not published; --list shows the files")
+    steps = {name: step for name, step in STEPS.items() if not only or name in only}
+    revision = commit() or ""
+    os.chdir(results.ROOT)
+    for name, (program, arguments) in steps.items():
+        file = OUT / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        words = command(program, arguments.format(peers=peers, arctic=arctic), file, threads)
+        if list_:
+            typer.echo(f"{name}: {shlex.join([Path(words[0]).name, *words[1:]])}")
+            continue
+        if revision.endswith("+") or not revision:
+            typer.echo("publish: commit the changes first: results of a dirty checkout are not published", err=True)
+            raise typer.Exit(2)
+        if is_current(file, revision):
+            typer.echo(f"{name} is current", err=True)
+            continue
+        typer.echo(f"measuring {name}", err=True)
+        printed = program == "verifiers"
+        output = subprocess.PIPE if printed else None
+        done = subprocess.run(words, check=True, text=True, stdout=output)
+        if printed:
+            file.write_text(done.stdout, encoding="utf-8")
+    if not list_:
+        for name in steps:
+            shutil.copyfile(OUT / name, results.RESULTS / name)
+        results.write(results.pages())
+        front_page.main()
+
+
+if __name__ == "__main__":
+    typer.run(main)
