@@ -96,7 +96,9 @@ def main(
     peers: Annotated[
         str, typer.Option(help="Engines beside compiled models, such as transformers,openvino=...,vllm=...")
     ] = "transformers",
-    arctic: Annotated[str, typer.Option(help="arctic=/path/to/python of an environment with arctic-inference.")] = "arctic",
+    arctic: Annotated[
+        str, typer.Option(help="arctic=/path/to/python of an environment with arctic-inference.")
+    ] = "arctic",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
     only: Annotated[list[str] | None, typer.Option(help="A file to measure; may be repeated.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Print the commands and their files.")] = False,
@@ -115,7 +117,9 @@ def main(
             typer.echo(f"{name}: {shlex.join([Path(words[0]).name, *words[1:]])}")
             continue
         if revision.endswith("+") or not revision:
-            typer.echo("publish: commit the changes first: results of a dirty checkout are not published", err=True)
+            typer.echo(
+                "publish: commit the changes first: results of a dirty checkout are not published", err=True
+            )
             raise typer.Exit(2)
         if is_current(file, revision):
             typer.echo(f"{name} is current", err=True)
