@@ -48,9 +48,9 @@ ARCTIC = PeerEngine(
 SETTINGS = {
     "max_tree_depth": 64,
     "depth": 24,
-    "factor": 1.0,
-    "offset": 0.0,
-    "threshold": 0.1,
+    "max_spec_factor": 1.0,
+    "max_spec_offset": 0.0,
+    "min_token_prob": 0.1,
 }  # suffix-decoding's own
 TREES, METHOD, PEER = "outpace, its trees", "outpace, suffix-decoding", "arctic-inference"
 SAMPLES, TEMPERATURE, BATCH, SEED = 4, 1.0, 8, 0
@@ -128,9 +128,9 @@ def recorded(name: str, num_prompts: int, max_tokens: int) -> dict[str, list[Rec
 def ours(texts: Sequence[RecordedText], tree: bool) -> list[list[float]]:
     """Our trees alone."""
     settings = {
-        "max_spec_factor": SETTINGS["factor"],
-        "max_spec_offset": SETTINGS["offset"],
-        "min_token_prob": SETTINGS["threshold"],
+        "max_spec_factor": SETTINGS["max_spec_factor"],
+        "max_spec_offset": SETTINGS["max_spec_offset"],
+        "min_token_prob": SETTINGS["min_token_prob"],
     }
     trees = Trees(int(SETTINGS["max_tree_depth"]), tree=tree, **settings)
     return replayed(trees, [(text.prompt, text.tokens) for text in texts], int(SETTINGS["depth"]))

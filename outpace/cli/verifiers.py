@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,7 +73,9 @@ def verifiers(
     results, facts = summarise(found, len(shape), seed), orderings(found)
     if json:
         known = {**provenance.provenance(about["device"]), "dtype": about["dtype"]}
-        print_json(report(found, results, about, known))
+        from outpace.bench.report.json_file import finite
+
+        print_json(finite(report(found, results, about, known)))
     else:
         title = (
             f"{about['draft']} drafts for {about['target']}: widths {widths}, temperature {temperature:g}, "
@@ -104,8 +107,6 @@ def _plotter(path: Path | None) -> Callable[[Sequence[dict[str, Any]], Path], No
     """The plot function; ModuleNotFoundError without matplotlib, before anything is measured."""
     if path is None:
         return None
-    from importlib import import_module
-
     from outpace.bench.report.plot import draw_rules
 
     import_module("matplotlib")

@@ -67,7 +67,7 @@ def test_a_short_check_writes_what_it_has(
 
 def test_a_short_check_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        gpu_check.main(["--target", str(tmp_path / "nowhere"), "--draft", "x", "--json", str(tmp_path)]) == 2
+        gpu_check.main(["--target", str(tmp_path / "nowhere"), "--draft", "x", "--out", str(tmp_path)]) == 2
     )
     assert "there is no checkpoint folder" in capsys.readouterr().err
 
@@ -76,7 +76,7 @@ def test_forwards_are_timed_compiled_and_as_they_are(
     tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompts = tmp_path / "some.txt"
-    prompts.write_text("def push(self, item):\nclass Queue:\n", encoding="utf-8")
+    prompts.write_text("def push(self, item):\nclass Queue:\nimport os\n", encoding="utf-8")
     arguments = [
         "--target",
         tiny.target,
@@ -138,7 +138,7 @@ def test_forwards_that_cannot_be_timed_are_one_sentence(
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["/x/bench/overhead.py", "--json"], ["python", "-m", "benchmarks.overhead", "--json"]),
+        (["/x/benchmarks/overhead.py", "--json"], ["python", "-m", "benchmarks.overhead", "--json"]),
         (["/x/bin/outpace", "bench"], ["outpace", "bench"]),
         ([], []),
     ],

@@ -27,7 +27,7 @@ METHODS: list[tuple[str, dict[str, Any], float]] = [
     ("prompt-lookup", {}, 0.0),
     ("prompt-lookup", {"allow_shorter": True, "depth": 4}, 1.0),
     ("suffix-decoding", {}, 1.0),
-    ("suffix-decoding", {"tree": True, "offset": 3.0}, 0.0),
+    ("suffix-decoding", {"tree": True, "max_spec_offset": 3.0}, 0.0),
     ("sam-decoding", {}, 0.0),
     ("sam-decoding", {}, 1.0),
     ("autoregressive", {}, 0.0),

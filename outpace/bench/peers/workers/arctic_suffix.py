@@ -99,9 +99,9 @@ def start(
 
     def run(request: Mapping[str, Any]) -> list[list[float]]:
         named = {
-            "max_spec_factor": request["factor"],
-            "max_spec_offset": request["offset"],
-            "min_token_prob": request["threshold"],
+            "max_spec_factor": request["max_spec_factor"],
+            "max_spec_offset": request["max_spec_offset"],
+            "min_token_prob": request["min_token_prob"],
             "use_tree_spec": request["tree"],
         }
         return replayed(Arctic(make, request["max_tree_depth"], named), request["texts"], request["depth"])
