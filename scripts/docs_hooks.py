@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from benchmarks.paired import Result, compare, load
 from outpace import recipes
 from outpace.cli import app
-from outpace.cli.show import type_of
+from outpace.cli.recipe_options import type_name
 from outpace.core.contracts import Recipe
 from outpace.recipes import Entry
 
@@ -140,7 +140,7 @@ def method_page(recipe: Recipe, guarantee: str) -> str:
         meanings = recipe.option_help
         lines += ["| Option | Meaning | Type | Default |", "|---|---|---|---|"]
         for name, parameter in recipe.options.items():
-            kind = type_of(parameter.annotation)
+            kind = type_name(parameter.annotation)
             default = (
                 "required" if parameter.default is inspect.Parameter.empty else f"`{parameter.default!r}`"
             )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import outpace
-from outpace.api.settings import settle
+from outpace.api.settings import resolve_settings
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Parts, Plan
 from outpace.core.sampling_params import SamplingParams
@@ -71,10 +71,15 @@ def rows(target: Any, draft: Any, prompts: Sequence[torch.Tensor]) -> Iterator[s
         cells = []
         for temperature in (0.0, 1.0):
             for deaf in (False, True):
-                settings = settle(
-                    None, target.tokenizer, vocab=vocab, temperature=temperature, max_tokens=TOKENS, **asked
+                params = {name: value for name, value in asked.items() if name != "json_schema"}
+                settings = resolve_settings(
+                    {"temperature": temperature, "max_tokens": TOKENS, **params},
+                    None,
+                    target.tokenizer,
+                    vocab=vocab,
+                    json_schema=asked.get("json_schema"),
                 )
-                row_params = [settings.sampling(seed, TOKENS) for seed in range(len(prompts))]
+                row_params = [settings.row_params(seed, TOKENS) for seed in range(len(prompts))]
                 parts = outpace.recipes.get("speculative-sampling")(target.target, draft=draft.target)
                 parts = replace(parts, drafter=Deaf(parts.drafter)) if deaf else parts
                 cells.append(f"{acceptance(parts, prompts, row_params):.2f}")

@@ -1,10 +1,10 @@
 """The Python interface: load a model, let a method decode with it."""
 
+from outpace.api.batch_run import Piece, Result
 from outpace.api.generate import generate, generate_each, stream
 from outpace.api.logprobs import Logprob
 from outpace.api.model import Model, load
-from outpace.api.run import Piece, Result
-from outpace.api.speculative_config import translate
+from outpace.api.speculative_config import parse_speculative_config
 from outpace.api.statistics import Statistics
 from outpace.api.stream import Stream
 
@@ -19,5 +19,5 @@ __all__ = [
     "generate_each",
     "load",
     "stream",
-    "translate",
+    "parse_speculative_config",
 ]

@@ -1,4 +1,4 @@
-"""Log probabilities of generated tokens: as the model gave them, and as they were drawn after all settings."""
+"""Log probabilities of generated tokens: the model's own, and those after all sampling settings."""
 
 from __future__ import annotations
 
@@ -7,32 +7,34 @@ from typing import Any
 
 from outpace.core.contracts import Step, TargetProbs
 
-LOWEST = -9999.0  # what JSON gets for minus infinity, as in vLLM
+LOWEST = -9999.0  # stands for minus infinity in JSON, as in vLLM
 
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """Of one token where it was generated."""
+    """Log probabilities of one token at the position where it was generated."""
 
     token: int
-    raw: float  # before any setting, at temperature 1
-    processed: float  # of the distribution it was drawn from; 0 at temperature 0
-    top: tuple[
-        Logprob, ...
-    ] = ()  # the likeliest tokens at this place before any setting, the likeliest first
+    raw: float  # of the model's distribution: temperature 1, no settings
+    processed: float  # of the distribution that was sampled from; 0 at temperature 0
+    top: tuple[Logprob, ...] = ()  # the most probable tokens of the model's distribution, in order
 
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON, which has no infinity."""
-        told: dict[str, Any] = {
+    def as_dict(self, tokenizer: Any = None) -> dict[str, Any]:
+        """As JSON values, which have no infinity; with the text of each token if the tokenizer is given."""
+        found: dict[str, Any] = {
             "token": self.token,
+            **({"text": tokenizer.decode([self.token])} if tokenizer is not None else {}),
             "raw": max(self.raw, LOWEST),
             "processed": max(self.processed, LOWEST),
         }
-        return told | ({"top": [each.as_dict() for each in self.top]} if self.top else {})
+        return found | ({"top": [each.as_dict(tokenizer) for each in self.top]} if self.top else {})
 
 
 def logprobs(step: Step, row: int, count: int, num_top: int, target_probs: TargetProbs) -> list[Logprob]:
-    """Of the first `count` tokens that this step added to the row, each with so many likeliest ones beside it."""
+    """Log probabilities of the first `count` tokens that a step added to a row.
+
+    Each has the `num_top` most probable tokens of its position beside it.
+    """
     if not count:
         return []
     assert step.scores.logits is not None
@@ -46,6 +48,6 @@ def logprobs(step: Step, row: int, count: int, num_top: int, target_probs: Targe
     for index, token in enumerate(tokens):
         each = [token, *top[index]]
         pairs = zip(each, raw[index, each].tolist(), processed[index, each].tolist(), strict=True)
-        own, *likeliest = [Logprob(*triple) for triple in pairs]
-        found.append(Logprob(own.token, own.raw, own.processed, tuple(likeliest)))
+        own, *best = [Logprob(*triple) for triple in pairs]
+        found.append(Logprob(own.token, own.raw, own.processed, tuple(best)))
     return found

@@ -1,70 +1,78 @@
-"""How a request's tokens are chosen: what the caller says, and the checkpoint's generation_config.json for the rest.
+"""Sampling settings of a call, completed from the checkpoint's generation_config.json.
 
-What that file asks for is honoured or refused, never ignored.
+Every setting of that file is applied or refused, never ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
-from outpace.core.sampling_params import Grammar, SamplingParams
+from outpace.core.sampling_params import PARAMETERS, Grammar, SamplingParams
 from outpace.sampling.grammar import follower
 
-MAX_TOKENS = 256
-OTHER_LAWS = (  # settings that change the distribution and that nothing here applies; the value that stands for "off"
-    ("forced_bos_token_id", None),
-    ("forced_eos_token_id", None),
-    ("exponential_decay_length_penalty", None),
-    ("begin_suppress_tokens", None),
-    ("sequence_bias", None),
-    ("guidance_scale", 1.0),
-    ("watermarking_config", None),
-    ("encoder_repetition_penalty", 1.0),
-    ("encoder_no_repeat_ngram_size", 0),
-    ("min_length", 0),
-    ("max_time", None),
-    ("num_beams", 1),
-    ("penalty_alpha", 0.0),
-    ("dola_layers", None),
-    ("constraints", None),
-    ("force_words_ids", None),
-)
-OTHER_SAMPLING = (("top_h", 0.0), ("epsilon_cutoff", 0.0), ("eta_cutoff", 0.0))
+# settings of transformers that change the distribution and are not supported, each with its neutral value
+UNSUPPORTED = {
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "exponential_decay_length_penalty": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "guidance_scale": 1.0,
+    "watermarking_config": None,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "max_time": None,
+    "num_beams": 1,
+    "penalty_alpha": 0.0,
+    "dola_layers": None,
+    "constraints": None,
+    "force_words_ids": None,
+}
+UNSUPPORTED_IN_SAMPLING = {"top_h": 0.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}  # no effect when greedy
+IN_GENERATION_CONFIG = {  # settings that generation_config.json has under another name
+    "max_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "bad_words": "bad_words_ids",
+}
+TRUNCATION = ("top_k", "top_p", "min_p", "typical_p")  # no effect when greedy
+MAX_TOKENS = SamplingParams().max_tokens  # where neither the caller nor the checkpoint gives a number
 
-
-Words = Sequence[str | Sequence[int]]  # text, or token ids
+Words = str | Sequence[str | Sequence[int]]  # text, or token ids
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What every row of a call shares."""
+    """What all rows of a call share."""
 
     params: SamplingParams
-    stop: tuple[str, ...]
-    processors: Sequence[Callable[[Any, Any], Any]] = field(
-        default=()
-    )  # transformers' logits processors, in order
-    grammar: Callable[[], Grammar] | None = None  # makes one for each row, which follows the row's text
+    stop: tuple[str, ...] = ()  # strings
+    processors: Sequence[Callable[[Any, Any], Any]] = ()  # transformers' logits processors, in order
+    grammar: Callable[[], Grammar] | None = None  # makes the grammar of one row, which follows the row's text
 
-    def sampling(self, seed: int, room: int) -> SamplingParams:
-        """The settings of one row, which has room for so many more tokens."""
-        most = min(self.params.max_tokens, room)
-        grammar = self.grammar() if self.grammar else None
-        least = min(self.params.min_tokens, most)
-        return replace(self.params, seed=seed, max_tokens=most, min_tokens=least, grammar=grammar)
+    def row_params(self, seed: int, room: int) -> SamplingParams:
+        """The sampling parameters of one row, after whose prompt `room` tokens fit."""
+        max_tokens = min(self.params.max_tokens, room)
+        return replace(
+            self.params,
+            seed=seed,
+            max_tokens=max_tokens,
+            min_tokens=min(self.params.min_tokens, max_tokens),
+            grammar=self.grammar() if self.grammar else None,
+        )
 
     @property
     def processor(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """All processors as one, or None."""
+        """All logits processors as one, or None."""
         if not self.processors:
             return None
 
         def process(history: Tensor, logits: Tensor) -> Tensor:  # (1, T), (1, V) -> (1, V)
-            logits = logits.clone()  # processors may write where they read
+            logits = logits.clone()  # processors may change their argument
             for processor in self.processors:
                 logits = processor(history, logits)
             return logits
@@ -72,68 +80,49 @@ class Settings:
         return process
 
 
-def settle(
-    defaults: Any,  # a transformers GenerationConfig, or None
-    tokenizer: Any,
+def resolve_settings(
+    given: Mapping[str, Any],  # fields of SamplingParams by name; None: not given
+    defaults: Any = None,  # the checkpoint's transformers GenerationConfig, or None
+    tokenizer: Any = None,
     *,
-    vocab: int | None = None,  # tokens the model has; None: not known yet
-    max_tokens: int | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    typical_p: float | None = None,
-    repetition_penalty: float | None = None,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
-    logit_bias: Mapping[Any, float] | None = None,
-    bad_words: Words | None = None,
-    min_tokens: int | None = None,
+    vocab: int | None = None,  # None: token ids are not checked
+    stop: str | Sequence[str] | None = None,
     grammar: str | None = None,
     json_schema: str | Mapping[str, Any] | None = None,
-    stop: str | Sequence[str] | None = None,
     ignore_eos: bool = False,
 ) -> Settings:
-    """The caller's wishes, completed from the checkpoint's defaults."""
+    """The settings of a call: what is given, else the checkpoint's default, else that of SamplingParams.
 
-    def default(name: str, off: Any) -> Any:
-        return _or(getattr(defaults, name, None), off)
-
-    sampled = getattr(defaults, "do_sample", None) is True
-    if temperature is None:
-        temperature = float(default("temperature", 1.0)) if sampled else 0.0
-    if temperature:
-        top_k, top_p = _or(top_k, default("top_k", 0)), _or(top_p, default("top_p", 1.0))
-        min_p, typical_p = _or(min_p, default("min_p", 0.0)), _or(typical_p, default("typical_p", 1.0))
-    most: int = _or(max_tokens, default("max_new_tokens", MAX_TOKENS))
-    least: int = min(default("min_new_tokens", 0), most) if min_tokens is None else min_tokens
-    suppressed = dict.fromkeys(default("suppress_tokens", None) or (), float("-inf"))
-    params = SamplingParams(
-        temperature=temperature,
-        top_k=_or(top_k, 0),
-        top_p=_or(top_p, 1.0),
-        max_tokens=most,
-        stop=() if ignore_eos else end_tokens(defaults, tokenizer),
-        min_p=_or(min_p, 0.0),
-        typical_p=_or(typical_p, 1.0),
-        repetition_penalty=float(_or(repetition_penalty, default("repetition_penalty", 1.0))),
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=tuple((suppressed | _biases(logit_bias)).items()),
-        bad_words=_bad_words(_or(bad_words, default("bad_words_ids", ())), tokenizer),
-        min_tokens=least,
-    )
-    _known("logit_bias", [token for token, _ in params.logit_bias], vocab)
-    _known("bad_words", [token for word in params.bad_words for token in word], vocab)
-    strings = _strings(stop) + _strings(getattr(defaults, "stop_strings", None))
-    each = None
+    Raises ValueError for an impossible value, or a default of the checkpoint that is not supported.
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    found = _defaults(defaults) | given
+    if "temperature" not in given and getattr(defaults, "do_sample", None) is not True:
+        found["temperature"] = 0.0
+    if not found["temperature"]:
+        found = {name: value for name, value in found.items() if name not in TRUNCATION or name in given}
+    if "min_tokens" not in given and isinstance(max_tokens := found.get("max_tokens", MAX_TOKENS), int):
+        found["min_tokens"] = min(found.get("min_tokens", 0), max_tokens)
+    suppressed = dict.fromkeys(getattr(defaults, "suppress_tokens", None) or (), float("-inf"))
+    found["logit_bias"] = tuple((suppressed | _biases(given.get("logit_bias"))).items())
+    found["bad_words"] = _bad_words(found.get("bad_words", ()), tokenizer)
+    found["stop"] = () if ignore_eos else end_tokens(defaults, tokenizer)
+    params = SamplingParams(**found)
+    _check_tokens("logit_bias", [token for token, _ in params.logit_bias], vocab)
+    _check_tokens("bad_words", [token for word in params.bad_words for token in word], vocab)
+    make_grammar = None
     if grammar is not None or json_schema is not None:
-        each = follower(tokenizer, vocab or 0, params.stop, grammar=grammar, json_schema=json_schema)
-    return Settings(params, strings, processors(defaults, sampled=temperature > 0), each)
+        make_grammar = follower(tokenizer, vocab or 0, params.stop, grammar=grammar, json_schema=json_schema)
+    return Settings(
+        params,
+        _strings(stop) + _strings(getattr(defaults, "stop_strings", None)),
+        processors(defaults, sampled=params.temperature > 0),
+        make_grammar,
+    )
 
 
 def end_tokens(defaults: Any, tokenizer: Any) -> tuple[int, ...]:
-    """The ids that end a text; a checkpoint may name several."""
+    """The token ids that end a text; a checkpoint may have several."""
     ends = getattr(defaults, "eos_token_id", None)
     if ends is None:
         ends = getattr(tokenizer, "eos_token_id", None)
@@ -143,14 +132,15 @@ def end_tokens(defaults: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 def processors(defaults: Any, *, sampled: bool) -> list[Callable[[Any, Any], Any]]:
-    """The processors that the checkpoint's defaults ask for, or one sentence about those that are not supported."""
+    """The logits processors that the checkpoint's defaults need; ValueError for unsupported defaults."""
     if defaults is None:
         return []
-    refused = OTHER_LAWS + (OTHER_SAMPLING if sampled else ())
-    if named := [name for name, off in refused if getattr(defaults, name, None) not in (None, off)]:
+    refused = UNSUPPORTED | (UNSUPPORTED_IN_SAMPLING if sampled else {})
+    named = [name for name, off in refused.items() if getattr(defaults, name, None) not in (None, off)]
+    if named:
         raise ValueError(
             f"the model's generation_config sets {', '.join(named)}, which is not supported here: "
-            "leave its defaults aside with defaults=False (--no-defaults)"
+            "ignore its defaults with defaults=False (--no-defaults)"
         )
     if not defaults.no_repeat_ngram_size:
         return []
@@ -159,8 +149,18 @@ def processors(defaults: Any, *, sampled: bool) -> list[Callable[[Any, Any], Any
     return [NoRepeatNGramLogitsProcessor(defaults.no_repeat_ngram_size)]
 
 
+def _defaults(defaults: Any) -> dict[str, Any]:
+    """The fields of SamplingParams that the checkpoint's generation_config sets."""
+    found = {"temperature": 1.0}  # of a checkpoint that samples and sets none
+    for parameter in PARAMETERS:
+        value = getattr(defaults, IN_GENERATION_CONFIG.get(parameter.name, parameter.name), None)
+        if value is not None and parameter.name not in ("stop", "seed", "grammar"):
+            found[parameter.name] = float(value) if isinstance(parameter.default, float) else value
+    return found
+
+
 def _biases(given: Mapping[Any, float] | None) -> dict[int, float]:
-    """Token -> bias; JSON writes the token as a string."""
+    """Token id -> bias; JSON writes the token id as a string."""
     try:
         return {int(token): float(bias) for token, bias in (given or {}).items()}
     except (TypeError, ValueError, AttributeError) as error:
@@ -169,10 +169,8 @@ def _biases(given: Mapping[Any, float] | None) -> dict[int, float]:
 
 def _bad_words(given: Words, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
     """The token sequences that spell these words, at the start of a text and after a space."""
-    if isinstance(given, str):
-        given = [given]
     found: dict[tuple[int, ...], None] = {}
-    for word in given:
+    for word in [given] if isinstance(given, str) else given:
         if not isinstance(word, str):
             found[tuple(word)] = None
             continue
@@ -185,20 +183,18 @@ def _bad_words(given: Words, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
-def _known(name: str, tokens: Sequence[int], vocab: int | None) -> None:
-    strange = [token for token in tokens if vocab is not None and token >= vocab]
-    if strange:
+def _check_tokens(name: str, tokens: Sequence[int], vocab: int | None) -> None:
+    unknown = [token for token in tokens if vocab is not None and token >= vocab]
+    if unknown:
         raise ValueError(
-            f"{name} names token {strange[0]}, but the model's tokens are 0 to {(vocab or 1) - 1}"
+            f"{name} names token {unknown[0]}, but the model's tokens are 0 to {(vocab or 1) - 1}"
         )
 
 
 def _strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    words = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if not all(words):
+    strings = (stop,) if isinstance(stop, str) else stop or ()
+    if not isinstance(strings, Sequence) or not all(isinstance(each, str) for each in strings):
+        raise ValueError(f"stop is {stop!r}; use a string, or a list of strings")
+    if not all(strings):
         raise ValueError("a stop string is empty: it would end every text before it begins")
-    return words
-
-
-def _or(value: Any, default: Any) -> Any:
-    return default if value is None else value
+    return tuple(strings)

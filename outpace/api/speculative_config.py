@@ -1,4 +1,4 @@
-"""vLLM's --speculative-config, taken as it is: a JSON object that names a method and its settings."""
+"""Reads vLLM's --speculative-config: a JSON object with a speculative method and its settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from outpace.recipes import get, identifier
 
 METHODS = {"ngram": "prompt-lookup", "draft_model": "speculative-sampling", "suffix": "suffix-decoding"}
-OPTIONS = {  # vLLM's key -> the names under which recipes have it, the first that fits
+OPTIONS = {  # vLLM's key -> names that recipes have for it; the first that the recipe has is used
     "num_speculative_tokens": ("depth",),
     "prompt_lookup_max": ("max_ngram",),
     "prompt_lookup_min": ("min_ngram",),
@@ -20,7 +20,7 @@ OPTIONS = {  # vLLM's key -> the names under which recipes have it, the first th
     "suffix_decoding_min_token_prob": ("min_token_prob",),
     "suffix_decoding_max_cached_requests": ("max_cached_requests",),
 }
-MEANINGLESS = {  # they tell an engine of many machines how to run, or name what is decided elsewhere here
+WITHOUT_EFFECT = {  # settings of a distributed engine, or of things that are set elsewhere in outpace
     "draft_tensor_parallel_size",
     "tensor_parallel_size",
     "enforce_eager",
@@ -42,48 +42,53 @@ MEANINGLESS = {  # they tell an engine of many machines how to run, or name what
     "dspark_draft_topk",
     "enable_adaptive_verification",
 }
-OTHER_LAW = {"synthetic": "accepts draft tokens at random, which changes the output"}
+LOSSY_RULES = {"synthetic": "accepts draft tokens at random, which changes the output"}
 
 
-def translate(config: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The method and the options that this configuration means."""
+def parse_speculative_config(config: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of the method and its options; ValueError for a configuration that outpace cannot follow.
+
+    Warns about keys that have no effect.
+    """
     given = _read(config)
     name = given.pop("method", None)
     if name is None:
         if "model" not in given:
             raise ValueError(
-                'speculative_config names no method: add "method": "ngram", or a "model" to draft with'
+                'speculative_config has no method: add "method": "ngram", or a "model" to draft with'
             )
         name = "draft_model"
     method = METHODS.get(name, identifier(str(name)))
     options: dict[str, Any] = {}
     known = get(method).options
     if name == "draft_model":
-        # vLLM's default differs from the paper's: its draft takes the likeliest token unless told to sample
+        # vLLM's default differs from the paper's: the draft model decodes greedily unless set to sample
         options["sampled"] = (
             _choice(given, "draft_sample_method", ("greedy", "probabilistic")) == "probabilistic"
         )
     else:
         given.pop("draft_sample_method", None)
     _rejection(given)
-    idle: list[str] = []
+    unused: list[str] = []
     for key, value in given.items():
-        if key in MEANINGLESS or (key == "revision" and value is None):
-            idle.append(key)
+        if key in WITHOUT_EFFECT or (key == "revision" and value is None):
+            unused.append(key)
         elif key in OPTIONS:
             option = next((option for option in OPTIONS[key] if option in known), None)
             if option is None:
-                idle.append(key)
+                unused.append(key)
             else:
                 options[option] = value
         else:
             raise ValueError(
-                f"speculative_config has an unknown key {key!r}; it knows {', '.join(sorted(_known()))}"
+                f"speculative_config has an unknown key {key!r}; the keys are {', '.join(sorted(_known()))}"
             )
     if name == "suffix" and "max_spec_factor" in options:
-        options["max_spec_offset"] = 0.0  # so many tokens for each that matched, and no more
-    if idle:
-        warnings.warn(f"speculative_config: {', '.join(idle)} mean nothing to {method} here", stacklevel=3)
+        options["max_spec_offset"] = 0.0  # vLLM drafts at most factor times the length of the match
+    if unused:
+        warnings.warn(
+            f"speculative_config: {', '.join(unused)} have no effect on {method} here", stacklevel=3
+        )
     return method, options
 
 
@@ -110,13 +115,13 @@ def _choice(given: dict[str, Any], key: str, choices: tuple[str, ...]) -> str:
 def _rejection(given: dict[str, Any]) -> None:
     rule = given.pop("rejection_sample_method", "standard")
     if rule != "standard":
-        why = OTHER_LAW.get(
-            rule, "is not this option's to choose: name the method that verifies that way instead"
-        )
+        why = LOSSY_RULES.get(rule, "is not supported: choose the method that verifies that way instead")
         raise ValueError(f"speculative_config: rejection_sample_method {rule!r} {why}")
 
 
 def _known() -> set[str]:
     return (
-        MEANINGLESS | set(OPTIONS) | {"method", "revision", "draft_sample_method", "rejection_sample_method"}
+        WITHOUT_EFFECT
+        | set(OPTIONS)
+        | {"method", "revision", "draft_sample_method", "rejection_sample_method"}
     )

@@ -1,4 +1,4 @@
-"""What is reported of one request, under the names vLLM gives the same numbers."""
+"""Statistics of one request, under vLLM's names."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from outpace.core.contracts import Step
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of one request. A speculative step is a step in which at least one token was drafted for it."""
+    """Statistics of one request. A speculative step is one in which at least one token was drafted for it."""
 
     num_spec_steps: int
     num_draft_tokens: int  # nodes of the drafted trees
     num_accepted_draft_tokens: int
-    num_accepted_prediction_tokens: int  # of the draft tokens, those that the caller's prediction gave
+    num_accepted_prediction_tokens: int  # of the draft tokens, those from the caller's prediction
     num_rejected_prediction_tokens: int
-    acceptance_histogram: list[int]  # [n]: speculative steps that accepted n draft tokens
-    num_steps: int  # forwards of the target that gave tokens, speculative or not
+    acceptance_histogram: list[int]  # [n]: number of speculative steps that accepted n draft tokens
+    num_steps: int  # forward passes of the target that gave tokens, speculative or not
     num_prompt_tokens: int
     num_tokens: int
     seconds: float  # from the start of its batch to its last token
@@ -27,28 +27,28 @@ class Statistics:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens gained in a speculative step, the bonus token included: 1 + accepted / steps."""
+        """Mean number of tokens per speculative step, bonus token included: 1 + accepted / steps."""
         return 1 + self.num_accepted_draft_tokens / self.num_spec_steps if self.num_spec_steps else 1.0
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted of drafted tokens."""
+        """Accepted draft tokens per draft token."""
         return self.num_accepted_draft_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens of this request over its seconds."""
+        """New tokens per second."""
         return self.num_tokens / self.seconds if self.seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """All fields and rates, as JSON values."""
         derived = ("mean_acceptance_length", "draft_acceptance_rate", "tokens_per_second")
         return {name: getattr(self, name) for name in derived} | asdict(self)
 
 
 @dataclass
-class Tally:
-    """Counts one row's steps while it runs."""
+class StepCounter:
+    """Counts the steps of one row while it is decoded."""
 
     num_steps: int = 0
     num_draft_tokens: int = 0
@@ -57,7 +57,7 @@ class Tally:
     num_rejected_prediction_tokens: int = 0
 
     def count(self, step: Step, row: int, num_tokens: int) -> int:
-        """Book a step; how many of the tokens that it added to the row's text were drafted."""
+        """Count a step that added `num_tokens` tokens to the text; returns how many of them were drafted."""
         forest = step.draft.tree.forest
         drafted = len(forest.nodes[row]) - 1
         # a stop token or string inside the path ends the text before the verdict's leaf
@@ -69,16 +69,14 @@ class Tally:
         return accepted
 
     def compare(self, predicted: Sequence[int], accepted: Sequence[int]) -> None:
-        """Book what a step drafted from the row's prediction, and the draft tokens that it added to the text."""
+        """Count the predicted tokens that a step drafted, and how many of them were accepted."""
         pairs = enumerate(zip(predicted, accepted, strict=False))
-        kept = next(
-            (place for place, (one, other) in pairs if one != other), min(len(predicted), len(accepted))
-        )
+        kept = next((i for i, (one, other) in pairs if one != other), min(len(predicted), len(accepted)))
         self.num_accepted_prediction_tokens += kept
         self.num_rejected_prediction_tokens += len(predicted) - kept
 
     def done(self, num_prompt_tokens: int, num_tokens: int, seconds: float, seed: int) -> Statistics:
-        """The row's statistics."""
+        """The statistics of the row."""
         histogram = [0] * (max(self.accepted, default=0) + 1)
         for accepted in self.accepted:
             histogram[accepted] += 1

@@ -1,18 +1,17 @@
-"""Text while it is being written."""
+"""A stream of text while it is generated."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
-from outpace.api.run import Piece, Result, Run
+from outpace.api.batch_run import BatchRun, Piece, Result
 
 
 class Stream(Iterator[str]):
-    """Pieces of text that never split a character; stop whenever you like, `result` keeps what there is."""
+    """Yields pieces of text that never split a character; `result` has what is generated so far."""
 
-    def __init__(self, run: Run, stack: ExitStack) -> None:
-        self._run, self._stack = run, stack
+    def __init__(self, run: BatchRun) -> None:
+        self._run = run
         self._steps = iter(run)
 
     def __next__(self) -> str:
@@ -23,19 +22,18 @@ class Stream(Iterator[str]):
         raise StopIteration
 
     def pieces(self) -> Iterator[Piece]:
-        """The same, step by step, with tokens and how many of them were drafted."""
+        """One piece per step, with its tokens and how many of them were drafted."""
         yield from self._steps
         self.close()
 
     @property
     def result(self) -> Result:
-        """What has been decoded so far; complete once the stream has ended."""
+        """The result so far; complete once the stream has ended."""
         return self._run.results()[0]
 
     def close(self) -> None:
-        """Decode no further, give a transformers model back as it was."""
+        """Stop decoding and release the slots of the session."""
         self._steps.close()
-        self._stack.close()
 
     def __enter__(self) -> Stream:
         return self

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, fields, replace
 from math import isfinite, isnan
 from numbers import Real
 from operator import index
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:  # the command line reads these parameters without importing torch
+    from torch import Tensor
 
 MIN_TEMPERATURE = 1e-6  # logits divided by less overflow float32
 

@@ -18,16 +18,17 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import logits_process as t
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from outpace.api.methods import choose_method
+from outpace.api.model import Model, load
+from outpace.api.opener import ModelOpener
 from outpace.core.context import Context
 from outpace.core.contracts import Recipe, Scores
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.integrations.refusals import lengths, refuse
-from outpace.models.hf.target import HFTarget, load
-from outpace.models.names import resolve
-from outpace.recipes import RecipeError, configure, meant
-from outpace.recipes._option_kinds import FunctionOpener
+from outpace.models.hf.target import HFTarget
+from outpace.recipes import RecipeError, configure
 from outpace.sampling.target_probs import LazyTargetProbs
 
 # in the order in which the distribution applies them: class, its attribute, the setting
@@ -43,7 +44,7 @@ PROCESSORS = (t.SequenceBiasLogitsProcessor, t.RepetitionPenaltyLogitsProcessor,
 
 
 def hf(
-    method: str | Path | Recipe = "speculative-sampling",
+    method: str | Path | Recipe | None = None,
     *,
     streamer: Any = None,
     presence_penalty: float = 0.0,
@@ -54,7 +55,7 @@ def hf(
     models, names or folders; sampling follows torch's seed. Settings are those of `generate`, and two that it
     does not have."""
     asked = SamplingParams(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
-    recipe = meant(method)
+    recipe, options = choose_method(method, options, target="")
     if strange := [name for name in options if name not in recipe.options]:
         raise RecipeError(
             f"{recipe.name} has no option {strange[0]}; it has {', '.join(recipe.options) or 'none of its own'}"
@@ -70,7 +71,7 @@ class Decoder:
     options: dict[str, Any]
     streamer: Any = None
     asked: SamplingParams = PLAIN  # what generate() has no name for
-    _loaded: dict[tuple[str, torch.device], HFTarget] = field(default_factory=dict)
+    _loaded: dict[tuple[str, str], Model] = field(default_factory=dict)
 
     def __call__(
         self,
@@ -109,7 +110,8 @@ class Decoder:
                 f"prompt and answer may have {input_ids.shape[1] + room} tokens, but beyond {target.rope_limit} "
                 f"{type(model).__name__} changes its rotary frequencies: ask for fewer tokens"
             )
-        opener = FunctionOpener(lambda value: self._open(value, target))
+        device = str(target.device)
+        opener = ModelOpener(Model(type(model).__name__, target), lambda name: self._load(name, device))
         options = configure(self.recipe, target, self.options, opener)
         session = Session(
             self.recipe(target, **options),
@@ -128,20 +130,11 @@ class Decoder:
             return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
         return sequences
 
-    def _open(self, value: Any, target: HFTarget) -> HFTarget:
-        if isinstance(value, HFTarget):
-            return value
-        if isinstance(value, PreTrainedModel):
-            return HFTarget(value)
-        if isinstance(value, str | Path):
-            if (key := (str(value), target.device)) not in self._loaded:
-                self._loaded[key] = load(resolve(str(value)), device=target.device)[0]
-            return self._loaded[key]
-        if isinstance(other := getattr(value, "target", None), HFTarget):
-            return other
-        raise ValueError(
-            f"a {type(value).__name__} is no draft model: give a transformers model, a folder or a name"
-        )
+    def _load(self, name: str, device: str) -> Model:
+        """A draft given by name, loaded at the first call that needs it."""
+        if (name, device) not in self._loaded:
+            self._loaded[name, device] = load(name, device=device)
+        return self._loaded[name, device]
 
 
 @dataclass(frozen=True)

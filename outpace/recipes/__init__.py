@@ -1,4 +1,4 @@
-"""One file per published method, found by file name; a recipe is imported only when somebody asks for it.
+"""One file per published method, found by its file name; a recipe is imported when it is first used.
 
 Calling the package itself (`outpace.recipes()`) gives the catalogue.
 """
@@ -16,21 +16,26 @@ from typing import TYPE_CHECKING
 
 from outpace.recipes._catalogue import Entry, catalogue, source_of
 from outpace.recipes._options import RecipeError, configure, identifier, unknown, wants_cross_vocabulary
+from outpace.recipes._planned import is_planned
+from outpace.recipes._spellings import ALIASES, SPELLINGS, own_options
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
 
 __all__ = [
+    "ALIASES",
     "Entry",
     "RecipeError",
+    "SPELLINGS",
     "configure",
     "entries",
     "find",
     "from_file",
     "get",
     "identifier",
-    "meant",
     "names",
+    "own_options",
+    "resolve_recipe",
     "wants_cross_vocabulary",
 ]
 
@@ -51,12 +56,13 @@ def plugins() -> dict[str, EntryPoint]:
 
 
 def names() -> list[str]:
-    """Every recipe that `get` knows, without importing any."""
+    """The name of every recipe that `get` finds; none is imported."""
     return sorted({*files(), *plugins()})
 
 
 def entries(extra: str | Path | None = None) -> list[Entry]:
-    """The catalogue, read from the sources; `extra` is a file of the user's own."""
+    """The catalogue, read from source files without importing them; `extra` is a recipe file of the
+    user's."""
     found = files() | {name: path for name, point in plugins().items() if (path := source_of(point.module))}
     return catalogue(
         dict(sorted(found.items())) | ({identifier(Path(extra).stem): Path(extra)} if extra else {})
@@ -64,12 +70,12 @@ def entries(extra: str | Path | None = None) -> list[Entry]:
 
 
 def of_family(family: str) -> list[str]:
-    """Names of the methods of this family."""
+    """Names of the methods of this family; ValueError if there is none."""
     found = entries()
     names = [entry.name for entry in found if entry.family == family]
     if not names:
         families = ", ".join(sorted({entry.family for entry in found if entry.family}))
-        raise ValueError(f"no method is of the family {family!r}: choose one of {families}")
+        raise RecipeError(f"there is no method of the family {family}; the families are {families}")
     return names
 
 
@@ -80,6 +86,11 @@ def get(name: str) -> Recipe:
         module = f"{__name__}.{files()[wanted].stem}"
     elif wanted in plugins():
         module = plugins()[wanted].module
+    elif is_planned(wanted):
+        raise RecipeError(
+            f"{wanted} is a published method that outpace does not have yet; "
+            "`outpace list` shows those it has"
+        )
     else:
         raise RecipeError(unknown("method", wanted, names(), "`outpace list` shows them all"))
     try:
@@ -93,7 +104,7 @@ def get(name: str) -> Recipe:
 
 
 def from_file(path: str | Path) -> Recipe:
-    """The recipe in a file of the user's own."""
+    """The recipe in a file outside of the package."""
     path = Path(path)
     if not path.is_file():
         raise RecipeError(f"there is no recipe file {path}; `outpace new my-method` writes one to start from")
@@ -111,8 +122,8 @@ def from_file(path: str | Path) -> Recipe:
     return recipe_in(module, str(path))
 
 
-def meant(method: str | Path | Recipe) -> Recipe:
-    """The recipe that a caller means by a name, a recipe file or the recipe itself."""
+def resolve_recipe(method: str | Path | Recipe) -> Recipe:
+    """The recipe for a name, a recipe file or the recipe itself."""
     from outpace.core.contracts import Recipe
 
     if isinstance(method, Recipe):
@@ -123,7 +134,7 @@ def meant(method: str | Path | Recipe) -> Recipe:
 
 
 def find(extra: str | Path | None = None) -> dict[str, Recipe]:
-    """Every recipe, imported; `extra` is a file of the user's own."""
+    """Every recipe, imported; `extra` is a recipe file of the user's."""
     found = {name: get(name) for name in names()}
     if extra is not None:
         recipe = from_file(extra)
@@ -151,7 +162,7 @@ def recipe_in(module: ModuleType, where: str) -> Recipe:
 
 
 def described(error: BaseException, path: Path | None = None) -> str:
-    """What went wrong, in one line, with the line of the user's file where it is known."""
+    """An exception in one line, with the line number in the user's file if it is known."""
     line, trace = getattr(error, "lineno", None), error.__traceback__
     while path is not None and trace is not None and not isinstance(error, SyntaxError):
         if Path(trace.tb_frame.f_code.co_filename) == path:
@@ -162,7 +173,7 @@ def described(error: BaseException, path: Path | None = None) -> str:
 
 
 class _Package(ModuleType):
-    """Lets the package be called, so that `outpace.recipes` is both the folder and the catalogue."""
+    """A module that can be called: `outpace.recipes()` returns the catalogue."""
 
     def __call__(self) -> list[Entry]:
         return entries()

@@ -1,4 +1,4 @@
-"""What is known of each recipe without importing it: read from the source, so that listing costs no import of torch."""
+"""The catalogue of recipes, read from their source files, because importing torch takes seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the catalogue."""
+    """One recipe in the catalogue."""
 
     name: str
     paper: str
@@ -21,7 +21,7 @@ class Entry:
 
 
 def catalogue(files: Mapping[str, Path]) -> list[Entry]:
-    """One entry a file."""
+    """One entry per file."""
     return [read(name, path) for name, path in files.items()]
 
 
@@ -38,21 +38,21 @@ def read(name: str, path: Path) -> Entry:
     """The catalogue entry of a recipe file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
-    told = {"paper": "", "family": "", "guarantee": "exact"}
+    fields = {"paper": "", "family": "", "guarantee": "exact"}
     for node in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         for mark in node.decorator_list:
             if isinstance(mark, ast.Call) and called(mark) == "recipe":
                 name = node.name.replace("_", "-")
                 for keyword in mark.keywords:
                     if isinstance(keyword.value, ast.Constant):
-                        told[keyword.arg or ""] = str(keyword.value.value)
+                        fields[keyword.arg or ""] = str(keyword.value.value)
                     elif isinstance(keyword.value, ast.Attribute):
-                        told[keyword.arg or ""] = keyword.value.attr.lower()
-    return Entry(name, told["paper"], told["guarantee"], summary, told["family"])
+                        fields[keyword.arg or ""] = keyword.value.attr.lower()
+    return Entry(name, fields["paper"], fields["guarantee"], summary, fields["family"])
 
 
 def called(call: ast.Call) -> str:
-    """The last part of the name that is called."""
+    """The last part of the called name: `recipe` for `contracts.recipe(...)`."""
     function = call.func
     if isinstance(function, ast.Attribute):
         return function.attr

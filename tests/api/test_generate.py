@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
 import outpace
 from outpace import api
+from outpace.api.request import prepare
+from outpace.core.sampling_params import PARAMETERS
 
 PROMPTS = ["def add(a, b):", "class Stack:\n    def push", "for"]
 METHODS = ["autoregressive", "prompt-lookup", "speculative-sampling", "mcsd", "specinfer"]
@@ -169,7 +173,7 @@ def test_speculative_config_names_method_and_options(loaded, tiny):
     config = {"method": "draft_model", "model": tiny.draft, "num_speculative_tokens": 2}
     result = outpace.generate(loaded[0], "def", speculative_config=config, max_tokens=8)[0]
     assert len(result.statistics.acceptance_histogram) <= 3 and result.statistics.num_spec_steps
-    with pytest.raises(ValueError, match="already names"):
+    with pytest.raises(ValueError, match="has the method and its options"):
         outpace.generate(loaded[0], "def", speculative_config=config, depth=2)
 
 
@@ -182,9 +186,14 @@ def test_speculative_config_names_method_and_options(loaded, tiny):
         ({"method": "speculative-sampling"}, "needs draft: a smaller model with the same vocabulary"),
         ({"method": "prompt-lookup", "batch": 0}, "batch is 0"),
         ({"method": 7}, "a method is a name"),
+        ({"method": "eagle-3"}, "eagle-3 is a published method that outpace does not have yet"),
+        ({"max_new_tokens": 4}, "there is no option max_new_tokens: use max_tokens"),
+        ({"do_sample": True}, "do_sample: use temperature: above 0 samples"),
+        ({"num_return_sequences": 2}, "use n"),
+        ({"depth": 2, "num_speculative_tokens": 2}, "num_speculative_tokens and depth are the same option"),
     ],
 )
-def test_mistakes_are_told(loaded, change, sentence):
+def test_mistakes_are_explained(loaded, change, sentence):
     with pytest.raises(ValueError, match=sentence):
         outpace.generate(loaded[0], "def", **change)
 
@@ -196,14 +205,16 @@ def test_a_draft_that_speaks_another_language_is_refused(loaded, tiny):
         outpace.generate(loaded[0], "def", draft=tiny.lookalike)
 
 
-def test_two_vocabularies_are_compared_once(loaded, monkeypatch):
+def test_a_vocabulary_is_read_once(loaded, monkeypatch):
     target, draft = loaded
-    asked = []
-    known = type(target.tokenizer).get_vocab
-    monkeypatch.setattr(type(target.tokenizer), "get_vocab", lambda self: asked.append(self) or known(self))
+    read = []
+    get_vocab = type(target.tokenizer).get_vocab
+    monkeypatch.setattr(
+        type(target.tokenizer), "get_vocab", lambda self: read.append(self) or get_vocab(self)
+    )
     for _ in range(2):
         outpace.generate(target, "def", draft=draft, max_tokens=1)
-    assert len(asked) <= 2
+    assert len(read) <= 2
 
 
 def test_a_draft_that_reads_less_far_is_refused_only_where_it_matters(loaded, monkeypatch):
@@ -217,7 +228,7 @@ def test_a_draft_that_reads_less_far_is_refused_only_where_it_matters(loaded, mo
 
 
 def test_no_model_at_all():
-    with pytest.raises(ValueError, match="a int is no model"):
+    with pytest.raises(ValueError, match=r"3 \(int\) is not a model"):
         outpace.generate(3, "def", "prompt-lookup")
 
 
@@ -226,7 +237,7 @@ def test_what_each_step_adds_is_told(loaded):
     pieces = []
     results = list(
         api.generate_each(
-            target, ["def a", "x = 1"], draft=draft, max_tokens=9, ignore_eos=True, after=pieces.append
+            target, ["def a", "x = 1"], draft=draft, max_tokens=9, ignore_eos=True, on_piece=pieces.append
         )
     )
     for row, result in enumerate(results):
@@ -238,3 +249,59 @@ def test_a_draft_that_is_named_is_loaded_where_the_target_is(loaded, tiny, monke
     ask = {"max_tokens": 8, "temperature": 0}
     drafted = outpace.generate(loaded[0], "def", draft=tiny.draft, **ask)[0]
     assert drafted.tokens == outpace.generate(loaded[0], "def", "autoregressive", **ask)[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"n": "2"}, "n is '2'; use a whole number"),
+        ({"batch": 2.5}, "batch is 2.5; use a whole number"),
+        ({"seed": "7"}, "there are 1 prompts|seed is '7'; use a whole number"),
+        ({"logprobs": 1.0}, "logprobs is 1.0; use a whole number"),
+        ({"max_tokens": "4"}, "max_tokens is '4'; use a whole number"),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused(loaded, change, sentence):
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        outpace.generate(loaded[0], "def", "prompt-lookup", **change)
+
+
+@pytest.mark.parametrize("prompt", [None, b"def", 7, [1.5], [b"def"]])
+def test_prompts_of_a_wrong_type_are_refused(loaded, prompt):
+    with pytest.raises(ValueError, match="prompt (cannot be|has)"):
+        outpace.generate(loaded[0], prompt, "prompt-lookup")
+
+
+def test_vllms_name_of_the_depth_is_accepted(loaded):
+    target, draft = loaded
+    ask = {"draft": draft, "max_tokens": 12, "temperature": 0}
+    ours, theirs = (
+        outpace.generate(target, "def", **ask, **{name: 2})[0] for name in ("depth", "num_speculative_tokens")
+    )
+    assert ours.statistics.acceptance_histogram == theirs.statistics.acceptance_histogram
+    assert len(ours.statistics.acceptance_histogram) <= 3
+
+
+def test_the_default_method_needs_no_draft(loaded, tiny):
+    for target in (loaded[0], tiny.target):
+        request = prepare(target, "def", max_tokens=4)
+        assert request.recipe.name == "prompt-lookup"
+    request = prepare(loaded[0], "def", draft=loaded[1])
+    assert request.recipe.name == "speculative-sampling"
+
+
+def test_a_draft_given_by_name_is_loaded_once_and_as_the_target(tiny):
+    target = outpace.load(tiny.target, dtype="float64")
+    for _ in range(2):
+        outpace.generate(target, "def", draft=tiny.draft, max_tokens=1)
+    (draft,) = target.drafts.values()
+    assert next(draft.target.model.parameters()).dtype == torch.float64
+
+
+def test_signatures_and_help_name_every_setting():
+    for function in (outpace.generate, outpace.stream, api.generate_each):
+        parameters = inspect.signature(function).parameters
+        described = inspect.getdoc(function)
+        for parameter in PARAMETERS:
+            assert parameter.name in parameters, parameter.name
+        assert all(f"    {name}: " in described for name in parameters if name != "options")

@@ -92,8 +92,8 @@ def test_a_stop_string_ends_what_is_counted(loaded):
     ("prediction", "sentence"),
     [
         (["one", "two", "three"], "there are 2 prompts and 3 predictions: give one prediction, or one each"),
-        ([[10**6], None], "a prediction holds token 1000000, but the model's tokens are 0 to"),
-        ([[0, "a"], None], "a prediction is text or a list of token ids"),
+        ([[10**6], None], "a prediction has token 1000000, but the model's tokens are 0 to"),
+        ([[0, "a"], None], "a prediction has .a. in it: give text or a list of token ids"),
     ],
 )
 def test_a_prediction_that_cannot_be_one_is_refused(loaded, prediction, sentence):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.api.prompts import encode, listed
+from outpace.api.prompts import encode, prompt_list
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -19,14 +19,14 @@ def words(tiny):
 
 @pytest.mark.parametrize("one", ["text", [1, 2], MESSAGES])
 def test_one_prompt_or_several(one):
-    assert listed(one) == [one]
-    assert listed([one, one]) == [one, one]
+    assert prompt_list(one) == [one]
+    assert prompt_list([one, one]) == [one, one]
 
 
 def test_tensors_are_token_ids():
-    assert listed(torch.tensor([1, 2])) == [[1, 2]]
-    assert listed(torch.tensor([[1, 2], [3, 4]])) == [[1, 2], [3, 4]]
-    assert listed([torch.tensor([1, 2]), torch.tensor([3])])[1].tolist() == [3]
+    assert prompt_list(torch.tensor([1, 2])) == [[1, 2]]
+    assert prompt_list(torch.tensor([[1, 2], [3, 4]])) == [[1, 2], [3, 4]]
+    assert prompt_list([torch.tensor([1, 2]), torch.tensor([3])])[1].tolist() == [3]
 
 
 def test_each_kind_becomes_tokens(words):
@@ -43,7 +43,7 @@ def test_each_kind_becomes_tokens(words):
         ([], "the prompt is empty"),
         ([5, 320], "token 320, but the model's tokens are 0 to 319"),
         ([5, -1], "token -1"),
-        ([5, "word"], "mixture"),
+        ([5, "word"], "the prompt has .word. in it: give text, a list of token ids"),
         ([{"role": "user"}], "a role and a content"),
     ],
 )
@@ -54,7 +54,7 @@ def test_what_cannot_be_read_is_told(words, prompt, sentence):
 
 def test_no_prompt_at_all():
     with pytest.raises(ValueError, match="at least one"):
-        listed([])
+        prompt_list([])
 
 
 def test_messages_need_a_chat_template(words):

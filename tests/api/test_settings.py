@@ -1,11 +1,15 @@
-"""What the caller leaves open comes from the checkpoint; what the checkpoint asks for is honoured or refused."""
+"""Settings that are not given come from the checkpoint, whose settings are applied or refused."""
 
 from __future__ import annotations
 
 import pytest
 from transformers import GenerationConfig
 
-from outpace.api.settings import MAX_TOKENS, OTHER_LAWS, OTHER_SAMPLING, settle
+from outpace.api.settings import MAX_TOKENS, UNSUPPORTED, UNSUPPORTED_IN_SAMPLING, resolve_settings
+
+
+def resolve(defaults=None, tokenizer=None, *, vocab=None, stop=None, ignore_eos=False, **given):
+    return resolve_settings(given, defaults, tokenizer, vocab=vocab, stop=stop, ignore_eos=ignore_eos)
 
 
 def shown(settings):
@@ -14,7 +18,7 @@ def shown(settings):
 
 
 def test_without_defaults_decoding_is_greedy():
-    settings = settle(None, None)
+    settings = resolve(None, None)
     assert shown(settings) == (0, 0, 1, MAX_TOKENS)
 
 
@@ -22,28 +26,28 @@ def test_a_checkpoint_that_samples_is_sampled_from():
     defaults = GenerationConfig(
         do_sample=True, temperature=0.6, top_k=20, top_p=0.9, max_new_tokens=7, eos_token_id=[3, 4]
     )
-    settings = settle(defaults, None)
+    settings = resolve(defaults, None)
     assert shown(settings) == (0.6, 20, 0.9, 7)
     assert settings.params.stop == (3, 4)
 
 
 def test_the_caller_has_the_last_word():
     defaults = GenerationConfig(do_sample=True, temperature=0.6, top_k=20, top_p=0.9, max_new_tokens=7)
-    settings = settle(defaults, None, temperature=0, max_tokens=3)
+    settings = resolve(defaults, None, temperature=0, max_tokens=3)
     assert shown(settings) == (0, 0, 1, 3)
-    assert settle(defaults, None, temperature=1.0, top_k=0).params.top_p == 0.9
-    assert settle(defaults, None, ignore_eos=True).params.stop == ()
+    assert resolve(defaults, None, temperature=1.0, top_k=0).params.top_p == 0.9
+    assert resolve(defaults, None, ignore_eos=True).params.stop == ()
 
 
 def test_a_checkpoint_that_does_not_sample_is_greedy_whatever_its_temperature():
-    assert settle(GenerationConfig(temperature=0.6), None).params.temperature == 0
+    assert resolve(GenerationConfig(temperature=0.6), None).params.temperature == 0
 
 
 def test_the_tokenizer_knows_the_end_where_the_checkpoint_does_not():
     class Words:
         eos_token_id = 9
 
-    assert settle(GenerationConfig(), Words()).params.stop == (9,)
+    assert resolve(GenerationConfig(), Words()).params.stop == (9,)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +62,12 @@ def test_the_tokenizer_knows_the_end_where_the_checkpoint_does_not():
     ],
 )
 def test_what_changes_the_distribution_and_can_be_applied_is_applied(asked, found):
-    params = settle(GenerationConfig(**asked), None).params
+    params = resolve(GenerationConfig(**asked), None).params
     assert {name: getattr(params, name) for name in found} == found
 
 
 def test_n_grams_that_must_not_come_again_stay_a_processor():
-    assert len(settle(GenerationConfig(no_repeat_ngram_size=2), None).processors) == 1
+    assert len(resolve(GenerationConfig(no_repeat_ngram_size=2), None).processors) == 1
 
 
 def test_the_caller_overrides_the_checkpoint_setting_by_setting():
@@ -76,7 +80,7 @@ def test_the_caller_overrides_the_checkpoint_setting_by_setting():
         suppress_tokens=[3, 4],
         min_new_tokens=4,
     )
-    params = settle(
+    params = resolve(
         defaults,
         None,
         min_p=0.0,
@@ -94,7 +98,7 @@ def test_the_caller_overrides_the_checkpoint_setting_by_setting():
         params.min_tokens,
     ) == (0, 1, 1, (), 0)
     assert dict(params.logit_bias) == {3: float("-inf"), 4: 2.0}
-    assert settle(defaults, None, max_tokens=2).params.min_tokens == 2  # what is left of a default
+    assert resolve(defaults, None, max_tokens=2).params.min_tokens == 2  # what is left of a default
 
 
 def test_a_bad_word_is_forbidden_as_first_word_and_after_a_space():
@@ -105,25 +109,25 @@ def test_a_bad_word_is_forbidden_as_first_word_and_after_a_space():
             assert not add_special_tokens
             return {"input_ids": [len(text)]}
 
-    assert settle(None, Words(), bad_words="abc").params.bad_words == ((3,), (4,))
-    assert settle(None, Words(), bad_words=["abc", [1, 2]]).params.bad_words == ((3,), (4,), (1, 2))
+    assert resolve(None, Words(), bad_words="abc").params.bad_words == ((3,), (4,))
+    assert resolve(None, Words(), bad_words=["abc", [1, 2]]).params.bad_words == ((3,), (4,), (1, 2))
 
 
-@pytest.mark.parametrize("name", [name for name, _ in OTHER_LAWS])
+@pytest.mark.parametrize("name", UNSUPPORTED)
 def test_what_cannot_be_applied_is_refused(name):
     defaults = GenerationConfig()
     setattr(defaults, name, 7)
     with pytest.raises(ValueError, match=f"sets {name}.*--no-defaults"):
-        settle(defaults, None)
+        resolve(defaults, None)
 
 
-@pytest.mark.parametrize("name", [name for name, _ in OTHER_SAMPLING])
+@pytest.mark.parametrize("name", UNSUPPORTED_IN_SAMPLING)
 def test_what_only_sampling_reads_is_refused_only_then(name):
     defaults = GenerationConfig()
     setattr(defaults, name, 0.3)
-    settle(defaults, None, temperature=0)
+    resolve(defaults, None, temperature=0)
     with pytest.raises(ValueError, match=name):
-        settle(defaults, None, temperature=1)
+        resolve(defaults, None, temperature=1)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +154,27 @@ def test_what_only_sampling_reads_is_refused_only_then(name):
         ({"bad_words": ["no"]}, "bad words in text need a tokenizer"),
         ({"stop": ""}, "stop string is empty"),
         ({"stop": ["a", ""]}, "stop string is empty"),
+        ({"stop": 5}, "stop is 5; use a string, or a list of strings"),
     ],
 )
-def test_impossible_wishes_are_told_before_anything_runs(params, sentence):
+def test_impossible_values_are_refused_before_anything_runs(params, sentence):
     with pytest.raises(ValueError, match=sentence):
-        settle(None, None, **params)
+        resolve(None, None, **params)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"max_tokens": "4"}, "max_tokens is '4'; use a whole number"),
+        ({"max_tokens": 2.5}, "max_tokens is 2.5; use a whole number"),
+        ({"temperature": "1"}, "temperature is '1'; use a number"),
+        ({"top_k": True, "temperature": 1}, "top_k is True; use a whole number"),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused(given, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        resolve(**given)
+
+
+def test_a_minimum_of_the_checkpoint_is_cut_to_the_default_maximum():
+    assert resolve(GenerationConfig(min_new_tokens=10_000)).params.min_tokens == MAX_TOKENS

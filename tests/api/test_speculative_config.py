@@ -7,13 +7,13 @@ import warnings
 
 import pytest
 
-from outpace.api import translate
+from outpace.api import parse_speculative_config
 
 
 def test_ngram():
     config = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
-    assert translate(config) == ("prompt-lookup", {"depth": 5, "max_ngram": 4})
-    assert translate(json.dumps(config)) == translate(config)
+    assert parse_speculative_config(config) == ("prompt-lookup", {"depth": 5, "max_ngram": 4})
+    assert parse_speculative_config(json.dumps(config)) == parse_speculative_config(config)
 
 
 def test_suffix():
@@ -31,7 +31,7 @@ def test_suffix():
         "max_spec_offset": 0.0,
         "min_token_prob": 0.2,
     }
-    assert translate(config) == ("suffix-decoding", expected)
+    assert parse_speculative_config(config) == ("suffix-decoding", expected)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_suffix():
 def test_a_draft_model_is_greedy_unless_told_to_sample(extra, sampled):
     config = {"model": "some/draft", "num_speculative_tokens": 3, **extra}
     expected = ("speculative-sampling", {"draft": "some/draft", "depth": 3, "sampled": sampled})
-    assert translate(config) == expected
-    assert translate({"method": "draft_model", **config}) == expected
+    assert parse_speculative_config(config) == expected
+    assert parse_speculative_config({"method": "draft_model", **config}) == expected
 
 
 def test_names_of_our_own_pass_through():
-    assert translate({"method": "prompt_lookup"})[0] == "prompt-lookup"
+    assert parse_speculative_config({"method": "prompt_lookup"})[0] == "prompt-lookup"
 
 
 def test_keys_that_mean_nothing_here_are_named_once():
@@ -61,23 +61,23 @@ def test_keys_that_mean_nothing_here_are_named_once():
         "draft_tensor_parallel_size": 2,
     }
     with pytest.warns(
-        UserWarning, match="enforce_eager, draft_tensor_parallel_size mean nothing to prompt-lookup"
+        UserWarning, match="enforce_eager, draft_tensor_parallel_size have no effect on prompt-lookup"
     ) as told:
-        assert translate(config) == ("prompt-lookup", {"depth": 5})
+        assert parse_speculative_config(config) == ("prompt-lookup", {"depth": 5})
     assert len(told) == 1
 
 
 def test_nothing_is_said_where_there_is_nothing_to_say():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        translate({"method": "ngram", "num_speculative_tokens": 5})
+        parse_speculative_config({"method": "ngram", "num_speculative_tokens": 5})
 
 
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
         ({"method": "ngram", "num_spec_tokens": 5}, "unknown key 'num_spec_tokens'"),
-        ({"num_speculative_tokens": 5}, "names no method"),
+        ({"num_speculative_tokens": 5}, "has no method"),
         ("{not json", "not JSON"),
         ("[1]", "JSON object"),
         ({"method": "ngrams"}, "no method ngrams"),
@@ -87,4 +87,4 @@ def test_nothing_is_said_where_there_is_nothing_to_say():
 )
 def test_what_cannot_be_meant_is_an_error(config, sentence):
     with pytest.raises(ValueError, match=sentence):
-        translate(config)
+        parse_speculative_config(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outpace.api.text import HELD, Writer
+from outpace.api.detokenizer import INCOMPLETE, Detokenizer
 
 WORDS = "naïve 🎉👩‍👩‍👧 日本語のテキスト end"
 
@@ -16,41 +16,41 @@ def words(tiny):
     return AutoTokenizer.from_pretrained(tiny.target)
 
 
-def written(writer: Writer, tokens: list[int], size: int = 1) -> list[str]:
+def written(detokenizer: Detokenizer, tokens: list[int], size: int = 1) -> list[str]:
     pieces = []
     for start in range(0, len(tokens), size):
-        writer.push(tokens[start : start + size])
-        pieces.append(writer.piece())
-    return [*pieces, writer.finish()]
+        detokenizer.push(tokens[start : start + size])
+        pieces.append(detokenizer.piece())
+    return [*pieces, detokenizer.finish()]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_characters_split_over_tokens_come_whole(words, size):
     tokens = words(WORDS)["input_ids"]
     assert len(tokens) > len(WORDS)  # the tokenizer knows none of these characters
-    pieces = written(Writer(words, words("def")["input_ids"]), tokens, size)
+    pieces = written(Detokenizer(words, words("def")["input_ids"]), tokens, size)
     assert "".join(pieces) == WORDS
-    assert not any(HELD in piece for piece in pieces)
+    assert not any(INCOMPLETE in piece for piece in pieces)
 
 
 def test_bytes_that_never_become_a_character_are_written_at_the_end(words):
     tokens = words("ok 🎉")["input_ids"][:-1]
-    pieces = written(Writer(words, []), tokens)
-    assert "".join(pieces) == words.decode(tokens) and pieces[-1].startswith(HELD)
+    pieces = written(Detokenizer(words, []), tokens)
+    assert "".join(pieces) == words.decode(tokens) and pieces[-1].startswith(INCOMPLETE)
 
 
 def test_a_prompt_that_ends_inside_a_character_is_gone_on_with(words):
     tokens = words("x🎉y")["input_ids"]
-    assert "".join(written(Writer(words, tokens[:3]), tokens[3:])) == "🎉y"
+    assert "".join(written(Detokenizer(words, tokens[:3]), tokens[3:])) == "🎉y"
 
 
 def test_a_long_text_is_that_of_one_decoding(words):
     text = "def add(a, b):\n    return a + b 🎉\n" * 20
-    assert "".join(written(Writer(words, words("x")["input_ids"]), words(text)["input_ids"])) == text
+    assert "".join(written(Detokenizer(words, words("x")["input_ids"]), words(text)["input_ids"])) == text
 
 
 def test_special_tokens_are_not_text(words):
-    assert "".join(written(Writer(words, []), [*words("add")["input_ids"], words.eos_token_id])) == "add"
+    assert "".join(written(Detokenizer(words, []), [*words("add")["input_ids"], words.eos_token_id])) == "add"
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
@@ -66,33 +66,33 @@ def test_stop_strings_of_the_first_tokens_are_text(words, size, least):
         for at in range(len(text))
         if text[at] == "," and next(n for n, e in enumerate(ends) if e > at) >= least
     ]
-    writer = Writer(words, [], stop=[",", "-never-"], min_tokens=least)
-    assert "".join(written(writer, tokens, size)) == (text[: stops[0]] if stops else text)
-    assert writer.stopped == ("," if stops else None)
+    detokenizer = Detokenizer(words, [], stop=[",", "-never-"], min_tokens=least)
+    assert "".join(written(detokenizer, tokens, size)) == (text[: stops[0]] if stops else text)
+    assert detokenizer.stopped == ("," if stops else None)
 
 
 @pytest.mark.parametrize("size", [1, 4, 100])
 def test_text_ends_before_the_first_stop_string(words, size):
     tokens = words("return a + b\nfor index")["input_ids"]
-    writer = Writer(words, [], stop=["index", " + b"])
-    pieces = written(writer, tokens, size)
-    assert "".join(pieces) == "return a" and writer.stopped == " + b"
+    detokenizer = Detokenizer(words, [], stop=["index", " + b"])
+    pieces = written(detokenizer, tokens, size)
+    assert "".join(pieces) == "return a" and detokenizer.stopped == " + b"
 
 
 def test_what_a_stop_string_may_begin_with_is_held_back(words):
-    writer = Writer(words, [], stop=["turning"])
-    writer.push(words("return")["input_ids"])
-    assert writer.piece() == "re"
-    writer.push(words(" a")["input_ids"])
-    assert writer.piece() == "turn a"
+    detokenizer = Detokenizer(words, [], stop=["turning"])
+    detokenizer.push(words("return")["input_ids"])
+    assert detokenizer.piece() == "re"
+    detokenizer.push(words(" a")["input_ids"])
+    assert detokenizer.piece() == "turn a"
 
 
 def test_only_tokens_up_to_the_end_of_the_stop_string_count(words):
     tokens = words("return a + b")["input_ids"]
-    writer = Writer(words, [], stop=["turn"])
-    count = writer.push(tokens)
+    detokenizer = Detokenizer(words, [], stop=["turn"])
+    count = detokenizer.push(tokens)
     assert words.decode(tokens[:count]).endswith("turn") or "turn" in words.decode(tokens[:count])
-    assert count < len(tokens) and writer.num_tokens == count
+    assert count < len(tokens) and detokenizer.num_tokens == count
 
 
 def test_a_tokenizer_that_marks_words_keeps_the_space_of_the_first():
@@ -102,4 +102,4 @@ def test_a_tokenizer_that_marks_words_keeps_the_space_of_the_first():
         def decode(self, tokens, **_):
             return "".join((" " if index else "") + "abcdefgh"[token] for index, token in enumerate(tokens))
 
-    assert "".join(written(Writer(Marked(), [0, 1]), [2, 3])) == " c d"
+    assert "".join(written(Detokenizer(Marked(), [0, 1]), [2, 3])) == " c d"

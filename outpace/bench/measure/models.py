@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from outpace.api.model import Model, ModelOpener, load
+from outpace.api.model import Model, load
+from outpace.api.opener import ModelOpener
 from outpace.api.settings import end_tokens
 from outpace.bench.measure.contender import Contender, MethodContender, mode_of
 from outpace.bench.measure.ideal import DRAFT, TARGET
@@ -31,40 +32,20 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.hf.target import HFTarget
 from outpace.models.names import resolve, usual_draft
-from outpace.models.vocabulary import CrossVocabularyDraft
 
 
-@dataclass
 class ModeModels:
-    """The target and the drafts in one mode, compiled or eager; opens the drafts of recipes (an `Opener`)."""
+    """The target and the drafts in one mode, compiled or eager."""
 
-    model: Model  # the target
-    load_model: Callable[[str], Model]  # by name, in this mode
-    stack: ExitStack
-    opened: dict[str, Target] = field(default_factory=dict[str, Target])
-
-    def __post_init__(self) -> None:
-        self._opener = ModelOpener(self.model, self.stack)
-
-    @property
-    def tokenizer(self) -> Any:
-        """The target's."""
-        return self.model.tokenizer
-
-    def draft(self, value: Any) -> Any:
-        """The draft of this name, which must have the target's tokens; each is loaded once."""
-        if value not in self.opened:
-            self.opened[value] = self._opener.draft(self.load_model(value))
-        return self.opened[value]
-
-    def cross_vocabulary(self, value: Any) -> CrossVocabularyDraft:
-        """The draft of this name, whose tokens may differ from the target's."""
-        return self._opener.cross_vocabulary(self.load_model(value))
+    def __init__(self, model: Model, load_model: Callable[[str], Model]) -> None:
+        """`load_model` loads a draft by its name, in this mode; each is loaded once."""
+        self.model = model
+        self.opener = ModelOpener(model, load_model)
 
     def targets(self, draft: str | None) -> dict[tuple[str, str], Target]:
         """The target and, where a method opened it, the measurement's draft."""
         mode = mode_of(self.model.target)
-        drafts = {(DRAFT, mode): self.opened[draft]} if draft in self.opened else {}
+        drafts = {(DRAFT, mode): self.opener.loaded[draft].target} if draft in self.opener.loaded else {}
         return {(TARGET, mode): self.model.target, **drafts}
 
 
@@ -96,10 +77,10 @@ class BenchModels:
         self.draft = usual_draft(self.target) if self.draft is None else self.draft
         self._loaded: dict[str, Model] = {}
         self.model = self._load("target", self.target)
-        self.modes = [ModeModels(self.model, self._load_draft, self.stack)]
+        self.modes = [ModeModels(self.model, self._load_draft)]
         if self.eager and self.model.target.compiled:
             eager = cache(lambda name: self._eager(self._load_draft(name)))
-            self.modes.append(ModeModels(self._eager(self.model), eager, self.stack))
+            self.modes.append(ModeModels(self._eager(self.model), eager))
         self.torch_dtype = next(self.model.target.model.parameters()).dtype
         self.used_device = str(self.model.target.device)
         self.peer_models: dict[str, Any] | None = None
@@ -160,7 +141,7 @@ class BenchModels:
                 methods,
                 mode.model.target,
                 self.draft,
-                mode,
+                mode.opener,
                 self.cross_vocabulary,
             )
             for mode in self.modes

@@ -1,19 +1,21 @@
-"""Tokens to text while they come: no half characters, and nothing of a stop string."""
+"""Incremental detokenization: tokens to text that never splits a character and stops before stop strings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-HELD = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer writes for bytes that are not a character (yet)
-CONTEXT = 6  # tokens decoded again before new ones: what spaces and byte sequences depend on
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoded from bytes that are not (yet) a character
+CONTEXT = (
+    6  # previous tokens decoded together with new ones, because spaces and byte sequences depend on them
+)
 
 
-class Writer:
-    """The text of one row, in pieces that are never taken back.
+class Detokenizer:
+    """The text of one row, in pieces that later tokens do not change.
 
-    The pieces together are the text that follows the prompt: a leading space of the first word is kept, special tokens
-    are not.
+    The pieces together are the text after the prompt, with a leading space of the first word, without special
+    tokens.
     """
 
     def __init__(
@@ -21,13 +23,12 @@ class Writer:
         tokenizer: Any,
         prompt: Sequence[int],
         stop: Sequence[str] = (),
-        min_tokens: int = 0,  # stop strings completed by one of the first so many tokens are text like any other
+        min_tokens: int = 0,  # a stop string completed within this many tokens does not end the text
     ) -> None:
         self._tokenizer, self._stop, self._min_tokens = tokenizer, tuple(stop), min_tokens
         self._window = list(prompt[-CONTEXT:])
-        self._sent = len(
-            self._whole(self._decode())
-        )  # characters of the window's text that are out, or the prompt's
+        # characters of the window's text that are in `text` already, or the prompt's
+        self._sent = len(self._complete(self._decode()))
         self._text = ""
         self._given = 0
         self.num_tokens = 0
@@ -35,11 +36,11 @@ class Writer:
 
     @property
     def text(self) -> str:
-        """All that is certain so far."""
+        """All complete characters so far."""
         return self._text
 
     def push(self, tokens: Sequence[int]) -> int:
-        """Take new tokens; how many were taken, fewer where a stop string was completed before the last."""
+        """Add tokens; returns how many were used: fewer than given if a stop string ended the text before."""
         if self.stopped is not None:
             return 0
         if not self._stop:
@@ -53,13 +54,13 @@ class Writer:
         return len(tokens)
 
     def piece(self) -> str:
-        """What has become certain since the last call: what may yet turn out to be a stop string is held back."""
-        end = len(self._text) - (0 if self.stopped is not None else self._begun())
+        """The new text since the last call, without an end that may become a stop string."""
+        end = len(self._text) - (0 if self.stopped is not None else self._stop_prefix())
         piece, self._given = self._text[self._given : end], max(end, self._given)
         return piece
 
     def finish(self) -> str:
-        """The last piece: bytes that never became a character are written as they are."""
+        """The rest of the text, with bytes that never became a character as replacement characters."""
         if self.stopped is None:
             before = len(self._text)
             text = self._decode()
@@ -73,7 +74,7 @@ class Writer:
         self.num_tokens += len(tokens)
         self._window += tokens
         text = self._decode()
-        whole = self._whole(text)
+        whole = self._complete(text)
         if len(whole) > self._sent:
             self._text += whole[self._sent :]
             self._sent = len(whole)
@@ -86,11 +87,11 @@ class Writer:
             self._window, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
 
-    def _whole(self, text: str) -> str:
-        return text.rstrip(HELD)
+    def _complete(self, text: str) -> str:
+        return text.rstrip(INCOMPLETE)
 
     def _cut(self, before: int) -> bool:
-        """End the text at the first stop string that was completed by what came after `before`."""
+        """End the text at the first stop string that ends after position `before`; whether there is one."""
         if self.num_tokens <= self._min_tokens:
             return False
         starts = [(self._text.find(word, max(0, before - len(word) + 1)), word) for word in self._stop]
@@ -101,8 +102,8 @@ class Writer:
         self._text = self._text[:at]
         return True
 
-    def _begun(self) -> int:
-        """Characters at the end that a stop string may begin with."""
+    def _stop_prefix(self) -> int:
+        """The number of characters at the end of the text that are the beginning of a stop string."""
         most = min(max(map(len, self._stop), default=0) - 1, len(self._text))
         for length in range(most, 0, -1):
             if any(word.startswith(self._text[-length:]) for word in self._stop):

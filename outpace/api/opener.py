@@ -1,0 +1,90 @@
+"""Opens the models among a recipe's options: loads drafts and compares them with their target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from outpace.api.model import Model, as_model, load
+from outpace.models.hf.target import HFTarget
+from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
+
+
+class ModelOpener:
+    """The `Opener` of `recipes.configure`: opens drafts for one target.
+
+    A draft is a name, a folder, what `outpace.load` returned, or a transformers model. Names and folders are
+    loaded once for a target, with its dtype, device and compile option, or with `load` if that is given.
+    """
+
+    def __init__(self, target: Model, load: Callable[[str], Model] | None = None) -> None:
+        self.target, self._load = target, load
+        self.loaded: dict[str, Model] = {} if load else target.drafts  # drafts given by name
+
+    @property
+    def tokenizer(self) -> Any:
+        """The target's tokenizer; None if it is unknown."""
+        return self.target.tokenizer
+
+    def draft(self, value: Any) -> HFTarget:
+        """A draft model with the target's tokens; ValueError if its tokens differ."""
+        model = self._open(value)
+        check_same_tokens(self.target, model)
+        return model.target
+
+    def cross_vocabulary(self, value: Any) -> CrossVocabularyDraft:
+        """A draft model with any vocabulary, and both vocabularies; ValueError if a tokenizer is unknown."""
+        draft = self._open(value)
+        for model in (draft, self.target):
+            if model.tokenizer is None:
+                raise ValueError(
+                    f"the tokenizer of {model.name} is unknown, but translating between vocabularies needs "
+                    "both tokenizers: give models by name, as folders, or as outpace.load returns them"
+                )
+        own, drafts = (
+            Vocabulary.of(each.tokenizer, each.target.vocab, each.name) for each in (self.target, draft)
+        )
+        return CrossVocabularyDraft(draft.target, drafts, own)
+
+    def _open(self, value: Any) -> Model:
+        if not isinstance(value, str | Path):
+            return as_model(value)
+        name = str(value)
+        if name not in self.loaded:
+            self.loaded[name] = self._load(name) if self._load else load(name, **self.target.draft_options)
+        return self.loaded[name]
+
+
+def check_same_tokens(target: Model, draft: Model) -> None:
+    """Raise ValueError for a draft whose token ids stand for other strings than the target's.
+
+    Models whose tokenizer is unknown pass, and so do vocabularies of different sizes: `recipes.configure`
+    refuses those.
+    """
+    if target.tokenizer is None or draft.tokenizer is None or target.target.vocab != draft.target.vocab:
+        return
+    own, drafts = target.token_ids, draft.token_ids
+    if own == drafts:
+        return
+    differing = sorted((own.get(token, -1), token) for token, _ in own.items() ^ drafts.items())
+    _, token = differing[-1]
+    ids = [f"token {each[token]}" if token in each else "no token" for each in (drafts, own)]
+    raise ValueError(
+        f"{draft.name} and {target.name} have vocabularies of one size but not the same tokens "
+        f"({len(differing)} differ: {token!r} is {ids[0]} in the draft and {ids[1]} in the target): "
+        "use a smaller model of the target's own family, a method that translates such as tli, "
+        "or one that needs no model such as prompt-lookup"
+    )
+
+
+def check_draft_lengths(options: Mapping[str, Any], needed: int) -> None:
+    """Raise ValueError for a draft model whose maximum length is below `needed` tokens."""
+    for name, value in options.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            limit = each.max_length if isinstance(each, HFTarget) else None
+            if limit is not None and limit < needed:
+                raise ValueError(
+                    f"the {name} model reads at most {limit} tokens, but prompt and answer may have "
+                    f"{needed}: ask for fewer tokens (max_tokens) or use another draft"
+                )

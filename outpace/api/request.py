@@ -1,0 +1,246 @@
+"""A call of `generate` or `stream`, checked and with everything loaded that it needs."""
+
+from __future__ import annotations
+
+import operator
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outpace.api.batch_run import BatchRun, Piece
+from outpace.api.methods import choose_method
+from outpace.api.model import Model, as_model
+from outpace.api.opener import ModelOpener, check_draft_lengths
+from outpace.api.prompts import Prediction, Prompt, encode, encode_predictions, prompt_list
+from outpace.api.settings import Settings, Words, resolve_settings
+from outpace.api.speculative_config import parse_speculative_config
+from outpace.core.contracts import Parts, Recipe
+from outpace.core.noise import derived
+from outpace.recipes import configure
+
+UNLIMITED = 2**31  # tokens that fit behind a prompt where a model has no maximum length
+
+
+@dataclass
+class Request:
+    """A checked call. Lists have one element per row: a prompt with n samples has n rows."""
+
+    model: Model
+    prompts: list[list[int]]
+    seeds: list[int]
+    room: list[int]  # tokens that fit behind each prompt
+    settings: Settings
+    recipe: Recipe
+    options: Mapping[str, Any]  # the recipe's keyword arguments, with drafts loaded
+    predictions: list[list[int]]  # tokens that the answer probably has; may be empty
+    logprobs: int | None
+    batch: int
+    on_piece: Callable[[Piece], None] | None
+
+    def parts(self) -> Parts:
+        """New parts of the method, which have learnt nothing yet."""
+        return self.recipe(self.model.target, **self.options)
+
+    def run(self, start: int, end: int, parts: Parts) -> BatchRun:
+        """These rows as one batch."""
+        rows = slice(start, end)
+        return BatchRun(
+            parts,
+            self.prompts[rows],
+            self.seeds[rows],
+            self.room[rows],
+            self.settings,
+            self.model.tokenizer,
+            num_top=self.logprobs,
+            predictions=self.predictions[rows],
+            on_piece=self.on_piece,
+        )
+
+
+def prepare(
+    target: Any,
+    prompts: Prompt | Sequence[Prompt],
+    method: str | Path | Recipe | None = None,
+    *,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    typical_p: float | None = None,
+    repetition_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    frequency_penalty: float | None = None,
+    logit_bias: Mapping[Any, float] | None = None,
+    bad_words: Words | None = None,
+    min_tokens: int | None = None,
+    grammar: str | None = None,
+    json_schema: str | Mapping[str, Any] | None = None,
+    stop: str | Sequence[str] | None = None,
+    seed: int | Sequence[int] | None = None,
+    n: int = 1,
+    logprobs: int | None = None,
+    prediction: Prediction | Sequence[Prediction | None] | None = None,
+    ignore_eos: bool = False,
+    defaults: bool = True,
+    tokenizer: Any = None,
+    batch: int = 8,
+    on_piece: Callable[[Piece], None] | None = None,
+    speculative_config: str | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Request:
+    """Check a call and load what it needs.
+
+    Args:
+        target: what `outpace.load` returned, a name or folder, or a transformers causal language model.
+        prompts: a text, a list of token ids or a list of chat messages, or a list of several of these.
+        method: a name of `outpace list`, a recipe, or a recipe file. Default: speculative-sampling if
+            a draft is given, or known for the target as for `zoo:target`; otherwise prompt-lookup.
+        max_tokens: maximum number of new tokens. Default: the checkpoint's, or 256.
+        temperature: 0 is greedy decoding. Default: the checkpoint's, or 0.
+        top_k: sample from the k most probable tokens; 0: from all.
+        top_p: sample from the most probable tokens that hold this much of the mass.
+        min_p: drop tokens below this share of the highest probability.
+        typical_p: sample from the tokens of most typical information that hold this mass.
+        repetition_penalty: above 1, tokens of prompt and text become less probable.
+        presence_penalty: subtracted from the logit of every token of the new text, -2 to 2.
+        frequency_penalty: subtracted once for each time the token occurs in the new text, -2 to 2.
+        logit_bias: token id -> number that is added to its logit.
+        bad_words: texts, or lists of token ids, that must not be generated.
+        min_tokens: number of new tokens before which the end of text and stop strings are not accepted.
+        grammar: EBNF grammar that the new text follows (extra `grammar`).
+        json_schema: JSON schema that the new text follows (extra `grammar`).
+        stop: string or strings before which the text ends.
+        seed: one for all prompts, or one each. Default: random; each result's statistics have its seed.
+        n: samples of each prompt, each with a seed of its own.
+        logprobs: log probabilities of each new token and of this many most probable ones beside it.
+        prediction: the probable answer, as text or token ids: drafted first. One for all, or one each.
+        ignore_eos: continue after the end-of-text token.
+        defaults: apply the checkpoint's generation_config.json.
+        tokenizer: for a transformers model, which has none of its own.
+        batch: number of rows that are decoded together.
+        on_piece: called with what each step added to each row.
+        speculative_config: vLLM's configuration, in place of method and options.
+        **options: the method's options (`outpace show METHOD`), such as draft or depth (also
+            num_speculative_tokens).
+
+    Raises ValueError for impossible values and TypeError for values of a wrong type.
+    """
+    if speculative_config is not None:
+        if options or method is not None:
+            raise ValueError("speculative_config has the method and its options: leave out the others")
+        method, options = parse_speculative_config(speculative_config)
+    _check_counts(n=n, batch=batch)
+    given = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "typical_p": typical_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "logit_bias": logit_bias,
+        "bad_words": bad_words,
+        "min_tokens": min_tokens,
+    }
+    recipe, options = choose_method(method, options, target_name(target))
+    model = as_model(target, tokenizer)
+    vocab = model.target.vocab
+    listed = prompt_list(prompts)
+    names = ["the prompt"] if len(listed) == 1 else [f"prompt {i}" for i in range(1, len(listed) + 1)]
+    tokens = [
+        encode(model.tokenizer, prompt, vocab, name) for prompt, name in zip(listed, names, strict=True)
+    ]
+    settings = resolve_settings(
+        given,
+        model.defaults if defaults else None,
+        model.tokenizer,
+        vocab=vocab,
+        stop=stop,
+        grammar=grammar,
+        json_schema=json_schema,
+        ignore_eos=ignore_eos,
+    )
+    if settings.stop and model.tokenizer is None:
+        raise ValueError("stop strings need a tokenizer: pass tokenizer=...")
+    if n > 1 and settings.params.greedy:
+        raise ValueError(
+            f"n is {n}, but at temperature 0 all samples are the same: use a temperature above 0"
+        )
+    if logprobs is not None and not 0 <= _whole("logprobs", logprobs) <= vocab:
+        raise ValueError(f"logprobs is {logprobs}; use a number of tokens from 0 to {vocab}")
+    row_seeds = [derived(each, sample) for each in prompt_seeds(seed, len(tokens)) for sample in range(n)]
+    predicted = encode_predictions(model.tokenizer, prediction, len(tokens), vocab)
+    tokens, predicted = ([each for each in rows for _ in range(n)] for rows in (tokens, predicted))
+    room = free_lengths(model, tokens)
+    values = configure(recipe, model.target, options, ModelOpener(model))
+    max_new = settings.params.max_tokens
+    check_draft_lengths(
+        values,
+        max(len(prompt) + min(max_new, free) for prompt, free in zip(tokens, room, strict=True)),
+    )
+    return Request(
+        model,
+        tokens,
+        row_seeds,
+        room,
+        settings,
+        recipe,
+        values,
+        predicted,
+        logprobs,
+        batch,
+        on_piece,
+    )
+
+
+def target_name(target: Any) -> str:
+    """The name or folder by which a target was given; empty for a transformers model."""
+    if isinstance(target, Model):
+        return target.name
+    return str(target) if isinstance(target, str | Path) else ""
+
+
+def prompt_seeds(seed: int | Sequence[int] | None, count: int) -> list[int]:
+    """One seed per prompt. Rows that share a seed generate what each of them would generate alone."""
+    if seed is None:
+        return [random.getrandbits(32) for _ in range(count)]
+    if not isinstance(seed, Sequence):
+        return [_whole("seed", seed)] * count
+    if len(seed) != count:
+        raise ValueError(f"there are {count} prompts and {len(seed)} seeds: give one seed, or one each")
+    return [_whole("seed", each) for each in seed]
+
+
+def free_lengths(model: Model, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """How many tokens fit behind each prompt; ValueError for a prompt that leaves no room."""
+    limit = model.max_length
+    if limit is None:
+        return [UNLIMITED] * len(prompts)
+    for index, prompt in enumerate(prompts, 1):
+        if len(prompt) >= limit:
+            which = "the prompt" if len(prompts) == 1 else f"prompt {index}"
+            raise ValueError(
+                f"{which} has {len(prompt)} tokens, but {model.name} reads at most {limit}: shorten it"
+            )
+    return [limit - len(prompt) for prompt in prompts]
+
+
+def _check_counts(**counts: Any) -> None:
+    for name, value in counts.items():
+        if _whole(name, value) < 1:
+            raise ValueError(f"{name} is {value}; use at least 1")
+
+
+def _whole(name: str, value: Any) -> int:
+    """The value as a Python integer (numpy's are accepted); TypeError for another type."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{name} is {value!r}; use a whole number")

@@ -1,0 +1,64 @@
+"""Option names of transformers and vLLM: accepted where they mean the same as one of ours, else explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from outpace.recipes._options import RecipeError
+
+if TYPE_CHECKING:
+    from outpace.core.contracts import Recipe
+
+ALIASES = {"num_speculative_tokens": "depth"}  # vLLM's name of the option; both are accepted
+# what others call a setting -> what it is here
+SPELLINGS = {
+    "max_new_tokens": "max_tokens",
+    "max_length": "max_tokens, which counts new tokens only",
+    "min_new_tokens": "min_tokens",
+    "do_sample": "temperature: above 0 samples, 0 is greedy",
+    "num_return_sequences": "n",
+    "num_beams": "n for several samples; beam search is not supported",
+    "best_of": "n, and choose among the results",
+    "stop_strings": "stop",
+    "stop_token_ids": "stop, with strings",
+    "eos_token_id": "stop, with strings, or ignore_eos",
+    "bad_words_ids": "bad_words",
+    "sequence_bias": "logit_bias",
+    "suppress_tokens": "logit_bias, with -inf",
+    "assistant_model": "draft",
+    "draft_model": "draft",
+    "speculative_model": "draft",
+    "num_assistant_tokens": "depth (or num_speculative_tokens)",
+    "prompt_lookup_num_tokens": "depth, with method prompt-lookup",
+    "max_matching_ngram_size": "max_ngram",
+    "prompt_lookup_max": "max_ngram",
+    "prompt_lookup_min": "min_ngram",
+    "assistant_confidence_threshold": "confidence",
+    "sampling_params": "max_tokens, temperature, ... as keywords of their own",
+    "guided_json": "json_schema",
+    "guided_grammar": "grammar",
+    "streamer": "outpace.stream, or a streamer given to outpace.hf",
+    "batch_size": "batch",
+    "num_samples": "n",
+    "model": "target",
+    "assistant": "draft",
+}
+
+
+def own_options(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options under the recipe's own names: `num_speculative_tokens` is `depth`.
+
+    Raises RecipeError for an option that transformers or vLLM has under another name than outpace.
+    """
+    found: dict[str, Any] = {}
+    for given, value in options.items():
+        name = given.replace("-", "_")
+        if name not in recipe.options and (alias := ALIASES.get(name)) in recipe.options:
+            if alias in options:
+                raise RecipeError(f"{name} and {alias} are the same option: give one of them")
+            name = alias
+        elif name not in recipe.options and name in SPELLINGS:
+            raise RecipeError(f"there is no option {name}: use {SPELLINGS[name]}")
+        found[name] = value
+    return found
