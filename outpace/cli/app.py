@@ -1,31 +1,34 @@
-"""The verbs, put together without importing what they use."""
+"""The verbs of the command line. None of their modules imports torch or transformers before it is called."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-
 import typer
 
-from outpace.cli import chat, demo, env, generate, list_, new, show, zoo
+from outpace.cli import (
+    audit,
+    bench,
+    chat,
+    demo,
+    env,
+    generate,
+    index,
+    list_methods,
+    new,
+    replay,
+    show,
+    verifiers,
+    zoo,
+)
 from outpace.cli.recipe_options import RecipeCommand
 
 app = typer.Typer(
     name="outpace",
-    help="Make a language model write faster without changing what it says.",
+    help="Make a language model generate faster without changing what it generates.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-OTHERS = {  # verbs whose own files are imported only when they are called: they read their own arguments
-    "bench": "Time methods side by side on your model, prompts and machine.",
-    "verifiers": "Compare what the exact verification rules keep of the same drafts.",
-    "replay": "What methods that draft from text would have kept of recorded texts, with no model.",
-    "index": "Build indexes of text for methods that draft from it, and show what is in one.",
-    "audit": "Check that a method keeps its promise, by exact enumeration.",
-}
 
 
 @app.callback(invoke_without_command=True)
@@ -45,27 +48,13 @@ def options(
 app.command("demo")(demo.demo)
 app.command("generate", cls=RecipeCommand)(generate.generate)
 app.command("chat", cls=RecipeCommand)(chat.chat)
-app.command("list")(list_.list_)
+app.command("list")(list_methods.list_methods)
 app.command("show")(show.show)
+app.command("bench")(bench.bench)
+app.command("audit")(audit.audit)
+app.command("verifiers")(verifiers.verifiers)
+app.command("replay")(replay.replay)
+app.add_typer(index.app, name="index")
 app.command("new")(new.new)
 app.add_typer(zoo.app, name="zoo")
 app.command("env")(env.env)
-
-
-def forward(verb: str) -> None:
-    """Mount a verb that parses its own arguments."""
-
-    def call(ctx: typer.Context) -> None:
-        module = import_module(f"outpace.cli.{verb}")
-        inner = getattr(module, "app", None)
-        if not isinstance(inner, typer.Typer):
-            inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-            inner.command()(getattr(module, verb))
-        typer.main.get_command(inner)(args=ctx.args, prog_name=f"outpace {verb}", standalone_mode=True)
-
-    app.command(verb, help=OTHERS[verb], context_settings=FORWARD, add_help_option=False)(call)
-
-
-for each in OTHERS:
-    if find_spec(f"outpace.cli.{each}"):
-        forward(each)

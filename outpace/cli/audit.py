@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outpace.cli.failures import INTERRUPTED, Debug, plainly
+from outpace.cli.failures import INTERRUPTED, Debug, report_failures
 from outpace.cli.options import Json
-from outpace.cli.output import print_json, print_table, say
+from outpace.cli.output import print_json, print_status, print_table
 
 if TYPE_CHECKING:
     pass
@@ -27,7 +27,7 @@ PROMPTS = (
 MISTAKES = "planted mistakes"
 
 
-@plainly
+@report_failures
 def audit(
     methods: Annotated[list[str] | None, typer.Argument(help="Methods of `outpace list`; none: all.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every method that is found.")] = False,
@@ -72,7 +72,7 @@ def audit(
     try:
         for kind, found in _results(sources, exhaustive, processes or os.cpu_count() or 1):
             report["mistakes" if kind == MISTAKES else "proofs"] += found
-            say(_progress(kind, found))
+            print_status(_progress(kind, found))
         report["proofs"].sort(key=lambda proof: sources.index(proof["source"]))
         if target:
             from outpace.cli.audit_target import check
@@ -133,10 +133,10 @@ def one_thread() -> None:
 def proofs(source: str, kind: str, exhaustive: bool) -> list[dict[str, Any]]:
     """The proofs of a method, given by name or file, on one kind of models."""
     from outpace.proof.suite import PLANS, prove
-    from outpace.recipes import meant
+    from outpace.recipes import resolve_recipe
 
     plan = PLANS[kind]
-    found = prove(meant(source), plan.models(), plan, exhaustive=exhaustive)
+    found = prove(resolve_recipe(source), plan.models(), plan, exhaustive=exhaustive)
     return [{"source": source, **proof.report()} for proof in found]
 
 

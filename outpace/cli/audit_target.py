@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from outpace.cli.output import print_table, say
+from outpace.cli.output import print_status, print_table
 from outpace.core.contracts import Parts, Recipe, Target
 from outpace.models.vocabulary import CrossVocabularyDraft
 
@@ -73,7 +73,7 @@ def check(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         audit = TargetAudit(
-            model, tokens, max_tokens, samples, false_alarms / (TESTS * max(1, len(recipes))), folder, stack
+            model, tokens, max_tokens, samples, false_alarms / (TESTS * max(1, len(recipes))), folder
         )
         for recipe in recipes:
             named = {option: drafts[option] for option in recipe.options if option in drafts}
@@ -81,7 +81,7 @@ def check(
                 skipped.append({"method": recipe.name, "skipped": "needs --draft"})
                 continue
             methods.append(audit.method(recipe, named))
-            say(f"{recipe.name} on {name}: {verdict(methods[-1])}")
+            print_status(f"{recipe.name} on {name}: {verdict(methods[-1])}")
     return {
         "target": name,
         "draft": draft,
@@ -104,7 +104,6 @@ class TargetAudit:
     samples: int
     false_alarms: float  # of one test
     folder: Path
-    stack: ExitStack
 
     def method(self, recipe: Recipe, named: dict[str, Any]) -> dict[str, Any]:
         """The findings about one method; `named` are its draft models."""
@@ -127,7 +126,7 @@ class TargetAudit:
         self, recipe: Recipe, named: dict[str, Any], model: Model
     ) -> tuple[Callable[[], Parts], Callable[[], Parts]]:
         """Plain decoding and the method, on this model."""
-        from outpace.api.model import ModelOpener
+        from outpace.api.opener import ModelOpener
         from outpace.recipes import configure, get
         from outpace.recipes._option_kinds import kinds_in
         from outpace.recipes._options import hints_of
@@ -137,7 +136,7 @@ class TargetAudit:
             if option in recipe.options and option not in named:
                 for kind in (kind for kind in kinds_in(hint) if kind.essential):
                     indexes[option] = kind.fixture(RealFixtures(model.target, self._texts(), self.folder))
-        options = configure(recipe, model.target, named | indexes, ModelOpener(model, self.stack))
+        options = configure(recipe, model.target, named | indexes, ModelOpener(model))
         plain = get("autoregressive")
         return (lambda: plain.build(model.target)), (lambda: recipe.build(model.target, **options))
 
@@ -177,7 +176,7 @@ class TargetAudit:
                 )
             except (RuntimeError, NotImplementedError) as error:
                 # some kernels refuse float64: transformers' grouped experts
-                say(f"{recipe.name}: {self.model.name} does not run in {dtype} ({error})")
+                print_status(f"{recipe.name}: {self.model.name} does not run in {dtype} ({error})")
                 continue
             return [asdict(each) for each in found], dtype if found else None
         found = divergences(plain, method, self.prompts, self.max_tokens, logits)

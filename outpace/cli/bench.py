@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outpace.cli import options as o
-from outpace.cli.failures import FAILED, Debug, plainly, stop
-from outpace.cli.output import print_json, say
+from outpace.cli.failures import FAILED, Debug, exit_with, report_failures
+from outpace.cli.output import print_json, print_status
 
 if TYPE_CHECKING:
     from outpace.bench.measure.measurement import Measurement
@@ -30,7 +30,7 @@ class Selection(StrEnum):
     all = "all"
 
 
-@plainly
+@report_failures
 def bench(
     target: Annotated[
         str, Option(help="The model: zoo:NAME, a folder, or a name on the Hugging Face Hub.")
@@ -129,7 +129,7 @@ def bench(
             device=device,
             compile=compile,
             eager=eager,
-            say=say,
+            say=print_status,
         )
         measurement = models.measurement(
             named,
@@ -144,7 +144,7 @@ def bench(
             selection=selection.value,
             settings=settings,
         )
-        say(f"{len(measurement.cases)} prompts, {measurement.total} runs")
+        print_status(f"{len(measurement.cases)} prompts, {measurement.total} runs")
         _measure(measurement, models)
         _report(measurement, files, recommend, json=json)
 
@@ -185,16 +185,16 @@ def _report(measurement: Measurement, files: list[Path], recommend: Path | None,
     if recommend and rows and not (measurement.interrupted or measurement.error):
         write_json(recommend, measurement.advice(rows))
         compiled = " --compile" if measurement.settings.get("compile") else ""
-        say(f"Use it with: outpace generate{compiled} --method @{recommend}")
+        print_status(f"Use it with: outpace generate{compiled} --method @{recommend}")
     made = f"{len(measurement.runs)} of {measurement.total} runs"
     written = [str(file) for file in files if file.suffix == ".json"]
     where = f"; they are in {written[0]}" if written and not failures else ""
     for failure in failures:
-        say(failure)
+        print_status(failure)
     if measurement.interrupted:
-        stop(f"interrupted after {made}{where}", FAILED)
+        exit_with(f"interrupted after {made}{where}", FAILED)
     if measurement.error:
-        say(f"stopped after {made}{where}")
+        print_status(f"stopped after {made}{where}")
         raise measurement.error
     if failures:
         raise typer.Exit(FAILED)
@@ -206,7 +206,7 @@ def _print(measurement: Measurement, rows: list[ResultRow]) -> None:
 
     print_tables([*tables(rows, measurement.selection), *measurement.models()])
     for name, reason in measurement.failed.items():
-        say(f"{name} was left out: {reason}")
+        print_status(f"{name} was left out: {reason}")
     if measurement.interrupted or measurement.error:
         return
     chains = measurement.chains(rows)

@@ -3,61 +3,116 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from outpace.cli import options as o
-from outpace.cli.failures import Debug, plainly
-from outpace.cli.output import summary
-from outpace.cli.recipe_options import TARGET, chosen
+from outpace.cli.failures import Debug, report_failures
+from outpace.cli.output import print_status, summary
+from outpace.cli.recipe_options import TARGET, chosen_method
 
-System = Annotated[str | None, typer.Option(help="The system message.")]
+COMMANDS = "/help lists the commands, /reset starts a new conversation, /quit (or Ctrl-D) ends it"
+ANSWER_ROOM = 256  # tokens of the context kept free for an answer, unless --max-tokens says how many
 
 
-@plainly
-@o.grouped
+@report_failures
+@o.with_groups
 def chat(
     ctx: typer.Context,
     target: o.Target = TARGET,
     method: o.Method = None,
     recipe: o.RecipeFile = None,
-    speculative_config: o.Config = None,
-    system: System = None,
+    speculative_config: o.SpeculativeConfig = None,
+    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     *,
-    writing: o.Writing,
-    loading: o.Loading,
+    generation: o.GenerationOptions,
+    loading: o.LoadingOptions,
+    quiet: o.Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Talk to a chat model. An empty line or the end of input ends the conversation, Ctrl-C only an answer."""
-    used, given = chosen(ctx)
-    request = writing.request()
-    from outpace.api.prompts import encode
+    """Talk to a chat model. Ctrl-C interrupts an answer, Ctrl-D or /quit ends the conversation."""
+    used, given = chosen_method(ctx)
+    request = generation.request()
+    conversation = Conversation(loading.load(target), system, request["max_tokens"])
+    if sys.stdin.isatty():
+        with suppress(ModuleNotFoundError):  # Windows has line editing of its own
+            import_module("readline")  # gives input() line editing and a history
+        print_status(f"{target}, {used.name}. {COMMANDS}; Ctrl-C interrupts an answer.")
+    while (line := read_line()) is not None:
+        if line == "/quit":
+            return
+        if line == "/reset":
+            conversation.reset()
+            print_status("(new conversation)")
+        elif line.startswith("/"):
+            print_status(COMMANDS if line == "/help" else f"there is no command {line}: {COMMANDS}")
+        elif line and conversation.ask(line):
+            conversation.add_answer(answer(conversation, used, request | given, quiet=quiet))
 
-    model = loading.load(target, given)
-    hello = [{"role": "user", "content": "hello"}]
-    encode(model.tokenizer, hello, model.target.vocab)  # raises without a chat template
-    messages = [{"role": "system", "content": system}] if system else []
-    while (said := ask()) is not None:
-        messages.append({"role": "user", "content": said})
-        text = answer(model, messages, used, request | given)
-        messages.append({"role": "assistant", "content": text})
+
+class Conversation:
+    """The messages so far, cut at the beginning so that they fit into the model's context."""
+
+    def __init__(self, model: Any, system: str | None, max_tokens: int | None) -> None:
+        """Raises ValueError for a model without a chat template."""
+        self.model, self._max_tokens = model, max_tokens
+        self._system = [{"role": "system", "content": system}] if system else []
+        self.messages = list(self._system)
+        self._count([*self._system, {"role": "user", "content": "hello"}])
+
+    def reset(self) -> None:
+        """Forget all messages but the system message."""
+        self.messages = list(self._system)
+
+    def ask(self, text: str) -> bool:
+        """Add the user's message and drop the oldest turns until an answer fits; False if none does."""
+        messages = [*self.messages, {"role": "user", "content": text}]
+        start, dropped = len(self._system), 0
+        while not self._fits(messages):
+            if len(messages) <= start + 1:
+                print_status("(this message is too long for the model's context: it was not sent)")
+                return False
+            del messages[start : start + 2]  # a question and its answer
+            dropped += 2
+        if dropped:
+            print_status(f"(the context is full: the oldest {dropped} messages were dropped)")
+        self.messages = messages
+        return True
+
+    def add_answer(self, text: str) -> None:
+        """Add the model's answer."""
+        self.messages.append({"role": "assistant", "content": text})
+
+    def _fits(self, messages: list[dict[str, str]]) -> bool:
+        limit = self.model.max_length
+        if limit is None:
+            return True
+        return self._count(messages) + min(self._max_tokens or ANSWER_ROOM, limit // 2) <= limit
+
+    def _count(self, messages: list[dict[str, str]]) -> int:
+        from outpace.api.prompts import encode
+
+        return len(encode(self.model.tokenizer, messages, self.model.target.vocab))
 
 
-def ask(line: Callable[[str], str] = input) -> str | None:
-    """The user's next line; None where the conversation is over."""
+def read_line() -> str | None:
+    """The user's next line; None at the end of input."""
     try:
-        return line("> " if sys.stdin.isatty() else "").strip() or None
+        return input("> " if sys.stdin.isatty() else "").strip()
     except EOFError:
         return None
+    except UnicodeDecodeError as error:
+        raise ValueError("standard input is not UTF-8 text: convert it") from error
 
 
-def answer(model: Any, messages: list[dict[str, str]], used: Any, request: dict[str, Any]) -> str:
-    """Stream one answer; an interrupted one counts as far as it came."""
+def answer(conversation: Conversation, used: Any, request: dict[str, Any], *, quiet: bool) -> str:
+    """Stream one answer and return its text, which is incomplete if it is interrupted."""
     from outpace.api import stream
 
-    with stream(model, messages, used, **request) as pieces:
+    with stream(conversation.model, conversation.messages, used, **request) as pieces:
         try:
             for piece in pieces:
                 typer.echo(piece, nl=False)
@@ -65,5 +120,6 @@ def answer(model: Any, messages: list[dict[str, str]], used: Any, request: dict[
         except KeyboardInterrupt:
             typer.echo("\n(interrupted)", err=True, nl=False)
         typer.echo()
-        typer.echo(summary(used.name, pieces.result.statistics), err=True)
+        if not quiet:
+            print_status(summary(used.name, pieces.result.statistics))
         return pieces.result.text

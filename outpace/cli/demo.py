@@ -1,4 +1,4 @@
-"""`outpace demo`: see it work on the models in the package, offline and in under a minute."""
+"""`outpace demo`: speculative decoding with the models in the package, offline and in under a minute."""
 
 from __future__ import annotations
 
@@ -10,89 +10,95 @@ from typing import Annotated, Any
 
 import typer
 
-from outpace.cli.failures import Debug, plainly
-from outpace.cli.options import load
+from outpace.cli.failures import Debug, report_failures
+from outpace.cli.options import load_model
 from outpace.cli.output import print_table
 from outpace.cli.recipe_options import DRAFT, TARGET
 
 PLAIN = "autoregressive"
 METHODS = (PLAIN, "prompt-lookup", "speculative-sampling")
-PROMPT = '''class Stack:
-    """A list with the operations of a stack."""
-
-    def __init__(self):
-        self.items = []
-
-    def push(self, item):
-        """Put an item on top."""
-        self.items.append(item)
-
-'''
-DRAFTED, OWN = "green", "bold yellow"
-PATIENCE = 30.0  # seconds for measuring, on a slow machine
+TEXT = (
+    "Every morning Mia walks from the bridge to the lamp. We sold the lamp and kept the kettle. "
+    "The garden was quiet, but nobody looked at the lamp."
+)
+QUESTION = f"Replace the word lamp with clock in this text:\n{TEXT}"
+PROMPT = [{"role": "user", "content": QUESTION}]
+DRAFTED, OWN = "green", "bold yellow"  # styles of accepted draft tokens and of the target's own tokens
+TIME_LIMIT = 30.0  # seconds of measuring, on a slow machine
 
 
 @dataclass
 class Measured:
-    """What the runs of one method gave."""
+    """The runs of one method."""
 
     speeds: list[float] = field(default_factory=list[float])
     tokens: list[int] = field(default_factory=list[int])
     acceptance: float = 1.0
 
 
-@plainly
+@report_failures
 def demo(
     target: Annotated[str, typer.Option(help="Another model to show it on.")] = TARGET,
     draft: Annotated[str, typer.Option(help="Another draft model.")] = DRAFT,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each run.")] = 96,
     debug: Debug = False,
 ) -> None:
-    """See it work on the models in the package, offline and in under a minute."""
-    models: dict[str, Any] = {"draft": draft}
-    model = load(target, models)
-    small = models["draft"]
-    typer.echo(f"{target} writes, {draft} drafts (speculative sampling, greedy).")
-    seconds = show(model, small, max_tokens)
+    """Watch speculative decoding with the models in the package, offline and in under a minute."""
+    from rich.console import Console
+
+    from outpace.api.prompts import encode
+
+    model, draft_model = load_model(target), load_model(draft)
+    # a model without a chat template continues the question as text
+    prompt = PROMPT if model.tokenizer.chat_template else QUESTION
+    tokens = encode(model.tokenizer, prompt, model.target.vocab)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]{target}[/] answers, {draft} drafts (speculative sampling, greedy).\n")
+    console.print(QUESTION, style="dim", markup=False)
+    console.print()
+    seconds = show_answer(console, model, draft_model, tokens, max_tokens)
     # plain decoding may take three times as long: on a slow machine fewer tokens are measured
-    found = measure(model, small, max(8, min(max_tokens, int(max_tokens * PATIENCE / 12 / seconds))))
-    rows = [row(name, model, found[name], found[PLAIN]) for name in METHODS]
-    print_table(("method", "tokens/s", "speedup", "mean acceptance length", "tokens as plain"), rows)
-    typer.echo(
-        "\nIs the distribution of the output unchanged? Enumerating every text of a small model, in float64:"
+    measured_tokens = max(8, min(max_tokens, int(max_tokens * TIME_LIMIT / 12 / seconds)))
+    found = measure(model, draft_model, tokens, measured_tokens)
+    rows = [table_row(name, model, tokens, found[name], found[PLAIN]) for name in METHODS]
+    print_table(("method", "tokens/s", "speedup", "mean acceptance length", "same tokens as plain"), rows)
+    console.print(
+        "Is the distribution of the output unchanged? All texts of small models, enumerated in float64:"
     )
     for name in METHODS[1:]:
-        typer.echo(f"  {proof(name)}")
-    typer.echo("\nNext: outpace list, outpace generate --help, outpace bench --target YOUR_MODEL")
+        console.print(f"  {proof(name)}", markup=False)
+    console.print("\nNext: outpace list, outpace generate --help, outpace bench --target YOUR_MODEL")
 
 
-def show(model: Any, draft: Any, max_tokens: int) -> float:
-    """Write a text, with what was drafted in one colour and the target's own tokens in another; how long it took."""
-    from rich.console import Console
+def show_answer(console: Any, model: Any, draft: Any, prompt: list[int], max_tokens: int) -> float:
+    """Stream the answer, accepted draft tokens in a colour of their own; returns its seconds."""
     from rich.text import Text
 
     from outpace.api import stream
-    from outpace.api.text import Writer
+    from outpace.api.detokenizer import Detokenizer
 
-    console = Console(highlight=False, soft_wrap=True)
-    if console.is_terminal:
-        console.print(Text("accepted drafts", DRAFTED), Text("the target's own tokens", OWN), sep=", ")
-    typer.echo(f"\n{PROMPT}", nl=False)
-    pieces = stream(model, PROMPT, draft=draft, temperature=0, max_tokens=max_tokens, ignore_eos=True)
-    writer = Writer(model.tokenizer, model.tokenizer(PROMPT)["input_ids"])
+    pieces = stream(model, prompt, "speculative-sampling", draft=draft, temperature=0, max_tokens=max_tokens)
+    detokenizer = Detokenizer(model.tokenizer, prompt)
     for piece in pieces.pieces():
-        parts = ((piece.tokens[: piece.num_drafted], DRAFTED), (piece.tokens[piece.num_drafted :], OWN))
-        for tokens, style in parts:
-            writer.push(tokens)
-            console.print(Text(writer.piece(), style), end="")
+        drafted = piece.num_drafted
+        for tokens, style in ((piece.tokens[:drafted], DRAFTED), (piece.tokens[drafted:], OWN)):
+            detokenizer.push(tokens)
+            console.print(Text(detokenizer.piece(), style), end="")
         sys.stdout.flush()
-    console.print(Text(writer.finish(), OWN))
-    typer.echo()
-    return pieces.result.statistics.seconds
+    console.print(Text(detokenizer.finish(), OWN))
+    statistics = pieces.result.statistics
+    colours = ""
+    if console.is_terminal:
+        colours = f" ([{DRAFTED}]accepted draft tokens[/], [{OWN}]the target's own tokens[/])"
+    console.print(
+        f"\n{statistics.num_tokens} tokens in {statistics.num_steps} forward passes of the target: "
+        f"{statistics.num_accepted_draft_tokens} of them were drafted{colours}.\n"
+    )
+    return statistics.seconds
 
 
-def measure(model: Any, draft: Any, max_tokens: int) -> dict[str, Measured]:
-    """Every method in turn, again and again, so that a change of the machine's mood hits all alike."""
+def measure(model: Any, draft: Any, prompt: list[int], max_tokens: int) -> dict[str, Measured]:
+    """Runs of all methods, interleaved, so that a change of the machine's speed affects all of them alike."""
     from outpace.api import generate
 
     found = {name: Measured() for name in METHODS}
@@ -100,44 +106,43 @@ def measure(model: Any, draft: Any, max_tokens: int) -> dict[str, Measured]:
     for _ in range(3):
         for name in METHODS:
             options = {"draft": draft} if name == "speculative-sampling" else {}
-            result = generate(
-                model, PROMPT, name, temperature=0, max_tokens=max_tokens, ignore_eos=True, **options
-            )[0]
+            (result,) = generate(model, prompt, name, temperature=0, max_tokens=max_tokens, **options)
             found[name].speeds.append(result.statistics.tokens_per_second)
-            found[name].tokens, found[name].acceptance = (
-                result.tokens,
-                result.statistics.mean_acceptance_length,
-            )
-        if perf_counter() - began > PATIENCE / 2:
+            found[name].acceptance = result.statistics.mean_acceptance_length
+            found[name].tokens = result.tokens
+        if perf_counter() - began > TIME_LIMIT / 2:
             break
     return found
 
 
-def row(name: str, model: Any, found: Measured, plain: Measured) -> tuple[str, ...]:
+def table_row(name: str, model: Any, prompt: list[int], found: Measured, plain: Measured) -> tuple[str, ...]:
     """One line of the table."""
-    speed, usual = median(found.speeds), median(plain.speeds)
+    speed, plain_speed = median(found.speeds), median(plain.speeds)
     if name == PLAIN:
         return name, f"{speed:.1f}", "1.00x", "1.00", ""
-    text = same(model, found.tokens, plain.tokens)
-    return name, f"{speed:.1f}", f"{speed / usual:.2f}x", f"{found.acceptance:.2f}", text
+    text = agreement(model, prompt, found.tokens, plain.tokens)
+    return name, f"{speed:.1f}", f"{speed / plain_speed:.2f}x", f"{found.acceptance:.2f}", text
 
 
-def same(model: Any, tokens: list[int], plain: list[int]) -> str:
-    """How far the greedy text is that of plain decoding; where it parts, how close the two tokens were."""
+def agreement(model: Any, prompt: list[int], tokens: list[int], plain: list[int]) -> str:
+    """How many tokens are those of plain decoding; at the first other one, how close the two logits are."""
     if tokens == plain:
         return f"{len(plain)} of {len(plain)}"
     import torch
 
-    agreed = next(index for index, pair in enumerate(zip(tokens, plain, strict=True)) if pair[0] != pair[1])
-    read = torch.tensor([model.tokenizer(PROMPT)["input_ids"] + plain[:agreed]], device=model.target.device)
+    pairs = enumerate(zip(tokens, plain, strict=False))
+    agreed = next((index for index, (one, other) in pairs if one != other), min(len(tokens), len(plain)))
+    if agreed >= min(len(tokens), len(plain)):
+        return f"{agreed} of {len(plain)}"
+    text = torch.tensor([prompt + plain[:agreed]], device=model.target.device)
     with torch.inference_mode():
-        logits = model.target.model(read).logits[0, -1].float()
+        logits = model.target.model(text).logits[0, -1].float()
     gap = abs(float(logits[tokens[agreed]] - logits[plain[agreed]]))
-    return f"{agreed} of {len(plain)}, then logits {gap:.0e} apart"
+    return f"{agreed} of {len(plain)}, then a tie of logits ({gap:.0e} apart)"
 
 
 def proof(name: str) -> str:
-    """What the enumeration of a method's output found."""
+    """The result of enumerating a method's outputs, in one line."""
     from outpace.proof.models import peaked_tables, tables
     from outpace.proof.suite import QUICK, prove_default
     from outpace.recipes import get

@@ -11,7 +11,7 @@ TOKEN_FIELDS = ("tokens", "token_ids")  # lists of token ids; the field "text" i
 
 
 def sources(paths: Sequence[Path]) -> list[Path]:
-    """The files at these paths, of folders all files inside except hidden ones; ValueError if there are none."""
+    """The files at these paths and in these folders, hidden ones excepted; ValueError for none."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():

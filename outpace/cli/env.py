@@ -1,4 +1,4 @@
-"""`outpace env`: the machine and what is installed on it, for bug reports and benchmark notes."""
+"""`outpace env`: the machine and installed versions, for bug reports and notes on benchmarks."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import re
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
-from outpace.cli.failures import EXTRA, Debug, plainly
+from outpace.cli.failures import EXTRA, Debug, report_failures
 from outpace.cli.options import Json
 from outpace.cli.output import print_json, print_table
 
 PACKAGES = ("outpace", "torch", "transformers", "tokenizers", "safetensors", "numpy", "typer", "rich")
 
 
-@plainly
+@report_failures
 def env(json: Json = False, debug: Debug = False) -> None:
-    """Versions, cores, devices and extras."""
+    """Print versions, cores, devices and extras."""
     found = facts()
     if json:
         print_json(found)
         return
-    rows = [(name, listed(value)) for name, value in found.items()]
-    print_table(("what", "found"), rows)
+    rows = [(name, cell_text(value)) for name, value in found.items()]
+    print_table(("name", "value"), rows)
 
 
 def facts() -> dict[str, Any]:
-    """What a bug report should say about the machine."""
+    """The facts about the machine that a bug report needs."""
     import torch
 
     from outpace.models.checkpoint import has_native_bfloat16
@@ -49,7 +49,7 @@ def facts() -> dict[str, Any]:
 
 
 def installed(package: str) -> str:
-    """The version of a package, or that it is missing."""
+    """The version of a package, or `missing`."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -61,7 +61,7 @@ def installed(package: str) -> str:
 
 
 def extras() -> dict[str, bool]:
-    """Which optional parts have all their packages."""
+    """For each extra, whether all its packages are installed."""
     try:
         wanted = requires("outpace") or []
     except PackageNotFoundError:
@@ -75,7 +75,7 @@ def extras() -> dict[str, bool]:
 
 
 def processor() -> str:
-    """The CPU's name."""
+    """The name of the CPU."""
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             for line in lines:
@@ -84,10 +84,10 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def listed(value: Any) -> str:
-    """A value in one cell of a table."""
+def cell_text(value: Any) -> str:
+    """A value as the text of a table cell."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {listed(each)}" for name, each in value.items()) or "none"
+        return ", ".join(f"{name} {cell_text(each)}" for name, each in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

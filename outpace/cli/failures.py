@@ -1,4 +1,4 @@
-"""Every failure as one sentence and an exit code: 2 for bad input, 1 for a run that failed, 130 for Ctrl-C."""
+"""Failures as one sentence and an exit code: 2 for bad input, 1 for a run that failed, 130 for Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
 
 
-def plainly(verb: Callable[P, None]) -> Callable[P, None]:
-    """Make a verb tell its failures in one sentence; with --debug they come as they are."""
+def report_failures(verb: Callable[P, None]) -> Callable[P, None]:
+    """Make a verb report a failure in one sentence; with --debug the exception is raised."""
 
     @wraps(verb)
-    def told(*args: P.args, **kwargs: P.kwargs) -> None:
+    def reporting(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             verb(*args, **kwargs)
-        except (typer.Exit, typer.Abort, typer.BadParameter):
-            raise
+        except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+            raise  # typer handles these; a closed pipe (`outpace list | head`) ends the program silently
         except KeyboardInterrupt:
-            stop("interrupted", INTERRUPTED)
+            exit_with("interrupted", INTERRUPTED)
         except Exception as error:
             if kwargs.get("debug"):
                 raise
-            stop(*sentence(error))
+            exit_with(*failure_message(error))
 
-    return told
+    return reporting
 
 
-def stop(message: str, code: int) -> None:
-    """Say it on the error stream and end the program."""
+def exit_with(message: str, code: int) -> None:
+    """Print the message on the error stream and end the program with this exit code."""
     typer.echo(f"outpace: {message}", err=True)
     raise typer.Exit(code)
 
 
-def sentence(error: Exception) -> tuple[str, int]:
-    """What to tell the user about a failure, and the exit code."""
+def failure_message(error: Exception) -> tuple[str, int]:
+    """The sentence for the user about a failure, and the exit code."""
     text = " ".join(str(error).split()) or type(error).__name__
     if out_of_memory(error, text):
         return (
@@ -55,14 +55,14 @@ def sentence(error: Exception) -> tuple[str, int]:
     if isinstance(error, ValueError):
         return text, BAD_INPUT
     if isinstance(error, ModuleNotFoundError):
-        return missing(error), FAILED
+        return missing_package(error), FAILED
     if isinstance(error, OSError):
         return text, FAILED
     return f"the run failed with {type(error).__name__}: {text} (--debug shows where)", FAILED
 
 
-def missing(error: ModuleNotFoundError) -> str:
-    """Which extra brings the module that is not there."""
+def missing_package(error: ModuleNotFoundError) -> str:
+    """The sentence about a package that is not installed, with the extra that installs it."""
     module = (error.name or "").partition(".")[0]
     try:
         wanted = requires("outpace") or []
@@ -76,7 +76,7 @@ def missing(error: ModuleNotFoundError) -> str:
 
 
 def out_of_memory(error: Exception, text: str) -> bool:
-    """Whether torch or Python could not get the memory they asked for."""
+    """Whether torch or Python ran out of memory."""
     # torch raises a RuntimeError of its own for a GPU and a plain one for the CPU
     return (
         isinstance(error, MemoryError)

@@ -1,113 +1,149 @@
-"""`outpace generate`: write what follows a prompt."""
+"""`outpace generate`: generate text from prompts."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from outpace.cli import options as o
-from outpace.cli.failures import INTERRUPTED, Debug, plainly, stop
-from outpace.cli.output import print_json, summary
-from outpace.cli.recipe_options import TARGET, chosen
-
-Prompts = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="PROMPT...", help="The text to go on from; - or none: standard input."),
-]
-Batch = Annotated[int, typer.Option(help="Prompts decoded together.")]
+from outpace.cli.failures import INTERRUPTED, Debug, exit_with, report_failures
+from outpace.cli.output import print_json, print_status, summary
+from outpace.cli.prompt_files import PromptItem, ResultFile, read_prompts
+from outpace.cli.recipe_options import TARGET, chosen_method
 
 
-@plainly
-@o.grouped
+@report_failures
+@o.with_groups
 def generate(
     ctx: typer.Context,
-    prompt: Prompts = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PROMPT...", help="Texts to continue; - or none: standard input."),
+    ] = None,
+    prompt_file: Annotated[
+        Path | None,
+        typer.Option(help='A file with the prompt, or .jsonl with "prompt" or "messages" in each line.'),
+    ] = None,
     target: o.Target = TARGET,
     method: o.Method = None,
     recipe: o.RecipeFile = None,
-    speculative_config: o.Config = None,
+    speculative_config: o.SpeculativeConfig = None,
     *,
-    writing: o.Writing,
+    generation: o.GenerationOptions,
     n: Annotated[int, typer.Option("--n", help="Samples of each prompt, each with a seed of its own.")] = 1,
     logprobs: Annotated[
         int | None,
-        typer.Option(help="With --json: log probabilities of each token and so many likeliest ones."),
+        typer.Option(help="In JSON: log probabilities of each token and of this many most probable ones."),
     ] = None,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Write on after the end-of-text token.")
+        bool, typer.Option("--ignore-eos", help="Continue after the end-of-text token.")
     ] = False,
-    batch: Batch = 8,
-    loading: o.Loading,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="Take each prompt as a user's message, by the model's chat template."),
+    ] = False,
+    echo: Annotated[bool, typer.Option("--echo", help="Print the prompt before the text.")] = False,
+    batch: Annotated[int, typer.Option(min=1, help="Number of texts decoded together.")] = 8,
+    loading: o.LoadingOptions,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write results into this file: .jsonl, .json, or text."),
+    ] = None,
     json: o.Json = False,
+    quiet: o.Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Write what follows a prompt. Options of the method are given by name: --depth 4."""
-    used, given = chosen(ctx)
-    prompts = read(prompt)
-    if not all(prompts):
-        raise ValueError("the prompt is empty: give it some text")
-    request = writing.request() | {"n": n, "logprobs": logprobs, "ignore_eos": ignore_eos}
-    model = loading.load(target, given)
-    if logprobs is not None and not json:
-        raise ValueError("--logprobs are written as JSON: add --json")
-    if len(prompts) * n == 1 and not json:
-        write(model, prompts[0], used, request | given)
-        return
-    write_all(model, prompts, used, request | given, batch=batch, json=json)
+    """Generate text from prompts. Options of the method are given by name, as in --depth 4; `generate
+    --method METHOD --help` lists them."""
+    used, given = chosen_method(ctx)
+    items = read_prompts(prompt, prompt_file, chat=chat)
+    request = generation.request() | given | {"n": n, "logprobs": logprobs, "ignore_eos": ignore_eos}
+    written = ResultFile(output) if output else None
+    if logprobs is not None and not json and (output is None or output.suffix not in (".json", ".jsonl")):
+        raise ValueError("--logprobs are written as JSON: add --json, or --output FILE.json")
+    model = loading.load(target)
+    if len(items) * n == 1 and not json and written is None:
+        generate_one(model, items[0], used, request, echo=echo, quiet=quiet)
+    else:
+        generate_all(
+            model, items, used, request, batch=batch, json=json, echo=echo, quiet=quiet, written=written
+        )
 
 
-def write_all(
-    model: Any, prompts: list[str], used: Any, request: dict[str, Any], *, batch: int, json: bool
+def generate_all(
+    model: Any,
+    items: list[PromptItem],
+    used: Any,
+    request: dict[str, Any],
+    *,
+    batch: int,
+    json: bool,
+    echo: bool,
+    quiet: bool,
+    written: ResultFile | None,
 ) -> None:
-    """All texts, batch by batch; what is there when it is interrupted or fails is not lost."""
+    """Generate all texts, batch by batch; those finished are printed also if a later one fails."""
     from outpace.api import generate_each
     from outpace.console import progress
 
     found: list[dict[str, Any]] = []
-    written = 0
+    num_tokens, samples = 0, request["n"]
     try:
-        with progress(len(prompts) * request["n"]) as tell:
+        with progress(len(items) * samples) as advance:
 
-            def after(piece: Any) -> None:
-                nonlocal written
-                written += len(piece.tokens)
-                tell(f"{written} tokens", 0)
+            def on_piece(piece: Any) -> None:
+                nonlocal num_tokens
+                num_tokens += len(piece.tokens)
+                advance(f"{num_tokens} tokens", 0)
 
-            results = generate_each(model, prompts, used, batch=batch, after=after, **request)
-            texts = [text for text in prompts for _ in range(request["n"])]
-            for text, result in zip(texts, results, strict=True):
-                tell(f"{written} tokens", 1)
-                found.append({"prompt": text, "method": used.name} | result.as_dict())
-                if not json:
-                    typer.echo(f"{text}{result.text}\n")
-                    typer.echo(summary(used.name, result.statistics), err=True)
+            prompts = [item.prompt for item in items]
+            results = generate_each(model, prompts, used, batch=batch, on_piece=on_piece, **request)
+            for index, result in enumerate(results):
+                advance(f"{num_tokens} tokens", 1)
+                item = items[index // samples]
+                as_dict = {"prompt": item.prompt, "method": used.name, **item.extra}
+                found.append(as_dict | result.as_dict(model.tokenizer))
+                if written is not None:
+                    written.add(found[-1])
+                elif not json:
+                    print_result(index, len(items), samples, item, result.text, echo=echo)
+                if not json and not quiet:
+                    print_status(summary(used.name, result.statistics))
     finally:
         if json:
             print_json({"results": found})
 
 
-def read(prompts: list[str] | None) -> list[str]:
-    """The prompts, from the arguments or from standard input."""
-    if not prompts and sys.stdin.isatty():
-        raise ValueError('there is no prompt: give one, as in outpace generate "def add(a, b):"')
-    return [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts or ["-"]]
+def print_result(
+    index: int, num_prompts: int, samples: int, item: PromptItem, text: str, *, echo: bool
+) -> None:
+    """Print one of several texts below a line that says which it is."""
+    which = [f"prompt {index // samples + 1} of {num_prompts}"] if num_prompts > 1 else []
+    which += [f"sample {index % samples + 1} of {samples}"] if samples > 1 else []
+    typer.echo(f"--- {', '.join(which)}: {item.label}" if which else "", nl=bool(which))
+    typer.echo(f"{item.prompt if echo and isinstance(item.prompt, str) else ''}{text}\n")
 
 
-def write(model: Any, prompt: str, used: Any, request: dict[str, Any]) -> None:
-    """Stream one text to the terminal; what was written stays when it is interrupted."""
+def generate_one(
+    model: Any, item: PromptItem, used: Any, request: dict[str, Any], *, echo: bool, quiet: bool
+) -> None:
+    """Stream one text; if it is interrupted, what was printed stays."""
     from outpace.api import stream
 
-    stream_ = stream(model, prompt, used, **request)
-    typer.echo(prompt, nl=False)
+    pieces = stream(model, item.prompt, used, **request)
+    if echo and isinstance(item.prompt, str):
+        typer.echo(item.prompt, nl=False)
     try:
-        for piece in stream_:
+        for piece in pieces:
             typer.echo(piece, nl=False)
             sys.stdout.flush()
     except KeyboardInterrupt:
         typer.echo()
-        tokens = stream_.result.statistics.num_tokens
-        stop(f"interrupted after {tokens} tokens; what is above is what there was", INTERRUPTED)
+        tokens = pieces.result.statistics.num_tokens
+        exit_with(f"interrupted after {tokens} tokens; the text above is incomplete", INTERRUPTED)
     typer.echo()
-    typer.echo(summary(used.name, stream_.result.statistics), err=True)
+    if not quiet:
+        print_status(summary(used.name, pieces.result.statistics))

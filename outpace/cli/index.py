@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outpace.cli.failures import Debug, plainly
+from outpace.cli.failures import Debug, report_failures
 from outpace.cli.options import Json
 from outpace.cli.output import print_json, print_table
 
@@ -30,7 +30,7 @@ Documents = Iterator[list[int]]
 
 
 @app.command("build")
-@plainly
+@report_failures
 def build(
     source: Annotated[
         list[Path], typer.Option("--from", help="A text, a folder of texts, or .jsonl; may be repeated.")
@@ -142,7 +142,7 @@ def binary_size(num_bytes: int) -> str:
 
 
 @app.command("show")
-@plainly
+@report_failures
 def show(
     file: Annotated[Path, typer.Argument(help="A file written by `outpace index build`.")],
     json: Json = False,

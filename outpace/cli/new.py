@@ -1,4 +1,4 @@
-"""`outpace new`: a recipe file and its test to start from, which pass as they are written."""
+"""`outpace new`: writes a recipe file and its test to start from; the test passes as it is written."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from outpace.cli.failures import Debug, plainly
+from outpace.cli.failures import Debug, report_failures
 from outpace.recipes import identifier, names
 
-RECIPE = '''"""{title} (Name Year): draft again what followed the last token the previous time it was written.
+RECIPE = '''"""{title} (Name Year): draft the tokens that followed the previous occurrence of the last token.
 
-New here: LastTime. Reuses: Match, Fixed. Exact at any temperature: its tokens carry no claim.
+New here: LastOccurrence. Reuses: Match, Fixed. Exact at any temperature: its tokens carry no claim.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import Match
 
 
-class LastTime:
-    """A drafter: proposes a chain for every row."""
+class LastOccurrence:
+    """A drafter: proposes a chain of tokens for every row."""
 
-    want = Want()  # what it needs to see of the target: nothing
-    claims = ()  # its tokens are chosen, not drawn from a distribution
+    want = Want()  # outputs of the target beside its logits: none
+    claims = ()  # its tokens are chosen, not sampled from a distribution
     learns_across_rows = drafts_across_rows = False  # a row's draft depends on that row alone
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -39,14 +39,14 @@ class LastTime:
         return Draft(TokenTree(torch.cat([ctx.roots, torch.tensor(tokens, dtype=torch.int64)]), forest))
 
     def observe(self, step: Step) -> None:
-        """Called after every step, with what was accepted."""
+        """Called after every step, with the accepted tokens."""
 
     def release(self, slots: Sequence[int]) -> None:
-        """Called when sequences end: forget what belongs to them."""
+        """Called when requests end: forget their state."""
 
 
 def after(tokens: list[int], depth: int) -> list[int]:
-    """What followed the last token the previous time."""
+    """The tokens after the previous occurrence of the last token."""
     for start in range(len(tokens) - 1, 0, -1):
         if tokens[start - 1] == tokens[-1]:
             return tokens[start : start + depth]
@@ -55,10 +55,15 @@ def after(tokens: list[int], depth: int) -> list[int]:
 
 @recipe(paper="where to read about it", family="training-free")
 def {function}(target: Target, *, depth: int = 4) -> Parts:
-    return Parts(target, LastTime(), Match(), Fixed(depth))
+    """Lines below `Args:` are the help of the options.
+
+    Args:
+        depth: tokens drafted per step
+    """
+    return Parts(target, LastOccurrence(), Match(), Fixed(depth))
 '''
 
-TEST = '''"""What {function}.py promises: the distribution of plain decoding, from fewer forwards."""
+TEST = '''"""{function}.py keeps the distribution of plain decoding and needs fewer forward passes."""
 
 from pathlib import Path
 
@@ -79,11 +84,11 @@ def model() -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(vocab_size=8, **size)).double().eval()
 
 
-def test_its_output_distribution_is_the_targets_by_enumeration():
+def test_the_output_has_the_targets_distribution():
     assert prove_default(from_file(RECIPE), peaked_tables()).verdict == "exact"
 
 
-def test_the_text_is_that_of_plain_decoding_at_any_temperature():
+def test_the_tokens_are_those_of_plain_decoding_at_any_temperature():
     target = model()
     for temperature in (0, 1):
         options = {{"max_tokens": 40, "temperature": temperature, "seed": 1, "ignore_eos": True}}
@@ -98,17 +103,17 @@ def test_drafts_are_accepted():
 '''
 
 
-@plainly
+@report_failures
 def new(
     name: Annotated[str, typer.Argument(help="The method's name, such as my-method.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Write a recipe and its test into this folder, ready to be changed."""
+    """Write a recipe and its test into this folder, to start from."""
     function = identifier(name).replace("-", "_")
     if not function.isidentifier() or keyword.iskeyword(function) or not function.isascii():
         raise ValueError(
-            f"{name!r} cannot be a method's name: use letters, digits and dashes, such as my-method"
+            f"{name!r} cannot be a method's name: use letters, digits and dashes, as in my-method"
         )
     if identifier(name) in names():
         raise ValueError(

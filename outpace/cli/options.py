@@ -1,9 +1,13 @@
-"""Options that several verbs share."""
+"""Options that several verbs share.
+
+A verb takes a whole group with one parameter annotated `GenerationOptions` or `LoadingOptions`; see
+`with_groups`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -11,152 +15,160 @@ from typing import Annotated, Any
 
 import typer
 
+from outpace.core.sampling_params import PARAMETERS
+
 Target = Annotated[
     str,
-    typer.Option(
-        "--target", "-t", help="The model: zoo:target, a folder, or a name on the Hugging Face Hub."
-    ),
+    typer.Option("--target", "-t", help="Model: zoo:target, a folder, or a name on the Hugging Face Hub."),
 ]
 Method = Annotated[
     str | None,
-    typer.Option("--method", "-m", help="A method of `outpace list`, or @file with what bench recommends."),
-]
-RecipeFile = Annotated[str | None, typer.Option("--recipe", help="A recipe file of your own.")]
-Config = Annotated[
-    str | None, typer.Option("--speculative-config", help="vLLM's JSON, in place of --method.")
-]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")]
-Device = Annotated[str | None, typer.Option(help="Where the target runs, such as cpu or cuda:0.")]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]
-Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
-Compile = Annotated[
-    bool,
     typer.Option(
-        "--compile", help="Run the models through OpenVINO: seconds at the start, then faster on a CPU."
+        "--method",
+        "-m",
+        help="A method of `outpace list`, or @FILE with what bench recommends; default: speculative-sampling "
+        "with a draft, else prompt-lookup.",
     ),
 ]
-MaxTokens = Annotated[int | None, typer.Option(help="Most new tokens; default: what the model says, or 256.")]
-Temperature = Annotated[
-    float | None, typer.Option(help="0 is greedy; default: what the model says, or greedy.")
+RecipeFile = Annotated[Path | None, typer.Option("--recipe", help="A recipe file of your own.")]
+SpeculativeConfig = Annotated[
+    str | None, typer.Option("--speculative-config", help="vLLM's JSON configuration, in place of --method.")
 ]
-TopK = Annotated[int | None, typer.Option(help="Sample from so many likeliest tokens; 0: all.")]
-TopP = Annotated[
-    float | None, typer.Option(help="Sample from the likeliest tokens that hold this much of the mass.")
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")]
+Device = Annotated[str | None, typer.Option(help="Device of the models, such as cpu or cuda:0.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the target on the hub.")]
+Trust = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
 ]
-MinP = Annotated[
-    float | None, typer.Option(help="Drop tokens below this share of the likeliest one's probability.")
+Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
+Compile = Annotated[
+    bool, typer.Option("--compile", help="Compile the models: seconds at the start, then faster steps.")
 ]
-TypicalP = Annotated[
-    float | None, typer.Option(help="Sample from tokens of typical information with this mass.")
-]
-RepetitionPenalty = Annotated[
-    float | None, typer.Option(help="Over 1: tokens of prompt and text become less likely; 1: off.")
-]
-PresencePenalty = Annotated[
-    float, typer.Option(help="Taken from the logit of every token of the new text, -2 to 2.")
-]
-FrequencyPenalty = Annotated[float, typer.Option(help="The same, once for each time it stands there.")]
-LogitBias = Annotated[
-    list[str] | None, typer.Option(help="TOKEN=BIAS: added to the logit of this token id; may be repeated.")
-]
-BadWords = Annotated[
-    list[str] | None, typer.Option("--bad-word", help="A word not to be written; may be repeated.")
-]
-Grammar = Annotated[Path | None, typer.Option(help="A file with the EBNF grammar of the text.")]
-JsonSchema = Annotated[
-    Path | None, typer.Option(help="A file with a JSON schema: the text is JSON of this kind.")
-]
-MinTokens = Annotated[int | None, typer.Option(help="No end of text before so many tokens.")]
-Prediction = Annotated[
-    Path | None, typer.Option(help="A file with what the answer probably is, such as the text to be edited.")
-]
-Stop = Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")]
-Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable; default: drawn, and printed.")]
-Defaults = Annotated[bool, typer.Option(help="Apply the model's own generation_config.json.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-WITHOUT_A_MODEL = (  # can be checked; the rest needs its vocabulary
-    "max_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "min_tokens",
-    "stop",
-)
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no statistics and no progress.")]
+
+# the settings of SamplingParams that are one number each; their options are made from its fields
+NUMBERS = tuple(each for each in PARAMETERS if isinstance(each.default, int | float) and each.name != "seed")
+HELP = {each.name: each.metadata["help"] for each in PARAMETERS}
+TopK = Annotated[int | None, typer.Option(help=HELP["top_k"])]
+TopP = Annotated[float | None, typer.Option(help=HELP["top_p"])]
+MinP = Annotated[float | None, typer.Option(help=HELP["min_p"])]
+RepetitionPenalty = Annotated[float | None, typer.Option(help=HELP["repetition_penalty"])]
 
 
 @dataclass
-class Writing:
-    """The options that say what is written: a verb takes them all with one parameter, see `grouped`."""
+class GenerationOptions:
+    """How text is generated. The numbers of SamplingParams are further options; `numbers` has those given."""
 
-    max_tokens: MaxTokens = None
-    temperature: Temperature = None
-    top_k: TopK = None
-    top_p: TopP = None
-    min_p: MinP = None
-    typical_p: TypicalP = None
-    repetition_penalty: RepetitionPenalty = None
-    presence_penalty: PresencePenalty = 0.0
-    frequency_penalty: FrequencyPenalty = 0.0
-    logit_bias: LogitBias = None
-    bad_word: BadWords = None
-    min_tokens: MinTokens = None
-    grammar: Grammar = None
-    json_schema: JsonSchema = None
-    prediction: Prediction = None
-    stop: Stop = None
-    seed: Seed = None
-    defaults: Defaults = True
+    numbers: dict[str, Any]
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(help="TOKEN=BIAS: added to the logit of this token id; may be repeated."),
+    ] = None
+    bad_word: Annotated[
+        list[str] | None, typer.Option(help="A word that must not be generated; may be repeated.")
+    ] = None
+    grammar: Annotated[
+        Path | None, typer.Option(help="A file with an EBNF grammar that the text follows.")
+    ] = None
+    json_schema: Annotated[
+        Path | None, typer.Option(help="A file with a JSON schema that the text follows.")
+    ] = None
+    prediction: Annotated[
+        Path | None,
+        typer.Option(help="A file with the probable answer, such as a text to be edited: drafted first."),
+    ] = None
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End the text before this string; may be repeated.")
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option(help="Makes sampling repeatable; default: random, and printed.")
+    ] = None
+    defaults: Annotated[bool, typer.Option(help="Apply the model's generation_config.json.")] = True
+
+    @staticmethod
+    def parameters() -> list[Parameter]:
+        """The options, as parameters of a verb."""
+        numbers = [
+            Parameter(
+                each.name,
+                Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[type(each.default) | None, typer.Option(help=each.metadata["help"])],
+            )
+            for each in NUMBERS
+        ]
+        return numbers + list(signature(GenerationOptions, eval_str=True).parameters.values())[1:]
+
+    @staticmethod
+    def take(given: dict[str, Any]) -> GenerationOptions:
+        """Take the options out of a verb's arguments."""
+        numbers = {each.name: given.pop(each.name) for each in NUMBERS}
+        return GenerationOptions(numbers, **_taken(GenerationOptions, given))
 
     def request(self) -> dict[str, Any]:
-        """The same as `outpace.generate` takes it; raises for impossible numbers, before a model is loaded."""
-        from outpace.api.settings import settle
+        """Keyword arguments of `outpace.generate`; ValueError for impossible values."""
+        from outpace.api.settings import resolve_settings
 
-        found = dict(vars(self), logit_bias=biases(self.logit_bias), bad_words=self.bad_word)
-        del found["bad_word"]
-        found |= {name: contents(found[name]) for name in ("grammar", "json_schema", "prediction")}
-        settle(None, None, **{name: found[name] for name in WITHOUT_A_MODEL})
+        found = {
+            **self.numbers,
+            "logit_bias": logit_biases(self.logit_bias),
+            "bad_words": self.bad_word,
+            "grammar": read_text(self.grammar),
+            "json_schema": read_text(self.json_schema),
+            "prediction": read_text(self.prediction),
+            "stop": self.stop,
+            "seed": self.seed,
+            "defaults": self.defaults,
+        }
+        resolve_settings(self.numbers | {"logit_bias": found["logit_bias"]}, stop=self.stop)
         return found
 
 
 @dataclass
-class Loading:
-    """The options that say how a model is loaded."""
+class LoadingOptions:
+    """How models are loaded."""
 
     dtype: Dtype = "auto"
     device: Device = None
     revision: Revision = None
     trust_remote_code: Trust = False
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Accept pickled weights; loading them can run code.")
+    ] = False
     threads: Threads = None
     compile: Compile = False
 
-    def load(self, target: str, options: dict[str, Any]) -> Any:
-        """The target, and in `options` the recipe's other models."""
-        return load(target, options, **vars(self))
+    @staticmethod
+    def parameters() -> list[Parameter]:
+        """The options, as parameters of a verb."""
+        return list(signature(LoadingOptions, eval_str=True).parameters.values())
+
+    @staticmethod
+    def take(given: dict[str, Any]) -> LoadingOptions:
+        """Take the options out of a verb's arguments."""
+        return LoadingOptions(**_taken(LoadingOptions, given))
+
+    def load(self, target: str) -> Any:
+        """The target; drafts that are given to it by name are loaded in the same way."""
+        return load_model(target, **vars(self))
 
 
-def grouped(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb the options of its parameter annotated `Writing` or `Loading`, in the parameter's place."""
+GROUPS = (GenerationOptions, LoadingOptions)
+
+
+def with_groups(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the options of its parameters annotated with a group, in place of these parameters."""
     own = signature(verb, eval_str=True)
-    groups = {
-        name: each.annotation
-        for name, each in own.parameters.items()
-        if each.annotation in (Writing, Loading)
-    }
+    groups = {name: each.annotation for name, each in own.parameters.items() if each.annotation in GROUPS}
     listed: list[Parameter] = []
     for name, each in own.parameters.items():
-        listed += signature(groups[name], eval_str=True).parameters.values() if name in groups else [each]
+        listed += groups[name].parameters() if name in groups else [each]
 
     @wraps(verb)
     def called(**given: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{option: given.pop(option) for option in signature(group).parameters})
+            given[name] = group.take(given)
         verb(**given)
 
     shown = own.replace(parameters=[each.replace(kind=Parameter.KEYWORD_ONLY) for each in listed])
@@ -165,40 +177,36 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def biases(given: list[str] | None) -> dict[str, float]:
-    """Token -> bias, from arguments such as 42=-5."""
-    pairs = [each.partition("=") for each in given or ()]
+def logit_biases(given: list[str] | None) -> dict[str, float] | None:
+    """Token id -> bias, from arguments such as 42=-5."""
+    if not given:
+        return None
     try:
-        return {str(int(token)): float(bias) for token, _, bias in pairs}
+        return {str(int(token)): float(bias) for token, _, bias in (each.partition("=") for each in given)}
     except ValueError as error:
-        raise ValueError(
-            f"--logit-bias takes TOKEN=BIAS, as in 42=-5, not {' '.join(given or ())}"
-        ) from error
+        raise ValueError(f"--logit-bias takes TOKEN=BIAS, as in 42=-5, not {' '.join(given)}") from error
 
 
-def contents(path: Path | None) -> str | None:
-    """The text of a file, or one sentence about why it cannot be had."""
+def read_text(path: Path | None) -> str | None:
+    """The text of a file; ValueError with the file's name if it cannot be read or is not UTF-8."""
     try:
         return None if path is None else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text (at byte {error.start}): convert it to UTF-8") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def load(target: str, options: dict[str, Any], **how: Any) -> Any:
-    """The target, loaded quietly, and the recipe's other models loaded in the same way."""
+def load_model(target: str, **how: Any) -> Any:
+    """Load a model without the progress bars and warnings of transformers."""
     from transformers.utils import logging
 
-    from outpace.api import load as load_model
+    from outpace.api import load
 
     logging.disable_progress_bar()
-    model = load_model(target, **how)
-    shared = {
-        name: value
-        for name, value in how.items()
-        if name in ("dtype", "device", "trust_remote_code", "compile")
-    }
-    if isinstance(draft := options.get("draft"), str):
-        options["draft"] = load_model(draft, **shared)
-    if isinstance(drafts := options.get("drafts"), str):
-        options["drafts"] = tuple(load_model(draft, **shared) for draft in drafts.split(","))
-    return model
+    logging.set_verbosity_error()
+    return load(target, **how)
+
+
+def _taken(group: type, given: dict[str, Any]) -> dict[str, Any]:
+    return {each.name: given.pop(each.name) for each in fields(group) if each.name in given}

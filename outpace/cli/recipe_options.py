@@ -1,109 +1,143 @@
-"""A command that takes, besides its own options, those of the recipe it is told to use."""
+"""A command that has, beside its own options, those of the method that its arguments name."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import warnings
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
-from outpace.cli.failures import plainly
+from outpace.cli.failures import report_failures
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
 
 TARGET, DRAFT = "zoo:target", "zoo:draft"
-WITH_DRAFT, WITHOUT_DRAFT = "speculative-sampling", "prompt-lookup"
-WORDS = ("true", "false", "yes", "no", "on", "off")
+# the base of all errors in arguments; typer exports only this subclass of it
+UsageError: Any = typer.BadParameter.__mro__[1]
+# of parameter names, so that a method may have an option with the name of an argument, such as `prompt`
+PREFIX = "method_option_"
+OTHER_SPELLINGS = {  # beside those of recipes._spellings
+    "stream": "no option: one text is always streamed, unless --json or --output is given",
+    "interactive": "`outpace chat`",
+    "prompt": "the prompt as an argument, or --prompt-file",
+    "file": "--prompt-file",
+    "system_prompt": "--system of `outpace chat`",
+}
 
 
 class RecipeCommand(TyperCommand):
-    """Takes `--depth 4` out of the arguments where the recipe has an option `depth`; `chosen` hands them on."""
+    """A command with the options of the method that its arguments name. `chosen_method` returns both."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        takes = {
-            name: not getattr(param, "is_flag", False) for param in self.params for name in _names(param)
-        }
-        if "--help" in args and not _asked(args, "--method", "-m", "--recipe"):
+        """Find the method, then parse its options together with the command's own."""
+        named = method_arguments(args)
+        asks_for_help = named.help and not (named.method or named.recipe)
+        if ctx.resilient_parsing or asks_for_help:  # importing a recipe takes seconds
             return super().parse_args(ctx, args)
-        rest: list[str] = []
-        plainly(lambda: rest.extend(self._split(ctx, args, takes)))()
-        if "--help" in rest:
-            self.epilog = described(ctx.meta["recipe"])
-        return super().parse_args(ctx, rest)
+        report_failures(lambda: self._choose(ctx, named, args))()
+        recipe: Recipe = ctx.meta["recipe"]
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            if error.__class__.__name__ != "NoSuchOption":
+                raise
+            known = ", ".join(f"--{flag(name)}" for name in recipe.options) or "no options"
+            raise UsageError(
+                f"{error.format_message().rstrip('.')} ({recipe.name} has {known})", ctx
+            ) from None
 
-    def _split(self, ctx: Any, args: list[str], takes: dict[str, bool]) -> list[str]:
-        recipe, options = named(args)
-        rest, given = split(args, takes, switches(recipe))
-        refuse_unknown(recipe, given, list(takes))
-        ctx.meta["recipe"], ctx.meta["options"] = recipe, options | given
-        return rest
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The command's own options, and those of the method."""
+        own = super().get_params(ctx)
+        return [*own[:-1], *ctx.meta.get("recipe parameters", ()), *own[-1:]]  # --help is the last
+
+    def invoke(self, ctx: Any) -> Any:
+        """Keep the method's options for `chosen_method`, call the verb with its own."""
+        given = {name: ctx.params.pop(name) for name in list(ctx.params) if name.startswith(PREFIX)}
+        options = {name.removeprefix(PREFIX): value for name, value in given.items() if value is not None}
+        ctx.meta["options"] = ctx.meta["options"] | options
+        return super().invoke(ctx)
+
+    def _choose(self, ctx: Any, named: Namespace, args: Sequence[str]) -> None:
+        own = {name for param in super().get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
+        refuse_other_spellings(args, own)
+        recipe, options = find_method(named)
+        clash = next((name for name in recipe.options if f"--{flag(name)}" in own), None)
+        if clash:
+            raise ValueError(
+                f"{recipe.name} has an option {clash}, which is an option of the command too: rename it"
+            )
+        ctx.meta["recipe"], ctx.meta["options"] = recipe, options
+        ctx.meta["recipe parameters"] = parameters(recipe)
 
 
-def refuse_unknown(recipe: Recipe, given: Iterable[str], own: Sequence[str]) -> None:
-    """Raise for an option that neither the verb nor the recipe has."""
-    theirs = [f"--{name.replace('_', '-')}" for name in recipe.options]
-    for name in (f"--{name.replace('_', '-')}" for name in given):
-        if name not in theirs:
-            near = get_close_matches(name, [*theirs, *own], n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(theirs) or 'none of its own'}"
-            raise ValueError(f"{recipe.name} has no option {name}; {hint}")
-
-
-def chosen(ctx: typer.Context) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe that was named, and the options that were given for it."""
+def chosen_method(ctx: typer.Context) -> tuple[Recipe, dict[str, Any]]:
+    """The method that was named, and the options that were given for it."""
     return ctx.meta["recipe"], ctx.meta["options"]
 
 
-def named(args: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe that these arguments name, with the options of its file or of vLLM's JSON."""
-    draft, target = _asked(args, "--draft", "--drafts"), _asked(args, "--target", "-t") or TARGET
-    recipe, options = _named(args, WITH_DRAFT if draft or target == TARGET else WITHOUT_DRAFT)
-    if draft is None:
-        from outpace.models.names import usual_draft
-        from outpace.recipes import wants_cross_vocabulary
+def method_arguments(args: Sequence[str]) -> Namespace:
+    """The arguments that decide which options there are; all others are ignored."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    for names in (
+        ("--method", "-m"),
+        ("--target", "-t"),
+        ("--recipe",),
+        ("--speculative-config",),
+        ("--draft",),
+    ):
+        parser.add_argument(*names, nargs="?")
+    parser.add_argument("--drafts", nargs="?")
+    return parser.parse_known_args(list(args))[0]
 
-        wanted = [name for name in ("draft", "drafts") if name in recipe.options]
-        usual = {
-            name: usual_draft(target, cross_vocabulary=wants_cross_vocabulary(recipe, name))
-            for name in wanted
-        }
-        options = {name: model for name, model in usual.items() if model} | options
-    return recipe, options
 
-
-def _named(args: Sequence[str], usual: str) -> tuple[Recipe, dict[str, Any]]:
+def find_method(named: Namespace) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe that these arguments name, and the options that its file or vLLM's configuration has."""
+    from outpace.api.methods import default_method
     from outpace.recipes import from_file, get
 
-    path, method = _asked(args, "--recipe"), _asked(args, "--method", "-m")
-    config = _asked(args, "--speculative-config")
-    if sum(value is not None for value in (path, method, config)) > 1:
+    given = [value for value in (named.recipe, named.method, named.speculative_config) if value]
+    if len(given) > 1:
         raise ValueError(
             "give one of --method, --recipe and --speculative-config: each of them names the method"
         )
-    if path:
-        return from_file(path), {}
-    if config:
-        from outpace.api import translate
-
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            name, options = translate(config)
-        for warning in told:
-            typer.echo(f"outpace: {warning.message}", err=True)
-        return get(name), options
-    if method and method.startswith("@"):
-        return recommended(Path(method[1:]))
-    return get(method or usual), {}
+    if named.recipe:
+        return from_file(named.recipe), {}
+    if named.speculative_config:
+        return _from_speculative_config(named.speculative_config)
+    if named.method:
+        return (
+            read_recommendation(Path(named.method[1:])) if named.method[0] == "@" else (get(named.method), {})
+        )
+    return default_method(named.target or TARGET, has_draft=bool(named.draft or named.drafts)), {}
 
 
-def recommended(path: Path) -> tuple[Recipe, dict[str, Any]]:
+def _from_speculative_config(config: str) -> tuple[Recipe, dict[str, Any]]:
+    from outpace.api import parse_speculative_config
+    from outpace.recipes import get
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        name, options = parse_speculative_config(config)
+    for warning in caught:
+        typer.echo(f"outpace: {warning.message}", err=True)
+    return get(name), options
+
+
+def read_recommendation(path: Path) -> tuple[Recipe, dict[str, Any]]:
     """A method as `outpace bench` recommends it: {"method": ..., "options": {...}, "draft": ...}."""
+    from outpace.api.methods import DRAFTS
     from outpace.recipes import get
 
     try:
@@ -115,71 +149,85 @@ def recommended(path: Path) -> tuple[Recipe, dict[str, Any]]:
     if not isinstance(found, dict) or not isinstance(found.get("method"), str):
         raise ValueError(f'{path} names no method: it should hold {{"method": ..., "options": {{...}}}}')
     recipe, options = get(found["method"]), dict(found.get("options") or {})
-    name = next((name for name in ("draft", "drafts") if name in recipe.options), None)
+    name = next((name for name in DRAFTS if name in recipe.options), None)
     if name and found.get("draft"):
         options.setdefault(name, found["draft"])
     return recipe, options
 
 
-def switches(recipe: Recipe) -> set[str]:
-    """The options that are on or off, and so need no value."""
-    return {
-        name.replace("_", "-") for name, option in recipe.options.items() if isinstance(option.default, bool)
-    }
+def refuse_other_spellings(args: Sequence[str], own: set[str]) -> None:
+    """Raise ValueError for an option that transformers, vLLM or other tools have under another name."""
+    from outpace.recipes import SPELLINGS
 
-
-def split(args: Sequence[str], takes: dict[str, bool], on_off: set[str]) -> tuple[list[str], dict[str, Any]]:
-    """The command's own arguments, and the rest as options of the recipe."""
-    rest: list[str] = []
-    given: dict[str, Any] = {}
-    words = list(args)
-    while words:
-        word = words.pop(0)
-        name, equals, value = word.partition("=")
+    for word in args:
         if word == "--":
-            return [*rest, word, *words], given
-        if not word.startswith("--") or name in takes or name == "--help":
-            rest.append(word)
-            if takes.get(word) and words:
-                rest.append(words.pop(0))
+            return
+        given = word.partition("=")[0]
+        name = given.removeprefix("--").replace("-", "_")
+        if not given.startswith("--") or given in own:
             continue
-        name = name[2:]
-        if equals:
-            given[name] = value
-        elif name.removeprefix("no-") in on_off and not (words and words[0].lower() in WORDS):
-            given[name.removeprefix("no-")] = not (name.startswith("no-") and name not in on_off)
-        elif not words:
-            raise ValueError(f"--{name} needs a value")
-        else:
-            given[name] = words.pop(0)
-    return rest, given
+        if name in OTHER_SPELLINGS:
+            raise ValueError(f"there is no option {given}: use {OTHER_SPELLINGS[name]}")
+        if name in SPELLINGS:
+            raise ValueError(f"there is no option {given}: use --{flag(SPELLINGS[name])}")
 
 
-def described(recipe: Recipe) -> str:
-    """The recipe's options, for --help."""
-    lines = [f"Options of {recipe.name}:"]
-    for name, option in recipe.options.items():
-        default = "needed" if option.default is option.empty else f"default {shown(option.default)}"
-        lines.append(f"--{name.replace('_', '-')} ({default})")
-    return "\n\n".join(lines) if len(lines) > 1 else f"{recipe.name} has no options of its own."
+def parameters(recipe: Recipe) -> list[Any]:
+    """The recipe's options, as typer makes them from a function's signature."""
+    from outpace.recipes import ALIASES
+
+    names = {option: alias for alias, option in ALIASES.items()}
+    listed = [
+        Parameter(
+            PREFIX + option.name,
+            Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=_annotation(option, recipe.option_help.get(option.name, ""), names.get(option.name)),
+        )
+        for option in recipe.options.values()
+    ]
+
+    def verb(**given: Any) -> None:
+        raise AssertionError("only the parameters of this function are used")
+
+    vars(verb)["__signature__"] = Signature(listed)
+    verb.__annotations__ = {each.name: each.annotation for each in listed}
+    app = typer.Typer(add_completion=False)
+    app.command()(verb)
+    return typer.main.get_command(app).params
+
+
+def _annotation(option: Parameter, meaning: str, alias: str | None) -> Any:
+    default = "needed" if option.default is option.empty else f"default {shown(option.default)}"
+    about = f"{meaning.rstrip('.')} ({default})".strip()
+    if isinstance(option.default, bool):
+        return Annotated[
+            bool | None, typer.Option(f"--{flag(option.name)}/--no-{flag(option.name)}", help=about)
+        ]
+    names = [f"--{flag(name)}" for name in (option.name, alias) if name]
+    return Annotated[str | None, typer.Option(*names, help=about, metavar=type_name(option.annotation))]
+
+
+def flag(name: str) -> str:
+    """An option's name as it is typed, without the dashes before it."""
+    return name.replace("_", "-")
 
 
 def shown(value: Any) -> str:
-    """A default as one would type it."""
+    """A default value as it is typed."""
     if value is None or value == ():
         return "none"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _asked(args: Sequence[str], *names: str) -> str | None:
-    for index, word in enumerate(args):
-        name, equals, value = word.partition("=")
-        if word == "--":
-            return None
-        if name in names:
-            return value if equals else args[index + 1] if index + 1 < len(args) else ""
-    return None
-
-
-def _names(param: Any) -> list[str]:
-    return [name for name in (*param.opts, *param.secondary_opts) if name.startswith("-")]
+def type_name(annotation: Any) -> str:
+    """An annotation without the names of modules."""
+    if isinstance(annotation, str):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join(map(type_name, get_args(annotation)))
+    if get_origin(annotation) is Literal:
+        return " | ".join(map(repr, get_args(annotation)))
+    if annotation is type(None):
+        return "None"
+    return re.sub(r"\b\w+\.(?=\w)", "", inspect.formatannotation(annotation))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outpace.cli.failures import Debug, plainly
+from outpace.cli.failures import Debug, report_failures
 from outpace.cli.options import Json
 from outpace.cli.output import print_json, print_table
 
@@ -28,7 +28,7 @@ COLUMNS = (
 )
 
 
-@plainly
+@report_failures
 def replay(
     source: Annotated[
         list[Path],

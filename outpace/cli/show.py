@@ -1,33 +1,34 @@
-"""`outpace show`: one method, its options and where to read it."""
+"""`outpace show`: one method, its paper and its options."""
 
 from __future__ import annotations
 
 import inspect
-import re
 import sys
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outpace.cli.failures import Debug, plainly
+from outpace.cli.failures import Debug, report_failures
 from outpace.cli.options import Json
 from outpace.cli.output import print_json, print_table
-from outpace.cli.recipe_options import shown
+from outpace.cli.recipe_options import flag, shown, type_name
+
+if TYPE_CHECKING:
+    from outpace.core.contracts import Recipe
 
 
-@plainly
+@report_failures
 def show(
     name: Annotated[str, typer.Argument(help="A method of `outpace list`, or a recipe file.")],
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """One method: its paper, its options, its file."""
+    """Show one method: what it does, its paper and its options."""
     from outpace.recipes import from_file, get
 
     recipe = from_file(name) if name.endswith(".py") else get(name)
     module = sys.modules[recipe.build.__module__]
-    options = [option(parameter) for parameter in recipe.options.values()]
+    options = [option(recipe, parameter) for parameter in recipe.options.values()]
     found = {
         "name": recipe.name,
         "paper": recipe.paper,
@@ -45,29 +46,17 @@ def show(
     typer.echo(f"paper  {recipe.paper}\nfile   {module.__file__}\n")
     if options:
         rows = [
-            (f"--{each['name'].replace('_', '-')}", each["type"], each["default"] or "needed")
+            (f"--{flag(each['name'])}", each["type"], each["default"] or "needed", each["help"])
             for each in options
         ]
-        print_table(("option", "type", "default"), rows)
+        print_table(("option", "type", "default", "meaning"), rows)
 
 
-def option(parameter: inspect.Parameter) -> dict[str, Any]:
-    """An option as a user reads it."""
+def option(recipe: Recipe, parameter: inspect.Parameter) -> dict[str, Any]:
+    """An option of a recipe, as users read it."""
     return {
         "name": parameter.name,
-        "type": type_of(parameter.annotation),
+        "type": type_name(parameter.annotation),
         "default": None if parameter.default is parameter.empty else shown(parameter.default),
+        "help": recipe.option_help.get(parameter.name, ""),
     }
-
-
-def type_of(annotation: Any) -> str:
-    """An annotation without the names of modules."""
-    if isinstance(annotation, str):
-        return annotation
-    if get_origin(annotation) in (Union, UnionType):
-        return " | ".join(map(type_of, get_args(annotation)))
-    if get_origin(annotation) is Literal:
-        return " | ".join(map(repr, get_args(annotation)))
-    if annotation is type(None):
-        return "None"
-    return re.sub(r"\b\w+\.(?=\w)", "", inspect.formatannotation(annotation))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outpace.cli.failures import Debug, plainly
+from outpace.cli.failures import Debug, report_failures
 from outpace.cli.options import Compile, Json, Target, Threads
 from outpace.cli.output import print_json, print_table
 
@@ -39,7 +39,7 @@ NOTE = (
 )
 
 
-@plainly
+@report_failures
 def verifiers(
     target: Target = "zoo:target",
     draft: Annotated[str | None, Option(help="The small model that drafts.")] = None,
@@ -126,10 +126,11 @@ def _record(
 ) -> tuple[list[Recorded], dict[str, Any]]:
     """Load both models, let the target write, and set trees aside."""
     from outpace.analysis.rule_comparison import Recorder
+    from outpace.api.opener import ModelOpener
     from outpace.api.settings import end_tokens
     from outpace.bench.measure.method_names import split_outside
     from outpace.bench.measure.workload import encode, load_items
-    from outpace.cli.options import load
+    from outpace.cli.options import load_model
     from outpace.console import progress
     from outpace.core.sampling_params import SamplingParams
     from outpace.models.names import usual_draft
@@ -138,21 +139,16 @@ def _record(
     name = usual_draft(target) if draft is None else draft
     if name is None:
         raise ValueError("give --draft: a small model with the target's tokens")
-    options: dict[str, Any] = {"draft": name}
-    model = load(target, options, **how)
-    from outpace.api.model import same_tokens
-
-    same_tokens(model, options["draft"])
-    if options["draft"].target.vocab != model.target.vocab:
+    model = load_model(target, **how)
+    drafted = ModelOpener(model).draft(name)
+    if drafted.vocab != model.target.vocab:
         raise ValueError(
             f"{name} and {target} have vocabularies of different sizes: use a draft of the same family"
         )
     with progress(num_trees) as tell:
-        recorder = Recorder(options["draft"].target, widths, after=lambda: tell("recording", 1))
+        recorder = Recorder(drafted, widths, after=lambda: tell("recording", 1))
         needed = recorder.tokens(-(-num_trees // len(items)))
-        most = min(
-            each for each in (model.max_length, options["draft"].max_length, 1 << 30) if each is not None
-        )
+        most = min(each for each in (model.max_length, drafted.max_length, 1 << 30) if each is not None)
         texts = [
             tokens for item in items if 0 < len(tokens := encode(model.tokenizer, item)) <= most - needed
         ]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outpace.cli.failures import Debug, plainly
+from outpace.cli.failures import Debug, report_failures
 from outpace.cli.options import Json
 from outpace.cli.output import print_json, print_table
 
@@ -22,7 +22,7 @@ COLUMNS = (
 
 
 @app.command("list")
-@plainly
+@report_failures
 def list_(json: Json = False, debug: Debug = False) -> None:
     """The models, with their sizes and what they were trained on."""
     from outpace import zoo
@@ -37,7 +37,7 @@ def list_(json: Json = False, debug: Debug = False) -> None:
 
 
 @app.command("show")
-@plainly
+@report_failures
 def show(name: Annotated[str, typer.Argument(help="zoo:target, or target.")], debug: Debug = False) -> None:
     """A model's card: data, training, losses, how to train it again."""
     from outpace import zoo

@@ -18,7 +18,7 @@ def outpace_(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., A
 
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: object, given: str | None = None) -> Any:
+    def run(*arguments: object, given: str | bytes | None = None) -> Any:
         return CliRunner().invoke(app, [str(argument) for argument in arguments], input=given)
 
     return run

@@ -79,7 +79,7 @@ def test_a_method_that_translates_takes_the_draft_with_tokens_of_its_own(outpace
 def test_demo_needs_no_options(outpace_, stocked):
     result = outpace_("demo", "--max-tokens", 8)
     assert result.exit_code == 0, result.output
-    assert "zoo:target writes, zoo:draft drafts" in result.stdout
+    assert "zoo:target answers, zoo:draft drafts" in result.stdout
 
 
 def test_names_of_the_zoo_work_in_python(stocked):

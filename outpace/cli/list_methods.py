@@ -8,21 +8,22 @@ from typing import Annotated
 
 import typer
 
-from outpace.cli.failures import Debug, plainly
+from outpace.cli.failures import Debug, report_failures
 from outpace.cli.options import Json
 from outpace.cli.output import print_json, print_table
-from outpace.recipes import entries
+from outpace.recipes import entries, of_family
 
 
-@plainly
-def list_(
+@report_failures
+def list_methods(
     recipe: Annotated[Path | None, typer.Option(help="Show a recipe file of your own as well.")] = None,
     family: Annotated[str | None, typer.Option(help="Only methods of this family.")] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Every method: its guarantee, its paper and what it does."""
-    found = [entry for entry in entries(recipe) if family in (None, entry.family)]
+    """List all methods: guarantee, family and what each does."""
+    names = None if family is None else of_family(family)
+    found = [entry for entry in entries(recipe) if names is None or entry.name in names]
     if json:
         print_json({"recipes": [asdict(entry) for entry in found]})
         return
