@@ -87,7 +87,10 @@ def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
         "speculative-sampling",
     }
     done = call(tiny, tmp_path, "--family", "magic")
-    assert done.exit_code != 0 and "there is no method of the family magic; the families are base, " in done.output
+    assert (
+        done.exit_code != 0
+        and "there is no method of the family magic; the families are base, " in done.output
+    )
 
 
 def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> None:
