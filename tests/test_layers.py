@@ -21,6 +21,7 @@ LEVELS = (
     ("integrations",),
     ("bench",),
     ("cli",),
+    ("__main__",),
 )
 LEVEL = {part: height for height, parts in enumerate(LEVELS) for part in parts}
 OUTSIDE_OF_CORE = {"torch"}  # all that core may import besides the standard library and itself
