@@ -25,7 +25,7 @@ from outpace.core.contracts import Plan, Scores, Verifier
 from outpace.core.noise import KeyedNoise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape, TokenTree
-from outpace.drafters.model.grow import Children, distinct, grow, independent
+from outpace.drafters.model.grow import AddChildren, grow, with_replacement, without_replacement
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.tables import Table, print_tables
 from outpace.verifiers.block import Block
@@ -57,20 +57,20 @@ class RuleCost:
     read: float
 
 
-def cases() -> list[tuple[str, Verifier, str, Shape, Children]]:
+def cases() -> list[tuple[str, Verifier, str, Shape, AddChildren]]:
     """Rule, tree, and how the tree's children are drawn."""
     comb, sequences = f"{SIBLINGS} siblings at each of {DEPTH} depths", f"{SIBLINGS} sequences of {DEPTH}"
     chain = f"chain of {DEPTH}"
     return [
-        ("match", Match(), comb, COMB, distinct),
-        ("rejection", Rejection(), chain, CHAIN, distinct),
-        ("rejection", Rejection(), comb, COMB, distinct),
-        ("rejection, independent draws", Rejection(), sequences, SEQUENCES, independent),
-        ("k-sequential", KSequential(), sequences, SEQUENCES, independent),
-        ("block", Block(), chain, CHAIN, distinct),
-        ("traversal", Traversal(), chain, CHAIN, distinct),
-        ("traversal", Traversal(), comb, COMB, distinct),
-        ("traversal, independent draws", Traversal(), sequences, SEQUENCES, independent),
+        ("match", Match(), comb, COMB, without_replacement),
+        ("rejection", Rejection(), chain, CHAIN, without_replacement),
+        ("rejection", Rejection(), comb, COMB, without_replacement),
+        ("rejection, independent draws", Rejection(), sequences, SEQUENCES, with_replacement),
+        ("k-sequential", KSequential(), sequences, SEQUENCES, with_replacement),
+        ("block", Block(), chain, CHAIN, without_replacement),
+        ("traversal", Traversal(), chain, CHAIN, without_replacement),
+        ("traversal", Traversal(), comb, COMB, without_replacement),
+        ("traversal, independent draws", Traversal(), sequences, SEQUENCES, with_replacement),
     ]
 
 
@@ -79,7 +79,7 @@ def measure(
     verifier: Verifier,
     tree: str,
     shape: Shape,
-    children: Children,
+    children: AddChildren,
     *,
     vocab: int,
     closeness: float,

@@ -25,7 +25,7 @@ from outpace.core.tree import Shape, TokenTree
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.greedy_last import greedy_last
-from outpace.drafters.model.grow import Children, distinct, grow, independent
+from outpace.drafters.model.grow import AddChildren, grow, with_replacement, without_replacement
 from outpace.drafters.no_draft import NoDraft
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.block import Block
@@ -37,7 +37,11 @@ from outpace.verifiers.traversal import Traversal
 Keeps = Callable[[TokenTree, TargetProbs, Scores], Kept]  # of a tree of one row
 
 DISTINCT, INDEPENDENT, GREEDY_LAST = "without replacement", "with replacement", "greedy-last"
-DRAFTING: dict[str, Children] = {DISTINCT: distinct, INDEPENDENT: independent, GREEDY_LAST: greedy_last}
+DRAFTING: dict[str, AddChildren] = {
+    DISTINCT: without_replacement,
+    INDEPENDENT: with_replacement,
+    GREEDY_LAST: greedy_last,
+}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ Letters: N nodes, M rows of q, K columns of q.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -21,13 +22,23 @@ class Claim:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Drawn(Claim):
-    """Tokens drawn from known distributions; siblings in the order in which they were drawn."""
+    """Tokens drawn from known distributions. `row`, `replace` and `q` describe one draw per node, in node order; a
+    node that was drawn several times, from one distribution or from several, is listed in `draws` instead."""
 
     q: Tensor  # (M, K) at least float32, rows sum to 1, after temperature and truncation
-    row: tuple[int, ...]  # (N,) row of q that node i was drawn from; -1: chosen without sampling
+    row: tuple[int, ...]  # (N,) row of q that node i itself was (first) drawn from; -1: chosen, not drawn
     replace: tuple[
         bool, ...
-    ]  # (M,) siblings of this row drawn independently, or each without the earlier ones
+    ]  # (M,) siblings from this row drawn independently, or each without the earlier ones
     ids: Tensor | None = (
-        None  # (M, K) int64 token of each column; None: column k is token k and K is the vocabulary
+        None  # (M, K) int64 token of each column; None: column k is token k, K the vocabulary
     )
+    draws: tuple[tuple[int, int], ...] | None = (
+        None  # (node, row) of every draw, in order; None: one per node
+    )
+
+    def all_draws(self) -> Sequence[tuple[int, int]]:
+        """(node, row) of every draw, in the order of drawing."""
+        if self.draws is not None:
+            return self.draws
+        return [(node, row) for node, row in enumerate(self.row) if row >= 0]

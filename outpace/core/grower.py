@@ -34,6 +34,7 @@ class Grower:
         self._claim_row = [-1] * self._num_rows
         self._replace: list[bool] = []
         self._draws = [0] * self._num_rows
+        self._merged: list[tuple[int, int]] = []  # (node, row of q) of every draw made with `merge`
 
     def __len__(self) -> int:
         return len(self.parents)
@@ -62,9 +63,13 @@ class Grower:
         ids: Tensor | None = None,  # (M, K) tokens of the columns; None: column k is token k
         *,
         replace: bool = False,
+        merge: bool = False,
     ) -> list[int]:
-        """Draw `k` children of every node in `at` from its row of q; fewer where q has fewer tokens of
-        positive probability."""
+        """Draw `k` children of every node in `at` from its row of q; fewer where the support is used up.
+
+        Returns one node per draw. With `merge` equal tokens drawn below one node are one node; a tree is then drawn
+        with `merge` throughout.
+        """
         most = k if isinstance(k, int) else max(k)
         rows, local, depths = self.rows, self._local, self._depths
         draw = max([self._draws[n] for n in at])
@@ -82,16 +87,26 @@ class Grower:
             columns = noise.choose(q, key)
             tokens = columns if ids is None else ids.gather(1, columns[:, None])[:, 0]
             belief = None if self._confidence is None else q.gather(1, columns[:, None])[:, 0]
-            return self._append(at, tokens, range(first, first + len(at)), belief)
+            nodes = self._append(at, tokens, range(first, first + len(at)), belief)
+            if merge:
+                self._merged += zip(nodes, range(first, first + len(at)), strict=True)
+            return nodes
         columns = noise.draw(q, most, key, replace=replace)
         tokens = (columns if ids is None else ids.gather(1, columns.clamp(min=0))).flatten()
         belief = None if self._confidence is None else q.gather(1, columns.clamp(min=0)).flatten()
         counts, drawn = [k] * len(at) if isinstance(k, int) else k, columns.tolist()
         pairs = [(m, j) for m, count in enumerate(counts) for j in range(count) if drawn[m][j] >= 0]
-        if len(pairs) < len(tokens):
-            picked = torch.tensor([m * most + j for m, j in pairs], dtype=torch.int64, device=q.device)
+        first_draw = {(m, drawn[m][j]): (m, j) for m, j in reversed(pairs)} if merge else {}  # of equal draws
+        kept = list(dict.fromkeys(first_draw[m, drawn[m][j]] for m, j in pairs)) if merge else pairs
+        if len(kept) < len(tokens):
+            picked = torch.tensor([m * most + j for m, j in kept], dtype=torch.int64, device=q.device)
             tokens, belief = tokens[picked], None if belief is None else belief[picked]
-        return self._append([at[m] for m, _ in pairs], tokens, [first + m for m, _ in pairs], belief)
+        nodes = self._append([at[m] for m, _ in kept], tokens, [first + m for m, _ in kept], belief)
+        if merge:
+            node_of = dict(zip(kept, nodes, strict=True))
+            nodes = [node_of[first_draw[m, drawn[m][j]]] for m, j in pairs]
+            self._merged += [(node, first + m) for node, (m, _) in zip(nodes, pairs, strict=True)]
+        return nodes
 
     def add_chosen(self, at: Sequence[int], tokens: Tensor, belief: Tensor | None = None) -> list[int]:
         """Append one child to every node in `at` (repeat a node for several), without a claim."""
@@ -102,11 +117,13 @@ class Grower:
         tokens = self._tokens[0] if len(self._tokens) == 1 else torch.cat(self._tokens)
         claim = None
         if self._q:
+            repeated = len({node for node, _ in self._merged}) < len(self._merged)
             claim = Drawn(
                 q=self._q[0] if len(self._q) == 1 else torch.cat(self._q),
                 row=tuple(self._claim_row),
                 replace=tuple(self._replace),
                 ids=torch.cat(self._ids) if self._ids else None,
+                draws=tuple(self._merged) if repeated else None,
             )
         return TokenTree(tokens, self._forest(), self._log_confidence(), claim)
 

@@ -5,11 +5,14 @@ independent draws, each tested against the distribution of the model that propos
 on the tokens. Several models draft below the same root; a token that two of them draw is read once and tested twice.
 """
 
+from functools import partial
+
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.core.tree import Shape
 from outpace.drafters.compose.union import UnionDrafter
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.grow import grow, merged_draws
 from outpace.verifiers.rejection import Rejection
 
 
@@ -23,5 +26,6 @@ def specinfer(
         drafts: models that draft, one or more; they have the same vocabulary as the target
         widths: children of every node at each depth of each model's tree, drawn with replacement
     """
-    drafter = UnionDrafter([DraftModel(draft, replace=True) for draft in drafts])
+    growth = partial(grow, children=merged_draws)
+    drafter = UnionDrafter([DraftModel(draft, growth=growth) for draft in drafts])
     return Parts(target, drafter, Rejection(random_order=True), Fixed(Shape.branching(widths)))

@@ -6,10 +6,13 @@ part at the root. At each node the rule searches for a scale rho between 1 and t
 sequences start with the most probable tokens and carry no claim.
 """
 
+from functools import partial
+
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.core.tree import Shape
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.grow import grow, merged_draws
 from outpace.verifiers.kseq import KSequential
 
 
@@ -28,5 +31,5 @@ def spectr_kseq(
         widths: children of every node at each depth, drawn with replacement
         tolerance: acceptance probability given up at most for a shorter search for rho; 1 skips the search
     """
-    drafter = DraftModel(draft, replace=True)
+    drafter = DraftModel(draft, growth=partial(grow, children=merged_draws))
     return Parts(target, drafter, KSequential(tolerance=tolerance), Fixed(Shape.branching(widths)))

@@ -21,7 +21,7 @@ from outpace.core.contracts import Guarantee, Scores, TargetProbs, Verdict, Want
 from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
 from outpace.verifiers.rejection import ACCEPT, RESIDUAL
-from outpace.verifiers.rows import Ends, drawn_rows, keys, smallest_mass, with_matched
+from outpace.verifiers.rows import Ends, drawn_rows, keys, require_single_draws, smallest_mass, with_matched
 
 NEVER = 1e-30  # below the resolution of any uniform number; 1 / weight stays finite in float32
 
@@ -46,6 +46,7 @@ class Block:
     def _ends(self, rows: Sequence[int], tree: TokenTree, target_probs: TargetProbs, noise: Noise) -> Ends:
         forest, claim = tree.forest, tree.claim
         assert isinstance(claim, Drawn)
+        require_single_draws(claim, "block verification")
         drafted = [node for node in range(forest.num_rows, len(tree)) if forest.rows[node] in rows]
         above = [forest.parents[node] for node in drafted]
         p = target_probs.probs(above)

@@ -22,9 +22,11 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import ACCEPT, RESIDUAL, residual
 from outpace.verifiers.rho import any_accepted, least_rho
-from outpace.verifiers.rows import keys
+from outpace.verifiers.rows import Drafted, Draw, keys
 
-Group = tuple[int, list[int]]  # a row of q and the siblings drawn from it
+Group = tuple[
+    int, list[int]
+]  # a row of q and the nodes drawn from it, in order and as often as they were drawn
 
 
 class KSequential:
@@ -45,6 +47,7 @@ class KSequential:
         if claim is None:
             return self._match.verify(tree, target_probs, scores, noise)
         assert isinstance(claim, Drawn)
+        draft = Drafted(tree, claim)
         levels = [
             [root] for root in range(forest.num_rows)
         ]  # nodes spelt by the accepted tokens: several where draws
@@ -54,7 +57,7 @@ class KSequential:
             below = {
                 row: [child for node in levels[row] for child in forest.children[node]] for row in walking
             }
-            drawn = {row: [child for child in below[row] if claim.row[child] >= 0] for row in walking}
+            drawn = {row: draft.draws_below(levels[row]) for row in walking}
             tested = [row for row in walking if drawn[row]]
             free = [row for row in walking if not drawn[row]]
             found: dict[int, int] = {}
@@ -112,6 +115,7 @@ class KSequential:
         p = p.to(torch.promote_types(p.dtype, claim.q.dtype))
         left = list(p.unbind())
         found = [-1] * len(nodes)
+        tests: dict[int, int] = {}  # node -> how often it was tested before
         for turn in range(max(len(each) for each in groups)):
             at = [m for m, each in enumerate(groups) if found[m] < 0 and len(each) > turn]
             if not at:
@@ -124,7 +128,9 @@ class KSequential:
             refused = []
             for index, m in enumerate(at):
                 for child, ratio in zip(siblings[index], ratios[index], strict=True):
-                    if noise.flip((ratio / rho[index],), keys([child], forest, ACCEPT))[0]:
+                    before = tests.get(child, 0)
+                    tests[child] = before + 1
+                    if noise.flip((ratio / rho[index],), keys([child], forest, ACCEPT, before))[0]:
                         found[m] = tokens[child]
                         break
                 else:
@@ -144,32 +150,17 @@ class KSequential:
         return found
 
 
-def _groups(drawn: Sequence[int], claim: Drawn) -> list[Group]:
-    """Siblings by the distribution they were drawn from; the same distribution below two nodes that spell the same text is one."""
-    groups: list[Group] = []
-    for child in drawn:
-        row = claim.row[child]
-        for other, members in groups:
-            if other == row or _same(claim, other, row):
-                members.append(child)
-                break
-        else:
-            groups.append((row, [child]))
-    for row, members in groups:
+def _groups(drawn: Sequence[Draw], claim: Drawn) -> list[Group]:
+    """Draws by the row of q they were drawn from."""
+    groups: dict[int, list[int]] = {}
+    for child, row in drawn:
+        groups.setdefault(row, []).append(child)
+    for row, members in groups.items():
         if len(members) > 1 and not claim.replace[row]:
             raise ValueError(
                 "k-sequential selection takes independent draws only: draft with replacement, or verify by Rejection"
             )
-    return groups
-
-
-def _same(claim: Drawn, one: int, other: int) -> bool:
-    """Whether two rows of q differ by rounding only: equal texts, read at two places of a tree."""
-    if not (claim.replace[one] and claim.replace[other]):
-        return False
-    if claim.ids is not None and not torch.equal(claim.ids[one], claim.ids[other]):
-        return False
-    return float((claim.q[one] - claim.q[other]).abs().sum()) <= 64 * torch.finfo(claim.q.dtype).eps
+    return list(groups.items())
 
 
 def _distributions(claim: Drawn, rows: Sequence[int], like: Tensor) -> Tensor:  # (R,) -> (R, V)

@@ -20,7 +20,7 @@ from outpace.core.contracts import Guarantee, Scores, TargetProbs, Verdict, Want
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import Match
-from outpace.verifiers.rows import Drafted, drawn_rows, keys, smallest_mass, with_matched
+from outpace.verifiers.rows import Drafted, Draw, drawn_rows, keys, smallest_mass, with_matched
 
 ACCEPT, RESIDUAL, ORDER = "accept", "residual", "order"
 INFINITE = float("inf")
@@ -42,7 +42,12 @@ class Rejection:
         if claim is None:
             return self._match.verify(tree, target_probs, scores, noise)
         assert isinstance(claim, Drawn)
-        if forest.is_chain and claim.ids is None and -1 not in claim.row[forest.num_rows :]:
+        if (
+            forest.is_chain
+            and claim.ids is None
+            and claim.draws is None
+            and -1 not in claim.row[forest.num_rows :]
+        ):
             return _chains(tree, claim, target_probs, noise)
         # rows in which truncation left nothing to draw are matched, as they would be without the others
         rows = drawn_rows(tree, claim)
@@ -57,7 +62,7 @@ class Rejection:
         while True:
             node = level[0]
             below = [child for each in level for child in children[each]]
-            drawn = [child for child in below if draft.claim.row[child] >= 0]
+            drawn = draft.draws_below(level)
             token = (
                 self._test(node, drawn, draft, target_probs, noise)
                 if drawn
@@ -68,7 +73,7 @@ class Rejection:
                 return node, token
 
     def _test(
-        self, node: int, drawn: list[int], draft: Drafted, target_probs: TargetProbs, noise: Noise
+        self, node: int, drawn: list[Draw], draft: Drafted, target_probs: TargetProbs, noise: Noise
     ) -> int:
         """The token after this node: the first sibling accepted, else one drawn from what they left of p."""
         p = left = target_probs.probs([node])[0]
@@ -76,15 +81,18 @@ class Rejection:
         if self._random_order and len(drawn) > 1:
             drawn = _shuffled(drawn, node, draft.forest, draft.claim, noise)
         refused: dict[int, list[int]] = {}  # row of q -> siblings drawn from it and refused
-        for child in drawn:
-            token, earlier = draft.tokens[child], refused.setdefault(draft.claim.row[child], [])
-            scale = total / draft.remaining(child, earlier)  # of q, so that it compares with what is left
-            ratio = float(left[token]) / (draft.belief(child) * scale)
-            if noise.flip([ratio], keys([child], draft.forest, ACCEPT))[0]:
+        tests: dict[int, int] = {}  # node -> how often it was tested before
+        for child, row in drawn:
+            token, earlier = draft.tokens[child], refused.setdefault(row, [])
+            scale = total / draft.remaining(row, earlier)  # of q, so that it compares with what is left
+            ratio = float(left[token]) / (draft.belief((child, row)) * scale)
+            before_this = tests.get(child, 0)
+            tests[child] = before_this + 1
+            if noise.flip([ratio], keys([child], draft.forest, ACCEPT, before_this))[0]:
                 return token
             earlier.append(child)
             # refused tokens need not be taken out of q: a refusal leaves nothing of its token
-            left = torch.sub(left, draft.distribution(child, len(p)), alpha=scale).clamp_(min=0)
+            left = torch.sub(left, draft.distribution(row, len(p)), alpha=scale).clamp_(min=0)
             before, total = total, float(left.sum())
             if (
                 total <= smallest_mass(p.dtype) * before
@@ -104,9 +112,9 @@ def residual(p: Tensor, q: Tensor, otherwise: Tensor) -> Tensor:  # (M, V) each 
     return torch.where(enough, left / mass, otherwise)
 
 
-def _shuffled(drawn: list[int], node: int, forest: Forest, claim: Drawn, noise: Noise) -> list[int]:
+def _shuffled(drawn: list[Draw], node: int, forest: Forest, claim: Drawn, noise: Noise) -> list[Draw]:
     """A uniformly random order, blind to the tokens (siblings drawn without replacement keep theirs)."""
-    if not all(claim.replace[claim.row[child]] for child in drawn):
+    if not all(claim.replace[row] for _, row in drawn):
         raise ValueError("siblings drawn without replacement are tested in the order they were drawn")
     left, order = list(drawn), []
     while len(left) > 1:

@@ -38,10 +38,10 @@ def with_matched(ends: Ends, tree: TokenTree, target_probs: TargetProbs, noise: 
     return Verdict([leaf for leaf, _ in pairs], [bonus for _, bonus in pairs])
 
 
-def keys(nodes: Sequence[int], forest: Forest, use: str) -> Key:
-    """One choice of this use at each of these nodes."""
+def keys(nodes: Sequence[int], forest: Forest, use: str, draw: int = 0) -> Key:
+    """One choice of this use at each of these nodes; `draw` tells several choices at one node apart."""
     rows, local, depths = forest.rows, forest.local, forest.depths
-    return Key([rows[n] for n in nodes], [local[n] for n in nodes], [depths[n] for n in nodes], use)
+    return Key([rows[n] for n in nodes], [local[n] for n in nodes], [depths[n] for n in nodes], use, draw)
 
 
 def smallest_mass(dtype: torch.dtype) -> float:
@@ -49,44 +49,54 @@ def smallest_mass(dtype: torch.dtype) -> float:
     return 1e-14 if dtype == torch.float64 else 1e-7
 
 
+Draw = tuple[int, int]  # node, and the row of q it was drawn from
+
+
 class Drafted:
-    """What was drafted, and how, on the host."""
+    """A draft on the host: its tokens, its draws and the probabilities they were drawn with."""
 
     def __init__(self, tree: TokenTree, claim: Drawn) -> None:
         self.forest, self.claim, self.tokens = tree.forest, claim, tree.tokens.tolist()
-        self.beliefs: dict[int, float] = {}  # of nodes that were asked about
+        self.beliefs: dict[Draw, float] = {}  # those computed so far
+        self._draws_below: dict[int, list[Draw]] | None = None  # by parent
 
-    def belief(self, child: int) -> float:
-        """What its distribution said of this drawn node's token."""
-        if child not in self.beliefs:
-            row, token = self.claim.row[child], self.tokens[child]
+    def draws_below(self, nodes: Sequence[int]) -> list[Draw]:
+        """The draws of the children of these nodes, in order; a child that was drawn twice comes twice."""
+        if self._draws_below is None:
+            self._draws_below = {}
+            for draw in self.claim.all_draws():
+                self._draws_below.setdefault(self.forest.parents[draw[0]], []).append(draw)
+        return [draw for node in nodes for draw in self._draws_below.get(node, ())]
+
+    def belief(self, draw: Draw) -> float:
+        """The probability of this draw's token under the distribution it was drawn from."""
+        if draw not in self.beliefs:
+            token, row = self.tokens[draw[0]], draw[1]
             q = self.claim.q[row]
-            self.beliefs[child] = float(
+            self.beliefs[draw] = float(
                 q[token] if self.claim.ids is None else q[self.claim.ids[row] == token].sum()
             )
-            self.check(child)
-        return self.beliefs[child]
+            self.check(draw)
+        return self.beliefs[draw]
 
-    def check(self, child: int) -> None:
+    def check(self, draw: Draw) -> None:
         """Refuse a claim that cannot be true."""
-        assert self.beliefs[child] > 0, (
-            f"token {self.tokens[child]} is claimed to be drawn from a distribution that cannot give it"
+        assert self.beliefs[draw] > 0, (
+            f"token {self.tokens[draw[0]]} is claimed to be drawn from a distribution that cannot give it"
         )
 
-    def distribution(self, child: int, vocabulary: int) -> Tensor:  # (V,)
-        """The distribution that this node was drawn from, its earlier siblings included."""
-        row = self.claim.row[child]
+    def distribution(self, row: int, vocabulary: int) -> Tensor:  # (V,)
+        """This row of q, over the whole vocabulary."""
         q = self.claim.q[row]
         if self.claim.ids is None:
             return q
         return q.new_zeros(vocabulary).index_add_(0, self.claim.ids[row], q)
 
-    def remaining(self, child: int, refused: Sequence[int]) -> float:
-        """The mass that its distribution had left for this node, drawn without these from the same row."""
-        row = self.claim.row[child]
+    def remaining(self, row: int, refused: Sequence[int]) -> float:
+        """The mass that this row of q has left without these nodes, which were drawn from it without replacement."""
         if self.claim.replace[row] or not refused:
             return 1.0
-        mass = 1 - sum(self.belief(other) for other in refused)
+        mass = 1 - sum(self.belief((other, row)) for other in refused)
         if mass > 0.1:
             return mass
         # little is left: a difference from 1 would be mostly rounding
@@ -96,3 +106,9 @@ class Drafted:
         else:
             q[torch.isin(self.claim.ids[row], torch.tensor(tokens, device=q.device))] = 0
         return max(float(q.sum()), torch.finfo(q.dtype).tiny)
+
+
+def require_single_draws(claim: Drawn, verifier: str) -> None:
+    """Refuse drafts in which a node stands for several draws."""
+    if claim.draws is not None:
+        raise ValueError(f"{verifier} takes one draw per node: draft without merging equal draws")

@@ -27,7 +27,15 @@ from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
 from outpace.verifiers.block import NEVER, chance_left
 from outpace.verifiers.rejection import ACCEPT, RESIDUAL
-from outpace.verifiers.rows import Drafted, Ends, drawn_rows, keys, smallest_mass, with_matched
+from outpace.verifiers.rows import (
+    Drafted,
+    Ends,
+    drawn_rows,
+    keys,
+    require_single_draws,
+    smallest_mass,
+    with_matched,
+)
 
 
 class Traversal:
@@ -163,6 +171,7 @@ class _Drafted(Drafted):
     """What was drafted, in the order in which children are tried."""
 
     def __init__(self, tree: TokenTree, claim: Drawn) -> None:
+        require_single_draws(claim, "traversal verification")
         super().__init__(tree, claim)
         drawn = [
             node for node, row in enumerate(claim.row) if row >= 0
@@ -172,9 +181,9 @@ class _Drafted(Drafted):
             beliefs = claim.q[rows, tokens]
         else:
             beliefs = (claim.q[rows] * (claim.ids[rows] == tokens[:, None])).sum(-1)
-        self.beliefs.update(zip(drawn, beliefs.tolist(), strict=True))
-        for node in drawn:
-            self.check(node)
+        self.beliefs.update(zip(zip(drawn, rows, strict=True), beliefs.tolist(), strict=True))
+        for draw in zip(drawn, rows, strict=True):
+            self.check(draw)
 
     def on(self, device: torch.device, nodes: Sequence[int]) -> Tensor:  # (A,)
         """Tokens of these nodes."""
@@ -191,14 +200,14 @@ class _Drafted(Drafted):
         if any(self.tokens[other] == self.tokens[child] for other in place.refused):
             return 0.0
         weight = place.weight * place.value / place.total
-        if self.claim.row[child] >= 0:
-            weight *= self.share(place) / self.belief(child)
+        if (row := self.claim.row[child]) >= 0:
+            weight *= self.share(place) / self.belief((child, row))
         return min(1.0, weight) if weight > NEVER else 0.0
 
     def share(self, place: Place) -> float:
         """The mass that q had left for the child in turn, which was drawn without the earlier ones."""
         row = self.claim.row[place.child]
-        return self.remaining(place.child, [other for other in place.refused if self.claim.row[other] == row])
+        return self.remaining(row, [other for other in place.refused if self.claim.row[other] == row])
 
 
 def _without(places: Sequence[Place], draft: _Drafted) -> Tensor:  # (A, V), not normalised

@@ -52,41 +52,56 @@ class UnionDrafter:
 
 
 def merged(one: TokenTree, other: TokenTree) -> TokenTree:
-    """Both drafts below the same roots; equal tokens stay separate nodes, since each has a distribution of its own."""
+    """Both drafts below the same roots. Equal texts are one node, which keeps the draws of both trees."""
     rows, tokens = one.forest.num_rows, other.tokens.to(one.tokens.device)
     if rows != other.forest.num_rows or not torch.equal(one.tokens[:rows], tokens[:rows]):
         raise ValueError("only trees of the same roots can be merged")
-    shift = len(one) - rows
-    parents = [parent + shift if parent >= rows else parent for parent in other.forest.parents[rows:]]
-    forest = Forest.of((*one.forest.parents, *parents), rows)
-    return TokenTree(torch.cat([one.tokens, tokens[rows:]]), forest, None, _both_claims(one, other))
+    pairs = zip(one.forest.parents[rows:], one.tokens[rows:].tolist(), strict=True)
+    node_of = {pair: node for node, pair in enumerate(pairs, rows)}  # (parent, token) -> node
+    parents, nodes, added = list(one.forest.parents), list(range(rows)), list[int]()
+    for node, token in enumerate(tokens[rows:].tolist(), rows):
+        pair = nodes[other.forest.parents[node]], token
+        if pair not in node_of:
+            node_of[pair] = len(parents)
+            parents.append(pair[0])
+            added.append(node)
+        nodes.append(node_of[pair])
+    claim = _both_claims(one, other, nodes, len(parents))
+    return TokenTree(torch.cat([one.tokens, tokens[added]]), Forest.of(parents, rows), None, claim)
 
 
-def _both_claims(one: TokenTree, other: TokenTree) -> Claim | None:
-    """The claim of both trees together: the other's nodes follow, without its roots."""
-    if one.claim is None and other.claim is None:
-        return None
-    for claim in (one.claim, other.claim):
+def _both_claims(one: TokenTree, other: TokenTree, nodes: Sequence[int], size: int) -> Claim | None:
+    """The claims of both trees, for a tree of `size` nodes in which node i of the other tree is `nodes[i]`."""
+    row, draws = [-1] * size, list[tuple[int, int]]()
+    replace, q, ids = list[bool](), list[Tensor](), list[Tensor]()
+    for tree, place in ((one, range(len(one))), (other, nodes)):
+        claim = tree.claim
         if not isinstance(claim, Drawn | None):
             raise TypeError(f"trees that claim {type(claim).__name__} cannot be merged")
-    whole = {tree.claim.ids is None for tree in (one, other) if isinstance(tree.claim, Drawn)}
-    if len(whole) == 2:
-        raise TypeError(
-            "a distribution over the whole vocabulary and one over listed tokens cannot be merged"
-        )
-    row, replace, q, listed = [], [], [], []
-    for tree, skip in ((one, 0), (other, one.forest.num_rows)):
-        claim = tree.claim
         if claim is None:
-            row += [-1] * (len(tree) - skip)
             continue
-        assert isinstance(claim, Drawn)
-        row += [index + len(replace) if index >= 0 else -1 for index in claim.row[skip:]]
+        for node, index in claim.all_draws():
+            draws.append((place[node], index + len(replace)))
+            if row[place[node]] < 0:
+                row[place[node]] = index + len(replace)
         replace += claim.replace
         q.append(claim.q)
         if claim.ids is not None:
-            listed.append(claim.ids)
-    return Drawn(torch.cat(q), tuple(row), tuple(replace), torch.cat(listed) if listed else None)
+            ids.append(claim.ids)
+    if not q:
+        return None
+    if ids and len(ids) < len(q):
+        raise TypeError(
+            "a distribution over the whole vocabulary and one over listed tokens cannot be merged"
+        )
+    repeated = len(draws) > sum(index >= 0 for index in row)
+    return Drawn(
+        q=torch.cat(q),
+        row=tuple(row),
+        replace=tuple(replace),
+        ids=torch.cat(ids) if ids else None,
+        draws=tuple(draws) if repeated else None,
+    )
 
 
 class Rekeyed:

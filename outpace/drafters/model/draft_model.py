@@ -12,7 +12,7 @@ from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Cache, Draft, Plan, Step, Target, Want
 from outpace.core.tree import TokenTree
-from outpace.drafters.model.grow import Read, distinct, grow, independent
+from outpace.drafters.model.grow import Read, grow, with_replacement, without_replacement
 
 Growth = Callable[[Context, Plan, Read], TokenTree]
 
@@ -33,7 +33,9 @@ class DraftModel:
     ) -> None:
         self.model = model
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
-        self._growth = growth or partial(grow, sampled=sampled, children=independent if replace else distinct)
+        self._growth = growth or partial(
+            grow, sampled=sampled, children=with_replacement if replace else without_replacement
+        )
         self._cache: Cache | None = None
         self._active: set[int] = set()  # slots of requests that have not ended
         self._read: tuple[TokenTree, tuple[int, ...]] | None = (

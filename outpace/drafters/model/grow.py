@@ -22,18 +22,36 @@ from outpace.sampling.warp import warp
 Read = Callable[
     [TokenTree], tuple[int, Tensor]
 ]  # what has grown -> (first node read, logits of the nodes from it on)
-# (grower, nodes (F,), how many children each (F,), their distributions q (F, V), noise): adds children to every one of them
-Children = Callable[[Grower, Sequence[int], Sequence[int], Tensor, Noise], object]
+# (grower, nodes (F,), number of children of each (F,), their distributions q (F, V), noise) -> the new nodes, one per
+# child: a node that was drawn several times comes as often
+AddChildren = Callable[[Grower, Sequence[int], Sequence[int], Tensor, Noise], list[int]]
 
 
-def independent(grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise) -> None:
-    """Children drawn independently of one another; a token may come twice."""
-    grower.add_drawn(at, q, widths, noise, replace=True)
+def with_replacement(
+    grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise
+) -> list[int]:
+    """Children drawn independently of one another; equal tokens are separate nodes."""
+    return grower.add_drawn(at, q, widths, noise, replace=True)
 
 
-def distinct(grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise) -> None:
+def without_replacement(
+    grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise
+) -> list[int]:
     """Children drawn one after the other, each without the earlier ones."""
-    grower.add_drawn(at, q, widths, noise)
+    return grower.add_drawn(at, q, widths, noise)
+
+
+def merged_draws(
+    grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise
+) -> list[int]:
+    """Children drawn independently of one another; equal tokens are one node, which is read once."""
+    added: list[int] = []
+    for width in sorted(set(widths)):  # a call draws as often at each of its nodes
+        picked = [index for index, each in enumerate(widths) if each == width]
+        rows = q if len(picked) == len(at) else q[picked]
+        nodes = [at[index] for index in picked]
+        added += grower.add_drawn(nodes, rows, width, noise, replace=True, merge=True)
+    return added
 
 
 def grow(
@@ -42,7 +60,7 @@ def grow(
     read: Read,
     *,
     sampled: bool = True,
-    children: Children = distinct,
+    children: AddChildren = without_replacement,
     given: Sequence[Sequence[int]] | None = None,
     beliefs: bool = False,  # also without a plan that may stop, keep the model's belief in every node
 ) -> TokenTree:
@@ -60,10 +78,15 @@ def grow(
     grower = Grower(ctx.roots, confidence=beliefs)
     ends = range(len(plan.depth)) if given is None else _chosen_chains(grower, given)
     frontier = [ends[row] for row, depth in enumerate(plan.depth) if depth > 0]
-    places = dict.fromkeys(frontier, 0)  # node -> the node of the plan's shape it stands for
+    # node -> the nodes of the plan's shape that it stands for: several where equal draws were merged
+    shape_nodes: dict[int, list[int]] = {node: [0] for node in frontier}
+    below: dict[int, list[int]] = {}  # node -> the children of those
     for level in range(max(plan.depth, default=0)):
         if plan.shape is not None:
-            frontier = [node for node in frontier if plan.shape.children[places[node]]]
+            below = {
+                node: [c for s in shape_nodes[node] for c in plan.shape.children[s]] for node in frontier
+            }
+            frontier = [node for node in frontier if below[node]]
         if level and min(plan.depth) <= level:
             frontier = [node for node in frontier if plan.depth[grower.rows[node]] > level]
         if level and plan.stop is not None and frontier:
@@ -78,14 +101,14 @@ def grow(
         logits = adjust(logits, ctx, grower, frontier)
         widths = [1] * len(frontier)
         if plan.shape is not None:
-            widths = [len(plan.shape.children[places[node]]) for node in frontier]
+            widths = [len(below[node]) for node in frontier]
         before = len(grower)
-        _add(grower, frontier, widths, logits, ctx, sampled, children)
+        added = _add(grower, frontier, widths, logits, ctx, sampled, children)
         if plan.shape is not None:
             ranks = dict.fromkeys(frontier, 0)
-            for node in range(before, len(grower)):
+            for node in added:
                 above = grower.parents[node]
-                places[node] = plan.shape.children[places[above]][ranks[above]]
+                shape_nodes.setdefault(node, []).append(below[above][ranks[above]])
                 ranks[above] += 1
         frontier = list(range(before, len(grower)))
     return grower.tree()
@@ -105,7 +128,7 @@ def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]
     return ends
 
 
-def _chains(ctx: Context, depth: int, read: Read, children: Children | None) -> TokenTree:
+def _chains(ctx: Context, depth: int, read: Read, children: AddChildren | None) -> TokenTree:
     """The same for chains of one length whose rows are all greedy (no `children`), or all not: the usual case."""
     grower = Grower(ctx.roots)
     frontier: Sequence[int] = range(len(ctx.slots))
@@ -131,23 +154,25 @@ def _add(
     logits: Tensor,
     ctx: Context,
     sampled: bool,
-    children: Children,
-) -> None:
+    children: AddChildren,
+) -> list[int]:
     """Children of the frontier: drawn in the rows that sample, chosen in the others."""
     drawn = [sampled and not ctx.sampling[grower.rows[node]].greedy for node in at]
     if all(drawn):
         q = warp(logits, [ctx.sampling[grower.rows[node]] for node in at])
-        children(grower, at, widths, q, ctx.noise)
-    elif not any(drawn):
-        _choose(grower, at, widths, logits)
+        return children(grower, at, widths, q, ctx.noise)
+    added: list[int] = []
+    if not any(drawn):
+        added = _choose(grower, at, widths, logits)
     else:
         for kind in (True, False):
             picked = [index for index, each in enumerate(drawn) if each is kind]
             part = [at[index] for index in picked], [widths[index] for index in picked], logits[picked]
-            _add(grower, *part, ctx, kind, children)
+            added += _add(grower, *part, ctx, kind, children)
+    return added
 
 
-def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Tensor) -> None:
+def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Tensor) -> list[int]:
     logits, most = at_least_float32(logits), min(max(widths), logits.shape[-1])
     ids = argmax(logits)[:, None] if most == 1 else top(logits, most)[1]
     tokens, nodes = ids.flatten(), list(at) if most == 1 else [node for node in at for _ in range(most)]
@@ -157,4 +182,4 @@ def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Te
         picked = torch.tensor([m * most + j for m, j in pairs], device=tokens.device)
         nodes, tokens = [at[m] for m, _ in pairs], tokens[picked]
         belief = None if belief is None else belief[picked]
-    grower.add_chosen(nodes, tokens, belief)
+    return grower.add_chosen(nodes, tokens, belief)

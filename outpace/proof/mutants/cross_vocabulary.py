@@ -31,10 +31,10 @@ class NotRenormalised(Shared):
 
         def children(
             grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise
-        ) -> None:
+        ) -> list[int]:
             left = q.masked_fill(self.strange, 0)
             claimed.append(left)
-            grower.add_drawn(at, left / left.sum(-1, keepdim=True), widths, noise)
+            return grower.add_drawn(at, left / left.sum(-1, keepdim=True), widths, noise)
 
         tree = grow(ctx, plan, read, children=children)
         if isinstance(tree.claim, Drawn):

@@ -214,4 +214,6 @@ def picked(tree: TokenTree, claim: Drawn, nodes: list[int]) -> TokenTree:
     place = {node: index for index, node in enumerate(nodes)}
     parents = [place.get(tree.forest.parents[node], -1) for node in nodes]
     forest = type(tree.forest).of(parents, tree.forest.num_rows)
-    return TokenTree(tree.tokens[nodes], forest, None, replace(claim, row=tuple(claim.row[n] for n in nodes)))
+    return TokenTree(
+        tree.tokens[nodes], forest, None, replace(claim, row=tuple(claim.row[n] for n in nodes), draws=None)
+    )
