@@ -6,6 +6,7 @@ Everything else in the package is a part that this loop calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ def speculative_steps(session: Session) -> Iterator[Step]:
         ctx = session.context()
         plan = parts.controller.plan(ctx).within(ctx.room)
         draft = parts.drafter.propose(ctx, plan)  # draft
+        if parts.target.chains_only:
+            draft = replace(draft, tree=draft.tree.first_chain())
         session.timer.record("draft")
         scores = parts.target.score(draft.tree, ctx.slots, session.cache, parts.want)  # verify: one forward,
         session.timer.record("score")

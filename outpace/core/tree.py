@@ -159,6 +159,26 @@ class TokenTree:
         """Only the roots: a step without a draft."""
         return TokenTree(tokens, Forest.chain((0,) * len(tokens)))
 
+    def first_chain(self) -> TokenTree:
+        """The first child at every node and no other, for targets that read chains only. ValueError if that drops a
+        drawn token: dropping it voids the claim of the others."""
+        if self.forest.is_chain:
+            return self
+        if self.claim is not None:
+            raise ValueError(
+                "this target reads drafts that are chains, and the method drew a tree: use a method that drafts chains, "
+                "such as speculative-sampling or prompt-lookup, or temperature 0"
+            )
+        rows, nodes, lengths = self.forest.num_rows, list(range(self.forest.num_rows)), list[int]()
+        for root in range(rows):
+            node, length = root, 0
+            while below := self.forest.children[node]:
+                node, length = below[0], length + 1
+                nodes.append(node)
+            lengths.append(length)
+        confidence = None if self.confidence is None else self.confidence[nodes]
+        return TokenTree(self.tokens[nodes], Forest.chain(tuple(lengths)), confidence)
+
     def match(self, continuations: Sequence[Sequence[int]]) -> list[int]:
         """Per row the deepest node whose path agrees with the tokens after the root; the root if the first
         differs."""

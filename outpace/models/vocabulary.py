@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,7 @@ from torch import Tensor
 from outpace.core.contracts import Target
 
 STRAY = re.compile("[\udc80-\udcff]")  # how Python writes, in text, a byte that is no character
+ANCHORS = 8  # characters tried as the start of a text, besides a line feed
 FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 BEGIN, END = (
     "bos",
@@ -206,19 +208,45 @@ def _byte_level() -> dict[str, int]:
 
 
 def _splitter(inner: Any, pieces: Sequence[bytes | None]) -> Callable[[str], Sequence[int]]:
+    """Encode text that stands in the middle of a text, whatever the tokenizer puts before a text's first word."""
+
     def plain(text: str) -> list[int]:
         return inner.encode(text, add_special_tokens=False).ids
 
-    if b"".join(pieces[token] or b"" for token in plain("a")) == b"a":
+    def spelled(tokens: Sequence[int]) -> bytes:
+        return b"".join(pieces[token] or b"" for token in tokens)
+
+    if spelled(plain("a")) == b"a":
         return plain
+    anchors = _anchors(pieces)
 
     def inside(text: str) -> list[int]:
-        # it puts a space before every text: let that stand before a line's end, and leave both out
-        tokens, spelt = plain("\n" + text), b""
-        for place, token in enumerate(tokens, 1):
-            spelt += pieces[token] or b""
-            if spelt in (b"\n", b" \n"):
-                return tokens[place:]
+        # the tokenizer puts a space before every text: put an anchor there, and drop the tokens of both
+        for anchor in anchors:
+            tokens = plain(anchor + text)
+            for end in range(1, len(tokens) + 1):
+                before = spelled(tokens[:end])
+                if before.lstrip(b" ") == anchor.encode():
+                    if spelled(tokens[end:]) == text.encode("utf-8", "surrogateescape"):
+                        return tokens[end:]
+                    break
+                if len(before) > len(anchor.encode()) + 1:
+                    break
         return plain(text)
 
     return inside
+
+
+def _anchors(pieces: Sequence[bytes | None]) -> list[str]:
+    """Characters with a token of their own that occur in few longer tokens, and so seldom merge with what follows: a
+    line feed first, where it is one."""
+    longer: Counter[str] = Counter()
+    single: set[str] = set()
+    for piece in pieces:
+        text = (piece or b"").decode("utf-8", "ignore").lstrip(" ")
+        if len(text) == 1 and text.isprintable():
+            single.add(text)
+        elif len(text) > 1:
+            longer.update(set(text))
+    rarest = sorted(single, key=lambda character: (longer[character], character))
+    return ["\n", *rarest[:ANCHORS]]

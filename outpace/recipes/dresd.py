@@ -9,7 +9,8 @@ the index, those whose next token equals the newest token are kept, and what fol
 
 Use it with an index of the model's own answers to similar questions. faiss does the search where it is installed; large
 indexes use inverted lists. The paper uses another library for the same, and indexes answers only, where this index
-holds every state of its texts. A text is read with one growing KV cache, as decoding reads it.
+holds every state of its texts. Texts are read as decoding reads them, with one growing KV cache, in windows of 4096
+tokens or the model's length that overlap by half.
 """
 
 from outpace.controllers.fixed import Fixed

@@ -34,5 +34,9 @@ def lookahead(
         guesses: n-grams drafted per step
         pool_from_prompt: also store the n-grams of the prompt and of the generated text
     """
+    if target.chains_only:
+        raise ValueError(
+            "this target reads drafts that are chains, and lookahead's window is a tree: use another method"
+        )
     drafter = Lookahead(window, ngram, guesses, pool_from_prompt=pool_from_prompt)
     return Parts(target, drafter, Match(), Fixed(drafter.depth))

@@ -45,6 +45,10 @@ def stand(
         learn_from_prompts: also learn from prompts, which needs the logits of every prompt token
     """
     shape = rank_template(nodes, nodes_per_depth, width=top_k) if parents is None else Shape(parents)
+    if target.chains_only and shape.parents != tuple(range(len(shape.parents))):
+        raise ValueError(
+            "this target reads drafts that are chains, and stand draws a tree: give nodes_per_depth=1,1,1,1"
+        )
     drafter = NGramProbabilityDrafter(
         target.vocab, max_ngram=max_ngram, top_k=top_k, learn_from_prompts=learn_from_prompts
     )

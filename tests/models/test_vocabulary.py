@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from outpace.models.table import TableTarget
@@ -113,3 +113,17 @@ def test_a_token_without_a_twin_is_spelt(tokenizers: Any) -> None:
 def test_equal_vocabularies_are_twins_token_for_token(tokenizers: Any) -> None:
     pair = cross_vocabulary(tokenizers.byte_level(), tokenizers.byte_level())
     assert pair.matching_tokens == {token: token for token in range(len(tokenizers.byte_level()))}
+
+
+@pytest.mark.parametrize("text", ["the", " the", "then there", "  a", "é the"])
+def test_text_is_split_as_inside_a_text_where_there_is_no_token_for_a_line_feed(text: str) -> None:
+    words = [("<unk>", 0.0), ("\u2581", -3.0), ("\u2581the", -4.0), ("the", -4.5), ("re", -5.0), ("n", -6.0)]
+    words += [(letter, -8.0) for letter in "abcdeghrtxyzé."]
+    tokenizer = Tokenizer(models.Unigram(words, unk_id=0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always", split=False)
+    vocabulary = Vocabulary.of(PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>"), 32)
+    tokens = vocabulary.cut(text.encode())
+    assert vocabulary.spell(tokens) == text.encode()
+    if text == " the":
+        assert len(tokens) == 1

@@ -5,7 +5,7 @@ Letters: D hidden size, L tokens after a state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from outpace.indexes.suffix_array.count_trie import count_trie
 
 HEAD = Want(hidden=frozenset({-1}))  # the input of the LM head
 VALUE = 20  # tokens kept with each state
-PIECE = 512  # tokens of a text that are read at once
+WINDOW = 4096  # tokens of a text that are read with one KV cache, or as many as the model can read
 DIMS = 64
 
 Ints = NDArray[np.int32]
@@ -34,16 +34,28 @@ Ints = NDArray[np.int32]
 def indexed(target: Target, texts: Iterable[Tokens], *, dims: int = DIMS) -> HiddenStateIndex:
     """Read texts with the target: each state, and the tokens that followed it."""
     states, values = list[NDArray[np.float32]](), list[Ints]()
+    window = min(WINDOW, target.max_length or WINDOW)
     for text in texts:
-        for start in range(0, len(text), PIECE):
-            piece = torch.tensor(np.asarray(text[start : start + PIECE], np.int64))
-            if len(piece) > 1:
-                states.append(_states(target, piece))
-                values.append(_following(piece.numpy()))
+        tokens = np.asarray(text, np.int64)
+        continuations = _following(tokens)
+        for start, first in windows(len(tokens), window):
+            read = _states(target, torch.tensor(tokens[start : start + window]))
+            states.append(read[first - start :])
+            values.append(continuations[first : start + len(read)])
     if sum(map(len, states)) < 2:
         raise ValueError("there are fewer than two states to index: give longer texts")
     keys = np.concatenate(states)
     return HiddenStateIndex.build(keys, np.concatenate(values), dims=min(dims, keys.shape[1]))
+
+
+def windows(length: int, size: int) -> Iterator[tuple[int, int]]:
+    """(start, first state to keep) of the windows in which a text is read: each begins at the middle of the one before,
+    and the states in that half, which the earlier window has with more context, are dropped."""
+    first = 0
+    for start in range(0, max(length - 1, 0), max(size // 2, 1)):
+        if first < length - 1:
+            yield start, first
+        first = min(start + size, length) - 1
 
 
 @torch.inference_mode()

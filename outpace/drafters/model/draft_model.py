@@ -49,6 +49,8 @@ class DraftModel:
         cache, gap = self._catch_up(ctx)
         forwards, seconds, slots = 0, 0.0, ctx.slots
 
+        every_logits: list[Tensor] = []
+
         def read(tree: TokenTree) -> tuple[int, Tensor]:
             nonlocal forwards, seconds
             began = perf_counter()
@@ -57,9 +59,22 @@ class DraftModel:
             forwards += 1
             seconds += perf_counter() - began
             assert scores.logits is not None
+            every_logits.append(scores.logits)
             return scores.first, scores.logits
 
-        return Draft(self._growth(ctx, plan, read), forwards, seconds)
+        try:
+            tree = self._growth(ctx, plan, read)
+        except (
+            Exception
+        ) as error:  # a token drawn from NaN is none of the vocabulary, which fails in many places
+            for logits in every_logits:
+                _check(logits, error)
+            raise
+        if every_logits:
+            _check(
+                every_logits[-1]
+            )  # one look a step: a model with a NaN somewhere has one everywhere after it
+        return Draft(tree, forwards, seconds)
 
     def observe(self, step: Step) -> None:
         """Nothing to learn: `propose` catches up from the committed tokens."""
@@ -109,3 +124,11 @@ class DraftModel:
         # a root that has not moved on stays unread, like every root
         moved = [slot in rows and ctx.committed[rows[slot]] > cache.lengths[slot] + 1 for slot in slots]
         cache.commit(tree, [node if each else -1 for node, each in zip(leaf, moved, strict=True)], slots)
+
+
+def _check(logits: Tensor, cause: Exception | None = None) -> None:
+    """ValueError if there is a NaN or an infinite logit; -inf is none, it masks a token."""
+    if not float(logits.amax()) < float("inf"):
+        raise ValueError(
+            "the draft model gave NaN or infinite logits: load it in another dtype, such as float32, or use another draft"
+        ) from cause

@@ -1,0 +1,96 @@
+"""What every method does with a target that reads chains only, and with a draft model that gives NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from outpace import recipes
+from outpace.core.context import SamplingParams
+from outpace.core.contracts import NOTHING, Cache, Parts, Scores, Target, Want
+from outpace.core.tree import TokenTree
+from outpace.decode import Session
+from outpace.models.table import TableTarget
+from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
+from outpace.sampling.target_probs import LazyTargetProbs
+
+VOCAB = 4
+PIECES = [b"a", b"b", b"c", b"ab"]
+PROMPT = [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+class ChainTarget(TableTarget):
+    """A target that refuses trees."""
+
+    chains_only = True
+
+    def score(
+        self,
+        tree: TokenTree,
+        slots: Sequence[int],
+        cache: Cache,
+        want: Want = NOTHING,
+        *,
+        gap: Sequence[Tensor] | None = None,
+    ) -> Scores:
+        assert tree.forest.is_chain
+        return super().score(tree, slots, cache, want, gap=gap)
+
+
+def draft_options(name: str, draft: TableTarget) -> dict[str, object]:
+    """The draft model that this recipe requires, or may take."""
+    options = recipes.get(name).options
+    if "drafts" in options:
+        return {"drafts": (draft, draft)}
+    if "draft" not in options:
+        return {}
+    vocabulary = Vocabulary.longest_match(PIECES)
+    crossed = recipes.wants_cross_vocabulary(recipes.get(name), "draft")
+    return {"draft": CrossVocabularyDraft(draft, vocabulary, vocabulary) if crossed else draft}
+
+
+def decode(parts: Parts, temperature: float) -> list[int]:
+    params = SamplingParams(temperature, max_tokens=24, seed=5)
+    session = Session(parts, [torch.tensor(PROMPT)], [params], LazyTargetProbs)
+    generated: list[int] = []
+    try:
+        for step in session.steps():
+            if step.scores.logits is not None:
+                generated += step.generated[0]
+    except ValueError:
+        assert not generated, "refused after tokens were generated"
+        raise
+    return generated
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_target_that_reads_chains_gets_chains_or_the_method_refuses_at_once(
+    name: str, temperature: float
+) -> None:
+    target: Target = ChainTarget(VOCAB, seed=1)
+    try:
+        parts = recipes.get(name).build(target, **draft_options(name, TableTarget(VOCAB, seed=2)))
+        generated = decode(parts, temperature)
+    except ValueError as error:
+        assert "chains" in str(error) and (temperature or name in ("lookahead", "stand"))
+        return
+    assert len(generated) == 24
+    if temperature == 0:
+        plain = decode(recipes.get("autoregressive").build(TableTarget(VOCAB, seed=1)), 0.0)
+        assert generated == plain
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "name", [name for name in recipes.names() if draft_options(name, TableTarget(VOCAB))]
+)
+def test_a_draft_model_that_gives_nan_is_named(name: str, temperature: float) -> None:
+    draft = TableTarget(VOCAB, seed=2)
+    draft.logits = torch.full_like(draft.logits, float("nan"))
+    parts = recipes.get(name).build(TableTarget(VOCAB, seed=1), **draft_options(name, draft))
+    with pytest.raises(ValueError, match="the draft model gave NaN"):
+        decode(parts, temperature)
