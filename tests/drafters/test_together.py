@@ -32,7 +32,9 @@ def test_merged_trees_keep_both_claims() -> None:
     chosen.add_chosen([0], torch.tensor([2]))
     mixed = merged(one, chosen.tree())
     drawn = 2 in one.tokens[1:3].tolist()
-    assert isinstance(mixed.claim, Drawn) and mixed.claim.row == ((-1, 0, 0, 1) if drawn else (-1, 0, 0, 1, -1))
+    assert isinstance(mixed.claim, Drawn) and mixed.claim.row == (
+        (-1, 0, 0, 1) if drawn else (-1, 0, 0, 1, -1)
+    )
     with pytest.raises(ValueError, match="same roots"):
         merged(one, TokenTree.roots(torch.tensor([2])))
 
