@@ -14,7 +14,7 @@ from outpace.core.contracts import Parts, Verifier
 from outpace.core.tree import Shape
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.greedy_last import greedy_last as all_but_one
-from outpace.drafters.model.grow import Children, grow, independent
+from outpace.drafters.model.grow import AddChildren, grow, with_replacement
 from outpace.models.table import TableTarget
 from outpace.proof.expected_acceptance import expected_accepted
 from outpace.verifiers.kseq import KSequential
@@ -27,7 +27,7 @@ def distributions(vocab: int, seed: int, spread: float = 1.5) -> tuple[Tensor, T
     return p, q
 
 
-def enumerated(p: Tensor, q: Tensor, count: int, verifier: Verifier, children: Children) -> float:
+def enumerated(p: Tensor, q: Tensor, count: int, verifier: Verifier, children: AddChildren) -> float:
     models = []
     for distribution in (p, q):
         model = TableTarget(len(distribution), order=1)
@@ -43,10 +43,10 @@ def enumerated(p: Tensor, q: Tensor, count: int, verifier: Verifier, children: C
 @pytest.mark.parametrize("seed", range(3))
 def test_closed_forms_are_what_the_rules_keep(seed: int, count: int) -> None:
     p, q = distributions(4, seed)
-    kept = enumerated(p, q, count, Rejection(), independent)
+    kept = enumerated(p, q, count, Rejection(), with_replacement)
     assert recursive(p, q, count) == pytest.approx(kept, abs=1e-12)
     # a token drawn again from what is left counts as kept too, but at the smallest scale that does not happen
-    kept = enumerated(p, q, count, KSequential(tolerance=0), independent)
+    kept = enumerated(p, q, count, KSequential(tolerance=0), with_replacement)
     assert k_sequential(p, q, count) == pytest.approx(kept, abs=1e-12)
     kept = enumerated(p, q, count, Rejection(), all_but_one)
     assert greedy_last(p, q, count)[0] == pytest.approx(kept, abs=1e-12)
