@@ -121,7 +121,8 @@ class SamplingParams:
             )
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise ValueError(
-                f"min_tokens is {self.min_tokens} and max_tokens {self.max_tokens}; ask for 0 to {self.max_tokens}"
+                f"min_tokens is {self.min_tokens} and max_tokens {self.max_tokens}; ask for 0 to "
+                f"{self.max_tokens}"
             )
         for parameter in PARAMETERS:
             _check_range(parameter.name, getattr(self, parameter.name), parameter.metadata)

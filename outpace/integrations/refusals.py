@@ -1,4 +1,4 @@
-"""What `model.generate` may ask for and nothing here can honour: refused in one sentence, never ignored."""
+"""Options of `model.generate` that are not supported: each is refused in one sentence, none is ignored."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from transformers.generation import stopping_criteria as criteria
 PLAIN_MODES = ("greedy_search", "sample")
 OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 UNDERSTOOD = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
-# they keep something between calls, or run the model themselves: neither can follow the branches of a draft
+# they keep state between calls or run the model themselves, so they cannot be applied to the branches of a
+# tree
 STATEFUL = (
     processors.UnbatchedClassifierFreeGuidanceLogitsProcessor,
     processors.SynthIDTextWatermarkLogitsProcessor,
     processors.WhisperTimeStampLogitsProcessor,
 )
-# it calls the user's function for every row, but here a row is asked for alone
+# it calls the user's function for every row of a batch, but here each row is processed alone
 BY_ROW = (processors.PrefixConstrainedLogitsProcessor,)
 
 
@@ -36,7 +37,7 @@ def refuse(
     assistant_model: Any,
     synced_gpus: bool,
 ) -> None:
-    """Raise ValueError for the first thing that cannot be honoured."""
+    """Raise ValueError for the first option that is not supported."""
     mode = generation_config.get_generation_mode(None).value
     if model.config.is_encoder_decoder:
         raise ValueError(
@@ -71,7 +72,7 @@ def refuse(
 
 
 def lengths(input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> list[int]:
-    """Tokens of each row without its padding, which must stand on the left."""
+    """The number of tokens of each row without its padding, which must be on the left."""
     width = input_ids.shape[1]
     if attention_mask is None:
         mask = torch.ones_like(input_ids)

@@ -92,7 +92,8 @@ def refuse_other_kinds(name: str, config: Any) -> None:
     """Raise for models that are no decoder-only language models."""
     if config.is_encoder_decoder:
         raise Refused(
-            f"{name} is an encoder-decoder model ({config.model_type}): encoder-decoder models are not supported, "
+            f"{name} is an encoder-decoder model ({config.model_type}): encoder-decoder models are "
+            "not supported, "
             "choose a decoder-only language model"
         )
     own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
@@ -109,8 +110,10 @@ def refuse_pickle(name: str) -> None:
     pickled = sorted(each.name for each in folder.glob("pytorch_model*.bin"))
     if pickled and not any(folder.glob("*.safetensors")):
         raise Refused(
-            f"{name} has pickled weights ({pickled[0]}), which can run code when they are opened: convert them with "
-            "model.save_pretrained(folder) of transformers, or allow them with allow_pickle=True (--allow-pickle)"
+            f"{name} has pickled weights ({pickled[0]}), which can run code when they are opened: "
+            "convert them with "
+            "model.save_pretrained(folder) of transformers, or allow them with allow_pickle=True "
+            "(--allow-pickle)"
         )
 
 
@@ -201,9 +204,15 @@ def explain(name: str, error: Exception) -> str:
     if "trust_remote_code" in lower:
         return f"{name} brings its own code: read it, then pass trust_remote_code=True"
     if "offline" in lower or "couldn't connect" in lower or "connection" in lower:
-        return f"{name} is not on this machine and the hub cannot be reached: download it first, or give a folder"
+        return (
+            f"{name} is not on this machine and the hub cannot be reached: download it first, or "
+            "give a folder"
+        )
     if "is not a local folder and is not a valid model identifier" in lower or "404" in lower:
         return f"there is no checkpoint {name}: check the folder or the hub name"
     if any(words in lower for words in ("no file named", "does not appear to have", "unrecognized model")):
-        return f"{name} is not a complete checkpoint ({text[:160]}): it needs config.json, weights and a tokenizer"
+        return (
+            f"{name} is not a complete checkpoint ({text[:160]}): it needs config.json, weights "
+            "and a tokenizer"
+        )
     return f"{name} cannot be loaded: {text[:300]}"

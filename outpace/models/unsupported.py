@@ -20,7 +20,8 @@ def refuse(model: PreTrainedModel, parameters: Set[str]) -> None:
     config, name = model.config.get_text_config(), type(model).__name__
     if model.config.is_encoder_decoder:
         raise ValueError(
-            f"{name} is an encoder-decoder model: encoder-decoder models are not supported, choose a decoder-only language model"
+            f"{name} is an encoder-decoder model: encoder-decoder models are not supported, choose "
+            "a decoder-only language model"
         )
     kinds = set(_layer_kinds(config))
     recurrent = sorted(kind for kind in kinds if any(word in kind for word in RECURRENT))

@@ -1,8 +1,7 @@
-"""Text that follows a grammar or a JSON schema, by xgrammar: an automaton state for every node of a draft.
+"""Grammars and JSON schemas by xgrammar, with the automaton's state at every node of a draft tree.
 
-The automaton of a request stands at the end of its text. For a node it goes on along the node's path and
-comes back, so siblings and refused drafts leave no trace, and what it allows depends on nothing but the
-tokens before.
+The automaton of a request is kept in its state after the text. For a node it is advanced along the node's
+path and rolled back, so the allowed tokens depend on the node's history alone.
 
 Letters: M nodes, V vocabulary, G new tokens of a row, W 32-bit words of a mask.
 """
@@ -19,16 +18,16 @@ from torch import Tensor
 
 
 class Follower:
-    """core.context.Grammar of one request."""
+    """core.sampling_params.Grammar of one request."""
 
     def __init__(self, matcher: Any, vocab: int) -> None:
         self._matcher, self._vocab = matcher, vocab
-        self._read: list[int] = []  # tokens of the text up to which the automaton stands
+        self._read: list[int] = []  # tokens of the text that the automaton has accepted
 
     def allowed(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         words = torch.full((len(paths), (self._vocab + 31) // 32), -1, dtype=torch.int32)
         if self._advance(self._read, text.tolist()):
-            path: list[int] = []  # the automaton is so far beyond the text
+            path: list[int] = []  # tokens accepted beyond the text
             for node, wanted in enumerate(paths):
                 if self._advance(path, wanted) and not self._matcher.is_terminated():
                     self._matcher.fill_next_token_bitmask(words, node)
@@ -37,7 +36,8 @@ class Follower:
         return bits.flatten(1)[:, : self._vocab].bool()
 
     def _advance(self, read: list[int], wanted: Sequence[int]) -> bool:
-        """Bring the automaton from what it has read to what is wanted, as far as the grammar lets it."""
+        """Move the automaton from the accepted tokens to the wanted ones; False where the grammar does not
+        allow them."""
         wanted = list(wanted)
         shared = len(read)
         if wanted[:shared] != read:

@@ -21,7 +21,7 @@ HEAD = 1024  # tokens among which top-p is tried before the whole vocabulary is 
 
 
 def warp(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:  # (M, V), M of them -> (M, V)
-    """The distributions after temperature and truncation, at least float32; temperature 0 gives one-hot rows."""
+    """Distributions after temperature and truncation, at least float32; temperature 0 gives one-hot rows."""
     # float32: verification compares probabilities, for which half precision is too coarse; float64 is kept
     logits = at_least_float32(logits)
     first = sampling[0]

@@ -1,4 +1,5 @@
-"""Settings that change logits equal the installed transformers' and vLLM's definition at every node of a tree."""
+"""Settings that change logits equal the installed transformers' and vLLM's definition at every node of a
+tree."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class Counted:
         return scores - self._frequency * counts - self._presence * (counts > 0)
 
 
-# setting -> (what is asked for, the processor that says what it means, given the length of the prompt); in their order
+# setting -> (what is asked for, the processor that says what it means, given the length of the prompt); in
+# their order
 SETTINGS: dict[str, tuple[dict[str, object], Callable[[int], Processor]]] = {
     "logit_bias": (
         {"logit_bias": ((4, 1.5), (7, -2.0), (12, float("-inf")))},

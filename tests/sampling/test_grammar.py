@@ -88,7 +88,7 @@ def test_what_is_allowed_depends_on_text_and_path_alone(texts: list[tuple[int, .
     "name", ["autoregressive", "prompt-lookup", "speculative-sampling", "mcsd", "traversal"]
 )
 def test_distribution_is_plain_decodings_under_the_grammar(name: str) -> None:
-    """All rows of a batch share one automaton, so whatever one of them left behind would show in the others."""
+    """All rows of a batch share one automaton, so state left by one would show in the others."""
     target, draft = TableTarget(4, seed=1), TableTarget(4, seed=2, order=2)
     recipe = find()[name]
     known = {"draft": draft, "widths": (1, 2), "depth": 2}

@@ -115,7 +115,7 @@ class StaticInputs(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
-        """Number of keys, and this object in place of their offset: it reaches the mask function unchanged."""
+        """Number of keys, and this object as their offset: it reaches the mask function unchanged."""
         return self.flat[0].shape[2], self
 
     def mask(self, rule: Rule, reach: int | None, dtype: torch.dtype) -> Tensor:  # (S, 1, n, T)

@@ -49,7 +49,8 @@ class Captures:
                 stack.callback(hook.remove)
             elif -1 in wanted:
                 raise ValueError(
-                    "this model has no output embeddings, so the LM head's input cannot be captured: request a layer's output"
+                    "this model has no output embeddings, so the LM head's input cannot be captured: "
+                    "request a layer's output"
                 )
             yield found
 

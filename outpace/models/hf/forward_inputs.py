@@ -137,7 +137,7 @@ class ForwardInputs(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
-        """Number of keys, and this object in place of their offset: it reaches the mask function unchanged."""
+        """Number of keys, and this object as their offset: it reaches the mask function unchanged."""
         return self.rows[0].end if self._one else query_length, self
 
     def positions(self) -> Tensor:  # (N,)

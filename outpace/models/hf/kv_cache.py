@@ -33,7 +33,7 @@ class PlaneShape:
 
 @dataclass(frozen=True)
 class Planes:
-    """Where the keys and the values of each layer are stored. A plane is the keys or the values of one layer."""
+    """Where the keys and the values of each layer are stored; a plane is keys or values of one layer."""
 
     shapes: tuple[PlaneShape, ...]  # one storage each
     counts: tuple[int, ...]  # planes in each storage
@@ -105,7 +105,8 @@ class SlotCache:
         known = last.tokens[:read].to(tree.tokens.device)
         if not same or not torch.equal(tree.tokens[:read], known):
             raise ValueError(
-                "the cache holds nodes of another tree: commit that tree first (with leaf -1 to keep nothing of it)"
+                "the cache holds nodes of another tree: commit that tree first (with leaf -1 to keep "
+                "nothing of it)"
             )
         return read
 

@@ -1,4 +1,4 @@
-"""A cache for one trial forward, which records what the layers store and how the model calls its attention."""
+"""A cache for one trial forward, recording what the layers store and how the model calls its attention."""
 
 from __future__ import annotations
 

@@ -208,7 +208,8 @@ class HFTarget:
     def _check_positions(self, last: int) -> None:
         if self.rope_limit is not None and last >= self.rope_limit:
             raise ValueError(
-                f"{type(self.model).__name__} changes its rotary frequencies beyond {self.rope_limit} tokens: "
+                f"{type(self.model).__name__} changes its rotary frequencies beyond {self.rope_limit} "
+                "tokens: "
                 "keep prompt and answer together within them"
             )
 

@@ -36,7 +36,7 @@ Tell = Callable[[str], None]
 def compiled(
     forward: Forward, tell: Tell = lambda stage: None, *, trees: bool = True
 ) -> CompiledForward | GraphReplay | Forward:
-    """This model's forwards compiled; the eager ones, with a warning that gives the reason, where that fails."""
+    """This model's forwards compiled; the eager ones, with a warning that gives the reason if that fails."""
     name, dtype = type(forward.model).__name__, forward.model.dtype
     on_cpu = forward.device.type == "cpu"
     if on_cpu:
@@ -203,7 +203,7 @@ def group_rows(parts: list[RowTokens]) -> list[list[RowTokens]]:
 
 
 def _pieces(part: RowTokens, room: int) -> list[RowTokens]:
-    """The part itself, or a chain with too many tokens split so that the first piece fits into the room left."""
+    """The part, or a chain with too many tokens split so that the first piece fits into the room left."""
     total = len(part.tokens)
     if part.seen is not None or total <= room:
         return [part]

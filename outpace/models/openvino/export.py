@@ -40,7 +40,7 @@ class TracedModel:
 
 
 class TracedCache(Cache):
-    """The KV cache during tracing: returns keys and values unchanged and records which layer they belong to."""
+    """The KV cache during tracing: records which layer keys and values belong to."""
 
     layers: list[Any] = []
     is_sliding: list[bool] = []
@@ -64,7 +64,7 @@ class TracedCache(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
-        """Number of keys, and this object in place of their offset: it reaches the mask function unchanged."""
+        """Number of keys, and this object as their offset: it reaches the mask function unchanged."""
         return query_length, self
 
     def taken(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

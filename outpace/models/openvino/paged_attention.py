@@ -24,7 +24,8 @@ NAME = "outpace::paged_attention"
 _library = torch.library.Library("outpace", "DEF")
 _library.define(
     "paged_attention(Tensor query, Tensor key, Tensor value, Tensor keys, Tensor values, Tensor lengths, "
-    "Tensor begins, Tensor blocks, Tensor block_begins, Tensor longest, Tensor bias, Tensor bias_begins, Tensor sinks, "
+    "Tensor begins, Tensor blocks, Tensor block_begins, Tensor longest, Tensor bias, "
+    "Tensor bias_begins, Tensor sinks, "
     "float scale, int window, int heads, int key_size, int value_size) -> Tensor"
 )
 

@@ -121,7 +121,7 @@ def build(model: Any, dtype: torch.dtype) -> Any:
         "KV_CACHE_PRECISION": hint,  # the default is 8 bits
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "PERFORMANCE_HINT": "LATENCY",
-        "ENABLE_CPU_PINNING": False,  # target and draft take turns on the same cores, which other processes may use too
+        "ENABLE_CPU_PINNING": False,  # target and draft share the cores with other processes
     }
     return core.compile_model(model, "CPU", options)
 
