@@ -1,7 +1,7 @@
 """What compiling gives: `python -m benchmarks.forwards --target zoo:target`.
 
-Milliseconds of a forward by the number of tokens it reads, and tokens per second of methods: on models as they are and
-compiled, taking turns.
+Milliseconds of a forward by the number of tokens it reads, and tokens per second of methods: on models as
+they are and compiled, taking turns.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def decode(
 
 
 def forward_rows(timings: Mapping[tuple[str, str], Timings]) -> list[dict[str, Any]]:
-    """Medians of a model in a mode over so many tokens, after a forward of the same size and after one of another."""
+    """Medians of a model in a mode over so many tokens, after a forward of the same size and after one of
+    another."""
     return [
         {
             "model": kind,

@@ -1,4 +1,5 @@
-"""The front page's plot and table: `python -m benchmarks.front_page` writes docs/assets/speedups.svg and README's results.
+"""The front page's plot and table: `python -m benchmarks.front_page` writes docs/assets/speedups.svg and
+README's results.
 
 Both come from files in docs/results, with every peer at the best of its settings; --check writes nothing.
 """
@@ -71,9 +72,12 @@ def section(results: Path = RESULTS) -> str:
     prompts = ", ".join(settings["prompts"])
     text = (
         f"`{settings['target']}` on a {source['device']}, {source['threads']} threads, eager PyTorch "
-        f"{source['versions']['torch']}, batch {settings['batch']}, up to {settings['max_tokens']} new tokens; prompts "
-        f"of {prompts}, without those whose plain output repeats itself. Each run is paired with plain decoding of the "
-        "same prompt, round and seed: the speedup is the median of the pairs' ratios, not the ratio of two medians."
+        f"{source['versions']['torch']}, batch {settings['batch']}, up to {settings['max_tokens']} new "
+        "tokens; prompts "
+        f"of {prompts}, without those whose plain output repeats itself. Each run is paired with plain "
+        "decoding of the "
+        "same prompt, round and seed: the speedup is the median of the pairs' ratios, not the ratio of two "
+        "medians."
     )
     command = " ".join(source["argv"])
     return "\n".join(

@@ -1,7 +1,9 @@
-"""A short measurement for a machine that is at hand only now and then: `python3 -m benchmarks.gpu_speed --out DIR`.
+"""A short measurement for a machine that is at hand only now and then: `python3 -m benchmarks.gpu_speed --out
+DIR`.
 
-Plain decoding, speculative sampling and prompt lookup beside transformers' own generation, on CUDA where there is one,
-with the models of the package. Writes gpu.json and gpu.md; stops after `--seconds` with what it has.
+Plain decoding, speculative sampling and prompt lookup beside transformers' own generation, on CUDA where
+there is one, with the models of the package. Writes gpu.json and gpu.md; stops after `--seconds` with what it
+has.
 """
 
 from __future__ import annotations
@@ -106,7 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if measurement.error:
         raise measurement.error
     print(
-        f"{len(measurement.runs)} of {measurement.total} runs in {monotonic() - began:.0f} s; {given.out / 'gpu.md'}"
+        f"{len(measurement.runs)} of {measurement.total} runs in {monotonic() - began:.0f} s; "
+        f"{given.out / 'gpu.md'}"
     )
     return 0 if rows else 1
 

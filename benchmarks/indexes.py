@@ -1,7 +1,7 @@
 """What the shared indexes cost to build, extend and ask: `python -m benchmarks.indexes`.
 
-Texts are made: tokens by Zipf's law, in which one of three stretches repeats an earlier one, word for word. Times are
-CPU time of this thread. Compiling, which happens once a machine, is done before and told apart.
+Texts are made: tokens by Zipf's law, in which one of three stretches repeats an earlier one, word for word.
+Times are CPU time of this thread. Compiling, which happens once a machine, is done before and told apart.
 """
 
 from __future__ import annotations

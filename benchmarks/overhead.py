@@ -1,7 +1,8 @@
 """What a step costs besides its forwards: `python -m benchmarks.overhead`.
 
-Everything outside the two models' own forward calls and outside warping (which plain decoding pays too) is overhead:
-growing the tree, preparing scores, verifying, committing, telling the parts. Medians over steps, in microseconds.
+Everything outside the two models' own forward calls and outside warping (which plain decoding pays too) is
+overhead: growing the tree, preparing scores, verifying, committing, telling the parts. Medians over steps, in
+microseconds.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ class Inside:
 
 @contextmanager
 def watched(owner: Any, name: str) -> Iterator[Inside]:
-    """Time a function where its callers look it up (hooks of a module would cost as much as what is measured here)."""
+    """Time a function where its callers look it up (hooks of a module would cost as much as what is measured
+    here)."""
     before = getattr(owner, name)
     own = name in vars(owner)
     inside = Inside(before)
@@ -152,7 +154,8 @@ def measure(case: OverheadCase, target: HFTarget, draft: HFTarget, *, tokens: in
             session = Session(case.build(target, draft), prompts, sampling, LazyTargetProbs)
             for number, step in enumerate(session.steps()):
                 parts = _split(step, scoring.take(), drafting.take() + warping.take())
-                # the prompt, the draft's first reading of it, warm-up, and steps in which rows had ended are left out
+                # the prompt, the draft's first reading of it, warm-up, and steps in which rows had ended are
+                # left out
                 if repeat and number > 1 and len(step.ctx.slots) == case.rows:
                     for name, value in parts.items():
                         found[name].append(1e6 * value)

@@ -101,8 +101,8 @@ def _selected(data: Result, workload: str, temperature: float, selection: str) -
 
 
 def _fastest(runs: Sequence[Mapping[str, Any]], name: str) -> tuple[str, int] | None:
-    """The method of this name, or that with the largest median speedup over plain decoding of those that begin so; and how
-    many settings it is the best of."""
+    """The method of this name, or that with the largest median speedup over plain decoding of those that
+    begin so; and how many settings it is the best of."""
     names = {run["method"] for run in runs}
     if not name.endswith(ANY):
         return (name, 1) if name in names else None

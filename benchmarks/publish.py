@@ -1,9 +1,10 @@
-"""Measure everything that is published: `python -m benchmarks.publish`, on a clean commit and an idle machine.
+"""Measure everything that is published: `python -m benchmarks.publish`, on a clean commit and an idle
+machine.
 
-Each step writes one file into out/published, which git ignores, so that the checkout stays clean. Steps whose file is
-already of the current commit are skipped, so that an interrupted run can be started again; --only measures single files,
---list shows the commands. At the end the files are copied to docs/results, and the pages, plots and README's table are
-written.
+Each step writes one file into out/published, which git ignores, so that the checkout stays clean. Steps whose
+file is already of the current commit are skipped, so that an interrupted run can be started again; --only
+measures single files, --list shows the commands. At the end the files are copied to docs/results, and the
+pages, plots and README's table are written.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ STEPS: dict[str, tuple[str, str]] = {
     ),
     "engine/batch-cpu.json": (
         "bench",
-        "--methods speculative-sampling,prompt-lookup --prompts code --peer transformers --num-prompts 32 --batch 8 "
+        "--methods speculative-sampling,prompt-lookup --prompts code --peer transformers --num-prompts 32 "
+        "--batch 8 "
         "--rounds 3 --max-tokens 96 --ignore-eos --selection all",
     ),
     "engine/overhead-cpu.json": ("overhead", "--target zoo:target --draft zoo:draft"),
@@ -52,7 +54,8 @@ STEPS: dict[str, tuple[str, str]] = {
     ),
     "training-free/edits-cpu.json": (
         "bench",
-        "--compile --methods prompt-lookup,sam-decoding,suffix-decoding --prompts edit --num-prompts 20 --rounds 3 "
+        "--compile --methods prompt-lookup,sam-decoding,suffix-decoding --prompts edit --num-prompts 20 "
+        "--rounds 3 "
         "--max-tokens 96 --temperature 0 --selection all",
     ),
     "training-free/repeated-cpu.json": (
@@ -63,7 +66,8 @@ STEPS: dict[str, tuple[str, str]] = {
     "verification/verification-cpu.json": (
         "bench",
         "--methods speculative-sampling,block-verification,traversal,mcsd,specinfer,spectr-kseq,rsd-c,rsd-s,"
-        f"optimal-mdsd,tli,slem,omnidraft,slrs:draft=zoo:draft-bytes {ALL_PROMPTS} --num-prompts 8 --rounds 2 "
+        f"optimal-mdsd,tli,slem,omnidraft,slrs:draft=zoo:draft-bytes {ALL_PROMPTS} --num-prompts 8 --rounds "
+        "2 "
         "--max-tokens 96",
     ),
     "verification/verifiers-cpu.json": ("verifiers", "--draft zoo:draft"),

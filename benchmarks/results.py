@@ -1,8 +1,9 @@
-"""Results pages: `python -m benchmarks.results` writes docs/results/NAME.md and its plot from docs/results/NAME/.
+"""Results pages: `python -m benchmarks.results` writes docs/results/NAME.md and its plot from
+docs/results/NAME/.
 
-A page is a plot, a table of at most ten targets with what was measured, a paragraph on what was missed, and links to the
-JSON files. docs/results/NAME/page.json holds its title, panels, targets and paragraph. A file that was measured on
-uncommitted changes is refused.
+A page is a plot, a table of at most ten targets with what was measured, a paragraph on what was missed, and
+links to the JSON files. docs/results/NAME/page.json holds its title, panels, targets and paragraph. A file
+that was measured on uncommitted changes is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ COLUMNS = ("what", "target", "measured (95 %)", "")
 PEERS = {"transformers": "transformers", "openvino": "OpenVINO GenAI", "vllm": "vLLM"}
 ROW_LISTS = ("results", "microseconds", "milliseconds")  # where a file keeps its rows
 NOTE = (
-    "A ratio is the median of paired runs (same prompt, round and seed); its interval is a 95 % bootstrap over prompts. "
+    "A ratio is the median of paired runs (same prompt, round and seed); its interval is a 95 % bootstrap "
+    "over prompts. "
     "A target is met or missed when the whole interval lies on one side of it, and open otherwise."
 )
 
@@ -173,7 +175,8 @@ def render(folder: Path, *, plot_path: Path | None = None) -> str:
         source = data["provenance"]
         command = " ".join(map(str, source["argv"]))
         lines.append(
-            f"- [{name}]({folder.name}/{name}): `{command}`; {source['device']}, {source['threads']} threads, "
+            f"- [{name}]({folder.name}/{name}): `{command}`; {source['device']}, {source['threads']} "
+            "threads, "
             f"PyTorch {source['versions']['torch']}, commit {source['commit']}, {source['date'][:10]}"
             + ("" if data.get("complete", True) else "; interrupted")
             + "."

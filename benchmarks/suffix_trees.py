@@ -1,7 +1,7 @@
 """Our suffix trees beside Snowflake's: `python -m benchmarks.suffix_trees --peer arctic=arctic/bin/python`.
 
-A model writes texts, each prompt once greedily and some of them several times sampled; then both sides get the same
-texts in the same order with the same settings. arctic-inference has a Python environment of its own.
+A model writes texts, each prompt once greedily and some of them several times sampled; then both sides get
+the same texts in the same order with the same settings. arctic-inference has a Python environment of its own.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ COLUMNS = (
 
 
 class Trees:
-    """bench.workers.arctic_suffix.Cache: what drafters.suffix.Suffix does with its trees, and nothing else."""
+    """bench.workers.arctic_suffix.Cache: what drafters.suffix.Suffix does with its trees, and nothing
+    else."""
 
     def __init__(self, depth: int, **settings: Any) -> None:
         self.depth, self.settings, self.learnt = depth, settings, 0

@@ -1,7 +1,8 @@
 """What the verification rules cost at a large vocabulary: `python -m benchmarks.verification_rules`.
 
-Trees are drafted from random distributions, so no model is needed. The time is a rule's own: what the target's distribution costs to warp
-is reported apart. "Reading" is one sum over the rows of p and q at the tree's inner nodes, for comparison.
+Trees are drafted from random distributions, so no model is needed. The time is a rule's own: what the
+target's distribution costs to warp is reported apart. "Reading" is one sum over the rows of p and q at the
+tree's inner nodes, for comparison.
 """
 
 from __future__ import annotations

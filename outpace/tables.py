@@ -1,4 +1,5 @@
-"""Tables as plain data: drawn by rich on a terminal and in a pipe, written as Markdown into reports and docs."""
+"""Tables as plain data: drawn by rich on a terminal and in a pipe, written as Markdown into reports and
+docs."""
 
 from __future__ import annotations
 

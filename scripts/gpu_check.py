@@ -1,7 +1,9 @@
-"""Run the tests and then the GPU measurements on this machine, from the source tree, with the python that runs this.
+"""Run the tests and then the GPU measurements on this machine, from the source tree, with the python that
+runs this.
 
-Nothing is installed. A test whose extra is missing is skipped and listed. Whatever happens, it ends within the limit
-and leaves in --out: tests.txt (what pytest said), tests.json, tests.md and what benchmarks.gpu_speed writes.
+Nothing is installed. A test whose extra is missing is skipped and listed. Whatever happens, it ends within
+the limit and leaves in --out: tests.txt (what pytest said), tests.json, tests.md and what
+benchmarks.gpu_speed writes.
 """
 
 from __future__ import annotations

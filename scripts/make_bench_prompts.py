@@ -1,4 +1,5 @@
-"""Write the generated prompt sets of `outpace bench`: the first held-out tasks of the zoo, always the same ones.
+"""Write the generated prompt sets of `outpace bench`: the first held-out tasks of the zoo, always the same
+ones.
 
 python scripts/make_bench_prompts.py
 """

@@ -1,7 +1,8 @@
-"""A pytest plugin: a test that needs a package of an extra which is not installed is skipped, with the package's name.
+"""A pytest plugin: a test that needs a package of an extra which is not installed is skipped, with the
+package's name.
 
-`make test` does not load it, because there every extra is installed and a missing module is a bug. Only packages that
-pyproject.toml lists under an extra count, so a misspelt import of our own still fails.
+`make test` does not load it, because there every extra is installed and a missing module is a bug. Only
+packages that pyproject.toml lists under an extra count, so a misspelt import of our own still fails.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Mean acceptance length with and without a drafter that follows the request's settings; the table of docs/sampling.md.
+"""Mean acceptance length with and without a drafter that follows the request's settings; the table of
+docs/sampling.md.
 
-`python scripts/settings_acceptance.py` on the models in the package: speculative sampling, five tokens a draft.
+`python scripts/settings_acceptance.py` on the models in the package: speculative sampling, five tokens a
+draft.
 """
 
 from __future__ import annotations
@@ -93,7 +95,8 @@ def main() -> None:
     texts = [json.loads(line)["prompt"] for line in lines]
     prompts = [torch.tensor(target.tokenizer(text)["input_ids"]) for text in texts]
     print(
-        "| settings | T = 0, followed | not followed | T = 1, followed | not followed |\n|---|---|---|---|---|"
+        "| settings | T = 0, followed | not followed | T = 1, followed | not followed "
+        "|\n|---|---|---|---|---|"
     )
     for row in rows(target, draft, prompts):
         print(row, flush=True)

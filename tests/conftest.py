@@ -1,4 +1,5 @@
-"""Tiny checkpoints, made once: two layers, random weights, a small byte-level BPE tokenizer with a chat template."""
+"""Tiny checkpoints, made once: two layers, random weights, a small byte-level BPE tokenizer with a chat
+template."""
 
 from __future__ import annotations
 
@@ -125,7 +126,8 @@ def byte_level(size: int = 400, *, prefix: bool = False, end: str = "<end>"):
 
 
 def sentence_piece(size: int = 120):
-    """As in Llama 2: a space before every text, bytes for what no piece spells, and a token before everything."""
+    """As in Llama 2: a space before every text, bytes for what no piece spells, and a token before
+    everything."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     before = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)

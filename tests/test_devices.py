@@ -1,4 +1,5 @@
-"""Models that are not where the host's tensors are: every method gives the same text, and nothing meets on two devices.
+"""Models that are not where the host's tensors are: every method gives the same text, and nothing meets on
+two devices.
 
 The other device is played by tensors that say they are elsewhere and refuse to meet those of the host, as an
 accelerator's do, so a machine without one finds what was made in the wrong place.

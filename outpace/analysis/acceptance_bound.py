@@ -1,13 +1,14 @@
-"""What no rule can beat: the largest chance that an exact verifier keeps one of the tokens drafted below a node.
+"""What no rule can beat: the largest chance that an exact verifier keeps one of the tokens drafted below a
+node.
 
 Whatever couples the target's token y ~ p with the draft, y is a drafted token at most with chance
 
     min over sets H of tokens of  p(H) + 1 - Pr(every drafted token lies in H),
 
-the dual of the transport problem whose gain is "y was drafted" (Hu et al. 2025): a y inside H is limited by p alone,
-and one outside H needs a draft that is not wholly inside. A best H holds the tokens with the smallest p / q, so one
-pass over the sorted vocabulary finds it. Draws without replacement are looked at as a race: every token has an
-exponential clock of rate q, and the first to ring are the draft.
+the dual of the transport problem whose gain is "y was drafted" (Hu et al. 2025): a y inside H is limited by p
+alone, and one outside H needs a draft that is not wholly inside. A best H holds the tokens with the smallest
+p / q, so one pass over the sorted vocabulary finds it. Draws without replacement are looked at as a race:
+every token has an exponential clock of rate q, and the first to ring are the draft.
 
 Letters: V vocabulary, S tokens in sorted order, T points of time of a race, K draws, W weights.
 """
@@ -38,7 +39,8 @@ class Draws:
 
 
 def acceptance_bound(p: Tensor, draws: Sequence[Draws], chosen: Sequence[int] = ()) -> float:  # p: (V,)
-    """Largest chance that a token of distribution p is among those drawn in these ways and those chosen beforehand.
+    """Largest chance that a token of distribution p is among those drawn in these ways and those chosen
+    beforehand.
 
     Exact for draws of one distribution; for several distributions a bound, not always the least.
     """
@@ -48,7 +50,8 @@ def acceptance_bound(p: Tensor, draws: Sequence[Draws], chosen: Sequence[int] = 
 def acceptance_bounds(
     p: Tensor, draws: Sequence[Draws], chosen: Sequence[int], weights: Sequence[float]
 ) -> list[float]:
-    """The same for several multiples of p: what is kept of a node's own mass, relative to the chance of drafting it."""
+    """The same for several multiples of p: what is kept of a node's own mass, relative to the chance of
+    drafting it."""
     p, given = p.double(), list(dict.fromkeys(chosen))
     distributions = [each.q.double() / each.q.double().sum() for each in draws]
     rate = sum(
@@ -58,7 +61,8 @@ def acceptance_bounds(
     rate[given] = 0
     tokens = rate.nonzero()[:, 0]
     tokens = tokens[(p[tokens] / rate[tokens]).argsort(stable=True)]
-    # sets without all that was chosen never hold a whole draft, and the empty one is the best of them: chance 1
+    # sets without all that was chosen never hold a whole draft, and the empty one is the best of them: chance
+    # 1
     mass = p[given].sum() + torch.cat([p.new_zeros(1), p[tokens].cumsum(0)])  # (S + 1,)
     inside = torch.ones_like(mass)
     order = torch.cat([tokens.new_tensor(given), tokens])
@@ -81,7 +85,8 @@ def drafted_chances(draws: Draws, tokens: Sequence[int]) -> list[float]:  # dist
     if len(others) > MOST:
         others = others.topk(MOST).values
     times = _times(q)
-    # those left out may ring again and again: they crowd the others out a little more, so the chance is a bit too low
+    # those left out may ring again and again: they crowd the others out a little more, so the chance is a bit
+    # too low
     tail = (1 - own.sum() - others.sum()).clamp(min=0) * times
     rings = torch.arange(count, device=q.device)[:, None]
     common = [(tail.log() * rings - tail - torch.lgamma(rings.double() + 1)).exp().nan_to_num(0.0)[..., None]]
@@ -161,7 +166,8 @@ def _times_each_other(one: Tensor, other: Tensor) -> Tensor:  # (K, ...), (K, ..
 
 
 def _prefix_products(each: Tensor) -> Tensor:  # (K, T, S) -> (K, T, S)
-    """Products of the first 1, 2, ... S: neighbours first, so that the passes together cost no more than two."""
+    """Products of the first 1, 2, ... S: neighbours first, so that the passes together cost no more than
+    two."""
     if each.shape[-1] == 1:
         return each
     even, odd = each[..., 0::2], each[..., 1::2]

@@ -1,8 +1,8 @@
 """Which tree to draft: from how often each candidate is accepted and what a forward of so many tokens costs.
 
-The expected number of accepted tokens of a tree is the sum, over its nodes, of the chance that the whole path to the
-node is accepted (Chen et al. 2024, Sequoia). With a chance per candidate rank that falls with the rank, the best tree
-of n nodes is the n nodes of the largest such chance.
+The expected number of accepted tokens of a tree is the sum, over its nodes, of the chance that the whole path
+to the node is accepted (Chen et al. 2024, Sequoia). With a chance per candidate rank that falls with the
+rank, the best tree of n nodes is the n nodes of the largest such chance.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def best_shape(
         accumulate(rates, min)
     )  # rare ranks are noisy: a later candidate counts no better than an earlier one
     best = Choice(Shape(()), 1.0, 1.0)
-    # candidates by falling chance: (-chance, depth, parent, rank); a node's next sibling and first child come after it
+    # candidates by falling chance: (-chance, depth, parent, rank); a node's next sibling and first child come
+    # after it
     heap: list[tuple[float, int, int, int]] = [(-rates[0], 1, 0, 0)] if rates and depth else []
     chosen: list[tuple[int, int]] = []  # (depth, parent) in the order of choice, the root being node 0
     chances, length = [1.0], 1.0

@@ -1,4 +1,5 @@
-"""What a rule keeps of a draft that is given: expectations over the rule's own random choices, none over the draft.
+"""What a rule keeps of a draft that is given: expectations over the rule's own random choices, none over the
+draft.
 
 Letters: M choices at once, K options each, V vocabulary.
 """
@@ -61,7 +62,8 @@ def kept_by(verifier: Verifier, tree: TokenTree, target_probs: TargetProbs, scor
 
 
 def kept_by_matching(tree: TokenTree, target_probs: TargetProbs) -> Kept:
-    """The same for matching, in closed form: a node is kept where all tokens of its path are the target's own."""
+    """The same for matching, in closed form: a node is kept where all tokens of its path are the target's
+    own."""
     tokens, children = tree.tokens.tolist(), tree.forest.children
     depth, any_, levels = 0.0, 0.0, [([0], 1.0)]
     while levels:

@@ -1,8 +1,10 @@
-"""Verification rules side by side: what each keeps of the same recorded trees, and what none of them can exceed.
+"""Verification rules side by side: what each keeps of the same recorded trees, and what none of them can
+exceed.
 
-A tree is drafted at a context of a text that the target writes by itself, with p and q known at every node. The number
-of tokens expected to be kept is then computed, not sampled: over the rule's own random choices, with the drafted tokens
-given. Rules are comparable where the trees are, so each way of drafting is a group of its own.
+A tree is drafted at a context of a text that the target writes by itself, with p and q known at every node.
+The number of tokens expected to be kept is then computed, not sampled: over the rule's own random choices,
+with the drafted tokens given. Rules are comparable where the trees are, so each way of drafting is a group of
+its own.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ class Recorded:
 
 @dataclass
 class Recorder:
-    """Decodes with the target alone, and at every `stride`-th token drafts trees that are compared and discarded."""
+    """Decodes with the target alone, and at every `stride`-th token drafts trees that are compared and
+    discarded."""
 
     draft: Target
     widths: tuple[int, ...]

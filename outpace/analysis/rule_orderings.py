@@ -1,7 +1,9 @@
-"""What is proven about the rules, checked at one node: chances that a drafted token is kept, exact over the draws too.
+"""What is proven about the rules, checked at one node: chances that a drafted token is kept, exact over the
+draws too.
 
-Over whole trees such chances have no short form, and one drafted tree can favour either of two rules. Below one node
-the draws sum out, so here every ordering that is a theorem has to hold at every node, but for rounding.
+Over whole trees such chances have no short form, and one drafted tree can favour either of two rules. Below
+one node the draws sum out, so here every ordering that is a theorem has to hold at every node, but for
+rounding.
 
 Letters: V vocabulary.
 """
@@ -37,7 +39,8 @@ def k_sequential(p: Tensor, q: Tensor, count: int) -> float:  # (V,), (V,)
 
 
 def greedy_last(p: Tensor, q: Tensor, count: int) -> tuple[float, float]:  # (V,), (V,)
-    """What is kept of the likeliest `count - 1` tokens and one draw from the rest, and the most that could be."""
+    """What is kept of the likeliest `count - 1` tokens and one draw from the rest, and the most that could
+    be."""
     top = q.topk(min(count - 1, len(q))).indices
     rest = q.index_fill(0, top, 0.0)
     outside = p.index_fill(0, top, 0.0)

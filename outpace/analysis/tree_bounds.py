@@ -1,9 +1,11 @@
-"""What no rule can beat on a whole tree: bounds of the acceptance length, read from one tree that was drafted.
+"""What no rule can beat on a whole tree: bounds of the acceptance length, read from one tree that was
+drafted.
 
-The mean over many trees of what is computed from each is at least what any rule of that kind reaches on them. A node x
-is kept at most with chance p(x), and at most as often as it is drafted; so a tree that holds x counts it with the
-smaller of 1 and p(x) / (chance of drafting x), and what is below x with the dual bound there. A token that independent
-draws repeat is another node for every number of repetitions: the more, the better for any rule.
+The mean over many trees of what is computed from each is at least what any rule of that kind reaches on them.
+A node x is kept at most with chance p(x), and at most as often as it is drafted; so a tree that holds x
+counts it with the smaller of 1 and p(x) / (chance of drafting x), and what is below x with the dual bound
+there. A token that independent draws repeat is another node for every number of repetitions: the more, the
+better for any rule.
 
 Letters: B rows, V vocabulary.
 """
@@ -31,7 +33,8 @@ class Siblings:
     chosen: tuple[int, ...]
 
     def chances(self, tokens: Sequence[int]) -> list[tuple[float, float]]:
-        """How likely each of these tokens is to come up just as often as it did, and more often (0: not told)."""
+        """How likely each of these tokens is to come up just as often as it did, and more often (0: not
+        told)."""
         same, more = [1.0] * len(tokens), [0.0] * len(tokens)
         for draws, drawn in zip(self.draws, self.drawn, strict=True):
             once = (draws.q[list(tokens)].double() / draws.q.double().sum()).tolist()
@@ -63,7 +66,8 @@ def siblings(tree: TokenTree, level: Sequence[int], vocab: int) -> Siblings:
             q = q.new_zeros(vocab).index_add_(0, claim.ids[row], q)
         one = Draws(q, len(drawn), claim.replace[row])
         for place, (other, before) in enumerate(found):
-            # nodes that spell the same text have one distribution but for rounding: their draws are draws from one
+            # nodes that spell the same text have one distribution but for rounding: their draws are draws
+            # from one
             if one.replace and other.replace and torch.allclose(one.q, other.q, rtol=1e-3, atol=1e-7):
                 found[place] = Draws(other.q, other.count + one.count, True), (*before, *drawn)
                 break
@@ -73,7 +77,8 @@ def siblings(tree: TokenTree, level: Sequence[int], vocab: int) -> Siblings:
 
 
 def first_token_bound(tree: TokenTree, target_probs: TargetProbs, root: int) -> float:
-    """Largest chance that any of the tokens below this root is kept; 1 is certain, and 0 says nothing was drafted."""
+    """Largest chance that any of the tokens below this root is kept; 1 is certain, and 0 says nothing was
+    drafted."""
     if not tree.forest.children[root]:
         return 0.0
     p = target_probs.probs([root])[0]
@@ -94,7 +99,8 @@ def length_bounds(tree: TokenTree, target_probs: TargetProbs, root: int = 0) -> 
     """Both bounds from one row's tree; means over trees are what they are about."""
     tokens, children = tree.tokens.tolist(), tree.forest.children
     settled = free = first = 0.0
-    # nodes of one spelling, the most that can be kept of them when settled one by one, and the paths' ratio of chances
+    # nodes of one spelling, the most that can be kept of them when settled one by one, and the paths' ratio
+    # of chances
     levels: list[tuple[list[int], float, float]] = [([root], 1.0, 1.0)]
     while levels:
         level, kept, ratio = levels.pop()

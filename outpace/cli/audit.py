@@ -55,7 +55,8 @@ def audit(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Whether methods keep the target's output distribution: enumerated on small models, tested on your model."""
+    """Whether methods keep the target's output distribution: enumerated on small models, tested on your
+    model."""
     from outpace.recipes import find, from_file, get
 
     if all_ and methods:

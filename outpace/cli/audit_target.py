@@ -56,7 +56,8 @@ def check(
     false_alarms: float,  # of all tests together
     **loading: Any,  # arguments of outpace.load
 ) -> dict[str, Any]:
-    """Per method where greedy texts differ from plain decoding's, and whether sampled ones follow the distribution."""
+    """Per method where greedy texts differ from plain decoding's, and whether sampled ones follow the
+    distribution."""
     from outpace.api import load
     from outpace.api.prompts import encode
     from outpace.proof.sampled_test import FEWEST
@@ -155,7 +156,8 @@ class TargetAudit:
         return [[*prompt, *text] for prompt, text in zip(self.prompts, found, strict=True)]
 
     def _divergences(self, recipe: Recipe, named: dict[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
-        """Where greedy texts differ from plain decoding's, and the dtype in which these were decoded again."""
+        """Where greedy texts differ from plain decoding's, and the dtype in which these were decoded
+        again."""
         from outpace.api import load
         from outpace.proof.greedy_divergence import divergences
 
@@ -243,7 +245,10 @@ def print_checks(report: dict[str, Any]) -> None:
         *("method", "greedy texts equal", "largest logit gap", "sampled tokens", "drafted", "accepted"),
         *("deepest", "p-value", "p-value, second halves", "detects", ""),
     )
-    title = f"{report['target']}, {report['dtype']}; a correct audit fails with probability {report['false_alarms']}"
+    title = (
+        f"{report['target']}, {report['dtype']}; "
+        f"a correct audit fails with probability {report['false_alarms']}"
+    )
     print_table(columns, rows, title)
     for each in report["skipped"]:
         print_table(("not tested", "why"), [(each["method"], each["skipped"])])

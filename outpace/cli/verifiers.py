@@ -1,4 +1,5 @@
-"""`outpace verifiers`: what every exact rule keeps of the same drafts, beside what none of them can exceed."""
+"""`outpace verifiers`: what every exact rule keeps of the same drafts, beside what none of them can
+exceed."""
 
 from __future__ import annotations
 
@@ -32,9 +33,12 @@ COLUMNS = (
 )
 ROUNDING = 1e-9
 NOTE = (
-    "Acceptance length counts the bonus token. For each tree it is an exact expectation over the rule's own choices; "
-    "intervals are bootstrap over prompts and their trees, of differences tree by tree. A bound is for rules of that "
-    "kind, which settle node by node or weigh whole paths; where the draft repeats tokens it is loose. Any kept: the "
+    "Acceptance length counts the bonus token. For each tree it is an exact expectation over the rule's own "
+    "choices; "
+    "intervals are bootstrap over prompts and their trees, of differences tree by tree. A bound is for "
+    "rules of that "
+    "kind, which settle node by node or weigh whole paths; where the draft repeats tokens it is loose. Any "
+    "kept: the "
     "chance that a drafted token is kept at all, beside the best transport."
 )
 

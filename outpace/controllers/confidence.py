@@ -1,4 +1,5 @@
-"""Stop drafting after a token the drafter was unsure of; the token stays, since dropping it would void its claim."""
+"""Stop drafting after a token the drafter was unsure of; the token stays, since dropping it would void its
+claim."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from outpace.core.contracts import Plan, Step, Want
 
 
 class Confidence:
-    """core.contracts.Controller: chains of at most `depth`, not extended below a belief of less than `threshold`."""
+    """core.contracts.Controller: chains of at most `depth`, not extended below a belief of less than
+    `threshold`."""
 
     want = Want()
 

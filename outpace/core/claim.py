@@ -22,8 +22,9 @@ class Claim:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Drawn(Claim):
-    """Tokens drawn from known distributions. `row`, `replace` and `q` describe one draw per node, in node order; a
-    node that was drawn several times, from one distribution or from several, is listed in `draws` instead."""
+    """Tokens drawn from known distributions. `row`, `replace` and `q` describe one draw per node, in node
+    order; a node that was drawn several times, from one distribution or from several, is listed in `draws`
+    instead."""
 
     q: Tensor  # (M, K) at least float32, rows sum to 1, after temperature and truncation
     row: tuple[int, ...]  # (N,) row of q that node i itself was (first) drawn from; -1: chosen, not drawn

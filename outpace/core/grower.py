@@ -67,8 +67,8 @@ class Grower:
     ) -> list[int]:
         """Draw `k` children of every node in `at` from its row of q; fewer where the support is used up.
 
-        Returns one node per draw. With `merge` equal tokens drawn below one node are one node; a tree is then drawn
-        with `merge` throughout.
+        Returns one node per draw. With `merge` equal tokens drawn below one node are one node; a tree is then
+        drawn with `merge` throughout.
         """
         most = k if isinstance(k, int) else max(k)
         rows, local, depths = self.rows, self._local, self._depths

@@ -160,13 +160,14 @@ class TokenTree:
         return TokenTree(tokens, Forest.chain((0,) * len(tokens)))
 
     def first_chain(self) -> TokenTree:
-        """The first child at every node and no other, for targets that read chains only. ValueError if that drops a
-        drawn token: dropping it voids the claim of the others."""
+        """The first child at every node and no other, for targets that read chains only. ValueError if that
+        drops a drawn token: dropping it voids the claim of the others."""
         if self.forest.is_chain:
             return self
         if self.claim is not None:
             raise ValueError(
-                "this target reads drafts that are chains, and the method drew a tree: use a method that drafts chains, "
+                "this target reads drafts that are chains, and the method drew a tree: use a method that "
+                "drafts chains, "
                 "such as speculative-sampling or prompt-lookup, or temperature 0"
             )
         rows, nodes, lengths = self.forest.num_rows, list(range(self.forest.num_rows)), list[int]()

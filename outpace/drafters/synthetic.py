@@ -14,10 +14,11 @@ from outpace.core.tree import Forest, TokenTree
 
 
 class Synthetic:
-    """core.contracts.Drafter that proposes the known continuation, each token spoilt with probability 1 - `rate`.
+    """core.contracts.Drafter that proposes the known continuation, each token spoilt with probability 1 -
+    `rate`.
 
-    The continuation is what plain decoding gave for the same prompt and seed, so the rate is met at temperature 0, and
-    at any temperature under a verifier that lets the target choose.
+    The continuation is what plain decoding gave for the same prompt and seed, so the rate is met at
+    temperature 0, and at any temperature under a verifier that lets the target choose.
     """
 
     want = Want()

@@ -58,7 +58,8 @@ def hf(
     recipe, options = choose_method(method, options, target="")
     if strange := [name for name in options if name not in recipe.options]:
         raise RecipeError(
-            f"{recipe.name} has no option {strange[0]}; it has {', '.join(recipe.options) or 'none of its own'}"
+            f"{recipe.name} has no option {strange[0]}; it has "
+            f"{', '.join(recipe.options) or 'none of its own'}"
         )
     return Decoder(recipe, options, streamer, asked)
 
@@ -107,7 +108,8 @@ class Decoder:
         target = HFTarget(model)
         if target.rope_limit and input_ids.shape[1] + room > target.rope_limit:
             raise ValueError(
-                f"prompt and answer may have {input_ids.shape[1] + room} tokens, but beyond {target.rope_limit} "
+                f"prompt and answer may have {input_ids.shape[1] + room} tokens, but beyond "
+                f"{target.rope_limit} "
                 f"{type(model).__name__} changes its rotary frequencies: ask for fewer tokens"
             )
         device = str(target.device)

@@ -187,7 +187,8 @@ def _speller(decoder: Any, name: str) -> Callable[[str], bytes]:
 
         return sentence_piece
     raise ValueError(
-        f"the tokens of {name} do not spell text piece by piece (its decoder is {', '.join(sorted(kinds)) or 'none'}): "
+        f"the tokens of {name} do not spell text piece by piece (its decoder is "
+        f"{', '.join(sorted(kinds)) or 'none'}): "
         "give a draft with byte-level or SentencePiece tokens"
     )
 
@@ -208,7 +209,8 @@ def _byte_level() -> dict[str, int]:
 
 
 def _splitter(inner: Any, pieces: Sequence[bytes | None]) -> Callable[[str], Sequence[int]]:
-    """Encode text that stands in the middle of a text, whatever the tokenizer puts before a text's first word."""
+    """Encode text that stands in the middle of a text, whatever the tokenizer puts before a text's first
+    word."""
 
     def plain(text: str) -> list[int]:
         return inner.encode(text, add_special_tokens=False).ids
@@ -238,8 +240,8 @@ def _splitter(inner: Any, pieces: Sequence[bytes | None]) -> Callable[[str], Seq
 
 
 def _anchors(pieces: Sequence[bytes | None]) -> list[str]:
-    """Characters with a token of their own that occur in few longer tokens, and so seldom merge with what follows: a
-    line feed first, where it is one."""
+    """Characters with a token of their own that occur in few longer tokens, and so seldom merge with what
+    follows: a line feed first, where it is one."""
     longer: Counter[str] = Counter()
     single: set[str] = set()
     for piece in pieces:

@@ -1,4 +1,5 @@
-"""How much a proof's runs drafted and accepted, so that a proof in which nothing was drafted is seen to show nothing."""
+"""How much a proof's runs drafted and accepted, so that a proof in which nothing was drafted is seen to show
+nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class DraftCounts:
 
     @property
     def enough(self) -> bool:
-        """Whether draft tokens were accepted, at depth 2 or more where that was allowed; True if none were allowed."""
+        """Whether draft tokens were accepted, at depth 2 or more where that was allowed; True if none were
+        allowed."""
         return self.deepest >= min(self.allowed, 2)
 
 

@@ -1,9 +1,10 @@
-"""Enumerated noise: replay a program over every random choice it can make, for the exact distribution of its output.
+"""Enumerated noise: replay a program over every random choice it can make, for the exact distribution of its
+output.
 
-Each key owns one uniform number, kept as an interval. A choice splits the interval by the distribution's cumulative sums and
-goes into one part; the others become new scripts to replay. Fresh keys thus behave as independent choices and a key
-met again as the same number, as in production: noise that is used twice is seen to bias the output, and methods that
-share noise on purpose come out right.
+Each key owns one uniform number, kept as an interval. A choice splits the interval by the distribution's
+cumulative sums and goes into one part; the others become new scripts to replay. Fresh keys thus behave as
+independent choices and a key met again as the same number, as in production: noise that is used twice is seen
+to bias the output, and methods that share noise on purpose come out right.
 
 The open scripts are the rows of one batch, so a step of the engine advances thousands of them.
 """
@@ -30,7 +31,8 @@ class NotRepeatable(RuntimeError):
 
 @dataclass
 class Branch:
-    """One run of one row: the choices it is told to make, then always the first; what it left open is recorded."""
+    """One run of one row: the choices it is told to make, then always the first; what it left open is
+    recorded."""
 
     script: tuple[int, ...]
     case: int  # which of several requests it belongs to

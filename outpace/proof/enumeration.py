@@ -1,4 +1,5 @@
-"""Prove that a recipe's output distribution is the target's: enumerate everything it can do on small models, in float64."""
+"""Prove that a recipe's output distribution is the target's: enumerate everything it can do on small models,
+in float64."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def enumerate_distributions(
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs,
     bound: float = BOUND,  # largest difference of a probability that is put down to rounding
 ) -> Enumeration[tuple[int, ...]]:
-    """The exact distribution of each case under these parts; all cases share ragged batches of up to `batch` rows."""
+    """The exact distribution of each case under these parts; all cases share ragged batches of up to `batch`
+    rows."""
 
     counts = DraftCounts()
 
@@ -77,7 +79,8 @@ def explore(
     most: int,
     bound: float = BOUND,
 ) -> Enumeration[Outcome]:
-    """The distribution of what runs of these cases end in, up to `batch` of them at a time, and some of them again alone."""
+    """The distribution of what runs of these cases end in, up to `batch` of them at a time, and some of them
+    again alone."""
     distributions: list[dict[Outcome, float]] = [{} for _ in cases]
     pending = [Branch((), case) for case in range(len(cases))]
     runs = 0

@@ -1,4 +1,5 @@
-"""The exact expected number of draft tokens accepted in one step, over every outcome of drafting and verifying."""
+"""The exact expected number of draft tokens accepted in one step, over every outcome of drafting and
+verifying."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from outpace.sampling.target_probs import LazyTargetProbs
 
 
 def expected_accepted(build: Callable[[], Parts], depth: int, prompt: Sequence[int] = (0,)) -> float:
-    """Mean accepted length (bonus not counted) of the first step after the prompt, with room for `depth` tokens."""
+    """Mean accepted length (bonus not counted) of the first step after the prompt, with room for `depth`
+    tokens."""
     pending, total = [Branch((), 0)], 0.0
     while pending:
         branch = pending.pop()

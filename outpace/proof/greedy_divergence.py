@@ -1,4 +1,5 @@
-"""Where a method's greedy text first leaves plain decoding's, and whether rounding alone can be the reason."""
+"""Where a method's greedy text first leaves plain decoding's, and whether rounding alone can be the
+reason."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Prove that rows which draft for one another stay independent: the joint distribution of all their texts, by enumeration.
+"""Prove that rows which draft for one another stay independent: the joint distribution of all their texts, by
+enumeration.
 
-Every draw of every row of a group is a choice of one run, so that the chance of a run is that of all texts together. It
-has to be the product of what plain decoding gives each row alone.
+Every draw of every row of a group is a choice of one run, so that the chance of a run is that of all texts
+together. It has to be the product of what plain decoding gives each row alone.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def largest_joint_error(enumeration: Enumeration[Texts], logits: Logits, groups:
 def prove_together(
     recipe: Recipe, options: dict[str, Any], models: Models, *, exhaustive: bool = False
 ) -> Iterator[Proof]:
-    """Enumerate what rows of one prompt say together, with limits and temperatures of their own, and with settings."""
+    """Enumerate what rows of one prompt say together, with limits and temperatures of their own, and with
+    settings."""
     vocab, tokens, sampled = models.target.vocab, 5 if exhaustive else 4, 2 if exhaustive else 1
     tried = ((tokens, "", siblings(vocab, tokens)), (3, "crossed", settled(vocab, 3, sampled)))
     for longest, settings, groups in tried:
@@ -149,7 +151,8 @@ def prove_together(
 
 
 def siblings(vocab: int, tokens: int) -> list[Group]:
-    """Groups of two and three rows, alike and with settings of their own, of texts of up to so many tokens."""
+    """Groups of two and three rows, alike and with settings of their own, of texts of up to so many
+    tokens."""
     # two tokens leave room for texts that are long enough to meet the same few tokens again, and draft
     binary = tuple((token, float("-inf")) for token in range(2, vocab))
 

@@ -24,8 +24,9 @@ IMPOSSIBLE = -1000.0  # a logit whose probability is exactly 0
 TEXTS, TEXT_LENGTH = 24, 14  # of `Models.texts`
 FLOAT32_BOUND = 1e-5  # largest difference of a probability that is put down to rounding, in float32
 
-# Strings of the tokens where a draft has another vocabulary than the target: two tokens are in both, one of the target's
-# is two of the draft's, one of the draft's is nothing in the target's, and the end of text has another number in each.
+# Strings of the tokens where a draft has another vocabulary than the target: two tokens are in both, one of
+# the target's is two of the draft's, one of the draft's is nothing in the target's, and the end of text has
+# another number in each.
 TARGET_STRINGS, DRAFT_STRINGS = (b"a", b"b", b"ab", None), (b"b", b"a", None, b"bb")
 WIDE_DRAFT_STRINGS = (
     b"a",
@@ -38,7 +39,8 @@ MORE_STRINGS = tuple(bytes([letter]) for letter in range(ord("c"), ord("z") + 1)
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """A target whose distribution is known, and what the options of recipes need; outpace.recipes.Fixtures."""
+    """A target whose distribution is known, and what the options of recipes need;
+    outpace.recipes.Fixtures."""
 
     name: str
     target: Target
@@ -84,7 +86,8 @@ def cross_vocabulary(model: Target, vocab: int) -> CrossVocabularyDraft:
 
 
 def tables(vocab: int = 3) -> Models:
-    """A table target that depends on three tokens, and two table drafts that depend on fewer: every token is possible."""
+    """A table target that depends on three tokens, and two table drafts that depend on fewer: every token is
+    possible."""
     target = TableTarget(vocab, seed=1)
     drafts = (TableTarget(vocab, seed=2, order=2), TableTarget(vocab, seed=3, order=1))
     other = cross_vocabulary(TableTarget(len(DRAFT_STRINGS), seed=4, order=2), vocab)
@@ -120,10 +123,11 @@ def wide_tables(vocab: int = 20) -> Models:
 def _peaked(
     vocab: int, *, order: int, branching: float, dtype: torch.dtype
 ) -> tuple[TableTarget, tuple[TableTarget, TableTarget]]:
-    """A target with one possible token in most states, two in a share `branching` of them, and two drafts for it.
+    """A target with one possible token in most states, two in a share `branching` of them, and two drafts for
+    it.
 
-    The first draft has the target's possible tokens at other probabilities, and in some states one more; the second
-    has those of the first draft at yet other probabilities.
+    The first draft has the target's possible tokens at other probabilities, and in some states one more; the
+    second has those of the first draft at yet other probabilities.
     """
     target = TableTarget(vocab, order=order, seed=1)
     generator = torch.Generator().manual_seed(7)
@@ -141,7 +145,8 @@ def _peaked(
 
 
 def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
-    """Random one- and two-layer transformers models in float64; `window`: a sliding attention window of so many tokens."""
+    """Random one- and two-layer transformers models in float64; `window`: a sliding attention window of so
+    many tokens."""
     from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
     from outpace.models.hf.target import HFTarget

@@ -19,8 +19,9 @@ def choices(
 ) -> Iterator[dict[str, Any]]:
     """Options to prove a recipe with: defaults first, then one option changed at a time.
 
-    Defaults come with each of these tree shapes (none: the recipe's own). Changed are switches, thresholds, words of a
-    choice, models where one may be given; with `doubled` also whole numbers, to twice their default.
+    Defaults come with each of these tree shapes (none: the recipe's own). Changed are switches, thresholds,
+    words of a choice, models where one may be given; with `doubled` also whole numbers, to twice their
+    default.
     """
     hints = get_type_hints(recipe.build)
     base = {name: value for name, hint in hints.items() if (value := _fixture(hint, models)) is not None}

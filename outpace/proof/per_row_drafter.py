@@ -1,8 +1,8 @@
 """A drafter per row, for proofs about drafters that learn from all rows they serve.
 
-What a drafter learnt from other rows is fixed before a step and independent of its noise, so it cannot bias the output;
-but a run could then not be repeated beside other rows. With a drafter per row, a row learns only from its own steps; with
-one per group of rows, only from the group's.
+What a drafter learnt from other rows is fixed before a step and independent of its noise, so it cannot bias
+the output; but a run could then not be repeated beside other rows. With a drafter per row, a row learns only
+from its own steps; with one per group of rows, only from the group's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def row_by_row(
     | None = None,  # decodes earlier requests, for drafters that learn from them
     shared: Sequence[object] = (),  # models, which the drafters have in common
 ) -> Callable[[], Parts]:
-    """The same parts, with a drafter per row where it learns across rows; each has learnt from `history` before."""
+    """The same parts, with a drafter per row where it learns across rows; each has learnt from `history`
+    before."""
     example = build()
     if not example.drafter.learns_across_rows:
         return build
@@ -47,7 +48,8 @@ def group_by_group(build: Callable[[], Parts], groups: Sequence[int]) -> Parts:
 
 
 class Apart:
-    """core.contracts.Drafter: one made by `make` for every slot, or for every group of slots; all are like `example`."""
+    """core.contracts.Drafter: one made by `make` for every slot, or for every group of slots; all are like
+    `example`."""
 
     learns_across_rows = drafts_across_rows = False
 

@@ -1,4 +1,5 @@
-"""The distribution that plain decoding gives, computed without the engine: products of the target's own probabilities."""
+"""The distribution that plain decoding gives, computed without the engine: products of the target's own
+probabilities."""
 
 from __future__ import annotations
 

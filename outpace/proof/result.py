@@ -40,7 +40,8 @@ class Proof:
 
     @property
     def drafts(self) -> bool:
-        """Whether draft tokens were accepted in sampled rows, at depth 2 or more where the options allow it."""
+        """Whether draft tokens were accepted in sampled rows, at depth 2 or more where the options allow
+        it."""
         return self.deepest >= min(self.allowed, 2)
 
     @property

@@ -1,9 +1,9 @@
 """Test whether sampled tokens follow a model's distribution, at any vocabulary size.
 
-If a token is drawn from p given the tokens before it, then the probability of the more probable tokens plus a uniform
-share of its own is uniform on [0, 1] and independent of the earlier ones (the randomised probability integral
-transform). These values are counted in equal cells and compared with equal counts by a G-test, so one number of degrees
-of freedom serves every model.
+If a token is drawn from p given the tokens before it, then the probability of the more probable tokens plus a
+uniform share of its own is uniform on [0, 1] and independent of the earlier ones (the randomised probability
+integral transform). These values are counted in equal cells and compared with equal counts by a G-test, so
+one number of degrees of freedom serves every model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class GTest:
 def uniform_values(
     probs: Tensor, tokens: Sequence[int], generator: torch.Generator
 ) -> list[float]:  # (T, V), T tokens -> T values
-    """Per token the cumulative probability, most probable first, at a random point within the token's own share."""
+    """Per token the cumulative probability, most probable first, at a random point within the token's own
+    share."""
     chosen = torch.tensor(tokens)[:, None]
     p = probs.double()
     own = p.gather(1, chosen)

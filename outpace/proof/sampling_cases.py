@@ -1,5 +1,5 @@
-"""Sampling settings for the distribution test: what they mean, said a second time with transformers' own processors, and cases
-in which every two of them meet.
+"""Sampling settings for the distribution test: what they mean, said a second time with transformers' own
+processors, and cases in which every two of them meet.
 
 Letters: M texts, V vocabulary, T tokens of each.
 """
@@ -34,7 +34,8 @@ class AtMostOnce:
 
 
 def options(vocab: int) -> dict[str, dict[str, Any]]:
-    """Every setting at a value that shows on three or four tokens, and that together leave something to say."""
+    """Every setting at a value that shows on three or four tokens, and that together leave something to
+    say."""
     return {
         "temperature": {"temperature": 0.7},
         "top_k": {"top_k": vocab - 1},
@@ -53,7 +54,8 @@ def options(vocab: int) -> dict[str, dict[str, Any]]:
 
 def crossed(vocab: int, max_tokens: int) -> Iterator[SamplingParams]:
     """Seven requests in which any two settings are met with both on, both off, and either one on."""
-    # distinct columns of four ones in six rows, and a row of zeros: two of them always share a one (Kleitman, Spencer)
+    # distinct columns of four ones in six rows, and a row of zeros: two of them always share a one (Kleitman,
+    # Spencer)
     columns = dict(zip(options(vocab), combinations(range(6), 4), strict=False))
     for row in range(-1, 6):
         yield _asked(vocab, [name for name, ones in columns.items() if row in ones], max_tokens)

@@ -1,4 +1,5 @@
-"""What is proven of a recipe: its options in several settings, on table models and through the transformers target."""
+"""What is proven of a recipe: its options in several settings, on table models and through the transformers
+target."""
 
 from __future__ import annotations
 
@@ -87,8 +88,9 @@ def ragged(tokens: int, top_k: int = 0) -> list[Case]:
 def prove(
     recipe: Recipe, models: Models, plan: Plan = PLANS["table"], *, exhaustive: bool = False
 ) -> Iterator[Proof]:
-    """Enumerate the recipe on these models with every choice of options: requests of different lengths in a batch; with the
-    default options also one request at a time and with a predicted output; some of the options with sampling settings.
+    """Enumerate the recipe on these models with every choice of options: requests of different lengths in a
+    batch; with the default options also one request at a time and with a predicted output; some of the
+    options with sampling settings.
 
     Texts grow as long as the runs allowed suffice for, `LONGEST` tokens at most.
     """
@@ -208,8 +210,8 @@ class Subject:
             runs=found.runs,
             error=largest_error(found, models.logits, cases),
             seconds=perf_counter() - began,
-            # a drafter that takes its drafts from other rows has none here, where every run is alone
-            # and where outputs are predicted, many drafts are the prediction's, which ends at the first mismatch
+            # a drafter that takes its drafts from other rows has none here, where every run is alone and
+            # where outputs are predicted, many drafts are the prediction's, which ends at the first mismatch
             allowed=0
             if drafter.drafts_across_rows
             else min(counts.allowed, 1)
@@ -225,7 +227,8 @@ def _longest(
     enumerate_texts: Callable[[int, int], Enumeration[tuple[int, ...]]],  # tokens, most runs
     most: int,
 ) -> tuple[int, Enumeration[tuple[int, ...]]]:
-    """The enumeration of the longest texts for which so many runs suffice; of two tokens it may take `QUICK`."""
+    """The enumeration of the longest texts for which so many runs suffice; of two tokens it may take
+    `QUICK`."""
     tokens = 3
     try:
         found = enumerate_texts(tokens, most)
@@ -251,7 +254,8 @@ def _earlier_requests(parts: Parts) -> None:
 
 
 def mistakes() -> dict[str, Callable[[], float]]:
-    """Known mistake -> the largest error found when it is planted; above `CAUGHT` the proofs have caught it."""
+    """Known mistake -> the largest error found when it is planted; above `CAUGHT` the proofs have caught
+    it."""
     models = tables()
     assert isinstance(models.target, TableTarget) and isinstance(models.drafts[0], TableTarget)
     tried = {

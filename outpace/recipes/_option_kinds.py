@@ -1,9 +1,10 @@
-"""Options of recipes that are not plain data: models and files. One table says how each kind is opened and tested.
+"""Options of recipes that are not plain data: models and files. One table says how each kind is opened and
+tested.
 
-A recipe names such an option by its annotation (`draft: Target`, `index: SuffixArrayFile | None`). `KINDS` has one entry
-per annotation: how a value from the command line or from Python is opened, what Python may pass as it is, which values
-are refused, and the small fixture with which proofs and tests run the recipe. To support a new kind of option, add an
-entry here.
+A recipe names such an option by its annotation (`draft: Target`, `index: SuffixArrayFile | None`). `KINDS`
+has one entry per annotation: how a value from the command line or from Python is opened, what Python may pass
+as it is, which values are refused, and the small fixture with which proofs and tests run the recipe. To
+support a new kind of option, add an entry here.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Opener(Protocol):
         ...
 
     def draft(self, value: Any, /) -> Target:
-        """The model that `value` (a name, a folder, a loaded model) stands for; its tokens are the target's."""
+        """The model that `value` (a name, a folder, a loaded model) stands for; its tokens are the
+        target's."""
         ...
 
     def cross_vocabulary(self, value: Any, /) -> CrossVocabularyDraft:
@@ -47,7 +49,8 @@ class FunctionOpener:
     def cross_vocabulary(self, value: Any) -> CrossVocabularyDraft:
         """Raises: a translation needs the tokenizers of both models."""
         raise RecipeError(
-            "a draft with another vocabulary needs the tokenizers of both models: use outpace.generate or the "
+            "a draft with another vocabulary needs the tokenizers of both models: use outpace.generate or "
+            "the "
             "command line"
         )
 
@@ -83,7 +86,8 @@ class OptionKind:
 
 
 def kinds_in(annotation: Any) -> list[OptionKind]:
-    """The kinds named in an annotation: one for `Target`, `Target | None` or `tuple[Target, ...]`, none for `int`."""
+    """The kinds named in an annotation: one for `Target`, `Target | None` or `tuple[Target, ...]`, none for
+    `int`."""
     found = [kind for kind in KINDS if kind.annotation is annotation]
     return found or [kind for part in get_args(annotation) for kind in kinds_in(part)]
 
@@ -96,7 +100,8 @@ def kind_of(annotation: Any) -> OptionKind | None:
 def _same_size(option: str, draft: Target, target: Target, opener: Opener) -> None:
     if draft.vocab != target.vocab:
         raise RecipeError(
-            f"the {option} model has a vocabulary of {draft.vocab} tokens and the target one of {target.vocab}: "
+            f"the {option} model has a vocabulary of {draft.vocab} tokens and the target one of "
+            f"{target.vocab}: "
             "use a smaller model of the target's own family, a method that translates such as tli, "
             "or one that needs no model such as prompt-lookup"
         )

@@ -1,4 +1,5 @@
-"""Check and convert the options given for a recipe: strings from a command line, numbers from JSON, Python values."""
+"""Check and convert the options given for a recipe: strings from a command line, numbers from JSON, Python
+values."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class RecipeError(ValueError):
-    """A recipe does not exist, cannot be loaded or cannot be built with these options; the message is for users."""
+    """A recipe does not exist, cannot be loaded or cannot be built with these options; the message is for
+    users."""
 
 
 def identifier(name: str) -> str:
@@ -33,7 +35,8 @@ def unknown(kind: str, name: str, known: list[str], otherwise: str) -> str:
 def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener: Opener) -> dict[str, Any]:
     """The recipe's keyword arguments: options checked against its signature, models opened.
 
-    Raises RecipeError for an option that the recipe does not have, that is missing, or whose value does not fit.
+    Raises RecipeError for an option that the recipe does not have, that is missing, or whose value does not
+    fit.
     """
     from outpace.recipes._option_kinds import kinds_in
 
@@ -84,7 +87,8 @@ def wants_cross_vocabulary(recipe: Recipe, name: str) -> bool:
 
 
 def convert(value: Any, hint: Any, name: str, opener: Opener) -> Any:
-    """The value as its annotation requires; strings are parsed, models opened. RecipeError where it does not fit."""
+    """The value as its annotation requires; strings are parsed, models opened. RecipeError where it does not
+    fit."""
     from outpace.recipes._option_kinds import kind_of
 
     if get_origin(hint) in (Union, UnionType):

@@ -1,17 +1,18 @@
 """ADED (Liu et al. 2025): draft the paths that a tree search visits most often in an adaptive trigram table.
 
-New here: Trigrams. Reuses: TrigramTable, trigram_search, Match, Fixed. Exact at any temperature: the drafted tokens
-carry no claim, the search is seeded by the length of the text, and the target draws one token at each node. Code that
-draws one token per path and keeps the longest match is not exact.
+New here: Trigrams. Reuses: TrigramTable, trigram_search, Match, Fixed. Exact at any temperature: the drafted
+tokens carry no claim, the search is seeded by the length of the text, and the target draws one token at each
+node. Code that draws one token per path and keeps the longest match is not exact.
 
-The table holds a weight for each trigram: its conditional frequency in the index, if there is one, plus `weight_step`
-for each time it was among the last 16 tokens of a text at the start of a draft, at most 3. A Monte Carlo tree search
-walks from the last two tokens; the most visited paths, each extended by its most probable next token, form the draft
-tree. A request keeps its own additions, at most 4096 token pairs. When it ends they join the shared table, which holds
-the newest 65536 pairs besides the index. As in the authors' code, the last 16 tokens count again at every step.
+The table holds a weight for each trigram: its conditional frequency in the index, if there is one, plus
+`weight_step` for each time it was among the last 16 tokens of a text at the start of a draft, at most 3. A
+Monte Carlo tree search walks from the last two tokens; the most visited paths, each extended by its most
+probable next token, form the draft tree. A request keeps its own additions, at most 4096 token pairs. When it
+ends they join the shared table, which holds the newest 65536 pairs besides the index. As in the authors'
+code, the last 16 tokens count again at every step.
 
-Use it where a text repeats its own phrases. The table grows with the number of distinct token pairs in a corpus, not
-with its length. Without numba (extra `retrieval`) a search takes milliseconds.
+Use it where a text repeats its own phrases. The table grows with the number of distinct token pairs in a
+corpus, not with its length. Without numba (extra `retrieval`) a search takes milliseconds.
 """
 
 from outpace.controllers.fixed import Fixed

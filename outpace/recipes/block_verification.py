@@ -1,8 +1,9 @@
-"""Block verification (Sun et al. 2024): a drafted chain is accepted or rejected as a block, not token by token.
+"""Block verification (Sun et al. 2024): a drafted chain is accepted or rejected as a block, not token by
+token.
 
-New here: nothing. Reuses: DraftModel, Block, Fixed, Confidence. Exact at any temperature. On average it accepts at
-least as many tokens as rejection token by token: a token whose p is below q can be compensated by those around it. It
-needs no further forward, only one more pass over p and q.
+New here: nothing. Reuses: DraftModel, Block, Fixed, Confidence. Exact at any temperature. On average it
+accepts at least as many tokens as rejection token by token: a token whose p is below q can be compensated by
+those around it. It needs no further forward, only one more pass over p and q.
 """
 
 from outpace.controllers.confidence import Confidence

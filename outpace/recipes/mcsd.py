@@ -1,7 +1,8 @@
-"""Multi-candidate speculative decoding (Yang et al. 2024): draw several candidates at every node of the draft.
+"""Multi-candidate speculative decoding (Yang et al. 2024): draw several candidates at every node of the
+draft.
 
-New here: nothing. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature. At temperature 0 the candidates are
-the draft's most probable tokens and carry no claim.
+New here: nothing. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature. At temperature 0 the
+candidates are the draft's most probable tokens and carry no claim.
 """
 
 from outpace.controllers.fixed import Fixed

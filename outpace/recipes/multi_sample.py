@@ -1,18 +1,20 @@
 """Multi-sample inference (Li et al. 2025): samples of one prompt draft from what the other samples generated.
 
-New here: Consensus. Reuses: Match, Fixed. Exact at any temperature, and the samples stay independent of one another: a
-draft is made of tokens that other samples generated before the step, it carries no claim, and the target draws every
-token with the sample's own noise. The proof enumerates the joint distribution of two and three samples.
+New here: Consensus. Reuses: Match, Fixed. Exact at any temperature, and the samples stay independent of one
+another: a draft is made of tokens that other samples generated before the step, it carries no claim, and the
+target draws every token with the sample's own noise. The proof enumerates the joint distribution of two and
+three samples.
 
-Rows of one batch with equal prompts are samples of one prompt, as `n` requests them. The last tokens of a row are
-looked up in the other samples, and the longest matches are merged into a graph: equal tokens at an equal distance from
-the match are one node, and an edge weighs the match length times the target's probability of the token, summed over the
-samples that contain it. The draft follows the heaviest edge. A sample that has ended still helps the others; when the
-last of them ends, everything about the prompt is dropped. A single sample, or the one that is ahead, decodes plainly.
+Rows of one batch with equal prompts are samples of one prompt, as `n` requests them. The last tokens of a row
+are looked up in the other samples, and the longest matches are merged into a graph: equal tokens at an equal
+distance from the match are one node, and an edge weighs the match length times the target's probability of
+the token, summed over the samples that contain it. The draft follows the heaviest edge. A sample that has
+ended still helps the others; when the last of them ends, everything about the prompt is dropped. A single
+sample, or the one that is ahead, decodes plainly.
 
-Use it for voting among answers, best-of-n and other uses of many samples, the more the better. Set `batch` to at least
-`n`: other batches are not searched. Samples that generate identical text in step help each other little, because none
-is ahead. `min_ngram` 1 drafts and accepts more tokens, at a lower acceptance rate.
+Use it for voting among answers, best-of-n and other uses of many samples, the more the better. Set `batch` to
+at least `n`: other batches are not searched. Samples that generate identical text in step help each other
+little, because none is ahead. `min_ngram` 1 drafts and accepts more tokens, at a lower acceptance rate.
 
 The authors published no code. Here the weight of a match is its length, probabilities are the target's before
 temperature, matches of all lengths are merged, and prompts are not searched.

@@ -1,12 +1,15 @@
-"""OmniDraft (Ramakrishnan et al. 2025): one draft model for targets of any vocabulary, its tokens merged into theirs.
+"""OmniDraft (Ramakrishnan et al. 2025): one draft model for targets of any vocabulary, its tokens merged into
+theirs.
 
-New here: pairs of the draft's tokens that spell a token of the target which has no twin are merged into it, and the
-distribution of merged and unmerged tokens. Reuses: Translated, Rejection, Fixed. Exact at any temperature: the distribution of a token
-sums over what else the draft could have written, and a token that could have begun a pair but was not merged tells
-that the next one does not complete it, so the next distribution is without its completions. The pairs are those of the tokens
-that the text so far holds, prompt included, or with `online=False` all there are. Only pairs that begin with one of the
-draft's `pair_starts` likeliest tokens are merged: their distributions are read beside the draft, in the same forwards. Longer runs
-are not merged. Left out for now: training the draft on what the target says, and the head that learns when to stop.
+New here: pairs of the draft's tokens that spell a token of the target which has no twin are merged into it,
+and the distribution of merged and unmerged tokens. Reuses: Translated, Rejection, Fixed. Exact at any
+temperature: the distribution of a token sums over what else the draft could have written, and a token that
+could have begun a pair but was not merged tells that the next one does not complete it, so the next
+distribution is without its completions. The pairs are those of the tokens that the text so far holds, prompt
+included, or with `online=False` all there are. Only pairs that begin with one of the draft's `pair_starts`
+likeliest tokens are merged: their distributions are read beside the draft, in the same forwards. Longer runs
+are not merged. Left out for now: training the draft on what the target says, and the head that learns when to
+stop.
 
 Letters: n nodes of the draft model's tree, K tokens of the draft model, V of the target, A shared tokens.
 """
@@ -76,7 +79,8 @@ class Pairs:
 
 @dataclass(slots=True)
 class _Row:
-    """A row being drafted: its last token, and the distribution it came from if it may yet be merged with the next."""
+    """A row being drafted: its last token, and the distribution it came from if it may yet be merged with the
+    next."""
 
     row: int
     node: int  # its last token, in the draft model's tree
@@ -174,8 +178,8 @@ class Merging:
     def _distributions(
         self, abroad: IncrementalTree, ctx: Context, live: Sequence[_Row], last: Sequence[bool]
     ) -> tuple[dict[int, Tensor], dict[int, list[int]]]:
-        """Per node the distribution of the next token (K,), and which tokens could begin a pair there: at the last tokens of the
-        rows, and at those that they could have been instead."""
+        """Per node the distribution of the next token (K,), and which tokens could begin a pair there: at the
+        last tokens of the rows, and at those that they could have been instead."""
         asked: dict[
             int, tuple[_Row, bool, int]
         ] = {}  # node -> its row, whether nothing follows, the token it opens

@@ -1,9 +1,11 @@
-"""Greedy multi-draft decoding (Hu et al. 2025): all siblings but one are the most probable tokens, the last is drawn.
+"""Greedy multi-draft decoding (Hu et al. 2025): all siblings but one are the most probable tokens, the last
+is drawn.
 
-New here: greedy_last. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature: at depth d the `widths[d]` - 1
-most probable tokens are chosen, without a claim, and one more is drawn from q without them and claims exactly that
-distribution. Rejection tests the drawn token first; if it is rejected, the residual of p may still give a chosen one.
-No exact rule accepts such siblings more often (`outpace verifiers` shows the bound).
+New here: greedy_last. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature: at depth d the
+`widths[d]` - 1 most probable tokens are chosen, without a claim, and one more is drawn from q without them
+and claims exactly that distribution. Rejection tests the drawn token first; if it is rejected, the residual
+of p may still give a chosen one. No exact rule accepts such siblings more often (`outpace verifiers` shows
+the bound).
 """
 
 from functools import partial

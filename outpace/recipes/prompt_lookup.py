@@ -1,11 +1,12 @@
-"""Prompt lookup (Saxena 2023): draft what followed the last n-gram the first time it occurred in the text so far.
+"""Prompt lookup (Saxena 2023): draft what followed the last n-gram the first time it occurred in the text so
+far.
 
 New here: nothing. Reuses: NGram, Match, Fixed. Exact at any temperature: the drafted tokens carry no claim.
 
-The longest n-grams are tried first, then shorter ones; a map from n-grams to where they first ended makes this a few
-operations per token. As in the author's code, only a continuation of the full `depth` counts unless `allow_shorter` is
-set, which is what transformers does. Where nothing matches the step is plain decoding. Unlike in the author's code a
-draft ends with a stop token.
+The longest n-grams are tried first, then shorter ones; a map from n-grams to where they first ended makes
+this a few operations per token. As in the author's code, only a continuation of the full `depth` counts
+unless `allow_shorter` is set, which is what transformers does. Where nothing matches the step is plain
+decoding. Unlike in the author's code a draft ends with a stop token.
 
 Use it where answers copy from their prompts: summaries, questions about a text, edits, later turns of a chat.
 """

@@ -1,15 +1,17 @@
 """RASD (Quan et al. 2025): a draft model's tree and a retrieved tree, pruned by the draft model, in one tree.
 
-New here: pruned. Reuses: Fused, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection, Fixed. Exact at any
-temperature: retrieved tokens carry no claim, and pruning uses the model's distribution, never a token that was drawn.
+New here: pruned. Reuses: Fused, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection, Fixed.
+Exact at any temperature: retrieved tokens carry no claim, and pruning uses the model's distribution, never a
+token that was drawn.
 
-What followed the last tokens earlier in the text, in the index and in earlier requests forms the retrieved tree. Its
-branches stay if they begin with one of the draft model's `top_k` most probable next tokens; of these the `nodes` nodes
-stay with the largest product of that probability and their share of the retrieved places. Both trees are merged by
-longest common prefix.
+What followed the last tokens earlier in the text, in the index and in earlier requests forms the retrieved
+tree. Its branches stay if they begin with one of the draft model's `top_k` most probable next tokens; of
+these the `nodes` nodes stay with the largest product of that probability and their share of the retrieved
+places. Both trees are merged by longest common prefix.
 
-Use it where answers copy from long inputs or resemble earlier ones and there is a draft model. The paper drafts with a
-trained head and does not define how branches are scored; here retrieval runs before the model, not beside it.
+Use it where answers copy from long inputs or resemble earlier ones and there is a draft model. The paper
+drafts with a trained head and does not define how branches are scored; here retrieval runs before the model,
+not beside it.
 """
 
 from functools import partial

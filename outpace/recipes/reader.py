@@ -1,15 +1,17 @@
-"""READER (Divilkovskiy et al. 2025): a model's tree, deepened by retrieved chains where they are most likely reached.
+"""READER (Divilkovskiy et al. 2025): a model's tree, deepened by retrieved chains where they are most likely
+reached.
 
-New here: deepened. Reuses: Fused, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection, Fixed. Exact at any
-temperature: retrieved tokens carry no claim, and no token that was drawn is dropped.
+New here: deepened. Reuses: Fused, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection, Fixed.
+Exact at any temperature: retrieved tokens carry no claim, and no token that was drawn is dropped.
 
-At the root and at every node of the model's most probable path, the text so far, the index and earlier requests are
-searched for what followed. Of all nodes the `nodes` most likely to be reached stay: by the model's probabilities, or by
-the share of the retrieved places, where the j-th token after a match of m tokens is weighted m / (m + j).
+At the root and at every node of the model's most probable path, the text so far, the index and earlier
+requests are searched for what followed. Of all nodes the `nodes` most likely to be reached stay: by the
+model's probabilities, or by the share of the retrieved places, where the j-th token after a match of m tokens
+is weighted m / (m + j).
 
-Use it where long passages recur, as with retrieved documents or edits. The paper drafts with a trained head and does
-not define how nodes are spent; its search in parallel with the model and its lazy moves of a batch's KV cache are not
-part of this recipe.
+Use it where long passages recur, as with retrieved documents or edits. The paper drafts with a trained head
+and does not define how nodes are spent; its search in parallel with the model and its lazy moves of a batch's
+KV cache are not part of this recipe.
 """
 
 from functools import partial
@@ -36,7 +38,8 @@ def deepened(
     retrieval_depth: int,
     nodes: int,
 ) -> TokenTree:
-    """The model's tree with retrieved chains below its most probable path, cut to the nodes most likely reached."""
+    """The model's tree with retrieved chains below its most probable path, cut to the nodes most likely
+    reached."""
     fusion, children = Fusion(tree), tree.forest.children
     reach = list(fusion.reach)
     for row, most in enumerate(plan.depth):

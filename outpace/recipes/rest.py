@@ -1,15 +1,16 @@
 """REST (He et al. 2024): draft what followed the last tokens of the text in a corpus, as a tree.
 
-New here: Retrieval. Reuses: SuffixArray, count_trie, Match, Fixed. Exact at any temperature: the drafted tokens carry
-no claim, counts only rank them, and the target draws one token at each node. The paper's code draws a token for every
-path and position and keeps the longest match, which is not exact.
+New here: Retrieval. Reuses: SuffixArray, count_trie, Match, Fixed. Exact at any temperature: the drafted
+tokens carry no claim, counts only rank them, and the target draws one token at each node. The paper's code
+draws a token for every path and position and keeps the longest match, which is not exact.
 
-The longest suffix of the text that occurs in the corpus is looked up in a suffix array; the most frequent prefixes of
-its continuations form the tree. Besides the index, earlier requests are searched, from when they have ended.
+The longest suffix of the text that occurs in the corpus is looked up in a suffix array; the most frequent
+prefixes of its continuations form the tree. Besides the index, earlier requests are searched, from when they
+have ended.
 
-Use it where answers resemble one another or a corpus: code, forms, reports. Without an index it drafts from earlier
-requests only, so the first request decodes plainly. Unlike the paper's, the corpus is not divided by task, and of more
-than 5000 occurrences in one chunk an even sample is taken instead of the first.
+Use it where answers resemble one another or a corpus: code, forms, reports. Without an index it drafts from
+earlier requests only, so the first request decodes plainly. Unlike the paper's, the corpus is not divided by
+task, and of more than 5000 occurrences in one chunk an even sample is taken instead of the first.
 """
 
 from outpace.controllers.fixed import Fixed

@@ -1,10 +1,10 @@
 """RSD-C (Jeon et al. 2024): every node of the draft draws the same number of distinct children.
 
-New here: nothing. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature. The paper draws all children of a
-node at once, as the tokens with the largest log q plus Gumbel noise in falling order; DraftModel draws them one by one
-without replacement, which gives the same distribution of ordered children. Recursive rejection tests them in that
-order, each against the distribution it was drawn from. At temperature 0 the children are the most probable tokens,
-without a claim.
+New here: nothing. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature. The paper draws all
+children of a node at once, as the tokens with the largest log q plus Gumbel noise in falling order;
+DraftModel draws them one by one without replacement, which gives the same distribution of ordered children.
+Recursive rejection tests them in that order, each against the distribution it was drawn from. At temperature
+0 the children are the most probable tokens, without a claim.
 """
 
 from outpace.controllers.fixed import Fixed

@@ -1,8 +1,10 @@
-"""RSD-S (Jeon et al. 2024): stochastic beam search draws whole paths without replacement; unlikely ones end early.
+"""RSD-S (Jeon et al. 2024): stochastic beam search draws whole paths without replacement; unlikely ones end
+early.
 
-New here: beam. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature: which node gets another child depends on
-earlier draws, never on the child about to be drawn, so recursive rejection in drawing order stays exact. The paper's
-beam has the same width at every depth. At temperature 0 the most probable paths are kept, without a claim.
+New here: beam. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature: which node gets another child
+depends on earlier draws, never on the child about to be drawn, so recursive rejection in drawing order stays
+exact. The paper's beam has the same width at every depth. At temperature 0 the most probable paths are kept,
+without a claim.
 """
 
 from functools import partial

@@ -1,10 +1,12 @@
-"""String-level exact match (Timor et al. 2025): a draft of any vocabulary, rewritten as text in the target's tokens.
+"""String-level exact match (Timor et al. 2025): a draft of any vocabulary, rewritten as text in the target's
+tokens.
 
-New here: what the draft model wrote is spelt out and cut into the target's tokens. Reuses: Translated, Match, Fixed.
-Exact at any temperature, whatever the tokenizers do: the tokens carry no claim, and each one generated is the target's
-own choice. The draft model reads the text cut anew, as it met text in training. A draft that ends within a character
-loses that part of it; one that ends within a word keeps it, since a wrong last token costs nothing. `heuristic` drafts
-two tokens more after a draft that was kept whole and one less after any other, as transformers does.
+New here: what the draft model wrote is spelt out and cut into the target's tokens. Reuses: Translated, Match,
+Fixed. Exact at any temperature, whatever the tokenizers do: the tokens carry no claim, and each one generated
+is the target's own choice. The draft model reads the text cut anew, as it met text in training. A draft that
+ends within a character loses that part of it; one that ends within a word keeps it, since a wrong last token
+costs nothing. `heuristic` drafts two tokens more after a draft that was kept whole and one less after any
+other, as transformers does.
 """
 
 from __future__ import annotations
@@ -106,7 +108,8 @@ def _whole(known: bytes, added: bytes) -> bytes:
 
 
 def _after(known: bytes, text: bytes, cross_vocabulary: CrossVocabularyDraft) -> list[int]:
-    """The tokens of a text that come after what is known of it, where the target has set an end of a token already."""
+    """The tokens of a text that come after what is known of it, where the target has set an end of a token
+    already."""
     ours = cross_vocabulary.ours
     cut = ours.cut(text)
     if ours.spell(cut) != text:  # it writes this text otherwise, so places in it mean nothing

@@ -1,13 +1,15 @@
-"""String-level rejection sampling (Timor et al. 2025): what a draft writes, as a distribution over the target's next token.
+"""String-level rejection sampling (Timor et al. 2025): what a draft writes, as a distribution over the
+target's next token.
 
-New here: the distribution of the first target token in what the draft model goes on to write, summed over all ways in which it
-may write it, and draws from that distribution. Reuses: Translated, Rejection, Fixed. Exact at any temperature: the tokens are
-drawn from the very distribution that is claimed. Of the methods for drafts with other tokens it accepts most and costs most: all
-strings that are at least `min_prob` likely are followed until no longer token of the target can begin with them, so the
-draft should have short tokens, bytes at best. Less likely strings count as the longest token that they have spelt by
-then. A string is taken to begin with the longest token that it spells; where a tokenizer would begin otherwise, the
-draft is refused more often, and no more. What the draft wrote beyond the token is discarded; `depth` above 1 drafts the
-tokens after it in the same way.
+New here: the distribution of the first target token in what the draft model goes on to write, summed over all
+ways in which it may write it, and draws from that distribution. Reuses: Translated, Rejection, Fixed. Exact
+at any temperature: the tokens are drawn from the very distribution that is claimed. Of the methods for drafts
+with other tokens it accepts most and costs most: all strings that are at least `min_prob` likely are followed
+until no longer token of the target can begin with them, so the draft should have short tokens, bytes at best.
+Less likely strings count as the longest token that they have spelt by then. A string is taken to begin with
+the longest token that it spells; where a tokenizer would begin otherwise, the draft is refused more often,
+and no more. What the draft wrote beyond the token is discarded; `depth` above 1 drafts the tokens after it in
+the same way.
 
 Letters: B rows, S strings being followed, K tokens of the draft model, V of the target.
 """
@@ -110,7 +112,8 @@ class Strings:
         return found
 
     def distribution(self, strings: IncrementalTree, starts: Sequence[int], ctx: Context) -> Tensor:  # (B, V)
-        """How likely each of the target's tokens is to begin what the draft model writes below these nodes."""
+        """How likely each of the target's tokens is to begin what the draft model writes below these
+        nodes."""
         found: Tensor | None = None
         followed = [String(m, node, START, 1.0) for m, node in enumerate(starts)]
         while followed:
@@ -137,7 +140,8 @@ class Strings:
         return found.view(len(starts), self._vocab)
 
     def after(self, strings: IncrementalTree, followed: Sequence[String], ctx: Context) -> Tensor:  # (S, K)
-        """The draft model's distribution after each string, without tokens that mean nothing to the target where one begins."""
+        """The draft model's distribution after each string, without tokens that mean nothing to the target
+        where one begins."""
         nodes = [each.node for each in followed]
         logits = strings.logits(nodes)
         begins = torch.tensor([[each.place == START] for each in followed])
@@ -186,8 +190,8 @@ class Spelling:
         self._known = lru_cache(max(16, KNOWN // len(self._pieces)))(self._after)
 
     def after(self, places: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:  # S × (K,), S × (K,)
-        """Per place and token of the draft's: the target's token that begins the string for certain, or where it leads;
-        and the longest token spelt so far."""
+        """Per place and token of the draft's: the target's token that begins the string for certain, or where
+        it leads; and the longest token spelt so far."""
         found = [self._known(place) for place in places]
         return [then for then, _ in found], [now for _, now in found]
 

@@ -1,8 +1,10 @@
-"""SpecInfer (Miao et al. 2024): one or several small models draft a token tree, verified in random sibling order.
+"""SpecInfer (Miao et al. 2024): one or several small models draft a token tree, verified in random sibling
+order.
 
 New here: nothing. Reuses: DraftModel, UnionDrafter, Rejection, Fixed. Exact at any temperature: siblings are
-independent draws, each tested against the distribution of the model that proposed it, in an order that does not depend
-on the tokens. Several models draft below the same root; a token that two of them draw is read once and tested twice.
+independent draws, each tested against the distribution of the model that proposed it, in an order that does
+not depend on the tokens. Several models draft below the same root; a token that two of them draw is read once
+and tested twice.
 """
 
 from functools import partial

@@ -1,8 +1,9 @@
-"""Speculative sampling (Leviathan et al. 2023; Chen et al. 2023): a small model drafts a chain, rejection keeps p.
+"""Speculative sampling (Leviathan et al. 2023; Chen et al. 2023): a small model drafts a chain, rejection
+keeps p.
 
-New here: nothing. Reuses: DraftModel, Rejection, Fixed, Confidence. Exact at any temperature: drawn tokens carry the
-distribution they were drawn from; greedy drafts (`sampled` false) carry no claim. A token that stops the draft by its
-low probability stays in it, since dropping it would bias the output.
+New here: nothing. Reuses: DraftModel, Rejection, Fixed, Confidence. Exact at any temperature: drawn tokens
+carry the distribution they were drawn from; greedy drafts (`sampled` false) carry no claim. A token that
+stops the draft by its low probability stays in it, since dropping it would bias the output.
 """
 
 from outpace.controllers.confidence import Confidence

@@ -1,18 +1,20 @@
-"""STAND (Song et al. 2025): draw the draft from the target's mean probabilities after the same last few tokens.
+"""STAND (Song et al. 2025): draw the draft from the target's mean probabilities after the same last few
+tokens.
 
-New here: nothing. Reuses: NGramProbabilityDrafter, rank_template, Rejection, Fixed. Exact at any temperature: siblings
-are drawn without replacement from the mean probabilities stored for the last `max_ngram` tokens, or fewer down to 2,
-and claim the distribution they were drawn from, at the request's own temperature and truncation. The paper perturbs log
-probabilities with precomputed Gumbel noise and keeps the largest, which gives the same distribution. At temperature 0
-the most probable tokens are chosen, without a claim.
+New here: nothing. Reuses: NGramProbabilityDrafter, rank_template, Rejection, Fixed. Exact at any temperature:
+siblings are drawn without replacement from the mean probabilities stored for the last `max_ngram` tokens, or
+fewer down to 2, and claim the distribution they were drawn from, at the request's own temperature and
+truncation. The paper perturbs log probabilities with precomputed Gumbel noise and keeps the largest, which
+gives the same distribution. At temperature 0 the most probable tokens are chosen, without a claim.
 
-The table holds up to 2^18 n-grams, about 220 bytes each, learns from accepted nodes and lives from request to request;
-when it is full it starts anew. The draft fills a fixed tree. The paper's tree has the 80 nodes accepted most often in a
-wide tree on other problems: `outpace.drafters.lookup.rank_template.fitted(accepted_ranks(steps), 80).parents`, from the
-steps of such a run.
+The table holds up to 2^18 n-grams, about 220 bytes each, learns from accepted nodes and lives from request to
+request; when it is full it starts anew. The draft fills a fixed tree. The paper's tree has the 80 nodes
+accepted most often in a wide tree on other problems:
+`outpace.drafters.lookup.rank_template.fitted(accepted_ranks(steps), 80).parents`, from the steps of such a
+run.
 
-Use it where a problem is answered many times, as for a vote among samples: the first answer gains little, later ones
-more and more.
+Use it where a problem is answered many times, as for a vote among samples: the first answer gains little,
+later ones more and more.
 """
 
 from outpace.controllers.fixed import Fixed

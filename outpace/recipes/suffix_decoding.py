@@ -1,24 +1,28 @@
-"""SuffixDecoding (Oliaro et al. 2025): draft the most frequent continuation of the longest matches, here or earlier.
+"""SuffixDecoding (Oliaro et al. 2025): draft the most frequent continuation of the longest matches, here or
+earlier.
 
-New here: nothing. Reuses: SuffixTreeLookup, LookupDrafter, DraftModel, Match or Rejection, Fixed. Exact at any
-temperature: retrieved tokens carry no claim, and a fallback model's draws claim the distribution they were drawn from.
+New here: nothing. Reuses: SuffixTreeLookup, LookupDrafter, DraftModel, Match or Rejection, Fixed. Exact at
+any temperature: retrieved tokens carry no claim, and a fallback model's draws claim the distribution they
+were drawn from.
 
-Two suffix trees with counts are searched: one of the request's prompt and text, one of what earlier requests generated.
-For every number p of last tokens that occurred before, a draft follows the most frequent tokens, at most
-`max_spec_factor` * p + `max_spec_offset` of them, while the product of count(child) / count(parent) is at least
-`min_token_prob`. The draft with the largest sum of such products, its expected number of accepted tokens, is verified.
-With a `fallback` model set `min_score` near the mean number of its tokens that are accepted.
+Two suffix trees with counts are searched: one of the request's prompt and text, one of what earlier requests
+generated. For every number p of last tokens that occurred before, a draft follows the most frequent tokens,
+at most `max_spec_factor` * p + `max_spec_offset` of them, while the product of count(child) / count(parent)
+is at least `min_token_prob`. The draft with the largest sum of such products, its expected number of accepted
+tokens, is verified. With a `fallback` model set `min_score` near the mean number of its tokens that are
+accepted.
 
-Use it where text recurs: agents, code that is edited, SQL, many samples of one task. It needs no model, and gains more
-the more alike the requests are. Where long passages are copied and a forward over many tokens costs little more than
-over few, raise `depth`, to 64 say. A tree takes about 200 bytes per token. Without numba (extra `retrieval`) the trees
-are slow.
+Use it where text recurs: agents, code that is edited, SQL, many samples of one task. It needs no model, and
+gains more the more alike the requests are. Where long passages are copied and a forward over many tokens
+costs little more than over few, raise `depth`, to 64 say. A tree takes about 200 bytes per token. Without
+numba (extra `retrieval`) the trees are slow.
 
-The defaults draft trees of 15 nodes, 12 of them after a single matched token. The authors' drafts are chains as long as
-the match (`--max-spec-factor 1 --max-spec-offset 0 --no-tree --depth 24`), which start slowly where answers are short:
-edits, code and sums of the zoo, at temperature 0 and 1, got more tokens per step with these defaults, 5.1 instead of
-3.5 on edits at temperature 0. Counts are divided by the parent's, as in the authors' code, not by the sum over the
-siblings. The end of the text itself, which nothing follows yet, counts as one more occurrence in both trees.
+The defaults draft trees of 15 nodes, 12 of them after a single matched token. The authors' drafts are chains
+as long as the match (`--max-spec-factor 1 --max-spec-offset 0 --no-tree --depth 24`), which start slowly
+where answers are short: edits, code and sums of the zoo, at temperature 0 and 1, got more tokens per step
+with these defaults, 5.1 instead of 3.5 on edits at temperature 0. Counts are divided by the parent's, as in
+the authors' code, not by the sum over the siblings. The end of the text itself, which nothing follows yet,
+counts as one more occurrence in both trees.
 """
 
 from outpace.controllers.fixed import Fixed

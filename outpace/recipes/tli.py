@@ -1,9 +1,11 @@
-"""Token-level intersection (Timor et al. 2025): a draft model of another vocabulary, held to the tokens both have.
+"""Token-level intersection (Timor et al. 2025): a draft model of another vocabulary, held to the tokens both
+have.
 
-New here: the draft's logits are masked to tokens with a twin in the target's vocabulary, so that its distribution becomes one
-over the target's tokens. Reuses: Translated, Rejection, Fixed. Exact at any temperature: renaming tokens one to
-one leaves a claim true. Tokens that only the target has are still produced, as what rejection leaves of p; the draft
-reads them as its twin, or else as the tokens that spell the same.
+New here: the draft's logits are masked to tokens with a twin in the target's vocabulary, so that its
+distribution becomes one over the target's tokens. Reuses: Translated, Rejection, Fixed. Exact at any
+temperature: renaming tokens one to one leaves a claim true. Tokens that only the target has are still
+produced, as what rejection leaves of p; the draft reads them as its twin, or else as the tokens that spell
+the same.
 """
 
 from __future__ import annotations

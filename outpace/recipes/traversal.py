@@ -1,9 +1,9 @@
 """Traversal verification (Weng et al. 2025): a tree of draws is verified from its leaves up to its root.
 
-New here: nothing. Reuses: DraftModel, Traversal, Fixed. Exact at any temperature: whole paths are accepted or rejected,
-so a branch that a top-down rule would have rejected early can still be accepted. A chain (`widths` all 1) makes it
-block verification. At temperature 0 the children are the most probable tokens, carry no claim, and nothing is gained
-over other rules.
+New here: nothing. Reuses: DraftModel, Traversal, Fixed. Exact at any temperature: whole paths are accepted or
+rejected, so a branch that a top-down rule would have rejected early can still be accepted. A chain (`widths`
+all 1) makes it block verification. At temperature 0 the children are the most probable tokens, carry no
+claim, and nothing is gained over other rules.
 """
 
 from outpace.controllers.fixed import Fixed

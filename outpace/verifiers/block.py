@@ -1,10 +1,10 @@
 """Block verification (Sun et al. 2024): a drafted chain is judged as a whole instead of token by token.
 
-Down the chain each node gets the weight w = min(1, w of its parent * p / q). The walk then goes up from the end of the
-chain. The last node is kept with its weight; another one with S / (S + 1 - w), where S sums the positive part of
-w p - q at the node; the root always. The bonus is drawn from that positive part. A token that was unlikely by itself is
-thus kept where the tokens around it make up for it, and no valid rule for one chain keeps more on average. Exact at any
-temperature, provided every claim is true.
+Down the chain each node gets the weight w = min(1, w of its parent * p / q). The walk then goes up from the
+end of the chain. The last node is kept with its weight; another one with S / (S + 1 - w), where S sums the
+positive part of w p - q at the node; the root always. The bonus is drawn from that positive part. A token
+that was unlikely by itself is thus kept where the tokens around it make up for it, and no valid rule for one
+chain keeps more on average. Exact at any temperature, provided every claim is true.
 
 Letters: M drafted nodes, N nodes, V vocabulary, K columns of q.
 """
@@ -106,7 +106,8 @@ class Block:
         return node
 
     def _left(self, p: Tensor, q: Tensor, weights: Tensor) -> Tensor:  # (M, V), (M, V), (M,) -> (M, V)
-        """What the draft's next token leaves of p at each node, the positive part of p - q / w, not normalised."""
+        """What the draft's next token leaves of p at each node, the positive part of p - q / w, not
+        normalised."""
         # a weight of 0 has no inverse; what it leaves is multiplied by it again
         return torch.addcmul(p, q, 1 / weights.clamp(min=NEVER)[:, None], value=-1).clamp_(min=0)
 
@@ -115,7 +116,8 @@ class Block:
 
 
 def chance_left(weight: float, left: float) -> float:
-    """Of keeping a node of this weight once its child was refused and the positive part of w p - q sums to `left`."""
+    """Of keeping a node of this weight once its child was refused and the positive part of w p - q sums to
+    `left`."""
     total = left + (1 - weight)
     return left / total if total > 0 else 1.0  # p = q and no token in doubt: every refusal is rounding
 

@@ -1,9 +1,11 @@
-"""K-sequential selection: test all draws of one distribution under one acceptance rule, scaled so that p is just not overdrawn.
+"""K-sequential selection: test all draws of one distribution under one acceptance rule, scaled so that p is
+just not overdrawn.
 
-Of k independent draws from q, each is accepted in turn with probability min(1, p(x) / (rho q(x))). A rho between 1 and
-k is valid when no token is given more often than p allows; the smallest valid one accepts most (Sun et al. 2023,
-SpecTr). With a single draw rho is 1, which is token-level rejection. Draws from different distributions are tested distribution by distribution,
-each against what the ones before left of p. Exact at any temperature, for siblings drawn independently only.
+Of k independent draws from q, each is accepted in turn with probability min(1, p(x) / (rho q(x))). A rho
+between 1 and k is valid when no token is given more often than p allows; the smallest valid one accepts most
+(Sun et al. 2023, SpecTr). With a single draw rho is 1, which is token-level rejection. Draws from different
+distributions are tested distribution by distribution, each against what the ones before left of p. Exact at
+any temperature, for siblings drawn independently only.
 
 Letters: R nodes tested at once, V vocabulary.
 """
@@ -30,7 +32,8 @@ Group = tuple[
 
 
 class KSequential:
-    """core.contracts.Verifier by k-sequential selection; it may accept less than it could by at most `tolerance`."""
+    """core.contracts.Verifier by k-sequential selection; it may accept less than it could by at most
+    `tolerance`."""
 
     want = Want()
     accepts: tuple[type[Claim], ...] = (Drawn,)
@@ -90,7 +93,8 @@ class KSequential:
     def scale(
         self, p: Tensor, q: Tensor, num: Sequence[int]
     ) -> tuple[list[float], list[float]]:  # (R, V), (R, V), (R,)
-        """Per node rho, and how many times min(p / rho, q) is used up when all of its `num` draws were refused."""
+        """Per node rho, and how many times min(p / rho, q) is used up when all of its `num` draws were
+        refused."""
         if max(num) == 1:
             return [1.0] * len(num), [1.0] * len(num)
         rho, factor = [], []
@@ -158,7 +162,8 @@ def _groups(drawn: Sequence[Draw], claim: Drawn) -> list[Group]:
     for row, members in groups.items():
         if len(members) > 1 and not claim.replace[row]:
             raise ValueError(
-                "k-sequential selection takes independent draws only: draft with replacement, or verify by Rejection"
+                "k-sequential selection takes independent draws only: draft with replacement, or verify by "
+                "Rejection"
             )
     return list(groups.items())
 

@@ -1,7 +1,8 @@
 """Match: let the target choose its own token at a node, and follow the draft while it agrees.
 
-Needs no claim and is exact for any draft whatsoever; with noise keyed by position its text is that of plain decoding
-under the same seed. Optimal for chosen (top-k, retrieved) tokens, less generous than rejection for drawn ones.
+Needs no claim and is exact for any draft whatsoever; with noise keyed by position its text is that of plain
+decoding under the same seed. Optimal for chosen (top-k, retrieved) tokens, less generous than rejection for
+drawn ones.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class Match:
 def follow(tree: TokenTree, target_probs: TargetProbs, noise: Noise, rows: Sequence[int]) -> Verdict:
     """The verdict on these rows of the tree: the path that the target's own choices spell.
 
-    The target is asked for its choices at the roots, then a level further, then twice as far each time: most drafts end
-    early, and to choose at every node of a wide tree costs more than a small model's forward at a large vocabulary.
+    The target is asked for its choices at the roots, then a level further, then twice as far each time: most
+    drafts end early, and to choose at every node of a wide tree costs more than a small model's forward at a
+    large vocabulary.
     """
     forest, tokens = tree.forest, tree.tokens.tolist()
     levels = {root: [root] for root in rows}  # several nodes where independent draws repeated a token

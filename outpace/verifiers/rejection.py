@@ -1,9 +1,11 @@
-"""Recursive rejection: test the drawn siblings of a node in turn, each against what the refused ones left of p.
+"""Recursive rejection: test the drawn siblings of a node in turn, each against what the refused ones left of
+p.
 
-A drawn sibling x is accepted with probability min(1, r(x) / q(x)), where r is p at first and the normalised positive
-part of r - q after each refusal (Leviathan et al. 2023 for one sibling; Yang et al. 2024 for draws without replacement;
-Miao et al. 2024 for several drafters). Chosen siblings come last, by matching what is left. Exact at any temperature,
-provided every claim is true and siblings are tested in an order that does not depend on which tokens they are.
+A drawn sibling x is accepted with probability min(1, r(x) / q(x)), where r is p at first and the normalised
+positive part of r - q after each refusal (Leviathan et al. 2023 for one sibling; Yang et al. 2024 for draws
+without replacement; Miao et al. 2024 for several drafters). Chosen siblings come last, by matching what is
+left. Exact at any temperature, provided every claim is true and siblings are tested in an order that does not
+depend on which tokens they are.
 
 Letters: M of N nodes, V vocabulary.
 """
@@ -27,7 +29,8 @@ INFINITE = float("inf")
 
 
 class Rejection:
-    """core.contracts.Verifier by recursive rejection; `random_order` tests independent siblings in random order."""
+    """core.contracts.Verifier by recursive rejection; `random_order` tests independent siblings in random
+    order."""
 
     want = Want()
     accepts: tuple[type[Claim], ...] = (Drawn,)
@@ -102,7 +105,8 @@ class Rejection:
 
 
 def residual(p: Tensor, q: Tensor, otherwise: Tensor) -> Tensor:  # (M, V) each -> (M, V)
-    """What is left of p after q's share was refused, rows sum to 1; `otherwise` where rounding left nothing."""
+    """What is left of p after q's share was refused, rows sum to 1; `otherwise` where rounding left
+    nothing."""
     left = (p - q).clamp_(min=0)
     mass = left.sum(-1, keepdim=True)
     # a refusal proves that mass was left: too little is the work of rounding
@@ -125,7 +129,8 @@ def _shuffled(drawn: list[Draw], node: int, forest: Forest, claim: Drawn, noise:
 
 
 def _chains(tree: TokenTree, claim: Drawn, target_probs: TargetProbs, noise: Noise) -> Verdict:
-    """The same rule for chains: all ratios at once, a walk on the host, one draw for all rows that end alike."""
+    """The same rule for chains: all ratios at once, a walk on the host, one draw for all rows that end
+    alike."""
     forest, rows = tree.forest, tree.forest.num_rows
     p, children = target_probs.probs(None), forest.children
     ratios: list[float] = []

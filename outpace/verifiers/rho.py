@@ -23,11 +23,11 @@ def any_accepted(one: float, k: int) -> float:
 def least_rho(
     p: Tensor, q: Tensor, num: Sequence[int], tolerance: float = 0.0
 ) -> list[tuple[float, float]]:  # (R, V), (R, V), (R,) -> (R,)
-    """The smallest valid rho of each node, from above, and the sum of min(p, rho q): rho is valid where that sum is at
-    least the chance that one of the draws is accepted.
+    """The smallest valid rho of each node, from above, and the sum of min(p, rho q): rho is valid where that
+    sum is at least the chance that one of the draws is accepted.
 
-    The difference grows with rho. Of two valid rho the larger accepts less by no more than the larger's difference, so
-    the search ends at a difference of `tolerance`.
+    The difference grows with rho. Of two valid rho the larger accepts less by no more than the larger's
+    difference, so the search ends at a difference of `tolerance`.
     """
     enough = max(tolerance, 8 * torch.finfo(p.dtype).eps)
     scratch = torch.empty_like(p)
@@ -52,7 +52,8 @@ class _Search:
         value = _excess(1.0, overlap, k)
         self.found = (1.0, overlap) if k == 1 or value >= 0 else None  # rho and its sum
         self._valid: tuple[float, float] | None = None
-        # the sum at rho is at most rho times that at 1, and at most 1: good enough for the end until there are points
+        # the sum at rho is at most rho times that at 1, and at most 1: good enough for the end until there
+        # are points
         most = min(1.0, k * overlap)
         self._points = [(self._high, _excess(float(k), most, k)), (0.0, value)]
         self._widths = [self._high]  # of the bracket, after each point
@@ -106,6 +107,7 @@ def _excess(rho: float, overlap: float, k: int) -> float:
 
 
 def _overlap(p: Tensor, q: Tensor, rho: Sequence[float], scratch: Tensor) -> list[float]:
-    """Sum of min(p, rho q) in each row; the same (R, V) of scratch for every rho saves asking for new memory."""
+    """Sum of min(p, rho q) in each row; the same (R, V) of scratch for every rho saves asking for new
+    memory."""
     scaled = torch.mul(q, rho[0] if len(rho) == 1 else p.new_tensor(rho)[:, None], out=scratch)
     return torch.minimum(p, scaled, out=scratch).sum(-1).clamp_(max=1).tolist()

@@ -1,4 +1,5 @@
-"""What rules for drawn tokens share: the draft on the host, the rows left to matching, the keys of their choices.
+"""What rules for drawn tokens share: the draft on the host, the rows left to matching, the keys of their
+choices.
 
 Letters: V vocabulary.
 """
@@ -93,7 +94,8 @@ class Drafted:
         return q.new_zeros(vocabulary).index_add_(0, self.claim.ids[row], q)
 
     def remaining(self, row: int, refused: Sequence[int]) -> float:
-        """The mass that this row of q has left without these nodes, which were drawn from it without replacement."""
+        """The mass that this row of q has left without these nodes, which were drawn from it without
+        replacement."""
         if self.claim.replace[row] or not refused:
             return 1.0
         mass = 1 - sum(self.belief((other, row)) for other in refused)

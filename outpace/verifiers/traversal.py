@@ -1,14 +1,16 @@
 """Traversal verification (Weng et al. 2025): a drafted tree is judged from its leaves up to its root.
 
-The walk goes down to the first leaf. Each node on the way gets the weight w = min(1, w of its parent * r / q), where r
-is what earlier siblings left of p (p at first) and q the distribution the node was drawn from. A node without children left to
-try is kept with its weight, the bonus drawn from its r. A refused child leaves its parent the positive part of w r - q
-as r and, S being the sum of that part, S / (S + 1 - w) as weight; then the next child is tried. The root always has the
-weight 1. On a chain this is block verification. Exact at any temperature, provided every claim is true and siblings are
-tried in an order that does not depend on which tokens they are.
+The walk goes down to the first leaf. Each node on the way gets the weight w = min(1, w of its parent * r /
+q), where r is what earlier siblings left of p (p at first) and q the distribution the node was drawn from. A
+node without children left to try is kept with its weight, the bonus drawn from its r. A refused child leaves
+its parent the positive part of w r - q as r and, S being the sum of that part, S / (S + 1 - w) as weight;
+then the next child is tried. The root always has the weight 1. On a chain this is block verification. Exact
+at any temperature, provided every claim is true and siblings are tried in an order that does not depend on
+which tokens they are.
 
-Chosen siblings come last, each as a draw from a distribution with all its mass on it. Equal tokens drawn below one node are one
-node with the children of both: a refusal leaves nothing of a token, so nothing below its second copy could be kept.
+Chosen siblings come last, each as a draw from a distribution with all its mass on it. Equal tokens drawn
+below one node are one node with the children of both: a refusal leaves nothing of a token, so nothing below
+its second copy could be kept.
 
 Letters: A rows whose verdict is open, N nodes, V vocabulary, K columns of q.
 """
@@ -78,7 +80,8 @@ class Traversal:
         return {forest.rows[place.node]: (place.node, token) for place, token in pairs}
 
     def _descend(self, paths: Sequence[list[Place]], draft: _Drafted, target_probs: TargetProbs) -> None:
-        """Lengthen every path by the child in turn, its first child, and so on to a leaf or a node of no weight."""
+        """Lengthen every path by the child in turn, its first child, and so on to a leaf or a node of no
+        weight."""
         new = [self._first_path(path[-1], draft) for path in paths]
         unread = [
             place
@@ -114,7 +117,8 @@ class Traversal:
         return path
 
     def _refuse(self, paths: Sequence[list[Place]], draft: _Drafted, target_probs: TargetProbs) -> None:
-        """Leave the last place of every path, and take its token's distribution out of what its parent has left."""
+        """Leave the last place of every path, and take its token's distribution out of what its parent has
+        left."""
         for path in paths:
             path.pop()
         places = [path[-1] for path in paths]
@@ -211,7 +215,8 @@ class _Drafted(Drafted):
 
 
 def _without(places: Sequence[Place], draft: _Drafted) -> Tensor:  # (A, V), not normalised
-    """What is left at these places without the child in turn: the positive part of r - q / w, as r is normalised."""
+    """What is left at these places without the child in turn: the positive part of r - q / w, as r is
+    normalised."""
     claim, children = draft.claim, [place.child for place in places]
     rows = [claim.row[child] for child in children]
     shares = [

@@ -1,4 +1,5 @@
-"""Drafts with a vocabulary of their own: opened with both tokenizers by recipes that translate, refused by others."""
+"""Drafts with a vocabulary of their own: opened with both tokenizers by recipes that translate, refused by
+others."""
 
 from __future__ import annotations
 

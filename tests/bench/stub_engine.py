@@ -1,4 +1,5 @@
-"""An engine made of nothing, run by serve.py in a process of its own: settings and requests say how it behaves."""
+"""An engine made of nothing, run by serve.py in a process of its own: settings and requests say how it
+behaves."""
 
 from __future__ import annotations
 

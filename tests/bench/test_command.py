@@ -1,4 +1,5 @@
-"""`outpace bench` on tiny checkpoints: what it writes, what it says, and what is left when it is interrupted."""
+"""`outpace bench` on tiny checkpoints: what it writes, what it says, and what is left when it is
+interrupted."""
 
 from __future__ import annotations
 

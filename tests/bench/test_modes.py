@@ -1,4 +1,5 @@
-"""Compiled forwards beside eager ones: what each row is compared with, and which curve its drafts are chosen from."""
+"""Compiled forwards beside eager ones: what each row is compared with, and which curve its drafts are chosen
+from."""
 
 from __future__ import annotations
 
@@ -202,7 +203,8 @@ def test_a_tree_that_is_filled_without_a_model_is_chosen_too() -> None:
         "chain": (0, 1),
         "chain (eager)": (),
     }
-    # of three nodes on a path two had a child, which was right; a forward over three tokens costs as much as one
+    # of three nodes on a path two had a child, which was right; a forward over three tokens costs as much as
+    # one
     assert found["chain"].speedup == pytest.approx(1 + 2 / 3 + (2 / 3) ** 2)
 
 

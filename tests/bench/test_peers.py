@@ -1,4 +1,5 @@
-"""`outpace bench --peer` with a stub in place of an engine: rows, reasons, precision, conversion, what is missing."""
+"""`outpace bench --peer` with a stub in place of an engine: rows, reasons, precision, conversion, what is
+missing."""
 
 from __future__ import annotations
 

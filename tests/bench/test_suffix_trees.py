@@ -28,7 +28,14 @@ class SuffixDecodingCache:
         self.active, self.held = request, len(prompt)
 
     def speculate(
-        self, request, context, max_spec_tokens, max_spec_factor, max_spec_offset, min_token_prob, use_tree_spec
+        self,
+        request,
+        context,
+        max_spec_tokens,
+        max_spec_factor,
+        max_spec_offset,
+        min_token_prob,
+        use_tree_spec,
     ):
         assert request == self.active and len(context) == self.held
         assert (max_spec_factor, max_spec_offset, min_token_prob) == (1.0, 0.0, 0.1)

@@ -107,7 +107,7 @@ PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
 from outpace.bench.peers.worker import Worker
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests in the background ignores it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
 one = Worker(sys.executable, Path(sys.argv[1]), {}, os.environ)
 try:
     print(one.ready()["pid"], flush=True)

@@ -1,4 +1,5 @@
-"""Stochastic beam search: its trees follow the distribution of paths drawn without replacement, whatever chooses them."""
+"""Stochastic beam search: its trees follow the distribution of paths drawn without replacement, whatever
+chooses them."""
 
 from __future__ import annotations
 
@@ -104,7 +105,8 @@ def test_trees_are_those_of_perturbed_scores(widths: tuple[int, ...]) -> None:
 
 
 def perturbed(widths: Sequence[int], num: int) -> list[Levels]:
-    """Trees as published: Gumbel noise on log probabilities, moved so that the best child scores as its parent does."""
+    """Trees as published: Gumbel noise on log probabilities, moved so that the best child scores as its
+    parent does."""
     generator = torch.Generator().manual_seed(3)
     codes = torch.zeros(num, 1, dtype=torch.int64)  # a path as a number in base 3
     scores = torch.zeros(num, 1, dtype=torch.float64)

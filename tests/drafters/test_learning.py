@@ -1,4 +1,5 @@
-"""Methods that learn from requests do so as soon as one ends, also within a running session, in bounded memory."""
+"""Methods that learn from requests do so as soon as one ends, also within a running session, in bounded
+memory."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ LEARNERS = ["suffix-decoding", "rest", "aded", "rasd", "reader"]
 
 
 def counting(increment: int = 1) -> TableTarget:
-    """A model whose next token is its last one plus `increment`: no text repeats itself within `VOCAB` tokens."""
+    """A model whose next token is its last one plus `increment`: no text repeats itself within `VOCAB`
+    tokens."""
     model = TableTarget(VOCAB, order=1)
     model.logits = torch.zeros_like(model.logits)
     for state in range(2 * VOCAB):
@@ -32,7 +34,8 @@ def counting(increment: int = 1) -> TableTarget:
 
 def build(method: str, **options: Any) -> Parts:
     if "draft" in get(method).options:
-        # the right token has rank 6: in no tree of the model's four most probable, but among the ten that rasd keeps
+        # the right token has rank 6: in no tree of the model's four most probable, but among the ten that
+        # rasd keeps
         options["draft"] = draft = counting(7)
         for increment, weight in ((8, 0.9), (9, 0.8), (10, 0.7), (11, 0.6), (1, 0.5)):
             draft.logits += weight * counting(increment).logits

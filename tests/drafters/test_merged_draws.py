@@ -53,7 +53,8 @@ def test_every_text_is_read_once_and_every_draw_is_kept(
         for node in range(forest.num_rows):
             below = [(child, row) for child, row in draws if forest.parents[child] == node]
             assert len(below) in (0, 6 * num_models)  # a short row has no room for a draft
-        # draws of one node that are extended by the same model share a row of q: one text has one distribution
+        # draws of one node that are extended by the same model share a row of q: one text has one
+        # distribution
         rows_at = {(forest.parents[node], row) for node, row in draws}
         assert len(rows_at) == len({row for _, row in draws})
     assert repeated > 20

@@ -1,4 +1,5 @@
-"""Retrieval from the texts of requests that have ended: as from one corpus of all of them, in bounded memory."""
+"""Retrieval from the texts of requests that have ended: as from one corpus of all of them, in bounded
+memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Drafting what the caller expects: where it is followed, left and found again, and that no distribution notices."""
+"""Drafting what the caller expects: where it is followed, left and found again, and that no distribution
+notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows of one prompt together: what leaves each of them its distribution and ties them to one another is found."""
+"""Rows of one prompt together: what leaves each of them its distribution and ties them to one another is
+found."""
 
 from __future__ import annotations
 

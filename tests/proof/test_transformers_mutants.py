@@ -1,4 +1,5 @@
-"""Mistakes planted in the transformers path are caught by the enumeration, and without one it finds no error."""
+"""Mistakes planted in the transformers path are caught by the enumeration, and without one it finds no
+error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ADED: the table follows the text, its search is no part of the distribution, and requests of one batch are apart."""
+"""ADED: the table follows the text, its search is no part of the distribution, and requests of one batch are
+apart."""
 
 from __future__ import annotations
 

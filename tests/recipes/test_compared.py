@@ -1,4 +1,5 @@
-"""Training-free methods beside one another, at equal numbers of nodes: tokens a step on held-out tasks, greedily."""
+"""Training-free methods beside one another, at equal numbers of nodes: tokens a step on held-out tasks,
+greedily."""
 
 from __future__ import annotations
 

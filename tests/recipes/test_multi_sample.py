@@ -1,4 +1,5 @@
-"""Multi-sample: drafts are what the others agree on, one's own text stays one's own, and more samples accept more."""
+"""Multi-sample: drafts are what the others agree on, one's own text stays one's own, and more samples accept
+more."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def drafted(step: Step) -> dict[int, list[tuple[int, ...]]]:
 def shares(
     target: TableTarget, said: Sequence[list[int]], starts: Sequence[int], slot: int, path: tuple[int, ...]
 ) -> dict[int, float]:
-    """What followed a row's last four to two tokens in rows with its prompt, then this path's last token anywhere."""
+    """What followed a row's last four to two tokens in rows with its prompt, then this path's last token
+    anywhere."""
     own, weights = said[slot], dict[int, float]()
     for other, text in enumerate(said):
         if other == slot or text[: starts[other]] != own[: starts[slot]]:

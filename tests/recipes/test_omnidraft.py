@@ -1,4 +1,5 @@
-"""OmniDraft: pairs of the draft's tokens are merged, and the distributions of merged and unmerged tokens stay true."""
+"""OmniDraft: pairs of the draft's tokens are merged, and the distributions of merged and unmerged tokens stay
+true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""RASD: what its model's tree is pruned by. What it shares with READER is tested in `test_rasd_and_reader`."""
+"""RASD: what its model's tree is pruned by. What it shares with READER is tested in
+`test_rasd_and_reader`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""RASD and READER: a model's tree and found text together, exact with drawn and chosen siblings side by side."""
+"""RASD and READER: a model's tree and found text together, exact with drawn and chosen siblings side by
+side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""RSD-S: trees whose shape depends on what was drawn keep the target's distribution, and spend their nodes well."""
+"""RSD-S: trees whose shape depends on what was drawn keep the target's distribution, and spend their nodes
+well."""
 
 from __future__ import annotations
 

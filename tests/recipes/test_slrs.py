@@ -1,4 +1,5 @@
-"""String-level rejection sampling: the distribution of the next token is summed over all ways of writing it."""
+"""String-level rejection sampling: the distribution of the next token is summed over all ways of writing
+it."""
 
 from __future__ import annotations
 

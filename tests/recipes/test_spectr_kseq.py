@@ -1,4 +1,5 @@
-"""SpecTr: several sequences under one acceptance rule, exact at any valid scale, a fixed share of the best at least."""
+"""SpecTr: several sequences under one acceptance rule, exact at any valid scale, a fixed share of the best at
+least."""
 
 from __future__ import annotations
 

@@ -93,7 +93,8 @@ def test_a_tree_holds_what_the_path_leaves_out() -> None:
 
 
 def test_what_the_text_and_an_earlier_one_say_as_often_is_drafted_from_the_text() -> None:
-    """The text's own end counts in both: else what was said once would be certain there, and a chance of half here."""
+    """The text's own end counts in both: else what was said once would be certain there, and a chance of half
+    here."""
     parts = suffix_decoding.build(counting(2), max_spec_factor=1.0, max_spec_offset=0.0)
     run(parts, [[1]], 10)  # 3, 5, 7, ...
     first = run(parts, [[5, 6, 99, 5]], 10)[0]

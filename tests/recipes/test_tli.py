@@ -1,4 +1,5 @@
-"""Token-level intersection: the overlap of p with the draft's distribution on shared tokens, and nothing lost of the others."""
+"""Token-level intersection: the overlap of p with the draft's distribution on shared tokens, and nothing lost
+of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rules that walk up, on chains and on trees: exact on every kind of draft, never behind those that walk down."""
+"""Rules that walk up, on chains and on trees: exact on every kind of draft, never behind those that walk
+down."""
 
 from __future__ import annotations
 

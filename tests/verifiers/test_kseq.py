@@ -145,7 +145,8 @@ def test_what_is_accepted_is_what_the_formula_says(seed: int) -> None:
     )
     rho, _ = least_rho(p[None], q[None], [2])[0]
     expected = any_accepted(float(torch.minimum(p / rho, q).sum()), 2)
-    # a token drawn again from what is left counts as accepted too, but at the smallest scale that does not happen
+    # a token drawn again from what is left counts as accepted too, but at the smallest scale that does not
+    # happen
     assert expected_accepted(lambda: parts, 1) == pytest.approx(expected, abs=1e-12)
 
 

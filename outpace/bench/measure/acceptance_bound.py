@@ -1,4 +1,5 @@
-"""How often the first drafted token is accepted, and the upper bound for any lossless rule; measured untimed."""
+"""How often the first drafted token is accepted, and the upper bound for any lossless rule; measured
+untimed."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class AcceptanceBound:
 def acceptance_bound(
     parts: Parts, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
 ) -> AcceptanceBound:
-    """Decode these prompts and bound the acceptance of every step's first token; empty where nothing is sampled."""
+    """Decode these prompts and bound the acceptance of every step's first token; empty where nothing is
+    sampled."""
     found = AcceptanceBound()
     if not parts.drafter.claims or all(params.greedy for params in sampling):
         return found  # deterministic drafts are accepted with the target's probability: nothing to bound

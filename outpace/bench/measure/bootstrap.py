@@ -17,7 +17,8 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A median over prompts with its 95 % interval; low and high are NaN with fewer than MIN_GROUPS prompts."""
+    """A median over prompts with its 95 % interval; low and high are NaN with fewer than MIN_GROUPS
+    prompts."""
 
     median: float
     low: float
@@ -45,8 +46,8 @@ class Mean:
 
 
 def median_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Interval:
-    """The median over prompts of each prompt's median over its rounds. Whole prompts are resampled, because rounds of
-    one prompt say little about other prompts."""
+    """The median over prompts of each prompt's median over its rounds. Whole prompts are resampled, because
+    rounds of one prompt say little about other prompts."""
     medians = np.array([np.median(group) for group in groups if len(group)])
     if not len(medians):
         return Interval(float("nan"), float("nan"), float("nan"))
@@ -54,7 +55,8 @@ def median_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Inte
 
 
 def mean_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Mean:
-    """The mean of all values; whole groups (prompts) are resampled. Paired where the values are differences."""
+    """The mean of all values; whole groups (prompts) are resampled. Paired where the values are
+    differences."""
     kept = [group for group in groups if len(group)]
     if not kept:
         return Mean(float("nan"), float("nan"), float("nan"))

@@ -56,7 +56,8 @@ class Contender(Protocol):
     def acceptance_bound(
         self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
     ) -> AcceptanceBound:
-        """Acceptance of first tokens and its upper bound, untimed; empty where drafts are not visible or sampled."""
+        """Acceptance of first tokens and its upper bound, untimed; empty where drafts are not visible or
+        sampled."""
         ...
 
     def lossless(self, temperature: float) -> bool:
@@ -70,7 +71,8 @@ class Contender(Protocol):
 
 @dataclass
 class MethodContender:
-    """A recipe in the engine. What its parts learn from a prompt serves the next one, until `reset` builds them anew."""
+    """A recipe in the engine. What its parts learn from a prompt serves the next one, until `reset` builds
+    them anew."""
 
     name: str
     method: str

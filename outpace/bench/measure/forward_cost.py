@@ -1,4 +1,5 @@
-"""What a forward costs: a target's seconds as a function of the nodes it reads, measured and made monotone."""
+"""What a forward costs: a target's seconds as a function of the nodes it reads, measured and made
+monotone."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class CostCurve:
-    """Seconds of one forward over q nodes a row: straight lines through monotone points, the last one continued."""
+    """Seconds of one forward over q nodes a row: straight lines through monotone points, the last one
+    continued."""
 
     def __init__(self, points: Mapping[int, float]) -> None:
         if not points or min(points) < 1:
@@ -41,7 +43,8 @@ class CostCurve:
 
 
 def increasing(values: Sequence[float]) -> list[float]:
-    """The nearest sequence that never falls (pool adjacent violators: neighbours out of order take their mean)."""
+    """The nearest sequence that never falls (pool adjacent violators: neighbours out of order take their
+    mean)."""
     pools: list[tuple[float, int]] = []
     for value in values:
         pools.append((value, 1))
@@ -78,9 +81,9 @@ def measure_forwards(
     most_seconds: float = 20.0,
     clock: Callable[[], float] = perf_counter,
 ) -> dict[Name, Timings]:
-    """As decoding does, a target reads one size a few times in a row and then another, which a runtime may have to
-    prepare itself for: the first of each size stands apart. Sizes and targets take turns, so that a busy moment of the
-    machine hits all of them."""
+    """As decoding does, a target reads one size a few times in a row and then another, which a runtime may
+    have to prepare itself for: the first of each size stands apart. Sizes and targets take turns, so that a
+    busy moment of the machine hits all of them."""
     if length < 2:
         raise ValueError("a cost is measured after at least two tokens")
     found = {name: Timings({size: [] for size in sizes}, {size: [] for size in sizes}) for name in targets}

@@ -1,4 +1,5 @@
-"""Whether a method gets better as it goes: the first and the second half of the prompts, in the order they came in."""
+"""Whether a method gets better as it goes: the first and the second half of the prompts, in the order they
+came in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How fast a method could be: what its acceptance and the measured costs of forwards allow, with no other overhead."""
+"""How fast a method could be: what its acceptance and the measured costs of forwards allow, with no other
+overhead."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ Costs = Mapping[tuple[str, str], CostCurve]  # (TARGET or DRAFT, mode)
 
 
 def ideal_speedup(pairs: Sequence[tuple[Run, Run]], costs: Costs, mode: str) -> float | None:
-    """tau * t(1) / (t(nodes + 1) + draft forwards * t_d), summed over the steps that were really made in this mode."""
+    """tau * t(1) / (t(nodes + 1) + draft forwards * t_d), summed over the steps that were really made in this
+    mode."""
     target, draft = costs.get((TARGET, mode)), costs.get((DRAFT, mode))
     if target is None:
         return None

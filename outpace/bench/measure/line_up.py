@@ -75,8 +75,8 @@ def contenders(
         MethodContender
     ] = (),  # the same methods on models as they are, to be measured beside compiled ones
 ) -> list[Contender]:
-    """Engines, plain decoding without batches where there are some, and transformers' own generation where its models
-    are given."""
+    """Engines, plain decoding without batches where there are some, and transformers' own generation where
+    its models are given."""
     line: list[Contender] = list(beside(found, eager) if eager else found)
     if batch > 1:
         line.append(replace(found[0], name=ALONE, single=True))

@@ -195,7 +195,8 @@ class Measurement:
         """Conclusions, one sentence each."""
         gain = self.compiling(rows)
         compiling = gain and (
-            f"Compiled forwards: plain decoding is {gain.median:.2f} times as fast as with the models as they are "
+            f"Compiled forwards: plain decoding is {gain.median:.2f} times as fast as with the models as "
+            "they are "
             f"(95 % interval {gain.low:.2f} to {gain.high:.2f})."
         )
         settings = [
@@ -211,7 +212,8 @@ class Measurement:
         ]
 
     def trees(self, rows: Sequence[ResultRow]) -> dict[str, TreeChoice]:
-        """Per method that drafts a tree, the fastest tree for its acceptance rates and the cost of its forwards."""
+        """Per method that drafts a tree, the fastest tree for its acceptance rates and the cost of its
+        forwards."""
         return self._shapes(rows, None)
 
     def chains(self, rows: Sequence[ResultRow]) -> dict[str, TreeChoice]:

@@ -34,8 +34,8 @@ def _plain(value: Any) -> str:
 
 
 def parse_methods(text: str) -> list[Method]:
-    """Names separated by commas, each with options after a colon; a piece with `=` and no colon continues the method
-    before it."""
+    """Names separated by commas, each with options after a colon; a piece with `=` and no colon continues the
+    method before it."""
     methods: list[Method] = []
     for piece in split_outside(text, ","):
         name, colon, first = piece.partition(":")
@@ -92,7 +92,8 @@ def _value(text: str) -> Any:
 
 
 def with_draft(method: Method, recipe: Recipe, draft: Any, cross_vocabulary: Any = None) -> dict[str, Any]:
-    """The method's options, with the draft model of the whole measurement where the recipe wants one and got none.
+    """The method's options, with the draft model of the whole measurement where the recipe wants one and got
+    none.
 
     `foreign` is the one for recipes that translate between vocabularies; None: the same.
     """

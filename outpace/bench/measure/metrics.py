@@ -1,7 +1,7 @@
 """What is counted while a method runs: drafted, accepted and generated tokens, and where the time went.
 
-A row-step is one row in one step. accepted = draft tokens that became text; generated = accepted + 1, the bonus token
-included, except where a stop token or the limit ended the text inside the draft.
+A row-step is one row in one step. accepted = draft tokens that became text; generated = accepted + 1, the
+bonus token included, except where a stop token or the limit ended the text inside the draft.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class StepRecord:
 
     @property
     def drafter_seconds(self) -> float:
-        """What the drafter took beside its models' forwards: to propose, and to learn from what became of it."""
+        """What the drafter took beside its models' forwards: to propose, and to learn from what became of
+        it."""
         return self.seconds.get("draft", 0.0) + self.seconds.get("observe", 0.0) - self.draft_seconds
 
     @staticmethod
@@ -155,8 +156,8 @@ class Counts:
         return self.generated / max(1, self.row_steps)
 
     def rank_rates(self, *, everywhere: bool = False) -> list[float]:
-        """Per candidate rank the chance that it is accepted where its node is reached; with `everywhere` also where
-        there was no such candidate, as a drafter that does not always have one deserves."""
+        """Per candidate rank the chance that it is accepted where its node is reached; with `everywhere` also
+        where there was no such candidate, as a drafter that does not always have one deserves."""
         reached = self.row_steps + self.accepted  # nodes of the kept paths, roots included
         return [
             self.accepted_rank[rank] / (reached if everywhere else self.offered_rank[rank])

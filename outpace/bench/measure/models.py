@@ -53,8 +53,8 @@ class ModeModels:
 class BenchModels:
     """Opens the models of a measurement and makes a `Measurement` of them.
 
-    `target` and `draft` are names; without a draft the one that belongs to the target is taken. With `compile` the
-    forwards are compiled, and with `eager` every method is measured with eager forwards too.
+    `target` and `draft` are names; without a draft the one that belongs to the target is taken. With
+    `compile` the forwards are compiled, and with `eager` every method is measured with eager forwards too.
     """
 
     stack: ExitStack

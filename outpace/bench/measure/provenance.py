@@ -39,7 +39,8 @@ def _cpu_flags() -> set[str]:
 
 
 def commit() -> str | None:
-    """The commit of the package's own checkout, with `+` where tracked files differ; None for an installed package."""
+    """The commit of the package's own checkout, with `+` where tracked files differ; None for an installed
+    package."""
     here = Path(__file__).resolve()
 
     def git(*arguments: str) -> str:

@@ -57,7 +57,8 @@ def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) ->
         repetitive = ", repetitive texts included" if best.selection == ALL else ""
         again = f", each decoded {best.repeat} times" if best.repeat > 1 else ""
         reason = (
-            f"use {best.contender}: {gain.median:.2f} times the speed of plain decoding on these prompts{again} "
+            f"use {best.contender}: {gain.median:.2f} times the speed of plain decoding on these "
+            f"prompts{again} "
             f"(95 % interval {gain.low:.2f} to {gain.high:.2f}; {best.prompts} prompts{repetitive})."
         )
         return Recommendation(choice.method, choice.options, choice.draft, gain, reason)

@@ -1,8 +1,8 @@
 """Replaying recorded texts: what a method that drafts from text would have kept of them, with no model.
 
-The loop, the drafters and the verifiers are those of decoding; only the target is replaced, by one that says what it
-said before. At temperature 0 the counts are those of the engine on the same requests one at a time, in this order; of
-sampled texts they are those of the same seed.
+The loop, the drafters and the verifiers are those of decoding; only the target is replaced, by one that says
+what it said before. At temperature 0 the counts are those of the engine on the same requests one at a time,
+in this order; of sampled texts they are those of the same seed.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class ReplayResult:
 
 
 def read(path: Path, encode_prompt: Encode, encode: Encode, vocab: int) -> list[RecordedText]:
-    """Texts of lines of JSON, or of the JSON that `outpace generate --json` prints: each with "prompt" and "text", or
-    with numbers in place of either."""
+    """Texts of lines of JSON, or of the JSON that `outpace generate --json` prints: each with "prompt" and
+    "text", or with numbers in place of either."""
     try:
         data = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
@@ -135,8 +135,8 @@ def replay(
     | None = None,  # what texts that were ended so might have had; None: no more than they have
     tell: Callable[[], None] = lambda: None,
 ) -> ReplayResult:
-    """Decode every text again, one at a time and all with the same parts, so that what was learnt of one serves the
-    next."""
+    """Decode every text again, one at a time and all with the same parts, so that what was learnt of one
+    serves the next."""
     found = ReplayResult(name)
     for text in texts:
         size = len(text.tokens)

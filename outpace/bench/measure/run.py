@@ -84,8 +84,8 @@ def encode_prompts(
     *,
     room: int | None = None,
 ) -> tuple[list[EncodedPrompt], list[str]]:
-    """One case a turn, after the replies that plain greedy decoding gives to the turns before, so that every contender
-    meets the same prompts; and the ids of those that leave no room for an answer."""
+    """One case a turn, after the replies that plain greedy decoding gives to the turns before, so that every
+    contender meets the same prompts; and the ids of those that leave no room for an answer."""
     cases: list[EncodedPrompt] = []
     too_long: list[str] = []
     greedy = replace(sampling, temperature=0.0)
@@ -115,8 +115,8 @@ def batches(cases: Sequence[EncodedPrompt], size: int) -> list[tuple[EncodedProm
 def trials(
     groups: Sequence[tuple[EncodedPrompt, ...]], temperatures: Sequence[float], rounds: int, repeat: int = 1
 ) -> Iterator[Trial]:
-    """Rounds outermost, so that stopping early leaves every prompt measured about as often; in them all prompts of one
-    temperature follow one another, since what is learnt at one is not to serve another."""
+    """Rounds outermost, so that stopping early leaves every prompt measured about as often; in them all
+    prompts of one temperature follow one another, since what is learnt at one is not to serve another."""
     for number, temperature, again in product(range(rounds), temperatures, range(repeat)):
         for index, group in enumerate(groups):
             yield Trial(index, group, temperature, number, again)
@@ -172,11 +172,11 @@ def interleave(
     after: Callable[[Run], None] = lambda run: None,
     lost: Callable[[str, str], None] = lambda name, why: None,
 ) -> list[Run]:
-    """Make all runs, in turn; `after` is told of each, so that nothing is lost when one of them is interrupted, and
-    `lost` of a contender whose process is gone; the others go on.
+    """Make all runs, in turn; `after` is told of each, so that nothing is lost when one of them is
+    interrupted, and `lost` of a contender whose process is gone; the others go on.
 
-    Every round, and each temperature in it, begins with contenders that know nothing: a prompt is met as often as
-    `planned` says, however often it is measured.
+    Every round, and each temperature in it, begins with contenders that know nothing: a prompt is met as
+    often as `planned` says, however often it is measured.
     """
     runs: list[Run] = []
     gone: set[str] = set()

@@ -1,7 +1,7 @@
 """`synthetic:rate=0.6:depth=4` as a contender: drafts that are right at a wished rate and cost nothing.
 
-It is no method, since it has to know the text beforehand: it shows what the engine makes of a given acceptance, and is
-never recommended.
+It is no method, since it has to know the text beforehand: it shows what the engine makes of a given
+acceptance, and is never recommended.
 """
 
 from __future__ import annotations

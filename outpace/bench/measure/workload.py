@@ -29,7 +29,8 @@ class WorkloadItem:
 
 
 def load_items(source: str, most: int | None = None) -> list[WorkloadItem]:
-    """Items of a built-in set or a file; at most `most`, spread evenly over it so that every category has its share."""
+    """Items of a built-in set or a file; at most `most`, spread evenly over it so that every category has its
+    share."""
     name, path = (source, FOLDER / f"{source}.jsonl") if source in BUILT_IN else (_stem(source), Path(source))
     if not path.is_file():
         raise ValueError(f"no prompts called {source!r}: use {', '.join(BUILT_IN)} or the path of a file")
@@ -96,7 +97,8 @@ def _split(text: str) -> list[str]:
 
 
 def encode(tokenizer: Any, item: WorkloadItem, replies: Sequence[str] = ()) -> Tensor:  # (T,) int64
-    """Tokens of the item up to the turn after these replies, in the tokenizer's chat template where it has one."""
+    """Tokens of the item up to the turn after these replies, in the tokenizer's chat template where it has
+    one."""
     said = item.turns[: len(replies) + 1]
     if not item.chat:
         ids = tokenizer(said[0])["input_ids"]

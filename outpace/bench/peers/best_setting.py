@@ -33,8 +33,9 @@ class PeerContender(Contender, Protocol):
 class BestSetting:
     """A contender that runs a peer at the setting with the most tokens per second, for each temperature.
 
-    `settings` maps the name of each setting to a function that starts the peer with it. At most the chosen ones and the
-    one that is being tried are alive at a time. Settings that fail to start or to run are left out.
+    `settings` maps the name of each setting to a function that starts the peer with it. At most the chosen
+    ones and the one that is being tried are alive at a time. Settings that fail to start or to run are left
+    out.
     """
 
     name: str

@@ -89,7 +89,8 @@ def parse_peers(text: str) -> dict[str, str | None]:
             )
         if equals and (name == IN_PROCESS or not python):
             raise ValueError(
-                f"{piece!r} names no interpreter: write {' or '.join(f'{engine}=/path/to/python' for engine in PEER_ENGINES)}"
+                f"{piece!r} names no interpreter: write "
+                f"{' or '.join(f'{engine}=/path/to/python' for engine in PEER_ENGINES)}"
             )
         peers[name] = python or None
     if not peers:
@@ -119,7 +120,8 @@ def find_environment(engine: PeerEngine, python: str | None) -> PeerEnvironment:
         ) from error
     if not facts["present"]:
         raise ValueError(
-            f"--peer {engine.name}: {engine.module} is not installed for {interpreter}; give it an environment of its own, "
+            f"--peer {engine.name}: {engine.module} is not installed for {interpreter}; give it an "
+            "environment of its own, "
             f"python -m venv {engine.name} && {engine.name}/bin/pip install {engine.install}, "
             f"and name that: --peer {engine.name}={engine.name}/bin/python"
         )

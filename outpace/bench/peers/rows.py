@@ -1,4 +1,5 @@
-"""Other engines as contenders: one per way of decoding, in worker processes, at the best of several settings."""
+"""Other engines as contenders: one per way of decoding, in worker processes, at the best of several
+settings."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ class PeerRow:
 
 
 def peer_rows(peer: PeerEnvironment, methods: Sequence[MethodContender], draft: str | None) -> list[PeerRow]:
-    """Plain decoding, and the counterparts of speculative-sampling and prompt-lookup where those are measured."""
+    """Plain decoding, and the counterparts of speculative-sampling and prompt-lookup where those are
+    measured."""
     engine = peer.engine
     ways: list[tuple[str, str, list[Options]]] = [("plain", "plain", [{}])]
     if depths := draft_depths(methods) if draft is not None else []:
@@ -147,7 +149,8 @@ class PeerLauncher:
     failed: dict[str, str] = field(default_factory=dict)  # row -> why it is left out
 
     def rows(self, peer: PeerEnvironment, methods: Sequence[MethodContender]) -> list[Contender]:
-        """A contender for each way of decoding. One with a single setting is started here, others when they search."""
+        """A contender for each way of decoding. One with a single setting is started here, others when they
+        search."""
         rows = peer_rows(peer, methods, self.names.get("draft"))
         models, broken = dict[str, str](), dict[str, str]()
         for kind in dict.fromkeys(kind for row in rows for kind in row.needs):

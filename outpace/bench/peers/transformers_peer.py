@@ -1,4 +1,5 @@
-"""transformers' own generation as contenders: plain, assisted and prompt lookup, at the best of several settings."""
+"""transformers' own generation as contenders: plain, assisted and prompt lookup, at the best of several
+settings."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ DEFAULTS = "its defaults"
 
 @dataclass
 class TransformersContender:
-    """`model.generate` with some arguments. A batch is left-padded; with `single` prompts are decoded one at a time."""
+    """`model.generate` with some arguments. A batch is left-padded; with `single` prompts are decoded one at
+    a time."""
 
     name: str
     model: Any
@@ -91,7 +93,8 @@ def _until(tokens: list[int], stop: Sequence[int]) -> list[int]:
 
 
 def without_defaults(model: Any) -> Any:
-    """Drop the generation defaults of a checkpoint, so that `generate` samples the model's own distribution."""
+    """Drop the generation defaults of a checkpoint, so that `generate` samples the model's own
+    distribution."""
     kept = {name: getattr(model.generation_config, name, None) for name in ("bos_token_id", "pad_token_id")}
     model.generation_config = type(model.generation_config)(**kept)
     return model
@@ -118,10 +121,11 @@ def lookup(model: Any, depth: int, max_ngram: int) -> TransformersContender:
 
 
 def peers(model: Any, draft: Any | None, methods: Sequence[MethodContender]) -> list[Contender]:
-    """Plain generation, and the counterparts of speculative-sampling and prompt-lookup where those are measured.
+    """Plain generation, and the counterparts of speculative-sampling and prompt-lookup where those are
+    measured.
 
-    Each counterpart is tried at transformers' own defaults (assisted generation then adapts its draft length) and at
-    the constant lengths that other engines are tried at.
+    Each counterpart is tried at transformers' own defaults (assisted generation then adapts its draft length)
+    and at the constant lengths that other engines are tried at.
     """
     without_defaults(model)
     rows: list[Contender] = [TransformersContender(f"{PREFIX} plain", model)]

@@ -1,4 +1,5 @@
-"""A worker process: another engine in its own Python, asked line by line over a pipe. Standard library only."""
+"""A worker process: another engine in its own Python, asked line by line over a pipe. Standard library
+only."""
 
 from __future__ import annotations
 
@@ -143,7 +144,8 @@ def close_all(workers: Sequence[Worker]) -> None:
 
 
 def environment_of(base: Mapping[str, str], threads: int, *, own: bool) -> dict[str, str]:
-    """The variables a worker starts with. What leads this interpreter to its modules would lead another astray."""
+    """The variables a worker starts with. What leads this interpreter to its modules would lead another
+    astray."""
     dropped: Sequence[str] = () if own else ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     return {name: value for name, value in base.items() if name not in dropped} | {
         "OMP_NUM_THREADS": str(threads)

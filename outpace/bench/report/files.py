@@ -1,4 +1,5 @@
-"""The files of a measurement: checked before anything is measured, written after the tables have been printed."""
+"""The files of a measurement: checked before anything is measured, written after the tables have been
+printed."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def check_writable(files: Sequence[Path]) -> None:
 
 
 def write_files(measurement: Measurement, rows: Sequence[ResultRow], files: Sequence[Path]) -> list[str]:
-    """Write each file; a sentence for each that failed. If any failed, the JSON goes into a temporary file as well."""
+    """Write each file; a sentence for each that failed. If any failed, the JSON goes into a temporary file as
+    well."""
     failures: list[str] = []
     for file in files:
         try:

@@ -99,7 +99,8 @@ def _draw(axes: Axes, panel: Panel, reference: float | None) -> None:
 
 
 def svg(figure: Figure, *, name: str = "outpace") -> str:
-    """The figure as an SVG element: the same text every time, identifiers made from `name`, text in `currentColor`."""
+    """The figure as an SVG element: the same text every time, identifiers made from `name`, text in
+    `currentColor`."""
     out = StringIO()
     with _style({"svg.hashsalt": name}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
@@ -124,7 +125,8 @@ def _style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
 
 
 def draw_rules(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Acceptance length of verification rules with intervals and upper bounds, grouped by how trees were drafted."""
+    """Acceptance length of verification rules with intervals and upper bounds, grouped by how trees were
+    drafted."""
     kinds = list(dict.fromkeys(row["drafting"] for row in rows))
     panels = [
         Panel(

@@ -30,8 +30,8 @@ SELECTIONS = {
 class ResultRow:
     """What is reported of one contender under one selection of prompts.
 
-    All three intervals are over the same pairs of runs: the contender's and plain decoding's on the same prompt, in the
-    same round, with the same seed. A pair counts once per prompt: the median over its rounds.
+    All three intervals are over the same pairs of runs: the contender's and plain decoding's on the same
+    prompt, in the same round, with the same seed. A pair counts once per prompt: the median over its rounds.
     """
 
     contender: str
@@ -112,7 +112,8 @@ Key = tuple[int, float, int, int]
 
 
 def key(run: Run) -> Key:
-    """Identifies a run's prompts, temperature, round and repetition: runs of two contenders with the same key are a pair."""
+    """Identifies a run's prompts, temperature, round and repetition: runs of two contenders with the same key
+    are a pair."""
     return run.trial.index, run.trial.temperature, run.trial.round, run.trial.again
 
 
@@ -200,7 +201,8 @@ def _values(
     seed: int,
 ) -> dict[str, Any]:
     same_mode = [(run, own[key(run)]) for run, _ in pairs if key(run) in own]
-    # plain decoding in another mode is compared with the reference, methods with plain decoding in their own mode
+    # plain decoding in another mode is compared with the reference, methods with plain decoding in their own
+    # mode
     texts = pairs if any(run is plain for run, plain in same_mode) else same_mode
     timed = [pair for pair in pairs if min(run.tokens for run in pair) >= MIN_TOKENS] or pairs
     speeds: dict[int, list[float]] = {}

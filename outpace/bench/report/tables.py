@@ -13,21 +13,26 @@ from outpace.tables import Table
 SHOWN_POSITIONS = 5
 TOO_FEW = "too few prompts"
 NOTE = (
-    "Each run is paired with plain decoding of the same prompt, round and seed. Tokens/s and plain tokens/s are medians "
-    "over these pairs; speedup is the median of the pairs' ratios, which need not be the ratio of the two medians. "
+    "Each run is paired with plain decoding of the same prompt, round and seed. Tokens/s and plain tokens/s "
+    "are medians "
+    "over these pairs; speedup is the median of the pairs' ratios, which need not be the ratio of the two "
+    "medians. "
     "Intervals are 95 % bootstrap over prompts, and need at least three. "
     "Mean acceptance length counts the bonus token (plain decoding: 1.00). "
-    "Decode speedup leaves prefill out and is over plain decoding in the same mode; ideal is what the acceptance and "
+    "Decode speedup leaves prefill out and is over plain decoding in the same mode; ideal is what the "
+    "acceptance and "
     "the measured seconds of forwards allow; efficiency is their ratio by prompt, for methods that drafted. "
     "Repetition is the share of 4-grams that occurred before in the same text. "
     "Differing texts: greedy outputs unlike plain decoding's (@ median position of the first difference). "
     "Acceptance is accepted / drafted tokens; by position: among steps that drafted, unconditional. "
-    "First token accepted: how often one of a sampled draft's first tokens was accepted, and the upper bound for any "
+    "First token accepted: how often one of a sampled draft's first tokens was accepted, and the upper "
+    "bound for any "
     "lossless rule, both from steps that were not timed. "
     "Precision is what the engine computed in."
 )
 TWO_MODES = (
-    f" Methods marked ({EAGER}) ran with eager forwards, the others with compiled ones. Speedups of both are over "
+    f" Methods marked ({EAGER}) ran with eager forwards, the others with compiled ones. Speedups of both "
+    "are over "
     "compiled plain decoding; texts are compared within a mode, except those of plain decoding."
 )
 
@@ -136,7 +141,8 @@ def notes(rows: Sequence[ResultRow]) -> str:
 
 
 def tables(rows: Sequence[ResultRow], selection: str = VARIED) -> list[Table]:
-    """For each workload and temperature: speed, what happens inside a step, and with repeated prompts both halves."""
+    """For each workload and temperature: speed, what happens inside a step, and with repeated prompts both
+    halves."""
     found: list[Table] = []
     for temperature in dict.fromkeys(row.temperature for row in rows):
         for workload in dict.fromkeys(row.workload for row in rows):

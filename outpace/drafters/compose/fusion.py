@@ -1,7 +1,9 @@
-"""Two ways of drafting in one tree: what was found in text, merged into what a model drafted by longest common prefix.
+"""Two ways of drafting in one tree: what was found in text, merged into what a model drafted by longest
+common prefix.
 
-Found tokens are chosen, so they carry no claim. One that equals a drawn child shares its node: chosen siblings are
-verified by matching what the drawn ones left, and a drawn token that was refused leaves nothing of itself.
+Found tokens are chosen, so they carry no claim. One that equals a drawn child shares its node: chosen
+siblings are verified by matching what the drawn ones left, and a drawn token that was refused leaves nothing
+of itself.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ Fuse = Callable[[Context, Plan, TokenTree, Tensor], TokenTree]
 
 
 class Fusion:
-    """A tree to which paths are added; parents come before their children, and no two siblings added are equal."""
+    """A tree to which paths are added; parents come before their children, and no two siblings added are
+    equal."""
 
     def __init__(self, tree: TokenTree) -> None:
         self._tree = tree

@@ -71,7 +71,8 @@ def merged(one: TokenTree, other: TokenTree) -> TokenTree:
 
 
 def _both_claims(one: TokenTree, other: TokenTree, nodes: Sequence[int], size: int) -> Claim | None:
-    """The claims of both trees, for a tree of `size` nodes in which node i of the other tree is `nodes[i]`."""
+    """The claims of both trees, for a tree of `size` nodes in which node i of the other tree is
+    `nodes[i]`."""
     row, draws = [-1] * size, list[tuple[int, int]]()
     replace, q, ids = list[bool](), list[Tensor](), list[Tensor]()
     for tree, place in ((one, range(len(one))), (other, nodes)):

@@ -1,4 +1,5 @@
-"""Drafts from what the other samples of the same prompt said: what most of them, and the surest, went on with."""
+"""Drafts from what the other samples of the same prompt said: what most of them, and the surest, went on
+with."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ SCANNED = 4  # places looked at for each that is merged
 class Consensus:
     """core.contracts.Drafter: what followed a row's last tokens in the other rows of its group, merged.
 
-    A group are the rows of one batch whose prompts are equal, token for token: contexts say as much, so no request has
-    to. A row alone in its group drafts nothing. What a row said helps the others even after it has ended; all of it is
-    forgotten with the last row of the group, and no row is asked about another group's text.
+    A group are the rows of one batch whose prompts are equal, token for token: contexts say as much, so no
+    request has to. A row alone in its group drafts nothing. What a row said helps the others even after it
+    has ended; all of it is forgotten with the last row of the group, and no row is asked about another
+    group's text.
 
     `tree`: the `nodes` likeliest nodes in place of one path.
     """
@@ -137,7 +139,8 @@ class Group:
             beliefs.append(belief)
 
     def matches(self, member: int, last: Sequence[int], most: int) -> list[Match]:
-        """Places in the other samples' texts where these tokens ended: the longest matches, of equal ones the newest.
+        """Places in the other samples' texts where these tokens ended: the longest matches, of equal ones the
+        newest.
 
         Only the newest `SCANNED * most` places are looked at.
         """
@@ -162,8 +165,8 @@ ROOT: Node = (0, -1)
 class Merged:
     """A weighted graph of what followed at some places: equal tokens at an equal distance are one node.
 
-    An edge weighs the sum, over the places that take it, of the match's length times the target's probability of the
-    token when it was said.
+    An edge weighs the sum, over the places that take it, of the match's length times the target's probability
+    of the token when it was said.
     """
 
     def __init__(self, matches: Sequence[Match]) -> None:
@@ -193,7 +196,8 @@ class Merged:
         return tokens
 
     def branches(self, depth: int, nodes: int, threshold: float, stop: Sequence[int]) -> CandidateTree:
-        """The nodes with the largest product of shares on the way to them, over edges that reach the threshold."""
+        """The nodes with the largest product of shares on the way to them, over edges that reach the
+        threshold."""
         tokens, parents, weights, open_ = (
             list[int](),
             list[int](),

@@ -1,4 +1,5 @@
-"""Dense retrieval (Gritta et al. 2025): what followed where the target's hidden state was like the newest one.
+"""Dense retrieval (Gritta et al. 2025): what followed where the target's hidden state was like the newest
+one.
 
 Letters: D hidden size, L tokens after a state.
 """
@@ -49,8 +50,8 @@ def indexed(target: Target, texts: Iterable[Tokens], *, dims: int = DIMS) -> Hid
 
 
 def windows(length: int, size: int) -> Iterator[tuple[int, int]]:
-    """(start, first state to keep) of the windows in which a text is read: each begins at the middle of the one before,
-    and the states in that half, which the earlier window has with more context, are dropped."""
+    """(start, first state to keep) of the windows in which a text is read: each begins at the middle of the
+    one before, and the states in that half, which the earlier window has with more context, are dropped."""
     first = 0
     for start in range(0, max(length - 1, 0), max(size // 2, 1)):
         if first < length - 1:
@@ -76,8 +77,8 @@ def opened(path: str | None, vocab: int) -> HiddenStateIndex | None:
 
 
 class HiddenStateSearch:
-    """core.contracts.Drafter: of the `near` states most like the one that chose the newest token, those after which
-    that token came; what followed at the first `keep` of them, merged."""
+    """core.contracts.Drafter: of the `near` states most like the one that chose the newest token, those after
+    which that token came; what followed at the first `keep` of them, merged."""
 
     claims: tuple[type[Claim], ...] = ()
     learns_across_rows = drafts_across_rows = False
@@ -100,7 +101,8 @@ class HiddenStateSearch:
             return NO_CANDIDATES
         if len(state) != len(self._index.mean):
             raise ValueError(
-                f"the index was made by a model with {len(self._index.mean)} channels and this one has {len(state)}: "
+                f"the index was made by a model with {len(self._index.mean)} channels and this one has "
+                f"{len(state)}: "
                 "build it again with --tokenizer naming your model"
             )
         query, newest = state.float().cpu().numpy(), int(ctx.tokens[row][-1])

@@ -1,9 +1,10 @@
-"""Lookahead (Fu et al. 2024): guess tokens further ahead side by side, step by step better, and keep the n-grams.
+"""Lookahead (Fu et al. 2024): guess tokens further ahead side by side, step by step better, and keep the
+n-grams.
 
-A window is rows of tokens, as wide as there are columns. Row 0 is a chain from the last token of the text; below each
-of its tokens hangs the rest of the column, row after row. So a window token is an ordinary node of the tree: in row r
-and column j it sees the text, row 0 up to column j and its own column above, r + j places from the root. What the
-target finds likeliest after the last row is the next row.
+A window is rows of tokens, as wide as there are columns. Row 0 is a chain from the last token of the text;
+below each of its tokens hangs the rest of the column, row after row. So a window token is an ordinary node of
+the tree: in row r and column j it sees the text, row 0 up to column j and its own column above, r + j places
+from the root. What the target finds likeliest after the last row is the next row.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ STRIDE = 0x9E3779B1  # a large odd number: first guesses come from all over the 
 class Lookahead:
     """core.contracts.Drafter: the n-grams last met that begin with the root, and the window that makes them.
 
-    A window token may be accepted like any other. With `pool_from_prompt` the n-grams of the text itself are kept too.
+    A window token may be accepted like any other. With `pool_from_prompt` the n-grams of the text itself are
+    kept too.
     """
 
     want = Want()
@@ -112,7 +114,8 @@ class _Text:
             del found[next(iter(found))]
 
     def draft(self, row: int, root: int, depth: int, tokens: list[int], parents: list[int]) -> None:
-        """Append this row's guesses and window, no deeper than that; a window that does not fit is left out."""
+        """Append this row's guesses and window, no deeper than that; a window that does not fit is left
+        out."""
         places: dict[tuple[int, int], int] = {}
         for guess in reversed(self._pool.get(root, ())):
             node = row

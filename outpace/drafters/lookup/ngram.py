@@ -14,7 +14,8 @@ from outpace.indexes.candidates import CandidateTree
 
 
 class NGram:
-    """core.contracts.Drafter by a map from n-grams to where they first ended; O(longest) per committed token."""
+    """core.contracts.Drafter by a map from n-grams to where they first ended; O(longest) per committed
+    token."""
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()
@@ -61,7 +62,8 @@ class _Text:
             tokens.append(token)
 
     def following(self, most: int, allow_shorter: bool) -> tuple[int, list[int]]:
-        """Size of the longest known n-gram and up to `most` tokens that followed it; all of them unless `allow_shorter`."""
+        """Size of the longest known n-gram and up to `most` tokens that followed it; all of them unless
+        `allow_shorter`."""
         tokens = self.tokens
         if most > 0:
             for size in range(min(self._max_ngram, len(tokens)), 0, -1):

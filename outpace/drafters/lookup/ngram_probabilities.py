@@ -45,8 +45,8 @@ class _Parent(NamedTuple):
 class NGramProbabilityDrafter:
     """core.contracts.Drafter by a table of n-grams, shared by all requests.
 
-    It learns from the nodes that were accepted, at temperature 1 and before truncation; what it drafts is drawn at the
-    request's own, without replacement. A table that is full starts anew.
+    It learns from the nodes that were accepted, at temperature 1 and before truncation; what it drafts is
+    drawn at the request's own, without replacement. A table that is full starts anew.
     """
 
     claims: tuple[type[Claim], ...] = (Drawn,)

@@ -1,4 +1,5 @@
-"""What earlier requests wrote, in suffix arrays beside one of a corpus: where the last tokens of a text occurred."""
+"""What earlier requests wrote, in suffix arrays beside one of a corpus: where the last tokens of a text
+occurred."""
 
 from __future__ import annotations
 
@@ -19,16 +20,17 @@ PARTS = 8  # into which the room for the past is divided; the oldest is forgotte
 
 
 def corpus(path: str | None, vocab: int) -> SuffixArray | None:
-    """The suffix array in this file, left on disk; ValueError if it holds tokens that the model does not know."""
+    """The suffix array in this file, left on disk; ValueError if it holds tokens that the model does not
+    know."""
     return store.open_index(SuffixArray, path, vocab)
 
 
 class PastRequests:
     """Texts of requests that have ended, with their prompts, and a corpus if there is one.
 
-    A request is indexed when it has ended; the drafts of requests still running then find its text too. The newest
-    `most` tokens are kept, at 8 bytes each. Suffix arrays of similar size are merged, so that a token is sorted a few
-    times in all.
+    A request is indexed when it has ended; the drafts of requests still running then find its text too. The
+    newest `most` tokens are kept, at 8 bytes each. Suffix arrays of similar size are merged, so that a token
+    is sorted a few times in all.
     """
 
     def __init__(self, corpus: SuffixArray | None = None, most: int = 1 << 20) -> None:

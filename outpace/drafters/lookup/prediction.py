@@ -1,7 +1,7 @@
 """Drafting what the caller expects the answer to be, such as the file that is to be edited.
 
-A pointer follows the answer through the expected tokens. Where the answer departs from them, its last n-gram shows
-where the two meet again, as in a comparison of files.
+A pointer follows the answer through the expected tokens. Where the answer departs from them, its last n-gram
+shows where the two meet again, as in a comparison of files.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ LONGEST, SHORTEST = 3, 1  # n-grams by which a place is found again
 
 
 class PredictionDrafter:
-    """core.contracts.Drafter: each row's prediction where it has something to say, `otherwise` where it has not.
+    """core.contracts.Drafter: each row's prediction where it has something to say, `otherwise` where it has
+    not.
 
-    A draft is as long as the answer has agreed with the prediction before it, however deep the plan is, which was made
-    for the other drafter. Which of the two a row gets depends on committed tokens alone, so that the other one may
-    claim what it draws.
+    A draft is as long as the answer has agreed with the prediction before it, however deep the plan is, which
+    was made for the other drafter. Which of the two a row gets depends on committed tokens alone, so that the
+    other one may claim what it draws.
     """
 
     def __init__(

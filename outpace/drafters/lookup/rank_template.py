@@ -1,7 +1,8 @@
-"""Rank templates: fixed trees whose nodes stand for a drafter's first guess below their parent, its second, and so on.
+"""Rank templates: fixed trees whose nodes stand for a drafter's first guess below their parent, its second,
+and so on.
 
-The ranks (r_1, ..., r_d) name a node: of the root's guesses the r_1-th, of the r_2-th below that, counted from 0. A
-template holds with a node its parent and its elder siblings.
+The ranks (r_1, ..., r_d) name a node: of the root's guesses the r_1-th, of the r_2-th below that, counted
+from 0. A template holds with a node its parent and its elder siblings.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def rank_template(nodes: int, levels: Sequence[int] = (), *, width: int, depth: 
 
 
 def leaning(ranks: Ranks) -> float:
-    """A weight that spreads the 80 heaviest nodes over depths nearly as Luo et al. (2025) do: 8, 21, 25, 19, 6, 1."""
+    """A weight that spreads the 80 heaviest nodes over depths nearly as Luo et al. (2025) do: 8, 21, 25, 19,
+    6, 1."""
     return prod(0.8 * (rank + 1) ** -0.5 for rank in ranks)
 
 
@@ -39,7 +41,8 @@ def fitted(accepted: Mapping[Ranks, int], nodes: int) -> Shape:
 
 
 def accepted_ranks(steps: Iterable[Step]) -> Counter[Ranks]:
-    """How often each node of a template was accepted in these steps, whose siblings stand in the order of ranks."""
+    """How often each node of a template was accepted in these steps, whose siblings stand in the order of
+    ranks."""
     counts: Counter[Ranks] = Counter()
     for step in steps:
         forest = step.draft.tree.forest
@@ -52,7 +55,8 @@ def accepted_ranks(steps: Iterable[Step]) -> Counter[Ranks]:
 
 
 def heaviest(nodes: int, weigh: Weight, *, width: int, depth: int) -> Shape:
-    """The template grown by the heaviest node that fits, until there are so many or the rest weighs nothing."""
+    """The template grown by the heaviest node that fits, until there are so many or the rest weighs
+    nothing."""
     if nodes < 0 or width < 1 or depth < 1:
         raise ValueError(f"a template has nodes, a width and a depth, not {nodes}, {width} and {depth}")
     found: list[Ranks] = []
@@ -71,7 +75,8 @@ def heaviest(nodes: int, weigh: Weight, *, width: int, depth: int) -> Shape:
 
 
 def by_level(levels: Sequence[int], weigh: Weight, *, width: int) -> Shape:
-    """The heaviest nodes below those of the level above, so many at each level; fewer where there is no room."""
+    """The heaviest nodes below those of the level above, so many at each level; fewer where there is no
+    room."""
     if min(levels) < 1:
         raise ValueError(f"a template has at least one node at every level, not {tuple(levels)}")
     found: list[Ranks] = []

@@ -16,8 +16,8 @@ State = TypeVar("State")
 class RequestMemory(Generic[State]):
     """One state per request, made by `begin` when a request is first met and dropped when it is released.
 
-    `learn` receives the tokens of each request when it is released, finished or interrupted: what it generated, or
-    with `prompts` its prompt and what it generated.
+    `learn` receives the tokens of each request when it is released, finished or interrupted: what it
+    generated, or with `prompts` its prompt and what it generated.
     """
 
     def __init__(
@@ -35,7 +35,8 @@ class RequestMemory(Generic[State]):
         ] = {}  # slot -> tokens before the last step, and from it
 
     def follow(self, ctx: Context) -> Iterator[tuple[State, Tensor]]:
-        """Each row's state, and its tokens committed since the last call; on the first call the prompt too."""
+        """Each row's state, and its tokens committed since the last call; on the first call the prompt
+        too."""
         for slot, tokens in zip(ctx.slots, ctx.tokens, strict=True):
             if slot not in self._states:
                 self._states[slot], self._num_read[slot] = self._begin(), 0

@@ -1,4 +1,5 @@
-"""Retrieval (He et al. 2024): what most often followed the last tokens in a corpus and in earlier requests."""
+"""Retrieval (He et al. 2024): what most often followed the last tokens in a corpus and in earlier
+requests."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from outpace.indexes.candidates import NO_CANDIDATES
 
 
 class Retrieval:
-    """core.contracts.Drafter: the `nodes` most frequent beginnings of what followed the longest known end of a text."""
+    """core.contracts.Drafter: the `nodes` most frequent beginnings of what followed the longest known end of
+    a text."""
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()
@@ -26,7 +28,8 @@ class Retrieval:
             raise ValueError(f"a tree of {nodes} nodes: ask for at least one")
         if not 1 <= min_ngram <= max_ngram:
             raise ValueError(
-                f"matches of {min_ngram} to {max_ngram} tokens: give min_ngram >= 1 and max_ngram >= min_ngram"
+                f"matches of {min_ngram} to {max_ngram} tokens: give min_ngram >= 1 and max_ngram >= "
+                "min_ngram"
             )
         self._past, self._nodes, self._max_ngram, self._min_ngram = past, nodes, max_ngram, min_ngram
         self.learns_across_rows = past.learns_across_rows

@@ -1,4 +1,5 @@
-"""What followed the last tokens of a text before, in the text itself and elsewhere, asked at many places of a draft."""
+"""What followed the last tokens of a text before, in the text itself and elsewhere, asked at many places of a
+draft."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class TextSources:
     def __init__(self, past: PastRequests, *, max_ngram: int = 16, min_ngram: int = 2) -> None:
         if not 1 <= min_ngram <= max_ngram:
             raise ValueError(
-                f"matches of {min_ngram} to {max_ngram} tokens: give min_ngram >= 1 and max_ngram >= min_ngram"
+                f"matches of {min_ngram} to {max_ngram} tokens: give min_ngram >= 1 and max_ngram >= "
+                "min_ngram"
             )
         self._past, self._max_ngram, self._min_ngram = past, max_ngram, min_ngram
         self.learns_across_rows = past.learns_across_rows

@@ -1,4 +1,5 @@
-"""Lookup in suffix automata (Hu et al. 2025): one of the request's own text and, where there is one, of a corpus."""
+"""Lookup in suffix automata (Hu et al. 2025): one of the request's own text and, where there is one, of a
+corpus."""
 
 from __future__ import annotations
 
@@ -27,9 +28,10 @@ class Request:
 class SuffixAutomatonLookup:
     """drafters.lookup.Lookup: what followed the longest end of the text that occurred before.
 
-    The corpus is asked where its match is longer by more than `bias`, or the only one. With `shortest`, for a fallback
-    to take the rest, matches of fewer tokens, in the corpus less `bias`, count for nothing and the others give chains
-    as long as the plan. Without, the number of nodes grows with the match, from `length_offset`, and the corpus gives trees.
+    The corpus is asked where its match is longer by more than `bias`, or the only one. With `shortest`, for a
+    fallback to take the rest, matches of fewer tokens, in the corpus less `bias`, count for nothing and the
+    others give chains as long as the plan. Without, the number of nodes grows with the match, from
+    `length_offset`, and the corpus gives trees.
     """
 
     learns_across_rows = False
@@ -44,7 +46,8 @@ class SuffixAutomatonLookup:
     ) -> None:
         if min(min_ngram, bias, length_offset) < 0:
             raise ValueError(
-                f"min_ngram is {min_ngram}, bias {bias} and length_offset {length_offset}; none of them is negative"
+                f"min_ngram is {min_ngram}, bias {bias} and length_offset {length_offset}; none of them is "
+                "negative"
             )
         self._corpus, self._min_ngram, self._bias, self._length_offset = (
             corpus,

@@ -1,4 +1,5 @@
-"""Lookup in counted suffix trees (Oliaro et al. 2025): one of the request's own text, one of what was said before."""
+"""Lookup in counted suffix trees (Oliaro et al. 2025): one of the request's own text, one of what was said
+before."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from outpace.indexes.suffix_tree import SuffixTree
 
 
 class SuffixTreeLookup:
-    """drafters.lookup.Lookup: the better of both trees' drafts, by the number of tokens they expect to be kept.
+    """drafters.lookup.Lookup: the better of both trees' drafts, by the number of tokens they expect to be
+    kept.
 
-    A request's own tree holds its prompt and generated tokens; the common one the generated tokens of requests that
-    have ended, at most `max_cached_tokens` of them, the oldest dropped first. The end of
-    the request's own text, which nothing follows yet, counts as a place in both: numbers of one place are then alike.
+    A request's own tree holds its prompt and generated tokens; the common one the generated tokens of
+    requests that have ended, at most `max_cached_tokens` of them, the oldest dropped first. The end of the
+    request's own text, which nothing follows yet, counts as a place in both: numbers of one place are then
+    alike.
     """
 
     learns_across_rows = True

@@ -31,9 +31,11 @@ class TextLookup(Protocol):
 
 
 class LookupDrafter:
-    """core.contracts.Drafter: what `lookup` finds; rows without a find go to `fallback`, as far as `otherwise` says.
+    """core.contracts.Drafter: what `lookup` finds; rows without a find go to `fallback`, as far as
+    `otherwise` says.
 
-    Which of the two a row gets depends on committed tokens alone, so that the fallback may claim what it draws.
+    Which of the two a row gets depends on committed tokens alone, so that the fallback may claim what it
+    draws.
     """
 
     def __init__(

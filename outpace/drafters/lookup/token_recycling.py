@@ -17,10 +17,11 @@ from outpace.sampling.topk import top
 
 
 class TokenRecycling:
-    """core.contracts.Drafter by an adjacency table, shared by all requests and never larger than at the start.
+    """core.contracts.Drafter by an adjacency table, shared by all requests and never larger than at the
+    start.
 
-    It learns from every node that the target read, accepted or not, from logits as they come: what temperature and
-    truncation hide at one place may be chosen at another.
+    It learns from every node that the target read, accepted or not, from logits as they come: what
+    temperature and truncation hide at one place may be chosen at another.
     """
 
     claims: tuple[type[Claim], ...] = ()

@@ -1,4 +1,5 @@
-"""A tree searched in a table of trigrams, which every request shifts towards its own words (Liu et al. 2025, ADED)."""
+"""A tree searched in a table of trigrams, which every request shifts towards its own words (Liu et al. 2025,
+ADED)."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def table(path: str | None, vocab: int) -> TrigramTable:
 class Trigrams:
     """core.contracts.Drafter: the continuations that a tree search visits most often.
 
-    A request's additions to the weights are its own until it has ended and are then added to the shared table. The
-    search is seeded by the length of the text alone.
+    A request's additions to the weights are its own until it has ended and are then added to the shared
+    table. The search is seeded by the length of the text alone.
     """
 
     want = Want()
@@ -49,7 +50,8 @@ class Trigrams:
             raise ValueError("a search has at least one iteration, path, node and level")
         if exploration < 0 or not 0 <= weight_step <= CAP:
             raise ValueError(
-                f"exploration is {exploration} and weight_step {weight_step}; use 0 or more, at most {CAP} for the step"
+                f"exploration is {exploration} and weight_step {weight_step}; use 0 or more, at most {CAP} "
+                "for the step"
             )
         self._table, self._iterations, self._max_paths, self._nodes = table, iterations, max_paths, nodes
         self._depth, self._exploration, self._weight_step = depth, exploration, weight_step

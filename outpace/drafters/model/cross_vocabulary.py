@@ -31,11 +31,13 @@ Returning = Callable[
 class CrossVocabularyDrafter:
     """core.contracts.Drafter around a model with another vocabulary.
 
-    `growing` drafts in a context of the model's tokens; `returning` puts the draft into the target's, if need be.
+    `growing` drafts in a context of the model's tokens; `returning` puts the draft into the target's, if need
+    be.
 
-    Texts are translated token by token: a twin where there is one, else what the token spells. `recut` translates them
-    as a whole instead, which is how the model met text in training; their last word is then read again in every step,
-    since it may end otherwise than it seemed. A text longer than the model can read loses its older half.
+    Texts are translated token by token: a twin where there is one, else what the token spells. `recut`
+    translates them as a whole instead, which is how the model met text in training; their last word is then
+    read again in every step, since it may end otherwise than it seemed. A text longer than the model can read
+    loses its older half.
     """
 
     want = Want()
@@ -54,7 +56,8 @@ class CrossVocabularyDrafter:
     ) -> None:
         if not cross_vocabulary.matching_tokens:
             raise ValueError(
-                "the draft model and the target have no token in common: use a draft for the same kind of text"
+                "the draft model and the target have no token in common: use a draft for the same kind of "
+                "text"
             )
         self.claims = claims
         self._cross_vocabulary, self._growing, self._returning = cross_vocabulary, growing, returning
@@ -110,7 +113,8 @@ class CrossVocabularyDrafter:
 
 @dataclass(frozen=True, eq=False)
 class CacheSize:
-    """core.contracts.Cache that stores nothing: the number of slots and the capacity that the draft's cache needs."""
+    """core.contracts.Cache that stores nothing: the number of slots and the capacity that the draft's cache
+    needs."""
 
     capacity: int  # in the draft model's tokens
     lengths: list[int]

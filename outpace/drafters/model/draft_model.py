@@ -20,9 +20,9 @@ Growth = Callable[[Context, Plan, Read], TokenTree]
 class DraftModel:
     """core.contracts.Drafter around any model that scores trees.
 
-    Its cache starts each draft by keeping what it read of the last one that has been committed since; whatever else was
-    committed (the prompt, tokens of skipped turns) is read in the same forward as the first level. `growth` makes the
-    tree in place of `drafters.grow`.
+    Its cache starts each draft by keeping what it read of the last one that has been committed since;
+    whatever else was committed (the prompt, tokens of skipped turns) is read in the same forward as the first
+    level. `growth` makes the tree in place of `drafters.grow`.
     """
 
     want = Want()
@@ -130,5 +130,6 @@ def _check(logits: Tensor, cause: Exception | None = None) -> None:
     """ValueError if there is a NaN or an infinite logit; -inf is none, it masks a token."""
     if not float(logits.amax()) < float("inf"):
         raise ValueError(
-            "the draft model gave NaN or infinite logits: load it in another dtype, such as float32, or use another draft"
+            "the draft model gave NaN or infinite logits: load it in another dtype, such as float32, or use "
+            "another draft"
         ) from cause

@@ -1,4 +1,5 @@
-"""Growing a tree level by level from a model that scores nodes: sampled children with a claim, or the likeliest ones.
+"""Growing a tree level by level from a model that scores nodes: sampled children with a claim, or the
+likeliest ones.
 
 Letters: F frontier nodes, V vocabulary.
 """
@@ -22,8 +23,8 @@ from outpace.sampling.warp import warp
 Read = Callable[
     [TokenTree], tuple[int, Tensor]
 ]  # what has grown -> (first node read, logits of the nodes from it on)
-# (grower, nodes (F,), number of children of each (F,), their distributions q (F, V), noise) -> the new nodes, one per
-# child: a node that was drawn several times comes as often
+# (grower, nodes (F,), number of children of each (F,), their distributions q (F, V), noise) -> the new nodes,
+# one per child: a node that was drawn several times comes as often
 AddChildren = Callable[[Grower, Sequence[int], Sequence[int], Tensor, Noise], list[int]]
 
 
@@ -66,9 +67,9 @@ def grow(
 ) -> TokenTree:
     """Extend every row's root by the plan; `read` is called once a level, with all that has grown so far.
 
-    Rows at temperature 0 get the likeliest tokens: a draw from a one-hot distribution has no second choice. In the others
-    `children` makes them, from the distributions at the nodes that are extended. `given` are tokens of each row that come first,
-    not counted in the plan: known, but not yet for good.
+    Rows at temperature 0 get the likeliest tokens: a draw from a one-hot distribution has no second choice.
+    In the others `children` makes them, from the distributions at the nodes that are extended. `given` are
+    tokens of each row that come first, not counted in the plan: known, but not yet for good.
     """
     beliefs = beliefs or plan.stop is not None
     if given is None and plan.shape is None and not beliefs and min(plan.depth) == max(plan.depth):
@@ -129,7 +130,8 @@ def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]
 
 
 def _chains(ctx: Context, depth: int, read: Read, children: AddChildren | None) -> TokenTree:
-    """The same for chains of one length whose rows are all greedy (no `children`), or all not: the usual case."""
+    """The same for chains of one length whose rows are all greedy (no `children`), or all not: the usual
+    case."""
     grower = Grower(ctx.roots)
     frontier: Sequence[int] = range(len(ctx.slots))
     ones, tree = [1] * len(frontier), TokenTree.roots(ctx.roots)

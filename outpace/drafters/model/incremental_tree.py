@@ -1,4 +1,5 @@
-"""A tree that a model reads piece by piece, at whichever nodes are asked about: for drafters that look around.
+"""A tree that a model reads piece by piece, at whichever nodes are asked about: for drafters that look
+around.
 
 Letters: M nodes asked about, V vocabulary.
 """
@@ -16,7 +17,8 @@ from outpace.drafters.model.grow import Read
 
 
 class IncrementalTree:
-    """Nodes below the roots of a context, each of them one text; what was not read yet is read when asked about."""
+    """Nodes below the roots of a context, each of them one text; what was not read yet is read when asked
+    about."""
 
     def __init__(self, ctx: Context, read: Read) -> None:
         self._read, self._grower = read, Grower(ctx.roots)

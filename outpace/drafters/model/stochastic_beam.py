@@ -1,14 +1,17 @@
-"""Growing a tree by stochastic beam search: at every level the paths that come first, paths drawn without replacement.
+"""Growing a tree by stochastic beam search: at every level the paths that come first, paths drawn without
+replacement.
 
-Every path of a level comes at an exponentially distributed time whose rate is its probability under the drafter, and
-the first `widths[level]` stay (Kool et al. 2019; Jeon et al. 2024). A node's first child comes when the node itself
-came, since some continuation must: that is what conditioning perturbed scores on their parent's amounts to. Exponential
-times have no memory, so it never matters when something comes, only what comes next: either the next node of the level
-above brings its first child, or one that is already there brings another, in proportion to the probability still open
-below it. These are choices like all others, which can be enumerated; extreme-value noise could not be.
+Every path of a level comes at an exponentially distributed time whose rate is its probability under the
+drafter, and the first `widths[level]` stay (Kool et al. 2019; Jeon et al. 2024). A node's first child comes
+when the node itself came, since some continuation must: that is what conditioning perturbed scores on their
+parent's amounts to. Exponential times have no memory, so it never matters when something comes, only what
+comes next: either the next node of the level above brings its first child, or one that is already there
+brings another, in proportion to the probability still open below it. These are choices like all others, which
+can be enumerated; extreme-value noise could not be.
 
-Whether a node gets another child thus depends on the children it has, never on the token about to be drawn: every child
-is a true draw from its parent's distribution without the earlier children, in the order they came.
+Whether a node gets another child thus depends on the children it has, never on the token about to be drawn:
+every child is a true draw from its parent's distribution without the earlier children, in the order they
+came.
 
 Letters: F frontier nodes, G of them that get a child, V vocabulary.
 """
@@ -82,7 +85,8 @@ class _Path:
 def beam(ctx: Context, plan: Plan, read: Read, *, widths: Sequence[int]) -> TokenTree:
     """Keep `widths[level]` nodes at each level of every row; `read` is called once a level.
 
-    Rows at temperature 0 keep the likeliest paths: that is where stochastic beam search ends as temperature falls.
+    Rows at temperature 0 keep the likeliest paths: that is where stochastic beam search ends as temperature
+    falls.
     """
     grower = Grower(ctx.roots)
     beams = {row: [_Path(row, 1.0, 1.0)] for row in range(len(plan.depth))}

@@ -1,4 +1,5 @@
-"""Known-wrong variants: mistakes made in published code, kept so that the distribution test is seen to catch each of them.
+"""Known-wrong variants: mistakes made in published code, kept so that the distribution test is seen to catch
+each of them.
 
 Every variant is a set of parts on table models that would be exact but for one line.
 """
@@ -99,7 +100,8 @@ class LateDistribution(Rejection):
 
 
 class PerPath(Match):
-    """Every path is checked with draws of its own and the longest match wins: the most agreeable draw is picked."""
+    """Every path is checked with draws of its own and the longest match wins: the most agreeable draw is
+    picked."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         forest, tokens = tree.forest, tree.tokens.tolist()
@@ -146,7 +148,8 @@ class _TargetResidual(Rejection):
 
 
 class PositionNoise(EnumeratedNoise):
-    """Every use keyed by absolute position alone: met again after a refusal, when its outcome has been looked at."""
+    """Every use keyed by absolute position alone: met again after a refusal, when its outcome has been looked
+    at."""
 
     def _names(self, key: Key) -> list[tuple[Branch, tuple[object, ...]]]:
         pairs = zip(super()._names(key), key.rows, key.depths, strict=True)

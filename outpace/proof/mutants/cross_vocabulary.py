@@ -43,7 +43,8 @@ class NotRenormalised(Shared):
 
 
 class TwoForOne(Shared):
-    """Two of the draft's tokens spell the same: both may be drawn, and the distribution of one of them is claimed."""
+    """Two of the draft's tokens spell the same: both may be drawn, and the distribution of one of them is
+    claimed."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, *, sampled: bool) -> None:
         super().__init__(cross_vocabulary, vocab, sampled=sampled)
@@ -70,7 +71,8 @@ class _Misclaimed(Strings):
 
 
 class OneWay(_Misclaimed):
-    """Claims the distribution of strings written byte by byte, as if the draft could not write them in longer tokens."""
+    """Claims the distribution of strings written byte by byte, as if the draft could not write them in longer
+    tokens."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, least: float) -> None:
         super().__init__(cross_vocabulary, vocab, least)

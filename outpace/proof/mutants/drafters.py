@@ -169,7 +169,8 @@ class Coupled(Honest):
 
 
 class ReadsRefused(Honest):
-    """Its distribution depends on the last refused token: right by itself, wrong where noise is keyed by position alone."""
+    """Its distribution depends on the last refused token: right by itself, wrong where noise is keyed by
+    position alone."""
 
     def __init__(self, model: TableTarget) -> None:
         super().__init__(model)

@@ -36,7 +36,8 @@ class WholeDistribution(Honest):
 
 
 class ChosenFirst(Rejection):
-    """The chosen tokens are tried with a draw of p; on a miss p is used afresh, as if nothing had been looked at."""
+    """The chosen tokens are tried with a draw of p; on a miss p is used afresh, as if nothing had been looked
+    at."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         claim, forest, tokens = tree.claim, tree.forest, tree.tokens.tolist()

@@ -1,4 +1,5 @@
-"""Known-wrong ways to decode several samples of a prompt: noise in common, draws in common, text taken over unverified.
+"""Known-wrong ways to decode several samples of a prompt: noise in common, draws in common, text taken over
+unverified.
 
 Some of them leave every row the right distribution and only their joint distribution wrong.
 """
@@ -35,7 +36,8 @@ class OneStream(JointNoise):
 
 
 class SeedPlusPosition(JointNoise):
-    """The sum of seed and position names a number: a row meets those of the row before it, one token later."""
+    """The sum of seed and position names a number: a row meets those of the row before it, one token
+    later."""
 
     def _names(self, key: Key) -> list[tuple[Branch, Name]]:
         named = super()._names(key)
@@ -61,7 +63,8 @@ class DrawnOnce(Match):
 
 
 class SecondChance(Match):
-    """A row in which nothing was accepted draws again, and keeps that where another row has just said the same."""
+    """A row in which nothing was accepted draws again, and keeps that where another row has just said the
+    same."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         verdict, forest = super().verify(tree, target_probs, scores, noise), tree.forest

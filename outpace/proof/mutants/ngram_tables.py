@@ -1,4 +1,5 @@
-"""Known-wrong ways to draw from a table of n-grams: distributions cut to a few tokens, claimed as they were not drawn."""
+"""Known-wrong ways to draw from a table of n-grams: distributions cut to a few tokens, claimed as they were
+not drawn."""
 
 from __future__ import annotations
 

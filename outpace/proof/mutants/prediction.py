@@ -46,7 +46,8 @@ class Overwritten(Expecting):
 
 
 class Preferred(Expecting):
-    """A drawn token that is not the expected one gives way to it, without a claim; one that agrees keeps its claim."""
+    """A drawn token that is not the expected one gives way to it, without a claim; one that agrees keeps its
+    claim."""
 
     def finish(self, tree: TokenTree, prediction: Sequence[int]) -> TokenTree:
         claim = tree.claim

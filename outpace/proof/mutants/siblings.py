@@ -1,4 +1,5 @@
-"""Known-wrong ways with several siblings: scaled for other draws than were made, put in order, merged, chosen among."""
+"""Known-wrong ways with several siblings: scaled for other draws than were made, put in order, merged, chosen
+among."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ class _Moved:
 
 
 def likeliest_kept(model: TableTarget, width: int) -> DraftModel:
-    """A drafter that draws one path more than it keeps, and keeps the likeliest instead of those that came first."""
+    """A drafter that draws one path more than it keeps, and keeps the likeliest instead of those that came
+    first."""
     return DraftModel(model, growth=partial(_likeliest, width=width))
 
 

@@ -1,7 +1,8 @@
 """Mistakes planted in the transformers path: position ids, attention masks, KV cache, order of rows.
 
-Each replaces methods of `models/hf` while its context is open and leaves the rest of the engine as it is, so that the
-enumeration on small float64 transformers models is seen to catch an engine that is wrong in this way.
+Each replaces methods of `models/hf` while its context is open and leaves the rest of the engine as it is, so
+that the enumeration on small float64 transformers models is seen to catch an engine that is wrong in this
+way.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def position_ids_off_by_one(self: ForwardInputs) -> Tensor:  # (N,)
 
 
 def position_ids_by_cache_slot(self: ForwardInputs) -> Tensor:  # (N,)
-    """A node's position is its place in the cache, so the second of two siblings stands one position further on."""
+    """A node's position is its place in the cache, so the second of two siblings stands one position further
+    on."""
     return torch.cat([torch.arange(row.start, row.end) for row in self.rows])
 
 
@@ -153,8 +155,8 @@ class TransformersMutant:
 
 
 def decoding_error(models: Models) -> float:
-    """Largest error of a continuation's probability when these models decode with a draft tree of two branches;
-    infinite if the outcome of a row depends on the other rows of its batch."""
+    """Largest error of a continuation's probability when these models decode with a draft tree of two
+    branches; infinite if the outcome of a row depends on the other rows of its batch."""
 
     def build() -> Parts:
         return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(SHAPE))

@@ -1,1 +1,2 @@
-"""What runs inside the Python environments of other engines. Nothing here imports outpace, or is imported by it."""
+"""What runs inside the Python environments of other engines. Nothing here imports outpace, or is imported by
+it."""

@@ -1,6 +1,8 @@
-"""Snowflake's suffix cache (arctic-inference) as a worker: recorded texts through it, with no model and no engine.
+"""Snowflake's suffix cache (arctic-inference) as a worker: recorded texts through it, with no model and no
+engine.
 
-`replayed` is used on our side too, with our trees in place of theirs, so that both are timed by the same lines.
+`replayed` is used on our side too, with our trees in place of theirs, so that both are timed by the same
+lines.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ class Cache(Protocol):
 def replayed(
     cache: Cache, texts: Texts, most: int, clock: Callable[[], float] = process_time
 ) -> list[list[float]]:
-    """A text at a time: steps, tokens drafted and accepted, and seconds in the cache. A step keeps what it drafted
-    rightly and gets one token more, as in decoding; `most` is the longest draft."""
+    """A text at a time: steps, tokens drafted and accepted, and seconds in the cache. A step keeps what it
+    drafted rightly and gets one token more, as in decoding; `most` is the longest draft."""
     numpy = import_module("numpy")
     found: list[list[float]] = []
     for prompt, tokens in texts:

@@ -79,7 +79,8 @@ def tokenized(genai: Any, prompts: Sequence[Sequence[int]]) -> Any:
 
 
 def precision(folder: str, properties: Mapping[str, Any]) -> str:
-    """What the plugin made of the precision that was asked for, as the compiled model says, and that of the cache.
+    """What the plugin made of the precision that was asked for, as the compiled model says, and that of the
+    cache.
 
     The pipeline keeps its compiled model to itself, so the same model is compiled once more for the question.
     """

@@ -1,8 +1,9 @@
 """The worker's side of the pipe: `python serve.py ENGINE.py`, run by the interpreter that has the engine.
 
-ENGINE.py defines `start(settings)`, which loads the models and returns `(about, run)`: facts that go into the answer to
-the settings, and a function from a request to lists of new tokens. Lines of JSON go both ways: the settings first, then
-a request at a time until the input ends. `run` raises NotImplementedError for a request the engine has no way to serve.
+ENGINE.py defines `start(settings)`, which loads the models and returns `(about, run)`: facts that go into the
+answer to the settings, and a function from a request to lists of new tokens. Lines of JSON go both ways: the
+settings first, then a request at a time until the input ends. `run` raises NotImplementedError for a request
+the engine has no way to serve.
 """
 
 from __future__ import annotations
