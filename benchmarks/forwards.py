@@ -1,7 +1,7 @@
-"""What compiling gives: `python -m benchmarks.forwards --target zoo:target`.
+"""Speed of compiled against eager forwards: `python -m benchmarks.forwards --target zoo:target`.
 
-Milliseconds of a forward by the number of tokens it reads, and tokens per second of methods: on models as
-they are and compiled, taking turns.
+Milliseconds per forward by number of tokens, and tokens per second of methods, each with eager and with
+compiled models, interleaved.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from outpace.tables import Table, markdown, print_tables
 SCHEMA = "outpace-forwards/1"
 METHODS = "speculative-sampling,mcsd,prompt-lookup"
 MODES = {EAGER: "as it is", COMPILED: "compiled"}
-Models = Mapping[tuple[str, str], HFTarget]  # (TARGET or DRAFT, mode)
+Models = Mapping[tuple[str, str], HFTarget]  # (TARGET or DRAFT, mode) -> model
 Clock = Callable[[], float]
 
 
 def opened(names: Mapping[str, str], dtype: str) -> tuple[Models, Any]:
-    """Each model in both modes, on the same weights, and the target's tokenizer."""
+    """(TARGET or DRAFT, mode) -> model, in both modes on the same weights, and the target's tokenizer.
+    ValueError if a model cannot be compiled."""
     found: dict[tuple[str, str], HFTarget] = {}
     tokenizers: list[Any] = []
     for kind, name in names.items():
@@ -57,7 +58,7 @@ def opened(names: Mapping[str, str], dtype: str) -> tuple[Models, Any]:
 
 
 def line_up(models: Models, methods: str, draft: str | None, clock: Clock) -> list[MethodContender]:
-    """Plain decoding and these methods, each compiled and then as it is."""
+    """Contenders: plain decoding and these methods, each compiled and then eager."""
 
     def others(mode: str) -> FunctionOpener:
         def open_model(value: Any) -> Target:
@@ -77,7 +78,7 @@ def line_up(models: Models, methods: str, draft: str | None, clock: Clock) -> li
 def decode(
     line: Sequence[MethodContender], cases: Sequence[EncodedPrompt], sampling: SamplingParams, rounds: int
 ) -> list[Run]:
-    """Every prompt with everybody in every round, in turn."""
+    """The runs of all contenders on every prompt in every round, interleaved, after a warm-up."""
     planned = list(trials(batches(cases, 1), [sampling.temperature], rounds))
     with progress(len(planned) * len(line)) as tell:
         for engine in line:
@@ -87,8 +88,8 @@ def decode(
 
 
 def forward_rows(timings: Mapping[tuple[str, str], Timings]) -> list[dict[str, Any]]:
-    """Medians of a model in a mode over so many tokens, after a forward of the same size and after one of
-    another."""
+    """Rows of median milliseconds by model, mode and number of tokens, after a forward of the same size and
+    after one of another size."""
     return [
         {
             "model": kind,
@@ -103,7 +104,7 @@ def forward_rows(timings: Mapping[tuple[str, str], Timings]) -> list[dict[str, A
 
 
 def speed_rows(line: Sequence[MethodContender], runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Tokens per second of a method in a mode, prompts read included."""
+    """Rows of median tokens per second by method and mode, prefill included."""
     found: list[dict[str, Any]] = []
     for engine in line:
         speeds: dict[int, list[float]] = {}
@@ -118,7 +119,7 @@ def speed_rows(line: Sequence[MethodContender], runs: Sequence[Run]) -> list[dic
 
 
 def tables(data: Mapping[str, Any]) -> list[Table]:
-    """What a file of this program says."""
+    """The tables for a result file of this program."""
     rows, speeds, settings = data["milliseconds"], data["tokens_per_second"], data["settings"]
     unit = " of CPU time" if settings["cpu_time"] else ""
     sizes = list(dict.fromkeys(row["tokens"] for row in rows))
@@ -143,7 +144,7 @@ def tables(data: Mapping[str, Any]) -> list[Table]:
 
 
 def sizes(text: str) -> list[int]:
-    """Numbers of tokens, separated by commas."""
+    """Parse numbers of tokens separated by commas; ValueError if one is below 1."""
     found = [int(size) for size in text.split(",")]
     if min(found) < 1:
         raise ValueError("a forward reads at least one token")
@@ -177,7 +178,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
-    """Everything, as what is written to a file."""
+    """Make all measurements; returns the contents of the result file."""
     clock = process_time if given.cpu_time else perf_counter
     draft = given.draft or usual_draft(given.target)
     models, tokenizer = opened({TARGET: given.target, **({DRAFT: draft} if draft else {})}, given.dtype)
@@ -221,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (
         ValueError,
         ModuleNotFoundError,
-    ) as error:  # a model that is not there, a method without its draft
+    ) as error:  # a missing model, or a method without its draft model
         print(f"forwards: {error}", file=sys.stderr)
         return 2
     print_tables(tables(data))

@@ -1,7 +1,8 @@
-"""The front page's plot and table: `python -m benchmarks.front_page` writes docs/assets/speedups.svg and
+"""Plot and table of the front page: `python -m benchmarks.front_page` writes docs/assets/speedups.svg and
 README's results.
 
-Both come from files in docs/results, with every peer at the best of its settings; --check writes nothing.
+Both are made from JSON files in docs/results, every peer at its best setting; --check writes nothing and
+fails if README is out of date.
 """
 
 from __future__ import annotations
@@ -48,17 +49,18 @@ PANELS: tuple[dict[str, Any], ...] = (
     },
 )
 COLUMNS = ("Temperature", "Method", "Tokens/s (median)", "Speedup (median of pairs, 95 %)", "Prompts")
-NUM_TABLE_PANELS = 2  # the first panels are the README's table: ten rows
+NUM_TABLE_PANELS = 2  # README's table of ten rows shows the first panels
 
 
 def chart(results: Path = RESULTS) -> Any:
-    """The figure, a panel per measurement."""
+    """The figure of speedups, one panel per measurement."""
     files = {spec["file"]: load(results / spec["file"]) for spec in PANELS}
     return plot.bar_chart([each for spec in PANELS if (each := panel(files, spec))], AXIS, reference=1.0)
 
 
 def section(results: Path = RESULTS) -> str:
-    """README's table with the conditions above it and the source below."""
+    """README's results as Markdown: the conditions, the table, and the commit and command that measured
+    them."""
     rows: list[tuple[str, ...]] = []
     specs = PANELS[:NUM_TABLE_PANELS]
     for spec in specs:
@@ -95,7 +97,7 @@ def section(results: Path = RESULTS) -> str:
 
 
 def cells(found: Comparison, temperature: float) -> tuple[str, ...]:
-    """A row of the table."""
+    """The cells of one table row."""
     name = label(found.method)
     if found.tried > 1 and "best of" not in name:
         name += f", best of {found.tried} settings"
@@ -105,7 +107,7 @@ def cells(found: Comparison, temperature: float) -> tuple[str, ...]:
 
 
 def filled(readme: str, results: Path = RESULTS) -> str:
-    """The README with its table up to date."""
+    """The text of README with its results section replaced by the current one."""
     text = section(results)
     return SECTION.sub(lambda match: match[1] + text + match[2], readme)
 

@@ -1,9 +1,7 @@
-"""A short measurement for a machine that is at hand only now and then: `python3 -m benchmarks.gpu_speed --out
-DIR`.
+"""A short benchmark for a machine with a GPU: `python -m benchmarks.gpu_speed --out DIR`.
 
-Plain decoding, speculative sampling and prompt lookup beside transformers' own generation, on CUDA where
-there is one, with the models of the package. Writes gpu.json and gpu.md; stops after `--seconds` with what it
-has.
+Plain decoding, speculative sampling and prompt lookup against transformers' `generate`, on CUDA if available,
+with the package's models. Writes gpu.json and gpu.md; stops after `--seconds` and reports the runs so far.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def prepare(given: argparse.Namespace) -> tuple[Measurement, dict[tuple[str, str], HFTarget]]:
-    """Models loaded, prompts read, contenders lined up."""
+    """The measurement, with models loaded and prompts encoded, and the models whose forwards are timed."""
     names = {"target": resolve(given.target), "draft": resolve(given.draft)}
     target, tokenizer = load(names["target"], dtype=given.dtype, device=given.device)
     draft, _ = load(names["draft"], dtype=given.dtype, device=given.device)
@@ -92,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = monotonic()
     try:
         measurement, targets = prepare(given)
-    except ValueError as error:  # a model that is not there, a method that does not exist
+    except ValueError as error:  # a missing model, or an unknown method
         print(f"gpu_check: {error}", file=sys.stderr)
         return 2
 

@@ -1,7 +1,8 @@
-"""What the shared indexes cost to build, extend and ask: `python -m benchmarks.indexes`.
+"""Cost to build, extend and query the shared indexes: `python -m benchmarks.indexes`.
 
-Texts are made: tokens by Zipf's law, in which one of three stretches repeats an earlier one, word for word.
-Times are CPU time of this thread. Compiling, which happens once a machine, is done before and told apart.
+Texts are synthetic: tokens from a Zipf distribution, a third of whose stretches of 100 tokens are copies of
+earlier ones. Times are CPU time of this process. Compilation by numba, once per machine, comes before the
+timing and is reported separately.
 """
 
 from __future__ import annotations
@@ -34,26 +35,27 @@ from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
 from outpace.indexes.tables.trigrams import TrigramTable
 from outpace.tables import Table, print_tables
 
-DOCUMENT, ASKED, PART = 500, 2000, 100_000  # tokens; times a question is asked; tokens made at once
-LEAST = 5 * ASKED  # tokens that all questions need
+DOCUMENT, ASKED, PART = 500, 2000, 100_000  # tokens per document; calls per operation; tokens per piece
+LEAST = 5 * ASKED  # minimum of --tokens: the operations below use this many
 TREE = Shape((*[0] * 8, *[1] * 8, *[2] * 5, *[9] * 6, *[17] * 4))
 Tokens = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class IndexCost:
-    """One thing that is done with one index; microseconds of CPU, and of what."""
+    """CPU microseconds of one operation on one index, per token (whole texts) or per call."""
 
     index: str
     what: str
     tokens: int
     microseconds: float
-    slowest: float | None  # of single calls, but one in a hundred
+    slowest: float | None  # 99th percentile of single calls; None: not timed singly
     bytes_per_token: float | None
 
 
 def made_text(size: int, vocab: int = 50_000, seed: int = 0) -> Tokens:
-    """Tokens by Zipf's law; a third of the stretches of 100 are copies of earlier ones."""
+    """A synthetic text: tokens from a Zipf distribution; a third of the stretches of 100 tokens are copies of
+    earlier ones."""
     rng = np.random.default_rng(seed)
     text = (rng.zipf(1.2, size) % vocab).astype(np.int32)
     for start in range(100, size - 100, 100):
@@ -64,7 +66,7 @@ def made_text(size: int, vocab: int = 50_000, seed: int = 0) -> Tokens:
 
 
 def each(call: Callable[[int], object], num: int) -> tuple[float, float]:
-    """Mean and 99th percentile of single calls, in microseconds of CPU time."""
+    """Mean and 99th percentile of `num` calls, in microseconds of CPU time."""
     took = np.empty(num)
     for index in range(num):
         began = process_time()
@@ -78,9 +80,10 @@ def documents(text: Tokens) -> Iterable[Tokens]:
 
 
 def suffixes(size: int) -> list[IndexCost]:
-    """The structures that match the end of a text: whole texts, and one token at a time as in decoding."""
+    """Costs of the indexes that match a suffix of the text: built from whole texts, and extended token by
+    token as in decoding."""
     text, more, found = made_text(size), made_text(ASKED + 64, seed=1), list[IndexCost]()
-    more[: ASKED // 2] = text[: ASKED // 2]  # half of it was said before
+    more[: ASKED // 2] = text[: ASKED // 2]  # half of it occurs in the indexed text
     tokens = more.tolist()
 
     def note(name: str, what: str, took: tuple[float, float | None], num_bytes: float | None = None) -> None:
@@ -93,7 +96,7 @@ def suffixes(size: int) -> list[IndexCost]:
 
     automaton, took = bulk(lambda: SuffixAutomaton(text))
     note("suffix automaton", "extend, whole text", took, automaton.nbytes / size)
-    automaton.extend([0])  # makes room
+    automaton.extend([0])  # enlarges the arrays before single calls are timed
     note("suffix automaton", "extend, a token", each(lambda i: automaton.extend(tokens[i : i + 1]), ASKED))
     note(
         "suffix automaton",
@@ -145,7 +148,7 @@ def suffixes(size: int) -> list[IndexCost]:
 
 
 def tables(size: int) -> list[IndexCost]:
-    """The tables of what follows a token, a pair, an n-gram or a hidden state."""
+    """Costs of the tables of successors of a token, a pair of tokens, an n-gram or a hidden state."""
     text, found = made_text(size).tolist(), list[IndexCost]()
     rng = np.random.default_rng(0)
     adjacency = AdjacencyTable(50_000)
@@ -184,7 +187,7 @@ def tables(size: int) -> list[IndexCost]:
 
 
 def build_alone(size: int) -> dict[str, float]:
-    """Seconds, and MiB at most, of a process that does nothing but build a suffix array."""
+    """Seconds and peak memory in MiB of building a suffix array in a separate process."""
     program = f"from benchmarks.indexes import alone; alone({size})"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     seconds, before, peak = map(float, out.split())
@@ -192,7 +195,8 @@ def build_alone(size: int) -> dict[str, float]:
 
 
 def alone(size: int) -> None:
-    """What `build_alone` runs: prints seconds, and the most memory in MiB before building and in all."""
+    """Program of the process of `build_alone`: prints seconds, and peak memory in MiB before building and
+    overall."""
     texts = [made_text(min(PART, size - start), seed=start) for start in range(0, size, PART)]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began = perf_counter()
@@ -236,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--tokens is at least {LEAST}")
     with progress(4) as tell:
         tell("suffix array, alone", 0)
-        # first: a process begins with what its parent has used
+        # first: a child process inherits the peak memory of its parent
         large = build_alone(given.alone) if given.alone else None
         tell("compiling", 1)
         began = perf_counter()

@@ -1,8 +1,8 @@
-"""What a step costs besides its forwards: `python -m benchmarks.overhead`.
+"""Overhead of a decoding step outside the models' forwards: `python -m benchmarks.overhead`.
 
-Everything outside the two models' own forward calls and outside warping (which plain decoding pays too) is
-overhead: growing the tree, preparing scores, verifying, committing, telling the parts. Medians over steps, in
-microseconds.
+Overhead is the time outside the forwards of target and draft model and outside warping of logits (which plain
+decoding needs too): growing the draft tree, preparing scores, verification, commit, and updating drafter and
+controller. Medians over steps, in microseconds.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from outpace.recipes import get
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.tables import Table, markdown, print_tables
 
-GOAL = {"fixed": 200.0, "greedy level": 50.0, "sampled level": 80.0, "tree": 600.0}  # microseconds, one row
+# targets for one row, in microseconds per step; "greedy level" and "sampled level" are added per draft level
+GOAL = {"fixed": 200.0, "greedy level": 50.0, "sampled level": 80.0, "tree": 600.0}
 PROMPT = 24
 
 
 @dataclass(frozen=True)
 class OverheadCase:
-    """A way of decoding whose overhead is measured."""
+    """A decoding configuration whose overhead is measured."""
 
     name: str
     build: Callable[[HFTarget, HFTarget], Parts]
@@ -49,13 +50,13 @@ class OverheadCase:
 
 @dataclass(frozen=True)
 class Overhead:
-    """Medians of one case, microseconds a step."""
+    """The median overhead of one case by part of a step, in microseconds per step."""
 
     case: str
     rows: int
     steps: int
-    draft: float  # outside the draft model and warping
-    prepare: float  # of scores, outside the target
+    draft: float  # in the drafter, outside draft forwards and warping
+    prepare: float  # preparing scores, outside the target's forward
     verify: float
     commit: float
     observe: float
@@ -63,11 +64,12 @@ class Overhead:
     low: float  # quartiles of the total
     high: float
     goal: float | None
-    per_row: float | None = None  # of the total, for each row after the first
+    per_row: float | None = None  # added to the total by each row after the first
 
 
 def cases(most_levels: int = 5, rows: Sequence[int] = (1, 2, 4, 8)) -> list[OverheadCase]:
-    """Chains of every length, greedy and sampled, a tree of 16 nodes, and batches."""
+    """The configurations to measure: chains of every length, greedy and sampled, a tree of 16 nodes, and
+    batches."""
 
     def chain(depth: int) -> Callable[[HFTarget, HFTarget], Parts]:
         return lambda target, draft: get("speculative-sampling")(target, draft=draft, depth=depth)
@@ -102,7 +104,7 @@ def cases(most_levels: int = 5, rows: Sequence[int] = (1, 2, 4, 8)) -> list[Over
 
 
 class Inside:
-    """Seconds spent inside a function that is called again and again."""
+    """A wrapper around a function that sums the seconds spent inside it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function, self.seconds = function, 0.0
@@ -114,15 +116,15 @@ class Inside:
         return result
 
     def take(self) -> float:
-        """Those since the last call."""
+        """The seconds since the last `take`."""
         taken, self.seconds = self.seconds, 0.0
         return taken
 
 
 @contextmanager
 def watched(owner: Any, name: str) -> Iterator[Inside]:
-    """Time a function where its callers look it up (hooks of a module would cost as much as what is measured
-    here)."""
+    """Context manager that wraps attribute `name` of `owner` with a timer (module hooks would cost as much as
+    the overhead measured here)."""
     before = getattr(owner, name)
     own = name in vars(owner)
     inside = Inside(before)
@@ -134,7 +136,8 @@ def watched(owner: Any, name: str) -> Iterator[Inside]:
 
 
 def measure(case: OverheadCase, target: HFTarget, draft: HFTarget, *, tokens: int, repeats: int) -> Overhead:
-    """Run a case several times on prompts that repeat themselves, so that look-ups find something."""
+    """Run a case several times, after a warm-up, on prompts whose two halves are equal, so that n-gram lookup
+    has matches."""
     generator = torch.Generator().manual_seed(0)
     half = torch.randint(target.vocab, (case.rows, PROMPT // 2), generator=generator)
     prompts = list(torch.cat([half, half], 1))
@@ -154,8 +157,7 @@ def measure(case: OverheadCase, target: HFTarget, draft: HFTarget, *, tokens: in
             session = Session(case.build(target, draft), prompts, sampling, LazyTargetProbs)
             for number, step in enumerate(session.steps()):
                 parts = _split(step, scoring.take(), drafting.take() + warping.take())
-                # the prompt, the draft's first reading of it, warm-up, and steps in which rows had ended are
-                # left out
+                # left out: warm-up, prefill, the draft model's prefill step, and steps after a row has ended
                 if repeat and number > 1 and len(step.ctx.slots) == case.rows:
                     for name, value in parts.items():
                         found[name].append(1e6 * value)
@@ -176,13 +178,13 @@ def _split(step: Step, scoring: float, drafting: float) -> dict[str, float]:
 
 
 def per_row(one: Overhead, found: Sequence[Overhead]) -> float | None:
-    """What each row after the first adds to the same case with one row."""
+    """Microseconds that each row after the first adds to the same case with one row; None for one row."""
     single = next((each.total for each in found if each.case == one.case and each.rows == 1), None)
     return None if single is None or one.rows == 1 else (one.total - single) / (one.rows - 1)
 
 
 def small_pair(vocab: int = 4096) -> tuple[Any, Any]:
-    """Random models whose forwards are short: overhead does not depend on what they say."""
+    """A small random target and draft: overhead does not depend on the models' outputs."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     def make(layers: int) -> Any:

@@ -1,4 +1,5 @@
-"""Ratios of paired runs, with 95 % intervals over prompts, from the JSON files of `outpace bench`."""
+"""Compare two methods in a JSON file of `outpace bench`: ratios of paired runs, with 95 % intervals over
+prompts."""
 
 from __future__ import annotations
 
@@ -11,29 +12,29 @@ from typing import Any
 from outpace.bench.measure.bootstrap import Interval, median_interval
 from outpace.bench.report.summary import MAX_REPETITION, MIN_TOKENS, VARIED
 
-ANY = "*"  # at the end of a name: the fastest of all methods or settings whose names begin so
-Result = Mapping[str, Any]  # a parsed file
+ANY = "*"  # at the end of a name: the fastest of all methods or settings with this prefix
+Result = Mapping[str, Any]  # a parsed result file
 Key = tuple[tuple[str, ...], float, int, int]  # prompts, temperature, round, repetition
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One method over another on the same prompts, rounds and seeds."""
+    """The speed of one method and its ratio to another's on the same prompts, rounds and seeds."""
 
     method: str
     over: str
-    tried: int  # how many settings or methods this one is the best of
+    tried: int  # number of settings or methods of which this one is the best
     prompts: int
     tokens_per_second: Interval
-    ratio: Interval  # the median of the pairs' ratios
+    ratio: Interval  # median of the pairs' speed ratios
 
 
 class DirtyCommit(ValueError):
-    """A result that was measured on uncommitted changes; it cannot be published."""
+    """Raised for a result that was measured on uncommitted changes, which must not be published."""
 
 
 def load(path: Path) -> Result:
-    """A result file; DirtyCommit if it was measured on uncommitted changes."""
+    """Parse a result file; DirtyCommit if it was measured on uncommitted changes."""
     data = json.loads(path.read_text(encoding="utf-8"))
     if str(data.get("provenance", {}).get("commit", "")).endswith("+"):
         raise DirtyCommit(f"{path.name} was measured on uncommitted changes: commit them and measure again")
@@ -49,7 +50,8 @@ def compare(
     temperature: float,
     selection: str = VARIED,
 ) -> Comparison | None:
-    """None if either was not measured. A name that ends with * stands for the fastest one that begins so."""
+    """Compare `method` with `over`; None if either was not measured. A name that ends with * stands for the
+    fastest method with that prefix."""
     runs = _selected(data, workload, temperature, selection)
     ours, theirs = (_fastest(runs, name) for name in (method, over))
     if ours is None or theirs is None:
@@ -69,7 +71,8 @@ def compare(
 def _pairs(
     runs: Sequence[Mapping[str, Any]], method: str, over: str
 ) -> dict[tuple[str, ...], list[tuple[Mapping[str, Any], Mapping[str, Any]]]]:
-    """Runs of both methods with the same prompts, temperature, round and repetition, by prompts."""
+    """Pairs of runs of both methods with the same prompts, temperature, round and repetition, grouped by
+    prompts."""
     mine, other = _by_key(runs, method), _by_key(runs, over)
     shared = [key for key in mine if key in other]
     long = [key for key in shared if min(mine[key]["tokens"], other[key]["tokens"]) >= MIN_TOKENS] or shared
@@ -84,7 +87,8 @@ def _ratios(pairs: Mapping[Any, Sequence[tuple[Mapping[str, Any], Mapping[str, A
 
 
 def _selected(data: Result, workload: str, temperature: float, selection: str) -> list[Mapping[str, Any]]:
-    """Runs of this workload ("all": of every one) and temperature, of the selected prompts."""
+    """Runs of this workload ("all": of every one) and temperature; for the selection VARIED only of prompts
+    whose plain output repeats little."""
     runs = [
         run
         for run in data.get("runs", [])
@@ -101,8 +105,9 @@ def _selected(data: Result, workload: str, temperature: float, selection: str) -
 
 
 def _fastest(runs: Sequence[Mapping[str, Any]], name: str) -> tuple[str, int] | None:
-    """The method of this name, or that with the largest median speedup over plain decoding of those that
-    begin so; and how many settings it is the best of."""
+    """The method of this name or, for a name that ends with *, the one with the largest median speedup over
+    plain decoding among those with the prefix; and the number of settings it is the best of. None if it was
+    not measured."""
     names = {run["method"] for run in runs}
     if not name.endswith(ANY):
         return (name, 1) if name in names else None

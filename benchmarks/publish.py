@@ -1,9 +1,8 @@
-"""Measure everything that is published: `python -m benchmarks.publish`, on a clean commit and an idle
-machine.
+"""Measure all published results: `python -m benchmarks.publish`, on a clean commit and an idle machine.
 
-Each step writes one file into out/published, which git ignores, so that the checkout stays clean. Steps whose
-file is already of the current commit are skipped, so that an interrupted run can be started again; --only
-measures single files, --list shows the commands. At the end the files are copied to docs/results, and the
+Each step writes one file into out/published, which git ignores, so that the checkout stays clean. A step
+whose file was measured on the current commit is skipped, so that an interrupted run can be resumed; --only
+selects single files, --list prints the commands. At the end the files are copied to docs/results, and the
 pages, plots and README's table are written.
 """
 
@@ -23,12 +22,12 @@ import typer
 from benchmarks import front_page, results
 from outpace.bench.measure.provenance import commit
 
-OUT = Path("out/published")  # below the root of the checkout; a relative path is what the files record
+OUT = Path("out/published")  # relative to the checkout: result files record the command with this path
 OUTPACE = Path(sys.executable).with_name("outpace")
 ALL_PROMPTS = "--prompts code,arithmetic,edit"
 FAMILY = "--family training-free --temperature 0,1 --max-tokens 96"
 
-# file -> (program, its arguments); {peers} and {arctic} are options of this program
+# file -> (program, its arguments); {peers} and {arctic} are replaced by the options of this program
 STEPS: dict[str, tuple[str, str]] = {
     "engine/engine-cpu.json": (
         "bench",
@@ -79,7 +78,7 @@ STEPS: dict[str, tuple[str, str]] = {
 
 
 def command(program: str, arguments: str, file: Path, threads: int) -> list[str]:
-    """The command of a step; `verifiers` prints its JSON, the others write it."""
+    """The command line of a step; `verifiers` prints its JSON, the other programs write it to `file`."""
     words = shlex.split(arguments)
     if program in ("bench", "verifiers"):
         written = ["--json"] if program == "verifiers" else ["--output", str(file)]
@@ -89,7 +88,7 @@ def command(program: str, arguments: str, file: Path, threads: int) -> list[str]
 
 
 def is_current(file: Path, revision: str) -> bool:
-    """Whether a file was measured completely on this commit."""
+    """Whether a file holds a complete measurement of this commit."""
     if not file.is_file():
         return False
     data = json.loads(file.read_text(encoding="utf-8"))
@@ -107,7 +106,7 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="A file to measure; may be repeated.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Print the commands and their files.")] = False,
 ) -> None:
-    """Measure every published file that is not of the current commit, then write the pages."""
+    """Measure every published file that was not measured on the current commit, then write the pages."""
     if unknown := set(only or ()) - set(STEPS):
         raise typer.BadParameter(f"{min(unknown)} is not published; --list shows the files")
     steps = {name: step for name, step in STEPS.items() if not only or name in only}

@@ -1,7 +1,7 @@
 """Results pages: `python -m benchmarks.results` writes docs/results/NAME.md and its plot from
 docs/results/NAME/.
 
-A page is a plot, a table of at most ten targets with what was measured, a paragraph on what was missed, and
+A page is a plot, a table of at most ten targets with the measured values, a paragraph on missed targets, and
 links to the JSON files. docs/results/NAME/page.json holds its title, panels, targets and paragraph. A file
 that was measured on uncommitted changes is refused.
 """
@@ -28,7 +28,7 @@ PAGE = "page.json"
 MAX_ROWS = 10
 COLUMNS = ("what", "target", "measured (95 %)", "")
 PEERS = {"transformers": "transformers", "openvino": "OpenVINO GenAI", "vllm": "vLLM"}
-ROW_LISTS = ("results", "microseconds", "milliseconds")  # where a file keeps its rows
+ROW_LISTS = ("results", "microseconds", "milliseconds")  # keys under which result files store their rows
 NOTE = (
     "A ratio is the median of paired runs (same prompt, round and seed); its interval is a 95 % bootstrap "
     "over prompts. "
@@ -38,7 +38,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Measured:
-    """A number, with its interval where there is one."""
+    """A measured value, with its interval if there is one."""
 
     value: float
     low: float | None = None
@@ -54,7 +54,8 @@ class Measured:
 
 
 def measured(files: Mapping[str, Result], target: Mapping[str, Any]) -> Measured | None:
-    """What the files hold for a target; None if it was not measured."""
+    """The measured value of a target: a ratio of paired runs, or a value of a result row. None if it was not
+    measured."""
     data = files.get(target["file"])
     if data is None:
         return None
@@ -80,14 +81,14 @@ def measured(files: Mapping[str, Result], target: Mapping[str, Any]) -> Measured
 
 
 def value_of(data: Result, select: Mapping[str, Any], name: str) -> Any:
-    """A value of the first row with these fields."""
+    """Field `name` of the first result row whose fields equal `select`; None if there is none."""
     rows = next((data[each] for each in ROW_LISTS if each in data), [])
     row = next((row for row in rows if all(row.get(key) == value for key, value in select.items())), {})
     return row.get(name)
 
 
 def where(of: Mapping[str, Any]) -> dict[str, Any]:
-    """The prompts that a comparison is over."""
+    """The arguments of `compare` that select prompts: workload, temperature and selection."""
     return {
         "workload": of["workload"],
         "temperature": of["temperature"],
@@ -96,7 +97,7 @@ def where(of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def goal(target: Mapping[str, Any]) -> str:
-    """A target in words."""
+    """A target's limits as text, such as `at least 1.5`; `-` without limits."""
     words = {"at_least": "at least", "at_most": "at most"}
     limits = [
         f"{word} {target[key]:g}{target.get('unit', '')}" for key, word in words.items() if key in target
@@ -105,7 +106,7 @@ def goal(target: Mapping[str, Any]) -> str:
 
 
 def verdict(target: Mapping[str, Any], found: Measured | None) -> tuple[str, str]:
-    """The number with its interval, and whether the target is met, missed or open."""
+    """The value with its interval, and whether the target is met, missed or open."""
     if found is None:
         return "not measured", ""
     if found.value != found.value:
@@ -124,13 +125,14 @@ def verdict(target: Mapping[str, Any], found: Measured | None) -> tuple[str, str
 
 
 def label(method: str) -> str:
-    """A method's name in a plot: engines spelled as they spell themselves."""
+    """A method's name for plots, with engine names in their official spelling."""
     first, _, rest = method.partition(" ")
     return f"{PEERS[first]} {rest}" if first in PEERS else method
 
 
 def panel(files: Mapping[str, Result], spec: Mapping[str, Any]) -> plot.Panel | None:
-    """A panel of a plot: `methods` over plain decoding, or `rows` with values of a file."""
+    """A panel of bars: speedups of `methods` over plain decoding, or values of `rows` of a file. None if
+    nothing was measured."""
     data = files.get(spec["file"])
     if data is None:
         return None
@@ -140,7 +142,7 @@ def panel(files: Mapping[str, Result], spec: Mapping[str, Any]) -> plot.Panel | 
         if found and found.ratio.known:
             gain = found.ratio
             name = label(found.method)
-            if found.method.split(" ")[0] in PEERS:  # the settings are in the tables
+            if found.method.split(" ")[0] in PEERS:  # without settings, which are in the tables
                 name = name.partition(":")[0].partition(", best")[0].removesuffix(" (its defaults)")
             colour = plot.PEER if found.method.split(" ")[0] in PEERS else plot.OURS
             bars.append(plot.Bar(name, gain.median, gain.low, gain.high, colour))
@@ -154,7 +156,8 @@ def panel(files: Mapping[str, Result], spec: Mapping[str, Any]) -> plot.Panel | 
 
 
 def render(folder: Path, *, plot_path: Path | None = None) -> str:
-    """The page of a folder as Markdown; writes its plot to `plot_path`."""
+    """The Markdown page of a folder; writes its plot to `plot_path`. ValueError for more than MAX_ROWS
+    targets."""
     page = json.loads((folder / PAGE).read_text(encoding="utf-8"))
     if len(page["targets"]) > MAX_ROWS:
         raise ValueError(f"{folder.name} has {len(page['targets'])} targets: a page shows at most {MAX_ROWS}")
@@ -185,12 +188,12 @@ def render(folder: Path, *, plot_path: Path | None = None) -> str:
 
 
 def pages(results: Path = RESULTS) -> list[Path]:
-    """The folders with a page."""
+    """The result folders that have a page.json."""
     return sorted(path.parent for path in results.glob(f"*/{PAGE}"))
 
 
 def write(folders: Sequence[Path]) -> None:
-    """Write pages and plots beside their folders."""
+    """Write each folder's page next to the folder, and the plot into it."""
     for folder in folders:
         text = render(folder, plot_path=folder / "plot.svg")
         folder.with_suffix(".md").write_text(text, encoding="utf-8")

@@ -1,7 +1,9 @@
-"""Our suffix trees beside Snowflake's: `python -m benchmarks.suffix_trees --peer arctic=arctic/bin/python`.
+"""Suffix trees of outpace and of Snowflake compared: `python -m benchmarks.suffix_trees --peer
+arctic=PYTHON`.
 
-A model writes texts, each prompt once greedily and some of them several times sampled; then both sides get
-the same texts in the same order with the same settings. arctic-inference has a Python environment of its own.
+A model generates texts: every prompt greedily, and every fourth prompt several times sampled. Both
+implementations then draft for the same texts in the same order with the same settings. arctic-inference runs
+in a separate Python environment.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ SETTINGS = {
     "max_spec_factor": 1.0,
     "max_spec_offset": 0.0,
     "min_token_prob": 0.1,
-}  # suffix-decoding's own
+}  # options of the recipe suffix-decoding (not its defaults), the same for both implementations
 TREES, METHOD, PEER = "outpace, its trees", "outpace, suffix-decoding", "arctic-inference"
 SAMPLES, TEMPERATURE, BATCH, SEED = 4, 1.0, 8, 0
 COLUMNS = (
@@ -66,8 +68,8 @@ COLUMNS = (
 
 
 class Trees:
-    """bench.workers.arctic_suffix.Cache: what drafters.suffix.Suffix does with its trees, and nothing
-    else."""
+    """A Cache (bench.peers.workers.arctic_suffix) with outpace's suffix trees: the tree operations of the
+    drafter of suffix-decoding, without the engine."""
 
     def __init__(self, depth: int, **settings: Any) -> None:
         self.depth, self.settings, self.learnt = depth, settings, 0
@@ -96,7 +98,8 @@ class Trees:
 
 
 def recorded(name: str, num_prompts: int, max_tokens: int) -> dict[str, list[RecordedText]]:
-    """What the model says: greedily, and in samples of every fourth prompt one after another."""
+    """Texts that the model generates, by kind: one greedy text per prompt, and SAMPLES sampled ones for every
+    fourth prompt."""
     target, tokenizer = load(resolve(name), device="cpu")
     end = getattr(tokenizer, "eos_token_id", None)
     stop = () if end is None else (int(end),)
@@ -127,7 +130,7 @@ def recorded(name: str, num_prompts: int, max_tokens: int) -> dict[str, list[Rec
 
 
 def ours(texts: Sequence[RecordedText], tree: bool) -> list[list[float]]:
-    """Our trees alone."""
+    """Draft with outpace's trees, without the engine; per text [steps, drafted, accepted, seconds]."""
     settings = {
         "max_spec_factor": SETTINGS["max_spec_factor"],
         "max_spec_offset": SETTINGS["max_spec_offset"],
@@ -138,14 +141,16 @@ def ours(texts: Sequence[RecordedText], tree: bool) -> list[list[float]]:
 
 
 def theirs(worker: Worker, texts: Sequence[RecordedText], tree: bool) -> list[list[float]]:
-    """Their cache, in its own process."""
+    """Draft with arctic-inference's cache in a worker process; per text [steps, drafted, accepted,
+    seconds]."""
     return worker.ask({**SETTINGS, "tree": tree, "texts": [(text.prompt, text.tokens) for text in texts]})[
         "outputs"
     ]
 
 
 def through_the_engine(texts: Sequence[RecordedText], tree: bool, vocab: int) -> list[list[float]]:
-    """The recipe in the engine's loop; its seconds are the median step's, times the steps."""
+    """Draft with the recipe suffix-decoding in the engine's loop; per text [steps, drafted, accepted,
+    seconds], where seconds are the median step's times the number of steps."""
     parts = replay.build(find("suffix-decoding"), {**SETTINGS, "tree": tree}, vocab)
     found = replay.replay(METHOD, parts, texts)
     step = median(found.seconds)
@@ -155,7 +160,7 @@ def through_the_engine(texts: Sequence[RecordedText], tree: bool, vocab: int) ->
 def row(
     who: str, kind: str, tree: bool, texts: Sequence[RecordedText], runs: Sequence[Sequence[Sequence[float]]]
 ) -> Any:
-    """Sums over the texts; of several runs the fastest, since counts are the same in all."""
+    """A result row: sums over the texts, from the fastest of several runs (counts are the same in all)."""
     steps, drafted, accepted, seconds = min(
         (np.sum(run, 0).tolist() for run in runs), key=lambda sums: sums[3]
     )
@@ -178,7 +183,8 @@ def row(
 def compare(
     written: dict[str, list[RecordedText]], worker: Worker | None, repeats: int
 ) -> list[dict[str, Any]]:
-    """Every kind of texts, with paths and with trees, sides in turn."""
+    """Result rows for every kind of texts, for chains and for trees as drafts; implementations are
+    interleaved."""
     vocab = 1 + max(max(*text.prompt, *text.tokens) for texts in written.values() for text in texts)
     sides: dict[str, Any] = {TREES: ours, METHOD: lambda texts, tree: through_the_engine(texts, tree, vocab)}
     if worker:
@@ -189,7 +195,7 @@ def compare(
             for tree in (False, True):
                 runs: dict[str, list[Any]] = {who: [] for who in sides}
                 for side in sides.values():
-                    side(texts[:2], tree)  # loops are compiled before they are timed
+                    side(texts[:2], tree)  # numba loops are compiled before they are timed
                 for _ in range(repeats):
                     for who, side in sides.items():
                         runs[who].append(side(texts, tree))

@@ -1,7 +1,7 @@
-"""What the verification rules cost at a large vocabulary: `python -m benchmarks.verification_rules`.
+"""Time of the verification rules at a large vocabulary: `python -m benchmarks.verification_rules`.
 
-Trees are drafted from random distributions, so no model is needed. The time is a rule's own: what the
-target's distribution costs to warp is reported apart. "Reading" is one sum over the rows of p and q at the
+Draft trees are sampled from random distributions, so no model is needed. The time of a rule excludes warping
+of the target's logits, which is reported separately. "Reading" is one sum over the rows of p and q at the
 tree's inner nodes, for comparison.
 """
 
@@ -38,7 +38,7 @@ from outpace.verifiers.traversal import Traversal
 DEPTH, SIBLINGS, DRAFTS = 6, 4, 24
 CHAIN = Shape.branching((1,) * DEPTH)
 SEQUENCES = Shape.branching((SIBLINGS, *[1] * (DEPTH - 1)))
-# four siblings at every depth, the first of which goes on
+# four siblings at every depth, of which only the first has children
 COMB = Shape(
     tuple(
         parent for depth in range(DEPTH) for parent in [SIBLINGS * (depth - 1) + 1 if depth else 0] * SIBLINGS
@@ -48,7 +48,7 @@ COMB = Shape(
 
 @dataclass(frozen=True)
 class RuleCost:
-    """One rule on one kind of tree; medians over drafts, milliseconds."""
+    """Milliseconds of one rule on one shape of tree: medians over drafts, and the slowest draft."""
 
     rule: str
     tree: str
@@ -59,7 +59,7 @@ class RuleCost:
 
 
 def cases() -> list[tuple[str, Verifier, str, Shape, AddChildren]]:
-    """Rule, tree, and how the tree's children are drawn."""
+    """Every case: name of the rule, verifier, name of the tree, its shape, and how children are sampled."""
     comb, sequences = f"{SIBLINGS} siblings at each of {DEPTH} depths", f"{SIBLINGS} sequences of {DEPTH}"
     chain = f"chain of {DEPTH}"
     return [
@@ -85,7 +85,8 @@ def measure(
     vocab: int,
     closeness: float,
 ) -> RuleCost:
-    """Time a rule on several drafts; between two runs other data passes through the caches."""
+    """Time a rule on several drafts; before each timing a large tensor is written, which evicts p and q from
+    the CPU caches."""
     generator = torch.Generator().manual_seed(0)
     base = torch.randn(len(shape.parents) + 1, vocab, generator=generator) * 3
     target = base + torch.randn(base.shape, generator=generator) * (1 - closeness)
@@ -122,7 +123,7 @@ def _context(turn: int) -> Context:
 
 
 class _NoCache:
-    """The trees come from no model."""
+    """A KV cache that holds nothing: no model reads the trees."""
 
     lengths = [8]
     capacity = 72

@@ -1,4 +1,4 @@
-"""Progress bars on the error stream."""
+"""Progress bars on standard error."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-DELAY = 3.0  # seconds of work before a bar is shown
+DELAY = 3.0  # seconds of work before the bar appears
 
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str, int], None]]:
-    """A progress bar on a terminal's error stream, shown if the work takes longer than `DELAY`.
+    """A context manager with a progress bar on standard error; shown only on a terminal, after `DELAY`
+    seconds.
 
-    Yields a function that takes the label of the current work and by how much to advance.
+    `total` is the number of units of work. Yields a function that takes a label and the number of units just
+    done.
     """
     if not sys.stderr.isatty():
         yield lambda label, done: None

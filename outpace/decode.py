@@ -1,7 +1,4 @@
-"""The file to read first: the decoding loop (draft, verify, commit) and the session that it decodes.
-
-Everything else in the package is a part that this loop calls.
-"""
+"""The file to read first: the decoding loop (draft, verify, commit) and its state, the session."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ from outpace.core.step_timer import StepTimer
 from outpace.core.threads import with_torch_threads
 from outpace.core.tree import TokenTree
 
-DRAFT_NODES = 256  # draft nodes of one row for which the KV cache has room from the start
+DRAFT_NODES = 256  # draft nodes per row for which the KV cache is allocated initially
 
 
 def speculative_steps(session: Session) -> Iterator[Step]:
-    """Draft, verify, commit, until every row is finished."""
+    """Draft, verify and commit until every row is finished; yields the record of each step."""
     parts = session.parts
     while session.rows:
         ctx = session.context()
@@ -32,60 +29,60 @@ def speculative_steps(session: Session) -> Iterator[Step]:
         if parts.target.chains_only:
             draft = replace(draft, tree=draft.tree.first_chain())
         session.timer.record("draft")
-        scores = parts.target.score(draft.tree, ctx.slots, session.cache, parts.want)  # verify: one forward,
+        scores = parts.target.score(draft.tree, ctx.slots, session.cache, parts.want)  # target forward
         session.timer.record("score")
         target_probs = session.target_probs(scores, draft.tree, ctx)
-        verdict = parts.verifier.verify(draft.tree, target_probs, scores, ctx.noise)  # one rule
+        verdict = parts.verifier.verify(draft.tree, target_probs, scores, ctx.noise)  # verify
         session.timer.record("verify", warping=target_probs.seconds)
         yield session.commit(ctx, draft, scores, verdict)  # commit
 
 
 class Session:
-    """Requests decoded as one batch. Each has a slot; the rows of a step are the unfinished slots."""
+    """State of requests decoded as one batch: one slot per request; unfinished slots are a step's rows."""
 
     def __init__(
         self,
         parts: Parts,
         prompts: Sequence[Tensor],  # B × (T_b,) int64, at least one token each
-        sampling: Sequence[SamplingParams],  # one a prompt
+        sampling: Sequence[SamplingParams],  # one per prompt
         target_probs: Callable[[Scores, TokenTree, Context], TargetProbs],
         *,
         noise: Callable[[Sequence[int], Sequence[int], Sequence[int]], Noise] = KeyedNoise,
-        done: Callable[[int, Tensor], bool] | None = None,  # (slot, tokens) -> stop? Called after a commit
+        done: Callable[[int, Tensor], bool] | None = None,  # (slot, its tokens so far) -> whether to stop
     ) -> None:
         self.parts, self.sampling, self.target_probs = parts, sampling, target_probs
         self._noise, self._done = noise, done
         check_token_ids(prompts, parts.target.vocab)
-        self.lengths = [len(prompt) for prompt in prompts]  # per slot: committed tokens, prompt included
+        self.lengths = [len(prompt) for prompt in prompts]  # committed tokens per slot, prompt included
         self.prompt_lengths = tuple(self.lengths)
         self._max_lengths = [length + s.max_tokens for length, s in zip(self.lengths, sampling, strict=True)]
         self.history = torch.zeros(len(prompts), max(self._max_lengths), dtype=torch.int64)
         for slot, prompt in enumerate(prompts):
             self.history[slot, : len(prompt)] = prompt
-        self._history_array = self.history.numpy()  # the same memory, faster to write to
+        self._history_array = self.history.numpy()  # numpy view of `history`, faster to write to
         self.cache = parts.target.open(len(prompts), max(self._max_lengths) + DRAFT_NODES)
         self.rows = list(range(len(prompts)))  # slots of the unfinished requests
         self._num_steps, self.timer = [0] * len(prompts), StepTimer()
 
     def steps(self, loop: Callable[[Session], Iterator[Step]] = speculative_steps) -> Iterator[Step]:
-        """Prefill, then run the loop until all requests are finished."""
+        """Prefill, then run `loop` until all requests are finished; yields the record of each step."""
         return with_torch_threads(self.parts.target.torch_threads, self._steps(loop))
 
-    @torch.inference_mode()  # on inside of a step and off while the caller has it: a `with` would stay on
+    @torch.inference_mode()  # off while the caller handles a step; a `with` block would stay on between steps
     def _steps(self, loop: Callable[[Session], Iterator[Step]]) -> Iterator[Step]:
-        self._release(self.rows)  # whatever an earlier session left in these slots
+        self._release(self.rows)  # discard the state of an earlier session
         try:
             yield from self._prefill()
             yield from loop(self)
         finally:
-            self._release(self.rows)  # unfinished requests if decoding was interrupted
+            self._release(self.rows)  # no rows are left unless decoding was interrupted
 
     def output(self, slot: int) -> list[int]:
-        """The tokens generated in this slot so far."""
+        """The token ids generated in this slot so far, without the prompt."""
         return self.history[slot, self.prompt_lengths[slot] : self.lengths[slot]].tolist()
 
     def context(self) -> Context:
-        """The state before the next step. Each call starts a new step, with noise of its own."""
+        """The state of the unfinished rows before the next step. Each call starts a step with new noise."""
         for slot in self.rows:
             self._num_steps[slot] += 1
         return self._context(self.rows, [self.lengths[slot] for slot in self.rows])
@@ -105,7 +102,7 @@ class Session:
         )
 
     def commit(self, ctx: Context, draft: Draft, scores: Scores, verdict: Verdict) -> Step:
-        """Append path and bonus token to each row, up to a stop token or limit; update cache and parts."""
+        """Commit each row's accepted path and bonus token, up to a stop token or limit; return the step."""
         forest, tokens = draft.tree.forest, draft.tree.tokens.tolist()
         kept, generated, finished = list[int](), list[list[int]](), list[int]()
         for row, slot in enumerate(ctx.slots):

@@ -1,5 +1,4 @@
-"""Tables as plain data: drawn by rich on a terminal and in a pipe, written as Markdown into reports and
-docs."""
+"""Tables as plain data, printed by rich on standard output or written as Markdown into reports and docs."""
 
 from __future__ import annotations
 
@@ -9,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NUMBER = re.compile(r"[-+]?[.\d]")
-PIPE_WIDTH = 240  # columns of a table that is not printed to a terminal, so that rich folds nothing
+PIPE_WIDTH = 240  # characters per line when output is not a terminal, so that rich wraps nothing
 
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column names, cells of text, and a note below."""
+    """A title, column names, rows of cells as text, and a note printed below."""
 
     title: str
     columns: tuple[str, ...]
@@ -23,7 +22,7 @@ class Table:
 
 
 def print_tables(tables: Sequence[Table]) -> None:
-    """Print tables to standard output; columns of numbers are aligned right, all others left."""
+    """Print tables to standard output; numeric columns are aligned right, all others left."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as RichTable
@@ -34,7 +33,7 @@ def print_tables(tables: Sequence[Table]) -> None:
     for table in tables:
         drawn = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for index, column in enumerate(table.columns):
-            # numbers are never folded, words of a column's name may be
+            # cells after the first column are never wrapped; column names may wrap between words
             widest = max([*map(len, column.split()), *(len(row[index]) for row in table.rows)])
             drawn.add_column(
                 Text(column),
@@ -57,7 +56,7 @@ def _is_numeric(cells: Sequence[str]) -> bool:
 
 
 def markdown(table: Table, level: int = 3) -> str:
-    """A heading of this level, the table, and its note."""
+    """The table as Markdown: its title as a heading of this level, the rows, and its note."""
     columns = range(len(table.columns))
     aligned = tuple("---:" if _is_numeric([row[i] for row in table.rows]) else "---" for i in columns)
     rows = [table.columns, aligned, *table.rows]

@@ -1,6 +1,6 @@
-"""Pages and sections that mkdocs generates from the code and from docs/results at build time.
+"""mkdocs hooks that generate pages and sections from the code and from docs/results at build time.
 
-Generated pages: one for each method, and the command-line reference. Markers in other pages:
+Generated pages: one for each method, and the command-line reference. Markers replaced in other pages:
 `<!-- methods -->` (table of methods), `<!-- source: FILE NAME -->` (source of a function or class),
 `<!-- speedups: FILE METHOD,METHOD -->` (speedups of methods in a file of docs/results).
 """
@@ -37,7 +37,10 @@ VERB = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)
 
 
 def source_of(path: str, name: str) -> str:
-    """The text of a function or class, named as in the file (`Session.commit` for a method)."""
+    """Source code of a function or class in a file; name: qualified name, such as `Session.commit`.
+
+    Raises KeyError if the file does not define it.
+    """
     text = (ROOT / path).read_text(encoding="utf-8")
     scope: ast.AST = ast.parse(text)
     for part in name.split("."):
@@ -52,7 +55,7 @@ def source_of(path: str, name: str) -> str:
 
 
 def linked(paper: str) -> str:
-    """A paper as a link if it is an arXiv number or an address."""
+    """A Markdown link for an arXiv number or URL; any other text unchanged."""
     if number := re.fullmatch(r"(?:arXiv:)?(\d{4}\.\d{4,5}(?:v\d+)?)", paper):
         return f"[arXiv:{number[1]}](https://arxiv.org/abs/{number[1]})"
     if re.match(r"(https?://)?[\w-]+(\.[\w-]+)+/", paper):
@@ -61,7 +64,7 @@ def linked(paper: str) -> str:
 
 
 def papers_table(name: str) -> list[str]:
-    """Figures reported in the method's paper, as lines of Markdown."""
+    """Markdown lines: table of the figures reported in the method's paper; empty if there are none."""
     reported = json.loads((ROOT / "docs/methods/papers.json").read_text(encoding="utf-8")).get(name, [])
     if not reported:
         return []
@@ -71,12 +74,12 @@ def papers_table(name: str) -> list[str]:
 
 @cache
 def load_once(path: Path) -> Result:
-    """A result file, kept for the other pages that show it."""
+    """Load a result file; cached, because several pages show the same file."""
     return load(path)
 
 
 def measured_tables(name: str) -> list[str]:
-    """The method's rows in docs/results, one table for each measurement, as lines of Markdown."""
+    """Markdown lines: one table per result file in docs/results that has the method; empty if none has."""
     lines: list[str] = []
     for path in sorted(RESULTS.rglob("*.json")):
         result = load_once(path)
@@ -86,7 +89,8 @@ def measured_tables(name: str) -> list[str]:
 
 
 def speedup(result: Result, method: str, workload: str, temperature: float) -> str:
-    """A method's speedup with its 95 % interval; a dash without enough varied prompts."""
+    """A method's median speedup with its 95 % interval; "-" if it was not measured on enough varied
+    prompts."""
     found = compare(result, method, workload=workload, temperature=temperature)
     if found is None or not found.ratio.known:
         return "-"
@@ -94,14 +98,14 @@ def speedup(result: Result, method: str, workload: str, temperature: float) -> s
 
 
 def conditions(result: Result) -> str:
-    """How and where a file was measured."""
+    """Conditions of a measurement: compiled or eager, batch size, device and date."""
     settings, source = result["settings"], result["provenance"]
     how = "compiled" if settings.get("compile") else "eager PyTorch"
     return f"{how}, batch {settings['batch']}, {source['device']}, {source['date'][:10]}"
 
 
 def measurement_table(name: str, path: Path, result: Result) -> list[str]:
-    """The method's rows in one file of `outpace bench`, by kind of prompts."""
+    """Markdown lines: the method's speedups in one result file of `outpace bench`, one row per prompt set."""
     settings = result["settings"]
     temperatures = settings["temperatures"]
     rows: list[str] = []
@@ -126,7 +130,7 @@ def measurement_table(name: str, path: Path, result: Result) -> list[str]:
 
 
 def method_page(recipe: Recipe, guarantee: str) -> str:
-    """A method's page: the docstring of its file, its options, measurements, and source."""
+    """Markdown page of a method: docstring of its recipe file, options, measurements and source."""
     module = sys.modules[recipe.build.__module__]
     rest = inspect.cleandoc(module.__doc__ or "").partition("\n")[2].strip()
     lines = [f"# {recipe.name}", "", recipe.summary, "", rest, ""]
@@ -164,7 +168,7 @@ def method_table(catalogue: Iterable[Entry]) -> str:
 
 
 def speedups_table(path: str, methods: Iterable[str]) -> str:
-    """Speedups over plain decoding in a file of `outpace bench`, over all its prompts."""
+    """Markdown table: speedups over plain decoding in a result file, all prompt sets pooled."""
     result = load_once(RESULTS / path)
     temperatures = result["settings"]["temperatures"]
     head = " | ".join(f"Speedup at temperature {temperature:g} (95 %)" for temperature in temperatures)
@@ -177,7 +181,7 @@ def speedups_table(path: str, methods: Iterable[str]) -> str:
 
 
 def help_of(path: list[str]) -> str:
-    """What `outpace ... --help` prints."""
+    """The output of `outpace PATH --help`; RuntimeError if the command fails."""
     result = CliRunner().invoke(app, [*path, "--help"], prog_name="outpace", env={"COLUMNS": "100"})
     if result.exit_code:
         raise RuntimeError(f"outpace {' '.join(path)} --help failed: {result.output}")
@@ -185,7 +189,7 @@ def help_of(path: list[str]) -> str:
 
 
 def command_line_page() -> str:
-    """The help of every command and subcommand."""
+    """Markdown page with the help of every command and subcommand."""
     lines = ["# Command line", "", "The output of `--help`, for every command.", ""]
     waiting: list[list[str]] = [[]]
     while waiting:

@@ -1,9 +1,7 @@
-"""Run the tests and then the GPU measurements on this machine, from the source tree, with the python that
-runs this.
+"""Run the tests and then the GPU benchmark from the source tree with the current Python interpreter.
 
-Nothing is installed. A test whose extra is missing is skipped and listed. Whatever happens, it ends within
-the limit and leaves in --out: tests.txt (what pytest said), tests.json, tests.md and what
-benchmarks.gpu_speed writes.
+Nothing is installed; tests that need a missing extra are skipped and listed. The run ends within --limit
+seconds. Files in --out: tests.txt (output of pytest), tests.json, tests.md and those of benchmarks.gpu_speed.
 """
 
 from __future__ import annotations
@@ -20,16 +18,19 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMIT = 470.0  # seconds; make's own start and the last writes fit below 8 minutes
-SHARE = 0.6  # at most this much of it for the tests
+LIMIT = 470.0  # seconds; with the start of make and the last writes the total stays below 8 minutes
+SHARE = 0.6  # maximum share of the limit for the tests
 INSTALLED_ONLY = (
     "tests/test_docs.py",
     "tests/test_kit.py",
-)  # about the installed command and the tool kit: make test
+)  # not run here: tests of the installed command and of the repository; `make test` runs them
 
 
 def run(command: list[str], seconds: float, log: Path) -> int:
-    """Run and log a command; 124 if it had to be stopped, together with everything it started."""
+    """Run a command with its output in `log`; returns the exit code, 124 after the timeout of `seconds`.
+
+    At the timeout the command and its child processes are killed.
+    """
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")]),
         "HF_HUB_OFFLINE": "1",

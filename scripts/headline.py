@@ -1,6 +1,6 @@
-"""Fill the README's headline number from docs/results/engine/engine-cpu.json.
+"""Update the headline speedup in the README from docs/results/engine/engine-cpu.json.
 
-`python scripts/headline.py` rewrites the section; with --check it only reports whether it is up to date.
+`python scripts/headline.py` rewrites the section; with --check it exits with an error if it is out of date.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULT = ROOT / "docs/results/engine/engine-cpu.json"
 METHOD = "speculative-sampling"
-PEER = "transformers assisted*"  # the best of its settings
+PEER = "transformers assisted*"  # transformers' assisted generation with the fastest of its measured settings
 SECTION = re.compile(r"(<!-- headline:begin -->\n).*?(<!-- headline:end -->)", re.DOTALL)
 
 
 def interval(comparison: Comparison) -> str:
-    """A speedup with its 95 % interval."""
+    """Text: median speedup with its 95 % bootstrap interval."""
     ratio = comparison.ratio
     return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def measured(result: Result, method: str, temperature: float) -> Comparison:
-    """The method over plain decoding, on all prompts."""
+    """Speedup of a method over plain decoding, all prompt sets pooled; ValueError if it was not measured."""
     found = compare(result, method, workload="all", temperature=temperature)
     if found is None:
         raise ValueError(f"{RESULT.name} has no {method} at temperature {temperature:g}")
@@ -34,7 +34,7 @@ def measured(result: Result, method: str, temperature: float) -> Comparison:
 
 
 def headline(result: Result) -> str:
-    """One paragraph: speedups, their conditions, and transformers at the best of its settings."""
+    """The headline paragraph: speedups, measurement conditions, and transformers' speedups for comparison."""
     greedy, sampled = (measured(result, METHOD, temperature) for temperature in (0.0, 1.0))
     peers = [measured(result, PEER, temperature) for temperature in (0.0, 1.0)]
     source, settings = result["provenance"], result["settings"]
@@ -50,7 +50,7 @@ def headline(result: Result) -> str:
 
 
 def filled(readme: str) -> str:
-    """The README with its headline up to date."""
+    """The README's text with an updated headline section."""
     text = headline(load(RESULT))
     return SECTION.sub(lambda match: match[1] + text + match[2], readme)
 

@@ -1,7 +1,6 @@
-"""Write the generated prompt sets of `outpace bench`: the first held-out tasks of the zoo, always the same
-ones.
+"""Write the prompt sets arithmetic.jsonl and edit.jsonl of `outpace bench` from the zoo's held-out tasks.
 
-python scripts/make_bench_prompts.py
+Deterministic: `python scripts/make_bench_prompts.py` always writes the same tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ COUNT = 40
 
 
 def lines(kind: str) -> list[str]:
-    """One prompt a line, as the turns of a chat."""
+    """JSON lines of the first COUNT held-out tasks of a kind: id and the turns of the chat."""
     tasks = held_out(kind, COUNT)
     rows = [{"id": f"{kind}/{index}", "turns": list(task.turns)} for index, task in enumerate(tasks)]
     return [json.dumps(row, ensure_ascii=False) for row in rows]

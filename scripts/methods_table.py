@@ -1,7 +1,7 @@
-"""Fill the README's table of methods from the recipes.
+"""Update the table of methods in the README from the recipes.
 
-`python scripts/methods_table.py` rewrites the section; with --check it only reports whether it is up to date.
-The documentation site uses `needs` for its own table.
+`python scripts/methods_table.py` rewrites the section; with --check it exits with an error if it is out of
+date. The documentation site uses `needs` too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECTION = re.compile(r"(<!-- methods:begin -->\n).*?(<!-- methods:end -->)", re.
 
 
 def needs(recipe: Recipe) -> str:
-    """What a method cannot run without, then what it can also use."""
+    """Text: draft model or index that a method requires besides the target, then those it can also use."""
     hints = get_type_hints(recipe.build)
     required: set[Any] = set()
     optional: set[Any] = set()
@@ -40,7 +40,7 @@ def needs(recipe: Recipe) -> str:
 
 
 def table() -> str:
-    """Methods grouped by family and need, each name linked to its recipe."""
+    """Markdown table of methods grouped by family, requirements and guarantee, linked to their recipes."""
     found = recipes.find()
     groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for entry in recipes.entries():
@@ -53,7 +53,7 @@ def table() -> str:
 
 
 def filled(readme: str) -> str:
-    """The README with its table of methods up to date."""
+    """The README's text with an updated table of methods."""
     return SECTION.sub(lambda match: match[1] + table() + match[2], readme)
 
 

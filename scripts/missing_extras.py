@@ -1,8 +1,7 @@
-"""A pytest plugin: a test that needs a package of an extra which is not installed is skipped, with the
-package's name.
+"""pytest plugin that skips tests which fail because a package of an extra is not installed.
 
-`make test` does not load it, because there every extra is installed and a missing module is a bug. Only
-packages that pyproject.toml lists under an extra count, so a misspelt import of our own still fails.
+`make test` does not load it: there all extras are installed, and a missing module is a bug. Only packages
+that pyproject.toml lists under an extra are considered, so a misspelt import still fails.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ IMPORTED_AS = {"faiss-cpu": "faiss", "prometheus-client": "prometheus_client", "
 
 
 def extras() -> dict[str, str]:
-    """Import name -> extra, for every package that only an extra brings."""
+    """Import name -> extra, for every package listed under an extra in pyproject.toml."""
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
     found: dict[str, str] = {}
     for extra, requirements in project["optional-dependencies"].items():
@@ -30,7 +29,7 @@ def extras() -> dict[str, str]:
 
 
 def missing(error: BaseException | None) -> str | None:
-    """Why a test cannot run here, if that is because of an extra; looks through the causes of `error`."""
+    """Skip reason if `error` or one of its causes is the failed import of an extra's package, else None."""
     known = extras()
     while error is not None:
         if isinstance(error, ImportError) and error.name and (top := error.name.split(".")[0]) in known:

@@ -1,8 +1,7 @@
-"""Mean acceptance length with and without a drafter that follows the request's settings; the table of
-docs/sampling.md.
+"""Print the table of docs/sampling.md: mean acceptance length of speculative sampling with a drafter that
+applies penalties, bad words and grammars of the request, and with one that does not.
 
-`python scripts/settings_acceptance.py` on the models in the package: speculative sampling, five tokens a
-draft.
+Uses the models in the package, five draft tokens per step. Run `python scripts/settings_acceptance.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 class Deaf:
-    """A drafter that is told nothing but temperature and truncation."""
+    """Wraps a drafter and hides penalties, logit bias, bad words and grammar of the request from it."""
 
     def __init__(self, inner: Any) -> None:
         self._inner, self.want, self.claims = inner, inner.want, inner.claims
@@ -56,7 +55,7 @@ class Deaf:
 
 
 def acceptance(parts: Parts, prompts: Sequence[torch.Tensor], row_params: Sequence[SamplingParams]) -> float:
-    """Tokens gained in a speculative step, the bonus included."""
+    """Mean acceptance length: mean number of tokens per speculative step, bonus token included."""
     steps = accepted = 0
     for step in Session(parts, prompts, row_params, LazyTargetProbs).steps():
         forest = step.draft.tree.forest

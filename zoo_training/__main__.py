@@ -1,4 +1,4 @@
-"""`python -m zoo_training MODEL`: train a model of the zoo from scratch, from text that every machine has."""
+"""`python -m zoo_training MODEL`: train a zoo model from scratch on Python's standard library and tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main(
     note: Annotated[str, typer.Option(help="A sentence for the model card.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
 ) -> None:
-    """Train a model of the zoo from scratch, from text that every machine has."""
+    """Train a model of the zoo from scratch on Python's standard library and generated tasks."""
     folder = build(
         name.removeprefix("zoo:"),
         out,

@@ -1,7 +1,7 @@
-"""Builds zoo models from nothing: corpus, tokenizers, target, drafts, cards. `python -m zoo_training --help`.
+"""Trains zoo models from scratch: corpus, tokenizers, target, drafts, cards. `python -m zoo_training --help`.
 
-A folder holds `tokenizer/` and those of other sizes, the finished models by name, and under `runs/` what is
-needed to resume.
+The output folder has `tokenizer/`, `tokenizer-SIZE/` for other vocabulary sizes, a folder for each finished
+model, and under `runs/` checkpoints and draft training data for resuming.
 """
 
 import random
@@ -22,18 +22,18 @@ from zoo_training.models import SHAPES, VOCABULARIES, make_config
 from zoo_training.tokenizer import BYTES, END, PAD, VOCABULARY, token_id, train_tokenizer
 from zoo_training.train import Settings, Trainer, next_token_loss
 
-STEPS = 4000  # when neither steps nor minutes are given
-COUNTED_TASKS = 1500  # of each kind, beside the corpus, for the bigram counts
-TOKENIZER_TASKS = 2000  # of each kind, beside the corpus
-POOL_LENGTH = 256  # tokens a row
-OWN_ROWS, READ_ROWS = 600, 1800  # of the draft's training pool: samples of the target, and training text
+STEPS = 4000  # default if neither steps nor minutes are given
+COUNTED_TASKS = 1500  # tasks of each kind, in addition to the corpus, for the bigram counts
+TOKENIZER_TASKS = 2000  # tasks of each kind, in addition to the corpus, for training the tokenizer
+POOL_LENGTH = 256  # tokens per row
+OWN_ROWS, READ_ROWS = 600, 1800  # rows of the draft's training pool: target samples, and training text
 OVERRIDES: dict[str, Any] = {
     "target": {"shallow": 0.5},
     "draft-bytes": {
         "short": 512,
         "long": 1024,
         "batch_tokens": 4096,
-    },  # a byte is a third of a token, or less
+    },  # longer rows: a byte-level token has at most a third of the text of a BPE token
 }
 DATA = {
     "target": "The standard library's source of the running Python, and generated arithmetic, edit and chat "
@@ -47,7 +47,7 @@ DATA = {
 
 
 def make_tokenizer(out: Path, corpus: Corpus, vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """The tokenizer of a folder with so many tokens, trained if it is not there yet."""
+    """The tokenizer with this vocabulary size in the folder `out`, trained and saved if it does not exist."""
     folder = out / ("tokenizer" if vocabulary == VOCABULARY else f"tokenizer-{vocabulary}")
     if not folder.exists():
         pick = random.Random(0)
@@ -60,7 +60,7 @@ def make_tokenizer(out: Path, corpus: Corpus, vocabulary: int = VOCABULARY) -> P
 def head_start(
     model: LlamaForCausalLM, documents: list[list[int]], tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """Write bigram statistics and, except for bytes, two copying heads into the weights of a new model."""
+    """Initialize a new model with bigram statistics and, unless it is byte-level, with induction heads."""
     pick = random.Random(1)
     drawn = [
         encode_task(tasks.make(kind, pick), tokenizer)[0]
@@ -71,12 +71,12 @@ def head_start(
     with torch.no_grad():
         table = model.lm_head.weight
         table.copy_(counted_embedding(ids, table.shape[0], table.shape[1], seed=0))
-    if len(tokenizer) > BYTES:  # a byte occurs after too many others: what followed it last predicts nothing
+    if len(tokenizer) > BYTES:  # for single bytes, copying the last successor predicts nothing
         install_induction(model)
 
 
 def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> LlamaForCausalLM:
-    """Save a model for users, in bfloat16; returns it as loaded from there, in float32."""
+    """Save a model and its tokenizer in bfloat16; returns the saved model, loaded in float32."""
     torch.nn.Module.to(model, torch.device("cpu"), torch.bfloat16)
     model.generation_config = GenerationConfig(
         eos_token_id=[token_id(tokenizer, END)], pad_token_id=token_id(tokenizer, PAD)
@@ -87,7 +87,7 @@ def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fold
 
 
 def load(folder: Path, device: str = "cpu") -> LlamaForCausalLM:
-    """A finished model in float32, for reading only."""
+    """Load a finished model in float32 and eval mode."""
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     torch.nn.Module.to(model, torch.device(device))
     return model.eval()
@@ -96,7 +96,7 @@ def load(folder: Path, device: str = "cpu") -> LlamaForCausalLM:
 def make_draft_pool(
     target: LlamaForCausalLM, stream: Stream, tokenizer: PreTrainedTokenizerFast, run: Path
 ) -> Pool:
-    """The draft's training data, made once and kept in a file."""
+    """The training pool of the distilled draft, loaded from run/pool.pt or created and saved there."""
     path = run / "pool.pt"
     if path.exists():
         saved = torch.load(path, weights_only=True)
@@ -127,10 +127,12 @@ def build(
     resume: bool = False,
     note: str = "",
 ) -> Path:
-    """Train one model into `out/name` and returns that folder; "draft" needs its target in `out/target`.
+    """Train one model, save it as `out/name` and return that folder; "draft" needs the target in
+    `out/target`.
 
-    Weights are bfloat16 safetensors; `note` goes into the card. `bfloat16` trains with products in that type:
-    faster where the hardware has it, far slower where it does not.
+    Weights are saved as bfloat16 safetensors; `note` is added to the card. `bfloat16`: compute matrix
+    products in bfloat16 while training, which is faster only on hardware with native support. Raises
+    ValueError for an unknown name, or for an existing checkpoint without `resume`.
     """
     if name not in SHAPES:
         raise ValueError(f"The zoo has no model {name!r}; it can build {', '.join(SHAPES)}.")

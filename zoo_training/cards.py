@@ -17,14 +17,14 @@ from zoo_training.train import Trainer
 
 
 def device_name(device: str) -> str:
-    """The name of a GPU, or number of cores and architecture of a CPU."""
+    """Name of the GPU, or number of cores and architecture of the CPU."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     return f"{os.cpu_count()}-core {platform.machine().replace('_', '-')} CPU"
 
 
 def rounded(value: Any) -> Any:
-    """Floats rounded to four decimals, in any nesting."""
+    """A value with floats rounded to four decimals, also in nested dicts."""
     if isinstance(value, dict):
         return {key: rounded(inner) for key, inner in value.items()}
     return round(value, 4) if isinstance(value, float) else value
@@ -41,7 +41,7 @@ def make_card(
     data: str,
     device: str,
 ) -> dict[str, Any]:
-    """The card of a trained model without the measurements of the pair of target and draft."""
+    """The card of a trained model as JSON values, without the overlap of target and draft ("pair")."""
     return {
         "name": name,
         "parameters": num_parameters(model),
@@ -68,13 +68,13 @@ def make_card(
 
 
 def table(title: str, rows: dict[str, float]) -> str:
-    """Two columns of markdown."""
+    """Markdown table with one row per name and number."""
     lines = [f"| {title} | |", "|---|---|", *(f"| {key} | {value:.3f} |" for key, value in rows.items())]
     return "\n".join(lines)
 
 
 def page(card: dict[str, Any]) -> str:
-    """The card as markdown."""
+    """The card as Markdown."""
     tokens, minutes = card["tokens_seen"] / 1e6, card["training_minutes"]
     spelt = "A token of held-out code spells {:.2f} bytes on average; losses a byte compare vocabularies."
     parts = [
@@ -110,12 +110,12 @@ def page(card: dict[str, Any]) -> str:
 
 
 def write_card(folder: Path, card: dict[str, Any]) -> None:
-    """card.json and README.md beside the weights."""
+    """Write a card as card.json and README.md into a model's folder, with rounded numbers."""
     card = rounded(card)
     (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(page(card), encoding="utf-8")
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """The card of a model's folder."""
+    """Read card.json of a model's folder."""
     return json.loads((folder / "card.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Small chats, of one or more turns, whose last answer can be recomputed from the turns before it."""
+"""Generated chats of one or more turns whose last answer is a function of the turns before it."""
 
 import re
 
@@ -15,7 +15,7 @@ LETTER = (
 
 
 def remember(words: Words) -> Turns:
-    """Facts given early and asked for later."""
+    """Chat: the user states facts in the first turn and asks for them in later turns."""
     name, thing, adjective = words.name(), words.noun(), words.adjective()
     number = str(words.random.randint(1, 99))
     facts = {"name": name, "favourite thing": f"the {adjective} {thing}", "lucky number": number}
@@ -31,21 +31,21 @@ def remember(words: Words) -> Turns:
 
 
 def table(words: Words) -> Turns:
-    """Sentences to put into a table."""
+    """Chat of one turn: a request to put the facts of some sentences into a Markdown table."""
     owners = words.several("name", words.random.randint(2, 5))
     facts = " ".join(f"{owner} has {words.random.randint(2, 99)} {words.noun()}s." for owner in owners)
     return (f"Put this into a table. {facts}",)
 
 
 def letter(words: Words) -> Turns:
-    """A letter around the words of the request."""
+    """Chat of one turn: a request for a letter, which follows a template with words of the request."""
     to, sender = words.several("name", 2)
     thing, other = words.several("noun", 2)
     return (f"Write a letter from {sender} to {to} about the {words.adjective()} {thing} and the {other}.",)
 
 
 def listing(words: Words) -> Turns:
-    """Questions about a list of things."""
+    """Chat of one turn: a list of things and a question about it."""
     things = words.several("noun", words.random.randint(3, 7))
     listed = ", ".join(things)
     question = words.random.choice(
@@ -60,18 +60,18 @@ def listing(words: Words) -> Turns:
 
 
 def say(words: Words) -> Turns:
-    """A sentence to repeat some number of times."""
+    """Chat of one turn: a request to repeat a phrase a given number of times."""
     line = f"the {words.adjective()} {words.noun()} of {words.name()}"
     return (f"Say this {words.random.choice(NUMBERS[1:6])} times: {line}",)
 
 
 def make(words: Words) -> Turns:
-    """A new chat up to its last question; its content words come from one side of the split."""
+    """The turns of a random chat up to its last question, with content words drawn from `words`."""
     return words.random.choice([remember, remember, table, letter, listing, say])(words)
 
 
 def solve(turns: Turns) -> str:
-    """The reply to the last turn."""
+    """The correct reply to the last turn."""
     first, last = turns[0], turns[-1]
     if len(turns) > 1:
         fact = last.removeprefix("What is my ").removesuffix("?")
@@ -101,5 +101,5 @@ def solve(turns: Turns) -> str:
 
 
 def check(turns: Turns, answer: str) -> bool:
-    """Whether a reply is the right one, character for character."""
+    """Whether a reply equals the correct one, up to surrounding whitespace."""
     return answer.strip() == solve(turns).strip()

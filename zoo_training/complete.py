@@ -1,4 +1,4 @@
-"""Batched continuation of prompts by a zoo model: for samples to learn from and for answers to check."""
+"""Batched generation with a zoo model, for distillation data and for evaluation."""
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -8,7 +8,7 @@ from zoo_training.tokenizer import END, PAD, REPLY, USER, token_id
 
 
 def encode_prompt(task: Task, tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Token ids of a task's turns up to where its answer starts, as the chat template renders them."""
+    """Token ids of a task's turns in the chat template, generation prompt included."""
     end, user, reply = (token_id(tokenizer, token) for token in (END, USER, REPLY))
     ids: list[int] = []
     for place, turn in enumerate(task.turns):
@@ -30,8 +30,10 @@ def complete(
     temperature: float,
     seed: int = 0,
 ) -> list[list[int]]:
-    """At most `length` tokens after each prompt, the end token included where there is one; temperature 0 is
-    greedy."""
+    """Generate at most `length` tokens after each prompt; temperature 0 is greedy.
+
+    Returns the new token ids of each row, up to and including the end token.
+    """
     pad, end = token_id(tokenizer, PAD), token_id(tokenizer, END)
     device = model.device
     generator = torch.Generator(device).manual_seed(seed)

@@ -1,5 +1,4 @@
-"""The code the zoo is trained on: the source of the running Python's standard library, read when a model is
-built."""
+"""The training corpus of code: the standard library's source of the running Python."""
 
 import hashlib
 import sysconfig
@@ -11,41 +10,42 @@ HELD_OUT = (
     "cmd"
 ).split()
 
-# Not prose about programming but data, vendored wheels, tests, or applications nobody imports.
+# Excluded folders and files: data tables, vendored wheels, tests, and applications rather than libraries.
 LEFT_OUT = set(
     "__pycache__ config encodings ensurepip idlelib lib2to3 pydoc_data site-packages dist-packages test "
     "tests turtledemo idle_test".split()
 )
 LEFT_OUT_FILES = {"this.py", "turtle.py", "_pydecimal.py", "antigravity.py"}
-MOST_DIGITS = 0.08  # of a file's characters: above it the file is a table
-MOST_CHARACTERS = 160_000  # of one file, so that none is a large share of what is read
+MOST_DIGITS = 0.08  # share of digits in a file's characters; files with more are tables and are excluded
+MOST_CHARACTERS = 160_000  # longer files are excluded, so that no file is a large share of the corpus
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Source files as text, in the order of their names."""
+    """Contents of the source files, sorted by file name, in a training and a held-out part."""
 
     train: tuple[str, ...]
     held_out: tuple[str, ...]
-    names: tuple[str, ...]  # of the files in `train`
-    sha256: str  # of the names and texts of both parts
+    names: tuple[str, ...]  # relative paths of the files in `train`
+    sha256: str  # hash of the names and contents of both parts
 
 
 def is_table(text: str) -> bool:
-    """Whether a file is mostly numbers: every digit is a token, and none of them can be predicted."""
+    """Whether a file has many digits; these are single tokens that cannot be predicted."""
     digits = sum(character.isdigit() for character in text)
     return digits > MOST_DIGITS * max(1, len(text))
 
 
 def is_source(path: Path, root: Path) -> bool:
-    """Whether a file of the library belongs to the corpus."""
+    """Whether a file below `root` is not excluded by LEFT_OUT or LEFT_OUT_FILES."""
     parts = path.relative_to(root).parts
     left_out = any(part in LEFT_OUT or part.startswith(("config-", "_sysconfigdata")) for part in parts)
     return not left_out and path.name not in LEFT_OUT_FILES
 
 
 def read_corpus(root: Path | None = None) -> Corpus:
-    """The library under `root` (default: the running Python's), split into training and held-out files."""
+    """Read the library below `root` (default: that of the running Python), split into training and held-out
+    files."""
     folder = root or Path(sysconfig.get_paths()["stdlib"])
     train: list[str] = []
     names: list[str] = []

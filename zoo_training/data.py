@@ -1,4 +1,4 @@
-"""Endless training batches from code and tasks; a stream can be stopped and continued at the same token."""
+"""Endless stream of training batches from code and tasks, which can be resumed at the same token."""
 
 import random
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from transformers import PreTrainedTokenizerFast
 from zoo_training import tasks
 from zoo_training.tokenizer import END, REPLY, USER, token_id
 
-# Shares of the rows; a row holds code, or tasks of mixed kinds.
+# Kind of text -> expected share of the rows; each row has code only or tasks of one kind.
 MIXTURE = {"code": 0.56, "edit": 0.20, "arithmetic": 0.11, "chat": 0.13}
-PROMPT_WEIGHT = 0.1  # of a prompt's token in the loss: most of it is drawn at random and cannot be learned
+PROMPT_WEIGHT = 0.1  # loss weight of prompt tokens; small, because most of a prompt is random
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of tokens; `weights` says how much a token counts in the loss when it is predicted."""
+    """Training rows: token ids, and the weight of each token in the loss."""
 
     tokens: Tensor  # (rows, length + 1) int64
-    weights: Tensor  # (rows, length + 1) float32
+    weights: Tensor  # (rows, length + 1) float32, weight of each token as a prediction target
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
@@ -29,7 +29,7 @@ class Batch:
 
 
 def encode_task(task: tasks.Task, tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[float]]:
-    """Token ids and weights of a task with its answer, as the chat template renders it."""
+    """Token ids and loss weights of a task with its answer, in the chat template."""
     end, user, reply = (token_id(tokenizer, token) for token in (END, USER, REPLY))
     ids: list[int] = []
     weights: list[float] = []
@@ -42,14 +42,14 @@ def encode_task(task: tasks.Task, tokenizer: PreTrainedTokenizerFast) -> tuple[l
 
 
 def encode_documents(texts: tuple[str, ...], tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
-    """Token ids of documents, each with its end token."""
+    """Token ids of documents, each followed by the end token."""
     end = token_id(tokenizer, END)
     encodings = tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
     return [[*encoding.ids, end] for encoding in encodings]
 
 
 class Stream:
-    """Batches in an order that depends only on the seed and on how many were taken."""
+    """Endless batches of code and tasks; a function of the seed and the sequence of calls."""
 
     def __init__(self, documents: list[list[int]], tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
         self.documents = documents
@@ -57,17 +57,17 @@ class Stream:
         self.random = random.Random(seed)
         self.seed = seed
         self.epoch = 0
-        self.cursor = 0  # tokens of this epoch's text already used
+        self.cursor = 0  # number of tokens of this epoch's text already used
         self.text = self.shuffled()
 
     def shuffled(self) -> list[int]:
-        """All documents in this epoch's order."""
+        """The concatenated documents in this epoch's random order."""
         order = list(range(len(self.documents)))
         random.Random(f"{self.seed} {self.epoch}").shuffle(order)
         return [token for place in order for token in self.documents[place]]
 
     def code_row(self, length: int) -> tuple[list[int], list[float]]:
-        """The next `length` tokens of code."""
+        """The next `length` tokens of code and their loss weights; starts a new epoch if too few are left."""
         if self.cursor + length > len(self.text):
             self.epoch += 1
             self.cursor = 0
@@ -77,12 +77,12 @@ class Stream:
         return row, [1.0] * length
 
     def task_row(self, length: int) -> tuple[list[int], list[float]]:
-        """Tasks behind each other until the row is full; the last one is cut."""
+        """`length` tokens of concatenated tasks of one kind, the last one cut, and their loss weights."""
         kinds = [kind for kind in MIXTURE if kind != "code"]
         shares = [MIXTURE[kind] for kind in kinds]
         ids: list[int] = []
         weights: list[float] = []
-        kind = self.random.choices(kinds, shares)[0]  # one kind a row: shares hold in tokens, not in tasks
+        kind = self.random.choices(kinds, shares)[0]  # one kind per row, so that shares are in tokens
         while len(ids) < length:
             more, counts = encode_task(tasks.make(kind, self.random), self.tokenizer)
             ids += more
@@ -90,7 +90,7 @@ class Stream:
         return ids[:length], weights[:length]
 
     def batch(self, rows: int, length: int) -> Batch:
-        """The next batch."""
+        """The next batch: `rows` rows of `length` + 1 tokens, inputs and shifted labels."""
         taken = [
             self.code_row(length + 1) if self.random.random() < MIXTURE["code"] else self.task_row(length + 1)
             for _ in range(rows)
@@ -98,11 +98,11 @@ class Stream:
         return Batch(torch.tensor([ids for ids, _ in taken]), torch.tensor([weights for _, weights in taken]))
 
     def state(self) -> dict[str, Any]:
-        """The position in the stream, as plain numbers."""
+        """The position in the stream, for a checkpoint."""
         return {"epoch": self.epoch, "cursor": self.cursor, "random": self.random.getstate()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue at a saved position."""
+        """Continue at a position saved by `state`."""
         self.epoch, self.cursor = state["epoch"], state["cursor"]
         version, numbers, gauss = state["random"]
         self.random.setstate((version, tuple(numbers), gauss))

@@ -1,10 +1,10 @@
-"""Distillation: a draft learns the target's distribution at every token of code, tasks and target samples.
+"""Distillation of a draft model: it learns the target's distribution on code, tasks and target samples.
 
-The acceptance probability of a drafted token is the mean of sum min(p, q) = 1 - TVD. The loss is the weighted
-sum of forward KL, whose gradients are useful while the distributions are far apart, and of TVD, which is the
-objective itself. The target's own samples are included because drafts continue such text. The target reads
-the pool once and its last hidden states are kept (float16, 2 * hidden bytes per token), so that an epoch
-costs the draft's forwards and one matrix product.
+The acceptance probability of a draft token is sum min(p, q) = 1 - TVD. The loss is the weighted sum of
+forward KL, whose gradients are useful while the distributions are far apart, and of TVD, the actual
+objective. Target samples are included because at inference the draft continues such text. The target's last
+hidden states are computed once for the whole pool (float16, 2 * hidden bytes per token), so that an epoch
+costs only the draft's forward and backward passes and one matrix product.
 """
 
 import itertools
@@ -21,20 +21,20 @@ from zoo_training import tasks
 from zoo_training.complete import complete, encode_prompt
 from zoo_training.data import PROMPT_WEIGHT, Batch, Stream
 
-TEMPERATURES = (1.0, 1.0, 0.3)  # of the target's own text, in turn: as it is sampled, and nearly greedy
-CODE_PROMPT = 4  # the first of so many parts of a row is code to continue
+TEMPERATURES = (1.0, 1.0, 0.3)  # temperatures of target samples, used in turn
+CODE_PROMPT = 4  # the first 1 / CODE_PROMPT of a row of sampled code is a prompt from the corpus
 TVD_WEIGHT = 2.0
 SAMPLE_ROWS = 24
 
 
 @dataclass(frozen=True)
 class Lesson(Batch):
-    """A batch with the target's hidden states."""
+    """A training batch with the target's last hidden states."""
 
     hidden: Tensor  # (rows, length, hidden) float16, the target's last hidden state at each token
 
     def to(self, device: torch.device) -> "Lesson":
-        """The same on another device."""
+        """The batch on another device."""
         return Lesson(self.tokens.to(device), self.weights.to(device), self.hidden.to(device))
 
 
@@ -46,8 +46,10 @@ def own_text(
     length: int,
     seed: int,
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """Rows of the target's own text with weights: code continued, and training tasks answered one behind the
-    other."""
+    """Sample training rows from the target: continuations of code, and answers to training tasks.
+
+    Returns `rows` lists of `length` token ids, concatenated samples with their prompts, and loss weights.
+    """
     pick = random.Random(seed)
     kinds = ["code", *tasks.KINDS, "edit"]
     ids: list[int] = []
@@ -76,7 +78,7 @@ def own_text(
 def read(
     target: LlamaForCausalLM, tokens: Tensor, rows: int = 16
 ) -> Tensor:  # (N, L + 1) -> (N, L, hidden) float16
-    """The target's last hidden states over a pool of rows."""
+    """Last hidden states of the target for rows of tokens, computed `rows` rows at a time."""
     parts = [
         target.model(input_ids=piece[:, :-1].to(target.device), use_cache=False)
         .last_hidden_state.half()
@@ -87,15 +89,15 @@ def read(
 
 
 class Pool:
-    """Lessons in an order that depends only on the seed; every epoch sees every row once."""
+    """The distillation data: batches of rows, each row once per epoch, in an order determined by the seed."""
 
     def __init__(self, tokens: Tensor, weights: Tensor, hidden: Tensor, seed: int) -> None:
         self.tokens, self.weights, self.hidden, self.seed = tokens, weights, hidden, seed
-        self.taken = 0  # rows
+        self.taken = 0  # number of rows used so far, over all epochs
         self.epoch, self.order = -1, [0]
 
     def batch(self, rows: int, length: int) -> Lesson:
-        """The next rows; their length is the pool's."""
+        """The next batch of `rows` rows; `length` must be the row length of the pool."""
         count = len(self.tokens)
         assert length == self.hidden.shape[1], (
             f"the pool has rows of {self.hidden.shape[1]} tokens, not {length}"
@@ -113,11 +115,11 @@ class Pool:
         return Lesson(self.tokens[places], self.weights[places], self.hidden[places])
 
     def state(self) -> dict[str, Any]:
-        """The position in the pool."""
+        """The position in the pool, for a checkpoint."""
         return {"taken": self.taken}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue at a saved position."""
+        """Continue at a position saved by `state`."""
         self.taken = state["taken"]
 
 
@@ -131,32 +133,31 @@ def make_pool(
     length: int,
     seed: int,
 ) -> Pool:
-    """`own_rows` rows of the target's own text and `read_rows` of training text, with the target's hidden
-    states."""
+    """A pool of `own_rows` rows sampled from the target and `read_rows` rows of training text, each of
+    `length` + 1 tokens, with the target's hidden states."""
     given = stream.batch(read_rows, length)
     rows, counts = own_text(target, stream, tokenizer, own_rows, length + 1, seed)
     tokens = torch.cat([given.tokens, torch.tensor(rows, dtype=torch.long).reshape(-1, length + 1)])
-    # A distribution is worth copying where the target was taught: prompts count as little here as they did
-    # for the target.
+    # Prompt tokens have the same small weight as in the target's training: its distribution is poor there.
     weights = torch.cat([given.weights, torch.tensor(counts, dtype=torch.float).reshape(-1, length + 1)])
     return Pool(tokens, weights, read(target, tokens), seed)
 
 
 class Teaching:
-    """The loss of a draft over lessons: forward KL plus weighted total variation, at temperature 1."""
+    """Distillation loss of a draft model: forward KL plus weighted total variation, at temperature 1."""
 
     def __init__(self, target: LlamaForCausalLM) -> None:
         self.head = target.lm_head.weight.detach()
 
     def __call__(self, draft: LlamaForCausalLM, batch: Batch) -> Tensor:
-        """Weighted mean over the tokens of a lesson."""
+        """Weighted mean loss over the tokens of a `Lesson`."""
         assert isinstance(batch, Lesson)
         with torch.no_grad():
             p = (batch.hidden.to(self.head.dtype) @ self.head.mT).float().softmax(-1)
         hidden = draft.model(input_ids=batch.tokens[:, :-1], use_cache=False).last_hidden_state
         log_q = draft.lm_head(hidden).float().log_softmax(-1)
         q = log_q.exp()
-        surprise = -(p * log_q).sum(-1)  # KL up to the target's own entropy, which has no gradient
+        surprise = -(p * log_q).sum(-1)  # forward KL plus the target's entropy, a constant
         distance = 1 - torch.minimum(p, q).sum(-1)
         weights = batch.weights[:, 1:]
         return ((surprise + TVD_WEIGHT * distance) * weights).sum() / weights.sum()

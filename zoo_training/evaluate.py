@@ -1,5 +1,4 @@
-"""Measurements on held-out code and tasks: losses, answers, repetition, overlap of draft and
-target."""
+"""Evaluation on held-out code and tasks: losses, task accuracy, repetition, overlap of draft and target."""
 
 import random
 from collections.abc import Iterator
@@ -13,17 +12,20 @@ from zoo_training.data import Batch, encode_documents, encode_task
 from zoo_training.tokenizer import BYTES, PAD, token_id
 
 DOMAINS = ("code", *tasks.KINDS)
-NUM_TASKS = 100  # of each kind
-CODE_ROWS, CODE_LENGTH = 100, 384  # rows of held-out code, spread over the files
-ANSWER_LENGTH = 200  # tokens; hardly a right answer is longer
-BYTE_ANSWER_LENGTH = 600  # where every byte is a token
-GRAM = 4  # words of this many tokens count as repeated when they occurred earlier in the same output
+NUM_TASKS = 100  # number of held-out tasks of each kind
+CODE_ROWS, CODE_LENGTH = 100, 384  # number and length of rows of held-out code, spread evenly
+ANSWER_LENGTH = 200  # maximum number of generated tokens; few correct answers are longer
+BYTE_ANSWER_LENGTH = 600  # the same for the byte-level tokenizer
+GRAM = 4  # n of the n-grams whose repetition within an output is measured
 
 
 def held_out_batches(
     domain: str, documents: tuple[str, ...], tokenizer: PreTrainedTokenizerFast, rows: int = 8
 ) -> Iterator[Batch]:
-    """Held-out text of a domain; weights are 1 for all tokens of code and for the answers of tasks."""
+    """Padded batches of held-out text of a domain ("code" or a kind of task).
+
+    Weights are 1 for all tokens of code and for the answers of tasks, 0 for prompts and padding.
+    """
     if domain == "code":
         text = [token for document in encode_documents(documents, tokenizer) for token in document]
         step = (len(text) - CODE_LENGTH - 1) // CODE_ROWS
@@ -43,8 +45,8 @@ def held_out_batches(
 
 
 def bytes_per_token(documents: tuple[str, ...], tokenizer: PreTrainedTokenizerFast) -> float:
-    """Mean number of bytes of a token of held-out code."""
-    count = sum(len(ids) - 1 for ids in encode_documents(documents, tokenizer))  # the end token has no text
+    """Mean number of bytes per token of the documents."""
+    count = sum(len(ids) - 1 for ids in encode_documents(documents, tokenizer))  # minus the end token
     return sum(len(text.encode()) for text in documents) / count
 
 
@@ -52,7 +54,7 @@ def bytes_per_token(documents: tuple[str, ...], tokenizer: PreTrainedTokenizerFa
 def losses(
     model: LlamaForCausalLM, documents: tuple[str, ...], tokenizer: PreTrainedTokenizerFast
 ) -> dict[str, float]:
-    """Mean loss of each domain, nats a token."""
+    """Domain -> mean cross-entropy on held-out text, in nats per token."""
     found: dict[str, float] = {}
     for domain in DOMAINS:
         total, count = 0.0, 0.0
@@ -75,8 +77,8 @@ def overlap(
     documents: tuple[str, ...],
     tokenizer: PreTrainedTokenizerFast,
 ) -> dict[str, dict[str, float]]:
-    """Per domain: mean over tokens of sum min(p, q) at temperature 1, and how often both have the same
-    argmax."""
+    """Per domain, as means over held-out tokens: "sum_min", sum min(p, q) at temperature 1, and "argmax", the
+    share of tokens where target and draft have the same argmax."""
     found: dict[str, dict[str, float]] = {}
     for domain in DOMAINS:
         shared, agreed, count = 0.0, 0.0, 0.0
@@ -95,7 +97,7 @@ def overlap(
 def accuracy(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, count: int = NUM_TASKS
 ) -> dict[str, float]:
-    """Share of held-out tasks of each kind answered rightly, greedily."""
+    """Kind of task -> share of `count` held-out tasks answered correctly by greedy decoding."""
     found: dict[str, float] = {}
     most = ANSWER_LENGTH if len(tokenizer) > BYTES else BYTE_ANSWER_LENGTH
     for kind in tasks.KINDS:
@@ -112,7 +114,7 @@ def accuracy(
 
 
 def repeated_share(tokens: list[int]) -> float:
-    """Share of an output's n-grams that occurred earlier in it."""
+    """Share of an output's GRAM-grams that are repetitions of earlier ones."""
     grams = [tuple(tokens[i : i + GRAM]) for i in range(len(tokens) - GRAM + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
@@ -120,8 +122,8 @@ def repeated_share(tokens: list[int]) -> float:
 def repetition(
     model: LlamaForCausalLM, documents: tuple[str, ...], tokenizer: PreTrainedTokenizerFast, length: int = 96
 ) -> dict[str, float]:
-    """Mean repeated share in continuations of held-out code, greedy and at temperature 1, and in the code
-    itself."""
+    """Mean of `repeated_share` over continuations of held-out code by `length` tokens: greedy, at temperature
+    1, and the original code for comparison."""
     pick = random.Random(0)
     texts = [ids for ids in encode_documents(documents, tokenizer) if len(ids) > 512]
     starts = [(ids, pick.randrange(len(ids) - 256)) for ids in texts]

@@ -1,9 +1,9 @@
-"""Induction heads written into the weights before training: two attention heads that copy earlier text.
+"""Initialization of induction heads: attention heads in the first two layers that copy earlier text.
 
-To continue "a b ... a" with "b", a layer must copy into each position which token precedes it, and a later
-layer must attend to the position whose preceding token is the current one. Small models need millions of
-tokens to learn this. Both heads follow from RoPE and from the embedding of `counted_embedding`; training may
-change them.
+To continue "a b ... a" with "b", a head of the first layer writes the previous token's identity into each
+position, and a head of a later layer attends to the position whose previous token equals the current one.
+Small models need millions of training tokens to learn this. The weights are constructed from RoPE and from
+the embedding of `counted_embedding`; they are not frozen.
 """
 
 import torch
@@ -11,33 +11,34 @@ from transformers import LlamaForCausalLM
 
 from zoo_training.embedding import CONSTANT, SCALE, Layout
 
-NEIGHBOUR = 14.0  # in logits: score of the previous token less that of its neighbours
-MATCH = 2.6  # factor on both sides of a comparison of contents
-PRIOR = 2.0  # weight of the log frequency in the prediction, in SCALE
-FINAL = 0.035  # standard deviation of what the tied embedding is multiplied with
-CARRY = 2.0  # weight of the bigram statistics in the prediction, in SCALE
-COPY = 6.0  # weight of the copied token in the prediction, in SCALE
+NEIGHBOUR = 14.0  # attention score of the previous token minus that of its neighbors (first layer)
+MATCH = 2.6  # scale of queries and keys that compare token identities (second layer)
+PRIOR = 2.0  # weight of the log frequency in the prediction, in units of SCALE
+FINAL = 0.035  # standard deviation of the final norm's output, which the tied embedding maps to logits
+CARRY = 2.0  # weight of the bigram statistics in the prediction, in units of SCALE
+COPY = 6.0  # weight of the copied token in the prediction, in units of SCALE
 
 
 @torch.no_grad()
 def install_induction(model: LlamaForCausalLM) -> None:
-    """Write the heads into the first two layers of a new model that has a counted embedding."""
+    """Write induction heads, and heads for bigram statistics, into a model with a `counted_embedding`."""
     config = model.config
     layout, size = Layout(config.hidden_size), config.hidden_size // config.num_attention_heads
     weights = dict(model.named_parameters())
     weights["model.norm.weight"].fill_(
         FINAL / SCALE
-    )  # logits stay small although the embedding, which is tied, is not
+    )  # keeps the logits small although the tied embedding is large
     frequencies = 10_000.0 ** (-torch.arange(size // 2) * 2 / size)
-    fast = size * 3 // 16  # frequencies that tell neighbouring positions apart
-    few = size * 7 // 32  # frequencies that turn too little over a few hundred tokens to disturb a comparison
+    fast = size * 3 // 16  # number of highest RoPE frequencies, which separate neighboring positions
+    few = size * 7 // 32  # number of lowest RoPE frequencies, almost constant over a few hundred tokens
     count = config.num_key_value_heads or config.num_attention_heads
     group = config.num_attention_heads // count
 
     def block(layer: int, name: str) -> torch.Tensor:
         return weights[f"model.layers.{layer}.self_attn.{name}_proj.weight"]
 
-    # The first layer. One constant query meets keys turned one position further: the best score is one back.
+    # First layer: a constant query and keys rotated by one further position, so that the score is largest at
+    # the previous token.
     turned = torch.zeros(size)
     turned[:fast] = frequencies[:fast].cos()
     turned[size // 2 : size // 2 + fast] = frequencies[:fast].sin()
@@ -51,7 +52,7 @@ def install_induction(model: LlamaForCausalLM) -> None:
     block(0, "k")[:size] = 0
     block(0, "k")[:size, layout.constant] = strength * turned
     slow = [place for half in (0, size // 2) for place in range(half + size // 2 - few, half + size // 2)]
-    room = len(slow)  # numbers in which two tokens are compared
+    room = len(slow)  # number of dimensions in which a head compares two tokens
     heads = min(count, (size - 1) // room, (layout.free.stop - layout.free.start) // room)
     mixed = torch.nn.init.orthogonal_(torch.empty(heads * room, layout.half))
     block(0, "v")[:size] = 0
@@ -61,7 +62,8 @@ def install_induction(model: LlamaForCausalLM) -> None:
     block(0, "v")[size - 1, layout.constant] = 1 / after_norm
     block(0, "o")[layout.prior, size - 1] = PRIOR * SCALE
 
-    # Where there is a head left, it looks at the present token and carries what that says to the prediction.
+    # Unused heads attend to the current token and copy its context factor to the prediction dimensions, for
+    # the bigram statistics.
     spare = [(0, head) for head in range(1, count)]
     spare += [(layer, head) for layer in range(2, config.num_hidden_layers) for head in range(count)]
     for turn, (layer, head) in enumerate(spare[: -(-layout.half // size)]):
@@ -75,8 +77,8 @@ def install_induction(model: LlamaForCausalLM) -> None:
         block(layer, "v")[value + torch.arange(len(part)), part] = 1.0
         block(layer, "o")[layout.as_target.start + part, query + torch.arange(len(part))] = CARRY * SCALE
 
-    # The second layer. The present token is compared with what was noted; the found token raises its own
-    # prediction.
+    # Second layer: queries from the current token, keys from the previous-token identity written by the first
+    # layer; the values raise the prediction of the attended token.
     for head in range(heads):
         part = slice(head * room, (head + 1) * room)
         query = block(1, "q")[head * group * size : (head * group + 1) * size]

@@ -1,4 +1,4 @@
-"""Sizes of the zoo's models, which are Llama models of transformers, and doubling their layers."""
+"""Configurations of the zoo's models (transformers' Llama), their initialization, and depth doubling."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from zoo_training.tokenizer import BYTES, VOCABULARY
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a Llama model."""
+    """Hidden size, MLP size, and numbers of layers, attention heads and KV heads of a Llama model."""
 
     hidden: int
     intermediate: int
@@ -24,11 +24,11 @@ SHAPES = {
     "target": Shape(384, 1024, 8, 6, 2, 64),
     "draft": Shape(
         160, 352, 2, 5, 5, 32
-    ),  # two layers: copying takes one head that looks back, one that looks up
+    ),  # two layers, the minimum for induction: a previous-token head and an induction head
     "draft-2k": Shape(160, 352, 2, 5, 5, 32),
     "draft-bytes": Shape(
         128, 416, 4, 4, 4, 32
-    ),  # deeper: what a larger vocabulary knows, it has to put together
+    ),  # deeper: it must compose words from bytes, which larger vocabularies have as tokens
 }
 VOCABULARIES = {"target": VOCABULARY, "draft": VOCABULARY, "draft-2k": 2048, "draft-bytes": BYTES}
 
@@ -54,8 +54,8 @@ def make_config(name: str, vocabulary: int, end: int, pad: int) -> LlamaConfig:
 
 
 def make_model(config: LlamaConfig, seed: int, num_layers: int | None = None) -> LlamaForCausalLM:
-    """A fresh float32 model; every layer starts as the identity, since what it adds to the residual starts at
-    zero."""
+    """A new float32 model with random weights, except that output projections of attention and MLP are zero:
+    each layer starts as the identity. num_layers: default that of the config."""
     fields = config.to_dict()
     fields["num_hidden_layers"] = num_layers or config.num_hidden_layers
     torch.manual_seed(seed)
@@ -68,10 +68,9 @@ def make_model(config: LlamaConfig, seed: int, num_layers: int | None = None) ->
 
 
 def deepen(shallow: LlamaForCausalLM, config: LlamaConfig) -> LlamaForCausalLM:
-    """A model with twice the layers and the same logits.
+    """A model with twice the layers and the same logits, so that a run can train half the depth first.
 
-    Behind each layer comes its copy, which writes nothing yet: training half the depth first costs half the
-    time.
+    Each layer is followed by a copy whose output projections are zero.
     """
     deep = make_model(config, seed=0)
     state = shallow.state_dict()
@@ -92,5 +91,5 @@ def deepen(shallow: LlamaForCausalLM, config: LlamaConfig) -> LlamaForCausalLM:
 
 
 def num_parameters(model: torch.nn.Module) -> int:
-    """Weights, the tied embedding counted once."""
+    """Number of parameters; the tied embedding is counted once."""
     return sum(weight.numel() for weight in model.parameters())

@@ -1,4 +1,4 @@
-"""Generated tasks with checkable answers: arithmetic, edits and chats, for training and held-out."""
+"""Generated tasks with checkable answers (arithmetic, edits, chats), in a training and a held-out split."""
 
 import random
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ HELD_OUT_SEED = 20_000
 
 @dataclass(frozen=True)
 class Task:
-    """A question and its right answer; `turns` are user, reply, user, ... and end with the question."""
+    """A question and its correct answer; `turns` alternate between user and assistant, ending with the
+    question."""
 
     kind: str
     turns: tuple[str, ...]
@@ -21,21 +22,21 @@ class Task:
 
     @property
     def prompt(self) -> str:
-        """The last question alone."""
+        """The last user turn."""
         return self.turns[-1]
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The turns as a chat template takes them, without the answer."""
+        """The turns as chat messages with role and content, without the answer."""
         return [{"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(self.turns)]
 
     def check(self, answer: str) -> bool:
-        """Whether an answer is right."""
+        """Whether an answer to this task is correct."""
         return check(self.kind, self.turns, answer)
 
 
 def check(kind: str, prompt: str | Sequence[str], answer: str) -> bool:
-    """Whether `answer` is right for a prompt (a question, or the turns that lead to it) of one kind."""
+    """Whether an answer to a task of this kind is correct; prompt: the question, or all turns up to it."""
     turns = (prompt,) if isinstance(prompt, str) else tuple(prompt)
     if kind == "arithmetic":
         return arithmetic.check(turns[-1], answer)
@@ -45,7 +46,7 @@ def check(kind: str, prompt: str | Sequence[str], answer: str) -> bool:
 
 
 def make(kind: str, generator: random.Random, *, held_out: bool = False) -> Task:
-    """A new task of one kind from one side of the split."""
+    """A random task of one kind from the training or held-out split; ValueError for an unknown kind."""
     if kind == "arithmetic":
         prompt = arithmetic.make(generator, held_out)
         return Task(kind, (prompt,), arithmetic.solve(prompt))
@@ -60,10 +61,10 @@ def make(kind: str, generator: random.Random, *, held_out: bool = False) -> Task
 
 
 def held_out(kind: str, count: int) -> list[Task]:
-    """The first `count` held-out tasks of a kind: always the same ones, none of them twice."""
+    """The first `count` distinct held-out tasks of a kind, generated with a fixed seed."""
     generator = random.Random(
         f"{HELD_OUT_SEED} {kind}"
-    )  # a string: its hash is fixed, and kinds do not share draws
+    )  # a string seed: independent of PYTHONHASHSEED, and different for each kind
     found: dict[tuple[str, ...], Task] = {}
     while len(found) < count:
         task = make(kind, generator, held_out=True)

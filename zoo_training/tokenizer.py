@@ -1,4 +1,4 @@
-"""The zoo's tokenizer: byte-level BPE with single digits and a chat template, for transformers."""
+"""The zoo's tokenizer for transformers: byte-level BPE with one token per digit, and a chat template."""
 
 from collections.abc import Iterable
 
@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerFast
 VOCABULARY = 4096
 END, USER, REPLY, SYSTEM, PAD = "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|pad|>"
 SPECIAL = [END, USER, REPLY, SYSTEM, PAD]  # ids 0 to 4
-BYTES = len(SPECIAL) + 256  # the smallest vocabulary: no merges
-# Words take the space before them, a run of blanks leaves its last one to the word after it.
+BYTES = len(SPECIAL) + 256  # vocabulary size of the byte-level tokenizer without merges
+# Pre-tokenization: a word includes one space before it; of a run of spaces the last belongs to the next word.
 PATTERN = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 TEMPLATE = (
     "{% for message in messages %}"
@@ -20,7 +20,7 @@ TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """Learn the merges from texts; the result is a function of them alone."""
+    """Train a BPE tokenizer with this vocabulary size on texts; deterministic."""
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -47,7 +47,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> PreTr
 
 
 def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    """The id of one token of the vocabulary."""
+    """The id of a token given as a string."""
     found = tokenizer.convert_tokens_to_ids(token)
     assert isinstance(found, int)
     return found

@@ -1,4 +1,4 @@
-"""The training loop: learning rates warm up, stay, and decay linearly to zero. A run can be resumed."""
+"""Resumable training loop; learning rates warm up, stay constant, and decay linearly to zero."""
 
 import json
 import os
@@ -22,7 +22,7 @@ Loss = Callable[[LlamaForCausalLM, Batch], Tensor]
 
 
 class Source(Protocol):
-    """Where batches come from."""
+    """Interface of a resumable source of training batches."""
 
     def batch(self, rows: int, length: int) -> Batch: ...
 
@@ -33,27 +33,26 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """How long and how fast to train; the run ends at `steps` or at `minutes` of training, whichever comes
-    first."""
+    """Hyperparameters of a run, which ends after `steps` or `minutes` of training, whichever comes first."""
 
     steps: int
     minutes: float | None = None
-    batch_tokens: int = 2048  # small: few tokens are seen, so many small steps beat few exact ones
-    short: int = 256  # row length at first: cheaper, and more documents a step
-    long: int = 512  # row length once `lengthen` of the run is over
+    batch_tokens: int = 2048  # tokens per step; small, because with few tokens many noisy steps are better
+    short: int = 256  # initial row length in tokens: cheaper, and more documents per step
+    long: int = 512  # row length after the share `lengthen` of the run
     lengthen: float = 0.85
-    shallow: float = 0.0  # share of the run trained at half the depth
-    bfloat16: bool = False  # products in bfloat16, weights and optimizers in float32
-    warm_up: int = 8  # steps
-    decay: float = 0.8  # share of the run over which the rates fall to zero; long, because runs are short
-    matrix_rate: float = 0.02
-    vector_rate: float = 0.002
-    save_seconds: float = 120.0
+    shallow: float = 0.0  # share of the run trained with half the layers
+    bfloat16: bool = False  # autocast to bfloat16; weights and optimizer states stay float32
+    warm_up: int = 8  # number of steps
+    decay: float = 0.8  # share of the run over which the learning rates fall to zero
+    matrix_rate: float = 0.02  # learning rate of Muon
+    vector_rate: float = 0.002  # learning rate of AdamW
+    save_seconds: float = 120.0  # interval between checkpoints
     seed: int = 0
 
 
 def next_token_loss(model: LlamaForCausalLM, batch: Batch) -> Tensor:
-    """Weighted mean cross-entropy, nats a token."""
+    """Weighted mean cross-entropy of the next tokens, in nats per token."""
     hidden = model.model(input_ids=batch.tokens[:, :-1], use_cache=False).last_hidden_state
     logits = model.lm_head(hidden).float()
     losses = functional.cross_entropy(logits.flatten(0, 1), batch.tokens[:, 1:].flatten(), reduction="none")
@@ -62,7 +61,7 @@ def next_token_loss(model: LlamaForCausalLM, batch: Batch) -> Tensor:
 
 
 class Trainer:
-    """A model in training, with everything needed to continue it."""
+    """A model with its optimizers and data source; saves and resumes checkpoints in `folder`."""
 
     def __init__(
         self,
@@ -83,36 +82,36 @@ class Trainer:
         self.device = torch.device(device)
         self.step = 0
         self.tokens = 0
-        self.seconds = 0.0  # of training, resumed runs included
-        self.fresh_since = 0  # the step at which the optimizers were last created
+        self.seconds = 0.0  # training time, over all resumed runs
+        self.fresh_since = 0  # step at which the optimizers were created; the warm-up begins there
         layers = config.num_hidden_layers
         self.start(make_model(config, settings.seed, layers // 2 if settings.shallow else layers))
 
     def start(self, model: LlamaForCausalLM) -> None:
-        """Train this model from now on, with new optimizers."""
+        """Replace the model that is trained, and create new optimizers for it."""
         torch.nn.Module.to(model, self.device)
         self.model = model.train()
         self.optimizers = make_optimizers(self.model, self.settings.matrix_rate, self.settings.vector_rate)
 
     @property
     def progress(self) -> float:
-        """Share of the run that is over."""
+        """Completed share of the run, from 0 to 1: the larger one of those of steps and of minutes."""
         spent = self.seconds / (60 * self.settings.minutes) if self.settings.minutes else 0.0
         return min(1.0, max(self.step / self.settings.steps, spent))
 
     @property
     def rate(self) -> float:
-        """Factor on the full learning rates."""
+        """Schedule factor of the learning rates: minimum of warm-up, decay and 1."""
         falling = (1 - self.progress) / self.settings.decay
         return min(1.0, falling, (self.step - self.fresh_since + 1) / self.settings.warm_up)
 
     @property
     def is_shallow(self) -> bool:
-        """Whether the model still has half its depth."""
+        """Whether the model still has half its layers."""
         return self.model.config.num_hidden_layers < self.config.num_hidden_layers
 
     def advance(self) -> float:
-        """One step; returns its loss in nats a token."""
+        """Run one optimizer step, deepening the model before it when due; returns the loss of the batch."""
         start = time.monotonic()
         if self.is_shallow and self.progress >= self.settings.shallow:
             self.start(deepen(self.model, self.config))
@@ -136,7 +135,7 @@ class Trainer:
         return value
 
     def save(self) -> None:
-        """Write the checkpoint; an interrupted call leaves the old one."""
+        """Write the checkpoint atomically: an interrupted call leaves the previous one intact."""
         self.folder.mkdir(parents=True, exist_ok=True)
         state = {
             "model": self.model.state_dict(),
@@ -154,7 +153,7 @@ class Trainer:
         os.replace(partial, self.folder / "checkpoint.pt")
 
     def resume(self) -> bool:
-        """Continue from the checkpoint; False if there is none."""
+        """Load the checkpoint in `folder`; returns False if there is none."""
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return False
@@ -171,7 +170,8 @@ class Trainer:
         return True
 
     def run(self, title: str = "training") -> LlamaForCausalLM:
-        """Train to the end, with checkpoints on the way; each step adds a line to log.jsonl."""
+        """Train to the end with periodic checkpoints and return the model in eval mode; each step appends a
+        line to log.jsonl."""
         self.folder.mkdir(parents=True, exist_ok=True)
         share = TextColumn("{task.percentage:.0f}%")
         columns = (TextColumn("{task.description}"), BarColumn(), share, TimeElapsedColumn())

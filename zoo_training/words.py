@@ -1,4 +1,4 @@
-"""Words for generated tasks, split for good into a training and a held-out vocabulary by a checksum of the
+"""Content words for generated tasks, split into a training and a held-out vocabulary by a checksum of the
 word."""
 
 import random
@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-HELD_OUT_SHARE = 5  # one word in five is never seen in training
+HELD_OUT_SHARE = 5  # one of five words is held out of the training tasks
 
 NOUNS = (
     "apple river stone lamp garden window letter market bridge forest castle mirror basket candle hammer "
@@ -43,27 +43,27 @@ CODAS = ["", "", "", "l", "n", "r", "s", "t", "m", "x"]
 
 
 def is_held_out(word: str) -> bool:
-    """Whether a word belongs to the held-out vocabulary, in any case of letters."""
+    """Whether a word belongs to the held-out vocabulary; case-insensitive."""
     return zlib.crc32(word.lower().encode()) % HELD_OUT_SHARE == 0
 
 
 @dataclass(frozen=True)
 class Words:
-    """Draws content words from one side of the split; everything a task says beyond its template comes from
-    here."""
+    """Random content words from the training or held-out vocabulary: all words of a task beyond its
+    template."""
 
     random: random.Random
     held_out: bool
 
     def draw(self, words: Sequence[str]) -> str:
-        """One word of a list, from this side of the split."""
+        """A random word of a list that belongs to this split."""
         while True:
             word = self.random.choice(words)
             if is_held_out(word) == self.held_out:
                 return word
 
     def coined(self) -> str:
-        """A word nobody uses, so that it can be copied but not remembered."""
+        """A random made-up word, which a model can copy from the prompt but not memorize."""
         pick = self.random.choice
         while True:
             word = "".join(pick(ONSETS) + pick(VOWELS) for _ in range(self.random.randint(1, 2)))
@@ -72,24 +72,24 @@ class Words:
                 return word
 
     def noun(self) -> str:
-        """A thing."""
+        """A random noun, made-up with probability 0.25."""
         return self.coined() if self.random.random() < 0.25 else self.draw(NOUNS)
 
     def name(self) -> str:
-        """A person."""
+        """A random first name, made-up with probability 0.25."""
         return self.coined().capitalize() if self.random.random() < 0.25 else self.draw(NAMES)
 
     def adjective(self) -> str:
-        """A property."""
+        """A random adjective."""
         return self.draw(ADJECTIVES)
 
     def identifier(self) -> str:
-        """A variable name of one or two parts."""
+        """A random variable name of one or two words."""
         first = self.coined() if self.random.random() < 0.2 else self.draw(PARTS)
         return first if self.random.random() < 0.5 else f"{first}_{self.draw(PARTS)}"
 
     def several(self, kind: str, count: int) -> list[str]:
-        """Different words of one kind: noun, name, adjective or identifier."""
+        """`count` distinct random words of one kind: "noun", "name", "adjective" or "identifier"."""
         found: list[str] = []
         while len(found) < count:
             word: str = getattr(self, kind)()

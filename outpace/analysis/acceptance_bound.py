@@ -1,16 +1,17 @@
-"""What no rule can beat: the largest chance that an exact verifier keeps one of the tokens drafted below a
-node.
+"""Upper bound of acceptance at one node: the largest probability that an exact verifier accepts a child.
 
-Whatever couples the target's token y ~ p with the draft, y is a drafted token at most with chance
+For any coupling of the target's token y ~ p with the draft, the probability that y is among the drafted
+tokens is at most
 
     min over sets H of tokens of  p(H) + 1 - Pr(every drafted token lies in H),
 
-the dual of the transport problem whose gain is "y was drafted" (Hu et al. 2025): a y inside H is limited by p
-alone, and one outside H needs a draft that is not wholly inside. A best H holds the tokens with the smallest
-p / q, so one pass over the sorted vocabulary finds it. Draws without replacement are looked at as a race:
-every token has an exponential clock of rate q, and the first to ring are the draft.
+the dual of the optimal transport problem with gain 1 for "y was drafted" (Hu et al. 2025): y inside H has
+probability p(H) at most, and y outside H requires a draft that is not a subset of H. An optimal H consists of
+the tokens with the smallest p / q, so one pass over the sorted vocabulary finds it. Draws without replacement
+are modelled as exponential clocks: each token rings once, after an exponential time of rate q, and the first
+tokens to ring are the draft.
 
-Letters: V vocabulary, S tokens in sorted order, T points of time of a race, K draws, W weights.
+Letters: V vocabulary, S tokens in sorted order, T points of time, K draws, W weights.
 """
 
 from __future__ import annotations
@@ -22,27 +23,28 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-MOST = 16384  # likeliest tokens a race looks at; beyond them the bound stays one, a little too high
-AT_ONCE = 1 << 22  # numbers in a table of a race
+MOST = 16384  # most probable tokens with a clock of their own; more tokens make the bound slightly too high
+AT_ONCE = 1 << 22  # numbers in the largest temporary tensor of `_race`
 SPACING = (
-    0.3  # of a race's points, in the logarithm of time: the trapezoidal rule is then exact to about 1e-14
+    0.3  # step of the integrals over time, in log time: the trapezoidal rule is then exact to about 1e-14
 )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Draws:
-    """Tokens drawn from one distribution below one node."""
+    """`count` children of one node drawn from one distribution."""
 
     q: Tensor  # (V,) sums to 1
     count: int
-    replace: bool  # independent of one another, or each without the earlier ones
+    replace: bool  # True: drawn with replacement; False: without
 
 
 def acceptance_bound(p: Tensor, draws: Sequence[Draws], chosen: Sequence[int] = ()) -> float:  # p: (V,)
-    """Largest chance that a token of distribution p is among those drawn in these ways and those chosen
-    beforehand.
+    """Upper bound of the probability that a token sampled from p is drafted, under the best coupling: by one
+    of `draws`, or as one of the `chosen` token ids.
 
-    Exact for draws of one distribution; for several distributions a bound, not always the least.
+    Attained (the optimum) for draws from one distribution; for several distributions not always the smallest
+    bound.
     """
     return acceptance_bounds(p, draws, chosen, (1.0,))[0]
 
@@ -50,8 +52,8 @@ def acceptance_bound(p: Tensor, draws: Sequence[Draws], chosen: Sequence[int] = 
 def acceptance_bounds(
     p: Tensor, draws: Sequence[Draws], chosen: Sequence[int], weights: Sequence[float]
 ) -> list[float]:
-    """The same for several multiples of p: what is kept of a node's own mass, relative to the chance of
-    drafting it."""
+    """(W,) `acceptance_bound` with p multiplied by each of `weights`. For a node deeper in the tree the
+    weight is the target's probability of the node's path divided by the probability of drafting it."""
     p, given = p.double(), list(dict.fromkeys(chosen))
     distributions = [each.q.double() / each.q.double().sum() for each in draws]
     rate = sum(
@@ -61,8 +63,8 @@ def acceptance_bounds(
     rate[given] = 0
     tokens = rate.nonzero()[:, 0]
     tokens = tokens[(p[tokens] / rate[tokens]).argsort(stable=True)]
-    # sets without all that was chosen never hold a whole draft, and the empty one is the best of them: chance
-    # 1
+    # a set H that lacks a chosen token never contains the whole draft: of these the empty set is best, with
+    # the bound 1, which the final `min` covers
     mass = p[given].sum() + torch.cat([p.new_zeros(1), p[tokens].cumsum(0)])  # (S + 1,)
     inside = torch.ones_like(mass)
     order = torch.cat([tokens.new_tensor(given), tokens])
@@ -72,7 +74,7 @@ def acceptance_bounds(
 
 
 def drafted_chances(draws: Draws, tokens: Sequence[int]) -> list[float]:  # distinct tokens
-    """How likely each of these tokens is to come up when drawn without replacement."""
+    """Probability of each of these tokens to be among `draws.count` draws without replacement."""
     q, picked, count = draws.q.double() / draws.q.double().sum(), list(tokens), draws.count
     own = q[picked]
     if count == 1:
@@ -85,8 +87,8 @@ def drafted_chances(draws: Draws, tokens: Sequence[int]) -> list[float]:  # dist
     if len(others) > MOST:
         others = others.topk(MOST).values
     times = _times(q)
-    # those left out may ring again and again: they crowd the others out a little more, so the chance is a bit
-    # too low
+    # tokens beyond `MOST` share one Poisson clock that can ring repeatedly: this takes up a few more of the
+    # draws, so the inclusion probability is slightly too low
     tail = (1 - own.sum() - others.sum()).clamp(min=0) * times
     rings = torch.arange(count, device=q.device)[:, None]
     common = [(tail.log() * rings - tail - torch.lgamma(rings.double() + 1)).exp().nan_to_num(0.0)[..., None]]
@@ -105,12 +107,12 @@ def drafted_chances(draws: Draws, tokens: Sequence[int]) -> list[float]:  # dist
 
 
 def _all_inside(q: Tensor, count: int, replace: bool) -> Tensor:  # (S,) -> (S + 1,)
-    """The chance that all draws lie among the first 0, 1, ... S of these tokens, which are all there are."""
+    """Entry s: the probability that all `count` draws are among the first s of the S tokens of `q`."""
     nothing = q.new_zeros(1)
     before = torch.cat([nothing, q.cumsum(0)]).clamp(max=1)
     after = torch.cat([q.flip(0).cumsum(0).flip(0), nothing])
     if not replace:
-        count = min(count, int((q > 0).sum()))  # these draws end when nothing is left
+        count = min(count, int((q > 0).sum()))  # at most one draw per token of positive probability
     if replace or count == 1:
         inside = before**count
     elif count == 2:
@@ -121,8 +123,8 @@ def _all_inside(q: Tensor, count: int, replace: bool) -> Tensor:  # (S,) -> (S +
 
 
 def _pairs(q: Tensor) -> Tensor:  # (S,) -> (S,)
-    """The chance that both of two draws without replacement are among the first tokens."""
-    # the likeliest token apart: 1 - q would cancel where it has nearly everything
+    """Entry s: the probability that two draws without replacement are both among the first s + 1 tokens."""
+    # the most probable token is treated apart: 1 - q would lose all digits for q close to 1
     top = int(q.argmax())
     others = q.clone()
     others[top] = 0
@@ -133,7 +135,8 @@ def _pairs(q: Tensor) -> Tensor:  # (S,) -> (S,)
 
 
 def _race(q: Tensor, count: int) -> Tensor:  # (S,) -> (S,)
-    """The chance that `count` of the first tokens ring before any of those after them."""
+    """Entry s: the probability that `count` of the first s + 1 tokens ring before any of the later tokens,
+    which is that all `count` draws without replacement are among the first s + 1."""
     kept = torch.ones_like(q, dtype=torch.bool)
     if len(q) > MOST:
         kept = torch.zeros_like(kept).scatter_(0, q.topk(MOST).indices, True)
@@ -143,31 +146,33 @@ def _race(q: Tensor, count: int) -> Tensor:  # (S,) -> (S,)
     for part in times.split(max(1, AT_ONCE // (len(rates) * count))):
         fewer = _prefix_products(_clocks(rates, part, count)).sum(0)
         found += _integral(after, fewer, part)
-    # fewer tokens in a set can only lower the chance, which keeps the bound a bound
+    # without the tokens beyond `MOST` the probability can only be too low, so the result is still an upper
+    # bound of acceptance
     return torch.cat([q.new_zeros(1), found])[kept.cumsum(0)]
 
 
 def _times(like: Tensor) -> Tensor:  # (T,)
-    """Points of time from long before the first to long after the last token that matters rings."""
+    """Times at which the integrals are evaluated, e^-12 to e^33: equidistant in log time."""
     return torch.arange(-12, 33, SPACING, dtype=torch.float64, device=like.device).exp()
 
 
 def _clocks(rates: Tensor, times: Tensor, count: int) -> Tensor:  # (S,), (T,) -> (K, T, S)
-    """Per token the chances that it has rung 0, 1, ... `count` - 1 times: it rings once."""
+    """Per time and token the probabilities of having rung 0, 1, ... `count` - 1 times; a token rings once at
+    most, so all from 2 on are 0."""
     silent = (-times[:, None] * rates).exp()
     return torch.cat([silent[None], 1 - silent[None], silent.new_zeros(count - 2, *silent.shape)])
 
 
 def _times_each_other(one: Tensor, other: Tensor) -> Tensor:  # (K, ...), (K, ...) -> (K, ...)
-    """How many of both together: products of polynomials, cut off where nobody looks."""
+    """Distribution of the sum of two counts: products of polynomials, truncated to K coefficients."""
     return torch.stack(
         [sum((one[i] * other[k - i] for i in range(1, k + 1)), one[0] * other[k]) for k in range(len(one))]
     )
 
 
 def _prefix_products(each: Tensor) -> Tensor:  # (K, T, S) -> (K, T, S)
-    """Products of the first 1, 2, ... S: neighbours first, so that the passes together cost no more than
-    two."""
+    """Products (`_times_each_other`) of the first 1, 2, ... S entries along the last dimension: a parallel
+    scan over pairs of neighbours, about 2 S products in all."""
     if each.shape[-1] == 1:
         return each
     even, odd = each[..., 0::2], each[..., 1::2]
@@ -179,7 +184,7 @@ def _prefix_products(each: Tensor) -> Tensor:  # (K, T, S) -> (K, T, S)
 
 
 def _product(each: Tensor) -> Tensor:  # (K, T, S) -> (K, T, 1)
-    """Product of all."""
+    """Product (`_times_each_other`) of all S entries along the last dimension."""
     while (size := each.shape[-1]) > 1:
         paired = _times_each_other(each[..., 0 : size - size % 2 : 2], each[..., 1::2])
         each = torch.cat([paired, each[..., size - size % 2 :]], -1)
@@ -187,6 +192,7 @@ def _product(each: Tensor) -> Tensor:  # (K, T, S) -> (K, T, 1)
 
 
 def _integral(rates: Tensor, fewer: Tensor, times: Tensor) -> Tensor:  # (S,), (T, S), (T,) -> (S,)
-    """The chance that enough have rung when a clock of this rate rings first."""
+    """Per rate the probability that enough other clocks ring before one of this rate does; `fewer` is the
+    probability that fewer than enough have rung at each time."""
     moment = times[:, None] * rates
     return SPACING * (moment * (-moment).exp() * (1 - fewer)).sum(0)

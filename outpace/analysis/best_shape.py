@@ -1,8 +1,8 @@
-"""Which tree to draft: from how often each candidate is accepted and what a forward of so many tokens costs.
+"""The draft tree with the highest speedup, from the acceptance rate of each rank and the cost of a forward.
 
-The expected number of accepted tokens of a tree is the sum, over its nodes, of the chance that the whole path
-to the node is accepted (Chen et al. 2024, Sequoia). With a chance per candidate rank that falls with the
-rank, the best tree of n nodes is the n nodes of the largest such chance.
+The expected number of accepted tokens of a tree is the sum, over its nodes, of the probability that the whole
+path to the node is accepted (Chen et al. 2024, Sequoia). With an acceptance rate per candidate rank that
+falls with the rank, the best tree of n nodes is the n nodes of the highest such probability.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from outpace.core.tree import Shape
 
 @dataclass(frozen=True)
 class Choice:
-    """A tree and what is expected of it."""
+    """A tree shape with its expected step length and speedup."""
 
     shape: Shape
-    length: float  # tokens a step, the bonus included
-    speedup: float  # over one token a forward, in time
+    length: float  # expected tokens per step, the bonus token included
+    speedup: float  # expected ratio of tokens per second to plain decoding (one token a forward)
 
 
 def best_shape(
-    rates: Sequence[float],  # chance that the candidate of each rank is accepted
-    cost: Callable[[int], float],  # seconds of a target forward over so many tokens
-    draft: float,  # seconds of one drafter forward
+    rates: Sequence[float],  # acceptance rate of the candidate of each rank, the most probable first
+    cost: Callable[[int], float],  # number of tokens -> seconds of a target forward over them
+    draft: float,  # seconds of one draft model forward; a tree takes one per level
     *,
     nodes: int = 64,
     depth: int = 16,
 ) -> Choice:
-    """The tree with the most tokens per second; a tree without nodes where drafting does not pay."""
+    """The tree of at most `nodes` nodes and `depth` levels with the most expected tokens per second; a tree
+    without nodes where plain decoding is faster."""
     rates = list(
         accumulate(rates, min)
-    )  # rare ranks are noisy: a later candidate counts no better than an earlier one
+    )  # measured rates of rare ranks are noisy: cap each by those before it, so that rates never increase
     best = Choice(Shape(()), 1.0, 1.0)
-    # candidates by falling chance: (-chance, depth, parent, rank); a node's next sibling and first child come
-    # after it
+    # candidate nodes by falling path probability: (-probability, depth, parent, rank); a node's first child
+    # and next sibling are pushed once it has been chosen
     heap: list[tuple[float, int, int, int]] = [(-rates[0], 1, 0, 0)] if rates and depth else []
     chosen: list[tuple[int, int]] = []  # (depth, parent) in the order of choice, the root being node 0
     chances, length = [1.0], 1.0
@@ -61,7 +62,7 @@ def best_shape(
 
 
 def _in_order(chosen: Sequence[tuple[int, int]]) -> Shape:
-    """The chosen nodes as a shape: in growing order of depth, siblings by rank."""
+    """The chosen nodes (depth, parent) as a shape, sorted by depth; siblings stay in order of rank."""
     order = sorted(range(1, len(chosen) + 1), key=lambda node: (chosen[node - 1][0], node))
     place = {0: 0} | {node: index for index, node in enumerate(order, 1)}
     return Shape(tuple(place[chosen[node - 1][1]] for node in order))

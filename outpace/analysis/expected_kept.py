@@ -1,8 +1,4 @@
-"""What a rule keeps of a draft that is given: expectations over the rule's own random choices, none over the
-draft.
-
-Letters: M choices at once, K options each, V vocabulary.
-"""
+"""Expected acceptance length of a given draft tree, by enumeration of the verifier's random choices."""
 
 from __future__ import annotations
 
@@ -16,19 +12,20 @@ from outpace.core.noise import Key
 from outpace.core.tree import TokenTree
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
 
-FEW = 64  # options told apart one by one; of more, those that no drafted token stands for are one
+FEW = 64  # most options enumerated one by one; with more, all tokens that were not drafted are one option
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is expected to be kept of a tree, the bonus not counted."""
+    """Expected acceptance of one tree, the bonus token not counted."""
 
-    depth: float  # draft tokens
-    any: float  # chance that at least one is
+    depth: float  # expected number of accepted draft tokens
+    any: float  # probability that at least one is accepted
 
 
 class DraftNoise(EnumeratedNoise):
-    """Enumerated noise for one row's tree, in which all tokens that lead out of the draft are one option."""
+    """Enumerated noise for one row's tree. A choice among more than `FEW` tokens has one option per drafted
+    child, and a single one for all other tokens, which end the step alike."""
 
     def __init__(self, tree: TokenTree, branch: Branch) -> None:
         super().__init__([branch], [0], [0])
@@ -49,7 +46,7 @@ class DraftNoise(EnumeratedNoise):
 
 
 def kept_by(verifier: Verifier, tree: TokenTree, target_probs: TargetProbs, scores: Scores) -> Kept:
-    """What this verifier keeps of a one-row tree, over all its choices."""
+    """Expected acceptance of a one-row tree under this verifier, over all outcomes of its random choices."""
     pending, depth, any_ = [Branch((), 0)], 0.0, 0.0
     while pending:
         branch = pending.pop()
@@ -62,8 +59,8 @@ def kept_by(verifier: Verifier, tree: TokenTree, target_probs: TargetProbs, scor
 
 
 def kept_by_matching(tree: TokenTree, target_probs: TargetProbs) -> Kept:
-    """The same for matching, in closed form: a node is kept where all tokens of its path are the target's
-    own."""
+    """Expected acceptance of a one-row tree under match verification, in closed form: a node is accepted with
+    the target's probability of its path."""
     tokens, children = tree.tokens.tolist(), tree.forest.children
     depth, any_, levels = 0.0, 0.0, [([0], 1.0)]
     while levels:
@@ -81,7 +78,7 @@ def kept_by_matching(tree: TokenTree, target_probs: TargetProbs) -> Kept:
 
 
 def _following(tree: TokenTree) -> list[list[int]]:
-    """Per node the tokens drafted after it, and after those that spell the same text."""
+    """Per node the distinct tokens of its children and of the children of nodes with an equal path."""
     tokens, forest = tree.tokens.tolist(), tree.forest
     spelt = [tuple(tokens[node] for node in forest.path(leaf)) for leaf in range(len(tree))]
     found: dict[tuple[int, ...], dict[int, None]] = {}

@@ -1,10 +1,8 @@
-"""Verification rules side by side: what each keeps of the same recorded trees, and what none of them can
-exceed.
+"""Comparison of verification rules: expected acceptance of each on the same draft trees, with upper bounds.
 
-A tree is drafted at a context of a text that the target writes by itself, with p and q known at every node.
-The number of tokens expected to be kept is then computed, not sampled: over the rule's own random choices,
-with the drafted tokens given. Rules are comparable where the trees are, so each way of drafting is a group of
-its own.
+The target decodes by itself; at some positions a tree is drafted, with p and q known at every node. For this
+tree the expected number of accepted tokens under each rule is computed exactly, over the rule's random
+choices. Only rules on the same trees are comparable, so results are grouped by the way of drafting.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 from outpace.verifiers.traversal import Traversal
 
-Keeps = Callable[[TokenTree, TargetProbs, Scores], Kept]  # of a tree of one row
+Keeps = Callable[[TokenTree, TargetProbs, Scores], Kept]  # one-row tree -> expected acceptance
 
 DISTINCT, INDEPENDENT, GREEDY_LAST = "without replacement", "with replacement", "greedy-last"
 DRAFTING: dict[str, AddChildren] = {
@@ -48,17 +46,17 @@ DRAFTING: dict[str, AddChildren] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """One exact rule."""
+    """An exact verification rule in the comparison."""
 
     name: str
     keeps: Keeps
-    drafting: tuple[str, ...] = tuple(DRAFTING)  # the ways of drafting for which it is exact
+    drafting: tuple[str, ...] = tuple(DRAFTING)  # keys of `DRAFTING` for which it is exact
     chains_only: bool = False
-    whole_paths: bool = False  # it weighs a path as a whole, and may exceed what settling node by node allows
+    whole_paths: bool = False  # it accepts paths as a whole and may exceed `LengthBounds.node_by_node`
 
 
 def enumerated(verifier: Verifier) -> Keeps:
-    """What this verifier keeps, over all its choices."""
+    """The expected acceptance under this verifier as a function of a tree, by enumeration of its choices."""
     return lambda tree, distribution, scores: kept_by(verifier, tree, distribution, scores)
 
 
@@ -72,26 +70,27 @@ RULES = (
 
 
 def suited(rules: Sequence[Rule], drafting: str, widths: Sequence[int]) -> list[Rule]:
-    """Those that are exact for such trees."""
+    """The rules that are exact for trees drafted this way with `widths[d]` children per node at depth d."""
     chain = max(widths) == 1
     return [rule for rule in rules if drafting in rule.drafting and (chain or not rule.chains_only)]
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was computed from the trees drafted at one context."""
+    """Results of the trees drafted at one position of one generated text."""
 
-    prompt: int
-    position: int  # tokens written before it
-    kept: dict[str, dict[str, Kept]]  # way of drafting -> rule -> what it keeps
-    bounds: dict[str, LengthBounds]
-    margins: dict[str, float]  # what is proven at one node -> by how much it holds at the root
+    prompt: int  # index of the prompt
+    position: int  # number of tokens generated before it
+    kept: dict[str, dict[str, Kept]]  # way of drafting -> name of the rule -> expected acceptance
+    bounds: dict[str, LengthBounds]  # way of drafting -> upper bounds of the acceptance length
+    # inequality (`rule_orderings.margins`) -> left side minus right side at the root
+    margins: dict[str, float]
 
 
 @dataclass
 class Recorder:
-    """Decodes with the target alone, and at every `stride`-th token drafts trees that are compared and
-    discarded."""
+    """Plain decoding with the target that drafts trees at every `stride`-th token, records each rule's
+    expected acceptance of them in `found`, and discards them."""
 
     draft: Target
     widths: tuple[int, ...]
@@ -111,7 +110,8 @@ class Recorder:
     def write(
         self, target: Target, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams], most: int
     ) -> None:
-        """Record `most` contexts, an equal share a prompt, and prompts again where their texts end early."""
+        """Record at `most` positions, an equal share per prompt. Where texts end early, prompts are decoded
+        again with other seeds."""
         share, turn = -(-most // len(prompts)), 0
         while len(self.found) < most:
             self._prompt = turn % len(prompts)
@@ -131,11 +131,11 @@ class Recorder:
             turn += 1
 
     def tokens(self, trees: int) -> int:
-        """Tokens of a text in which so many contexts can be recorded, with room for every draft."""
+        """Number of tokens to generate for `trees` recorded positions, with capacity for each draft."""
         return (trees - 1) * self.stride + len(self.widths) + 1
 
     def record(self, session: Session) -> Iterator[Step]:
-        """A decoding loop: plain decoding that records a context at every `stride`-th token."""
+        """Decoding loop for `Session.steps`: plain decoding that records at every `stride`-th token."""
         written = 0
         while session.rows and len(self.found) < self._last:
             ctx = session.context()
@@ -155,7 +155,8 @@ class Recorder:
             tree = drafter.propose(ctx, Plan((len(self.widths),), self._shape)).tree
             scores = session.parts.target.score(tree, ctx.slots, session.cache)
             target_probs = session.target_probs(scores, tree, ctx)
-            target_probs.probs(None)  # every node is looked at: warp them together
+            # every node will be needed: apply the sampling parameters to all at once
+            target_probs.probs(None)
             rules = suited(self.rules, name, self.widths)
             kept[name] = {rule.name: rule.keeps(tree, target_probs, scores) for rule in rules}
             bounds[name] = length_bounds(tree, target_probs)

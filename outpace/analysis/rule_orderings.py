@@ -1,9 +1,8 @@
-"""What is proven about the rules, checked at one node: chances that a drafted token is kept, exact over the
-draws too.
+"""Proven inequalities between verification rules, evaluated at one node from p and q.
 
-Over whole trees such chances have no short form, and one drafted tree can favour either of two rules. Below
-one node the draws sum out, so here every ordering that is a theorem has to hold at every node, but for
-rounding.
+Below a single node the probability that a child is accepted has a closed form, over the random draft too, so
+every proven inequality must hold at every node, up to rounding. For whole trees there is no such form, and on
+a given drafted tree either of two rules can accept more.
 
 Letters: V vocabulary.
 """
@@ -20,7 +19,7 @@ SHARE = "k-sequential >= 1 - (1 - 1/k)^k of the best"
 
 
 def recursive(p: Tensor, q: Tensor, count: int) -> float:  # (V,), (V,)
-    """Chance that recursive rejection keeps one of so many independent draws from q."""
+    """Probability that recursive rejection accepts one of `count` draws from q with replacement."""
     refused = 1.0
     for _ in range(count):
         overlap = float(torch.minimum(p, q).sum())
@@ -33,14 +32,14 @@ def recursive(p: Tensor, q: Tensor, count: int) -> float:  # (V,), (V,)
 
 
 def k_sequential(p: Tensor, q: Tensor, count: int) -> float:  # (V,), (V,)
-    """The same for k-sequential selection at its smallest valid scale."""
+    """Probability that k-sequential selection with the smallest valid rho accepts one of `count` draws."""
     scale, overlap = least_rho(p[None], q[None], [count])[0]
     return any_accepted(overlap / scale, count)
 
 
 def greedy_last(p: Tensor, q: Tensor, count: int) -> tuple[float, float]:  # (V,), (V,)
-    """What is kept of the likeliest `count - 1` tokens and one draw from the rest, and the most that could
-    be."""
+    """Acceptance probability by rejection of greedy-last drafts (the `count - 1` most probable tokens of q
+    and one draw from the rest), and its upper bound."""
     top = q.topk(min(count - 1, len(q))).indices
     rest = q.index_fill(0, top, 0.0)
     outside = p.index_fill(0, top, 0.0)
@@ -50,7 +49,8 @@ def greedy_last(p: Tensor, q: Tensor, count: int) -> tuple[float, float]:  # (V,
 
 
 def margins(p: Tensor, q: Tensor, count: int) -> dict[str, float]:  # (V,), (V,)
-    """By how much each ordering holds below a node with so many candidates; negative where it does not."""
+    """Inequality -> left side minus right side at a node with `count` candidates; negative beyond rounding
+    contradicts the theorem. For an equality: minus the absolute difference."""
     p, q = p.double() / p.double().sum(), q.double() / q.double().sum()
     with_, without = (acceptance_bound(p, [Draws(q, count, replace)]) for replace in (True, False))
     tested, selected = recursive(p, q, count), k_sequential(p, q, count)

@@ -1,11 +1,10 @@
-"""What no rule can beat on a whole tree: bounds of the acceptance length, read from one tree that was
-drafted.
+"""Upper bounds of the acceptance length over whole trees, estimated from drafted trees.
 
-The mean over many trees of what is computed from each is at least what any rule of that kind reaches on them.
-A node x is kept at most with chance p(x), and at most as often as it is drafted; so a tree that holds x
-counts it with the smaller of 1 and p(x) / (chance of drafting x), and what is below x with the dual bound
-there. A token that independent draws repeat is another node for every number of repetitions: the more, the
-better for any rule.
+The mean of these bounds over many drafted trees is an upper bound of the mean acceptance length of any exact
+rule of the kind. A node x is accepted with probability p(x) at most, and only if it was drafted; so a tree
+that contains x counts it with min(1, p(x) / Pr(x is drafted)), and the acceptance below x is bounded by the
+dual bound there (acceptance_bound.py). A token drawn several times with replacement counts as a different
+node for every number of repetitions, as more repetitions give more children below it.
 
 Letters: B rows, V vocabulary.
 """
@@ -26,15 +25,15 @@ from outpace.core.tree import TokenTree
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """How the tokens below a node were made."""
+    """The drafted children of a node: the distributions they were drawn from, and their tokens."""
 
-    draws: tuple[Draws, ...]
-    drawn: tuple[tuple[int, ...], ...]  # per distribution its tokens, as often as they came
-    chosen: tuple[int, ...]
+    draws: tuple[Draws, ...]  # one for each distribution
+    drawn: tuple[tuple[int, ...], ...]  # per distribution its drawn tokens, with repetitions
+    chosen: tuple[int, ...]  # tokens that were chosen, not drawn
 
     def chances(self, tokens: Sequence[int]) -> list[tuple[float, float]]:
-        """How likely each of these tokens is to come up just as often as it did, and more often (0: not
-        told)."""
+        """Per token the probability of being drawn exactly as often as it was, and of being drawn more often
+        (0, a lower bound, with several distributions)."""
         same, more = [1.0] * len(tokens), [0.0] * len(tokens)
         for draws, drawn in zip(self.draws, self.drawn, strict=True):
             once = (draws.q[list(tokens)].double() / draws.q.double().sum()).tolist()
@@ -50,7 +49,8 @@ class Siblings:
 
 
 def siblings(tree: TokenTree, level: Sequence[int], vocab: int) -> Siblings:
-    """The tokens below these nodes: one node, or several that spell the same text."""
+    """The children of the nodes in `level`, which all have equal paths, merged as those of one node; `vocab`
+    is the size of the target's vocabulary."""
     below = [child for node in level for child in tree.forest.children[node]]
     tokens, claim = tree.tokens[below].tolist(), tree.claim
     if not isinstance(claim, Drawn):
@@ -66,8 +66,8 @@ def siblings(tree: TokenTree, level: Sequence[int], vocab: int) -> Siblings:
             q = q.new_zeros(vocab).index_add_(0, claim.ids[row], q)
         one = Draws(q, len(drawn), claim.replace[row])
         for place, (other, before) in enumerate(found):
-            # nodes that spell the same text have one distribution but for rounding: their draws are draws
-            # from one
+            # nodes with equal paths have the same draft distribution up to rounding, so their draws are draws
+            # from a single distribution
             if one.replace and other.replace and torch.allclose(one.q, other.q, rtol=1e-3, atol=1e-7):
                 found[place] = Draws(other.q, other.count + one.count, True), (*before, *drawn)
                 break
@@ -77,8 +77,7 @@ def siblings(tree: TokenTree, level: Sequence[int], vocab: int) -> Siblings:
 
 
 def first_token_bound(tree: TokenTree, target_probs: TargetProbs, root: int) -> float:
-    """Largest chance that any of the tokens below this root is kept; 1 is certain, and 0 says nothing was
-    drafted."""
+    """Upper bound of the probability that an exact rule accepts a child of `root`; 0 if it has none."""
     if not tree.forest.children[root]:
         return 0.0
     p = target_probs.probs([root])[0]
@@ -88,19 +87,19 @@ def first_token_bound(tree: TokenTree, target_probs: TargetProbs, root: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class LengthBounds:
-    """Draft tokens that can be kept, the bonus not counted."""
+    """Upper bounds of the acceptance length from one tree, the bonus token not counted."""
 
-    first_token: float  # chance that any of those below the root is
-    node_by_node: float  # by rules that settle a node before they look at what was drafted below it
-    any_rule: float  # by any exact rule, also one that weighs whole paths
+    first_token: float  # of the probability that any child of the root is accepted
+    node_by_node: float  # over exact rules that decide on a node independently of the draft below it
+    any_rule: float  # over all exact rules, those that weigh whole paths included
 
 
 def length_bounds(tree: TokenTree, target_probs: TargetProbs, root: int = 0) -> LengthBounds:
-    """Both bounds from one row's tree; means over trees are what they are about."""
+    """The bounds from the tree below `root`. They hold in the mean over drafted trees, not for each tree."""
     tokens, children = tree.tokens.tolist(), tree.forest.children
     settled = free = first = 0.0
-    # nodes of one spelling, the most that can be kept of them when settled one by one, and the paths' ratio
-    # of chances
+    # (nodes with one path, upper bound of accepting it node by node given that it was drafted, the target's
+    # probability of the path divided by the probability of drafting it)
     levels: list[tuple[list[int], float, float]] = [([root], 1.0, 1.0)]
     while levels:
         level, kept, ratio = levels.pop()
@@ -123,7 +122,8 @@ def length_bounds(tree: TokenTree, target_probs: TargetProbs, root: int = 0) -> 
         ]
         for token, (same, more) in zip(going, made.chances(going) if going else (), strict=True):
             same, mass = max(same, 1e-300), float(p[token])
-            # p is spent where the token came most often, since there most can be kept below it
+            # for the upper bound p is assigned to drafts with the most repetitions of the token first, as
+            # these have the most children below it
             share = min(1.0, max(0.0, (mass - more) / same))
             levels.append((groups[token], kept * share, ratio * mass / same))
     return LengthBounds(first, settled, free)

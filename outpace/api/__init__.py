@@ -1,4 +1,4 @@
-"""The Python interface: load a model, let a method decode with it."""
+"""The Python interface: load a target model and generate text with a speculative decoding method."""
 
 from outpace.api.batch_run import Piece, Result
 from outpace.api.generate import generate, generate_each, stream

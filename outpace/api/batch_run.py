@@ -1,4 +1,4 @@
-"""One batch of rows being decoded: runs the session, turns its steps into text, pieces and results."""
+"""Decodes one batch of rows with a `Session` and converts its steps to text pieces and results."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from outpace.sampling.target_probs import LazyTargetProbs
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The answer to one prompt."""
+    """The text generated for one prompt, its token ids and its statistics."""
 
-    text: str  # without special tokens and the stop string
-    tokens: list[int]  # all new tokens, a final end-of-text token included
+    text: str  # without special tokens and without the stop string
+    tokens: list[int]  # ids of all new tokens, a final end-of-text token included
     statistics: Statistics
-    finish_reason: str | None  # "stop", "length", or None if decoding was interrupted
-    stop_reason: str | int | None = None  # the stop string or the end-of-text token that ended it
-    logprobs: list[Logprob] | None = None  # one per token, if requested
+    finish_reason: str | None  # "stop", "length" (max_tokens reached), or None if decoding was interrupted
+    stop_reason: str | int | None = None  # the stop string or end-of-text token id that ended the text
+    logprobs: list[Logprob] | None = None  # one per token; None if not requested
 
     def as_dict(self, tokenizer: Any = None) -> dict[str, Any]:
-        """All fields, as JSON values; the tokenizer adds the text of each token to the log probabilities."""
+        """All fields as JSON values; with a tokenizer, log probabilities include the text of each token."""
         return {
             "text": self.text,
             "tokens": self.tokens,
@@ -47,17 +47,20 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one step added to one row of a batch."""
+    """The tokens that one decoding step added to one row of a batch, and their text."""
 
-    row: int
+    row: int  # index in the batch
     text: str
     tokens: list[int]
-    num_drafted: int  # this many tokens, the first ones, were drafted; the target chose the others
-    logprobs: list[Logprob] | None = None  # one per token, if requested
+    num_drafted: int  # number of accepted draft tokens: the first ones of `tokens`; the target chose the rest
+    logprobs: list[Logprob] | None = None  # one per token; None if not requested
 
 
 class BatchRun:
-    """One batch. Iterating over it decodes and yields pieces; `results` has what is decoded so far."""
+    """A batch that is being decoded: iterating runs the steps and yields one `Piece` per step and row.
+
+    `results` returns the text and tokens generated so far.
+    """
 
     def __init__(
         self,
@@ -68,8 +71,8 @@ class BatchRun:
         settings: Settings,
         tokenizer: Any,
         *,
-        num_top: int | None = None,  # None: no log probabilities
-        predictions: Sequence[Sequence[int]] = (),  # token ids; empty, or one prediction per row
+        num_top: int | None = None,  # number of most probable tokens per Logprob; None: no log probabilities
+        predictions: Sequence[Sequence[int]] = (),  # token ids of the predicted outputs: none, or one per row
         on_piece: Callable[[Piece], None] | None = None,
     ) -> None:
         self._predicted: PredictionDrafter | None = None
@@ -105,14 +108,14 @@ class BatchRun:
                 yield piece
 
     def results(self) -> list[Result]:
-        """One result per row, of what is decoded so far."""
+        """One result per row, with the tokens generated so far."""
         now = perf_counter()
         return [self._result(slot, now) for slot in range(len(self._prompts))]
 
     def _pieces(self, step: Step) -> Iterator[Piece]:
         for row, slot in enumerate(step.ctx.slots):
             if step.ctx.committed[row] < self._session.prompt_lengths[slot]:
-                continue  # this step only read the prompt
+                continue  # a prefill step: it added no new token to this row
             tokens = self._take(slot)
             drafted = self._counters[slot].count(step, row, len(tokens))
             if self._predicted is not None:
@@ -126,7 +129,10 @@ class BatchRun:
             yield Piece(slot, text, tokens, drafted, found)
 
     def _step_logprobs(self, step: Step, row: int, slot: int, count: int) -> list[Logprob] | None:
-        """Log probabilities of the `count` tokens that this step added to the row; None if not requested."""
+        """Log probabilities of the `count` tokens that this step added to a row; None if not requested.
+
+        Also appends them to the log probabilities of the row's result.
+        """
         if self._num_top is None:
             return None
         found = logprobs(
@@ -143,14 +149,14 @@ class BatchRun:
         return detokenizer.stopped is not None
 
     def _take(self, slot: int) -> list[int]:
-        """The tokens that the last step added to a row, up to a stop string."""
+        """Ids of the tokens that the last step added to a row, cut after a completed stop string."""
         detokenizer, taken = self._detokenizers[slot], self._tokens[slot]
         start = self._session.prompt_lengths[slot] + len(taken)
         new = self._session.history[slot, start : self._session.lengths[slot]].tolist()
         if detokenizer and detokenizer.stopped is None:
-            detokenizer.push(new[detokenizer.num_tokens - len(taken) :])  # `_done` has pushed those before
+            detokenizer.push(new[detokenizer.num_tokens - len(taken) :])  # `_done` pushed the earlier ones
         if detokenizer and detokenizer.stopped is not None:
-            # a stop string may end before the step's last token: plain decoding would not generate the rest
+            # drop accepted tokens after the stop string: plain decoding would not have generated them
             del new[detokenizer.num_tokens - len(taken) :]
         taken += new
         return new

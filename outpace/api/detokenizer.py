@@ -1,21 +1,20 @@
-"""Incremental detokenization: tokens to text that never splits a character and stops before stop strings."""
+"""Incremental detokenization: token ids to text, without incomplete UTF-8 characters and stop strings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoded from bytes that are not (yet) a character
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete or invalid UTF-8 sequence
 CONTEXT = (
-    6  # previous tokens decoded together with new ones, because spaces and byte sequences depend on them
+    6  # number of earlier tokens decoded with the new ones, because spaces and UTF-8 sequences depend on them
 )
 
 
 class Detokenizer:
-    """The text of one row, in pieces that later tokens do not change.
+    """Converts the tokens of one row to text, in pieces that later tokens do not change.
 
-    The pieces together are the text after the prompt, with a leading space of the first word, without special
-    tokens.
+    The concatenated pieces are the text after the prompt, including a leading space, without special tokens.
     """
 
     def __init__(
@@ -23,24 +22,24 @@ class Detokenizer:
         tokenizer: Any,
         prompt: Sequence[int],
         stop: Sequence[str] = (),
-        min_tokens: int = 0,  # a stop string completed within this many tokens does not end the text
+        min_tokens: int = 0,  # stop strings completed within the first `min_tokens` new tokens are ignored
     ) -> None:
         self._tokenizer, self._stop, self._min_tokens = tokenizer, tuple(stop), min_tokens
         self._window = list(prompt[-CONTEXT:])
-        # characters of the window's text that are in `text` already, or the prompt's
+        # number of leading characters of the decoded window that belong to the prompt or are in `_text`
         self._sent = len(self._complete(self._decode()))
         self._text = ""
         self._given = 0
         self.num_tokens = 0
-        self.stopped: str | None = None  # the stop string that ended the text
+        self.stopped: str | None = None  # the stop string that ended the text; None if none occurred
 
     @property
     def text(self) -> str:
-        """All complete characters so far."""
+        """The text generated so far, up to the last complete character."""
         return self._text
 
     def push(self, tokens: Sequence[int]) -> int:
-        """Add tokens; returns how many were used: fewer than given if a stop string ended the text before."""
+        """Append tokens; returns the number used: fewer than given if a stop string ended the text."""
         if self.stopped is not None:
             return 0
         if not self._stop:
@@ -54,13 +53,13 @@ class Detokenizer:
         return len(tokens)
 
     def piece(self) -> str:
-        """The new text since the last call, without an end that may become a stop string."""
+        """The new text since the last call, without a suffix that may be the beginning of a stop string."""
         end = len(self._text) - (0 if self.stopped is not None else self._stop_prefix())
         piece, self._given = self._text[self._given : end], max(end, self._given)
         return piece
 
     def finish(self) -> str:
-        """The rest of the text, with bytes that never became a character as replacement characters."""
+        """The remaining text; incomplete UTF-8 sequences are decoded to replacement characters."""
         if self.stopped is None:
             before = len(self._text)
             text = self._decode()
@@ -91,7 +90,10 @@ class Detokenizer:
         return text.rstrip(INCOMPLETE)
 
     def _cut(self, before: int) -> bool:
-        """End the text at the first stop string that ends after position `before`; whether there is one."""
+        """Cut the text before the first stop string that ends after character `before`.
+
+        Returns whether a stop string occurred; it is then in `stopped`.
+        """
         if self.num_tokens <= self._min_tokens:
             return False
         starts = [(self._text.find(word, max(0, before - len(word) + 1)), word) for word in self._stop]
@@ -103,7 +105,7 @@ class Detokenizer:
         return True
 
     def _stop_prefix(self) -> int:
-        """The number of characters at the end of the text that are the beginning of a stop string."""
+        """Length in characters of the longest suffix of the text that is a proper prefix of a stop string."""
         most = min(max(map(len, self._stop), default=0) - 1, len(self._text))
         for length in range(most, 0, -1):
             if any(word.startswith(self._text[-length:]) for word in self._stop):

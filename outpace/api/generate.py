@@ -15,9 +15,9 @@ R = TypeVar("R")
 
 
 def parameters_of(source: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Give a function that passes on all its arguments the typed parameters of `source` and their help.
+    """Decorator: gives a `*args, **keywords` wrapper the signature and the `Args:` section of `source`.
 
-    Editors, type checkers, `help` and `inspect.signature` show them, and they are written once.
+    Editors, type checkers, `help` and `inspect.signature` then show the parameters of `source`.
     """
 
     def mark(function: Callable[..., R]) -> Callable[P, R]:
@@ -33,15 +33,15 @@ def parameters_of(source: Callable[P, Any]) -> Callable[[Callable[..., R]], Call
 
 @parameters_of(prepare)
 def generate(*args: Any, **keywords: Any) -> list[Result]:
-    """Generate the answers to one or several prompts: one result per sample, in the order of the prompts."""
+    """Generate text for one or several prompts: one result per sample, in the order of the prompts."""
     return list(generate_each(*args, **keywords))
 
 
 @parameters_of(prepare)
 def generate_each(*args: Any, **keywords: Any) -> Iterator[Result]:
-    """The same results as `generate`, yielded as soon as each batch is complete."""
+    """Iterator over the results of `generate`; those of a batch are yielded as soon as it is complete."""
     request = prepare(*args, **keywords)
-    parts = request.parts()  # for all batches: methods that learn keep what they have learnt
+    parts = request.parts()  # shared by all batches, so that drafters keep their indexes
     for start in range(0, len(request.prompts), request.batch):
         run = request.run(start, start + request.batch, parts)
         for _ in run:
@@ -51,7 +51,7 @@ def generate_each(*args: Any, **keywords: Any) -> Iterator[Result]:
 
 @parameters_of(prepare)
 def stream(*args: Any, **keywords: Any) -> Stream:
-    """Generate the answer to one prompt and yield its text piece by piece."""
+    """Generate text for one prompt and yield it piece by piece; ValueError for several prompts or samples."""
     request = prepare(*args, **keywords)
     if len(request.prompts) != 1:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Log probabilities of generated tokens: the model's own, and those after all sampling settings."""
+"""Log probabilities of generated tokens, before and after temperature, truncation and penalties."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 
 from outpace.core.contracts import Step, TargetProbs
 
-LOWEST = -9999.0  # stands for minus infinity in JSON, as in vLLM
+LOWEST = -9999.0  # replaces minus infinity, which JSON does not have; vLLM's value
 
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """Log probabilities of one token at the position where it was generated."""
+    """Log probabilities of one token at one position of the generated text."""
 
     token: int
-    raw: float  # of the model's distribution: temperature 1, no settings
-    processed: float  # of the distribution that was sampled from; 0 at temperature 0
-    top: tuple[Logprob, ...] = ()  # the most probable tokens of the model's distribution, in order
+    raw: float  # log-softmax of the unmodified logits (temperature 1, no penalties or truncation)
+    processed: float  # log probability in the distribution that was sampled from; 0 at temperature 0
+    top: tuple[Logprob, ...] = ()  # the tokens of largest `raw` at this position, largest first
 
     def as_dict(self, tokenizer: Any = None) -> dict[str, Any]:
-        """As JSON values, which have no infinity; with the text of each token if the tokenizer is given."""
+        """The fields as JSON values, at least LOWEST; with a tokenizer, also the text of each token."""
         found: dict[str, Any] = {
             "token": self.token,
             **({"text": tokenizer.decode([self.token])} if tokenizer is not None else {}),
@@ -33,14 +33,14 @@ class Logprob:
 def logprobs(step: Step, row: int, count: int, num_top: int, target_probs: TargetProbs) -> list[Logprob]:
     """Log probabilities of the first `count` tokens that a step added to a row.
 
-    Each has the `num_top` most probable tokens of its position beside it.
+    `top` of each has the `num_top` most probable tokens at the same position.
     """
     if not count:
         return []
     assert step.scores.logits is not None
     nodes, tokens = step.draft.tree.forest.path(step.verdict.leaf[row])[:count], step.generated[row][:count]
     logits = step.scores.logits[nodes]
-    # float32: half precision would round the logarithms to two digits
+    # compute log_softmax in float32: half precision would round log probabilities to about two digits
     raw = logits.log_softmax(-1) if logits.dtype.itemsize > 4 else logits.float().log_softmax(-1)
     processed = target_probs.probs(nodes).log()
     top = raw.topk(num_top).indices.tolist() if num_top else [[]] * count

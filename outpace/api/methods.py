@@ -1,4 +1,4 @@
-"""Which method a request uses, where the caller leaves it open, and with which draft."""
+"""Default method and default draft model of a request that does not name them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from outpace.models.names import usual_draft
 from outpace.recipes import get, own_options, resolve_recipe, wants_cross_vocabulary
 
 WITH_DRAFT, WITHOUT_DRAFT = "speculative-sampling", "prompt-lookup"
-DRAFTS = ("draft", "drafts")  # options that take draft models
+DRAFTS = ("draft", "drafts")  # names of recipe options that take draft models
 
 
 def choose_method(
     method: str | Path | Recipe | None, options: Mapping[str, Any], target: str
 ) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe, and its options under their own names with the target's usual draft filled in.
+    """The recipe, and its options by the recipe's own names; a missing draft is the target's usual draft.
 
-    Raises RecipeError for a method or an option that does not exist.
+    Raises RecipeError for an unknown method or option.
     """
     if method is None:
         recipe = default_method(target, has_draft=any(name in options for name in DRAFTS))
@@ -35,5 +35,8 @@ def choose_method(
 
 
 def default_method(target: str, *, has_draft: bool) -> Recipe:
-    """speculative-sampling if a draft is given or the target (a name) has a usual one, else prompt-lookup."""
+    """speculative-sampling with a given draft or if `target` has a usual draft, else prompt-lookup.
+
+    target: the model's name or folder.
+    """
     return get(WITH_DRAFT if has_draft or usual_draft(target) is not None else WITHOUT_DRAFT)

@@ -17,7 +17,7 @@ from outpace.models.openvino.compiled import STAGES
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What `load` returns; give it to `generate` and `stream`."""
+    """A loaded target model and its tokenizer: returned by `load`, passed to `generate` and `stream`."""
 
     name: str
     target: HFTarget
@@ -25,19 +25,19 @@ class Model:
     defaults: Any = None  # the checkpoint's transformers GenerationConfig
     draft_options: Mapping[str, Any] = field(
         default_factory=dict
-    )  # keyword arguments of `load` for its drafts
+    )  # keyword arguments of `load` for drafts given by name
     drafts: dict[str, Model] = field(
         default_factory=dict, repr=False
-    )  # drafts given by name, loaded once each
+    )  # loaded drafts by name, so that each is loaded once
 
     @property
     def max_length(self) -> int | None:
-        """Maximum number of tokens of prompt and answer together; None: no limit known."""
+        """Maximum number of tokens of prompt and generated text together; None if the model has no limit."""
         return self.target.max_length
 
     @cached_property
     def token_ids(self) -> dict[str, int]:
-        """The tokenizer's vocabulary. Kept, because reading 150,000 tokens from a tokenizer takes 0.1 s."""
+        """Token string -> id, from `tokenizer.get_vocab()`; cached, because 150,000 tokens take 0.1 s."""
         return self.tokenizer.get_vocab()
 
 
@@ -60,12 +60,12 @@ def load(
         device: a torch device such as cpu or cuda:0; None: CUDA if there is one.
         revision: branch, tag or commit of a model on the hub.
         trust_remote_code: run Python code that comes with the model.
-        allow_pickle: accept pickled weights, whose loading can run code. Better: convert them to safetensors.
-        threads: CPU threads that torch uses, in the whole process.
+        allow_pickle: load pickled weights, which can run code; safetensors cannot.
+        threads: number of CPU threads of torch, for the whole process.
         compile: compile the forward pass: with OpenVINO on a CPU, with CUDA graphs on a GPU.
 
-    Drafts that are later given to this model by name are loaded with the same dtype, device and compile.
-    Raises ValueError for a model that cannot be found or is not supported.
+    Drafts given to this model by name are loaded with the same options, except revision and threads.
+    Raises ValueError for a model that does not exist or is not supported.
     """
     if threads is not None and threads < 1:
         raise ValueError(f"threads is {threads}; use at least one")
@@ -89,9 +89,9 @@ def load(
 
 
 def as_model(target: Any, tokenizer: Any = None) -> Model:
-    """The model that a caller gave: loaded if it is a name, wrapped if it is a transformers model.
+    """A `Model` from a name or folder (loaded), a transformers model (wrapped) or a `Model` (unchanged).
 
-    Raises ValueError for anything else.
+    Raises ValueError for any other type.
     """
     from transformers import PreTrainedModel
 

@@ -1,4 +1,4 @@
-"""Opens the models among a recipe's options: loads drafts and compares them with their target."""
+"""Loads the draft models among a recipe's options and checks that they fit the target."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 
 
 class ModelOpener:
-    """The `Opener` of `recipes.configure`: opens drafts for one target.
+    """Implements the `Opener` of `recipes.configure`: loads drafts for one target.
 
-    A draft is a name, a folder, what `outpace.load` returned, or a transformers model. Names and folders are
-    loaded once for a target, with its dtype, device and compile option, or with `load` if that is given.
+    A draft is a name, a folder, an `outpace.Model`, or a transformers model. Each name or folder is loaded
+    once per target, with the target's dtype, device and compile option, or with the function `load`.
     """
 
     def __init__(self, target: Model, load: Callable[[str], Model] | None = None) -> None:
         self.target, self._load = target, load
-        self.loaded: dict[str, Model] = {} if load else target.drafts  # drafts given by name
+        self.loaded: dict[str, Model] = {} if load else target.drafts  # loaded drafts by name or folder
 
     @property
     def tokenizer(self) -> Any:
-        """The target's tokenizer; None if it is unknown."""
+        """The target's tokenizer; None if the target was given without one."""
         return self.target.tokenizer
 
     def draft(self, value: Any) -> HFTarget:
-        """A draft model with the target's tokens; ValueError if its tokens differ."""
+        """A draft model with the same vocabulary as the target; ValueError if its token ids differ."""
         model = self._open(value)
         check_same_tokens(self.target, model)
         return model.target
 
     def cross_vocabulary(self, value: Any) -> CrossVocabularyDraft:
-        """A draft model with any vocabulary, and both vocabularies; ValueError if a tokenizer is unknown."""
+        """A draft model with any vocabulary, and both vocabularies; ValueError if either has no tokenizer."""
         draft = self._open(value)
         for model in (draft, self.target):
             if model.tokenizer is None:
@@ -57,10 +57,10 @@ class ModelOpener:
 
 
 def check_same_tokens(target: Model, draft: Model) -> None:
-    """Raise ValueError for a draft whose token ids stand for other strings than the target's.
+    """Raise ValueError if draft and target map token strings to different ids.
 
-    Models whose tokenizer is unknown pass, and so do vocabularies of different sizes: `recipes.configure`
-    refuses those.
+    Not checked without both tokenizers, nor for vocabularies of different sizes: `recipes.configure` raises
+    the error for those.
     """
     if target.tokenizer is None or draft.tokenizer is None or target.target.vocab != draft.target.vocab:
         return
@@ -79,7 +79,7 @@ def check_same_tokens(target: Model, draft: Model) -> None:
 
 
 def check_draft_lengths(options: Mapping[str, Any], needed: int) -> None:
-    """Raise ValueError for a draft model whose maximum length is below `needed` tokens."""
+    """Raise ValueError if the maximum length of a draft model in `options` is below `needed` tokens."""
     for name, value in options.items():
         for each in value if isinstance(value, tuple) else (value,):
             limit = each.max_length if isinstance(each, HFTarget) else None

@@ -1,4 +1,4 @@
-"""Prompts (text, token ids or chat messages) and predictions, as token ids."""
+"""Conversion of prompts (text, token ids or chat messages) and predicted outputs to token ids."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]  # text, token ids, or the messages of a chat
-Prediction = str | Sequence[int]  # the probable answer
+Prediction = str | Sequence[int]  # predicted output, as text or token ids
 
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several, as a list; ValueError if there is none."""
+    """A list of prompts from one prompt or several; ValueError for an empty list."""
     if isinstance(prompts, str):
         return [prompts]
     given = _plain(prompts, "a prompt")
@@ -27,7 +27,11 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def encode(tokenizer: Any, prompt: Prompt, vocab: int, where: str = "the prompt") -> list[int]:
-    """The token ids of one prompt."""
+    """The token ids of one prompt, special tokens of the tokenizer or chat template included.
+
+    Raises ValueError for an empty or malformed prompt, for ids outside 0 to `vocab` - 1, or without the
+    tokenizer that text and messages need. `where` names the prompt in the message.
+    """
     given = prompt if isinstance(prompt, str) else _plain(prompt, where)
     if isinstance(given, str):
         if not given:
@@ -46,7 +50,10 @@ def encode(tokenizer: Any, prompt: Prompt, vocab: int, where: str = "the prompt"
 def encode_predictions(
     tokenizer: Any, given: Prediction | Sequence[Prediction | None] | None, count: int, vocab: int
 ) -> list[list[int]]:
-    """The token ids predicted after each of `count` prompts, from one prediction for all, or one each."""
+    """Token ids of the predicted output of each of `count` prompts; empty lists where there is none.
+
+    given: one prediction for all prompts or a list of one per prompt; ValueError for a wrong number.
+    """
     if given is None:
         return [[]] * count
     each = given if isinstance(given, str) else _plain(given, "a prediction")
@@ -70,7 +77,10 @@ def _prediction(tokenizer: Any, prediction: Prediction | None, vocab: int) -> li
 
 
 def chat(tokenizer: Any, messages: Sequence[Any]) -> list[int]:
-    """The token ids of a conversation up to the beginning of the model's answer."""
+    """Token ids of chat messages in the model's chat template, generation prompt included.
+
+    Raises ValueError without a tokenizer or chat template, or for a message without role or content.
+    """
     if not getattr(required(tokenizer, "chat messages"), "chat_template", None):
         raise ValueError(
             "this model has no chat template: give text instead of messages, or choose a chat model"
@@ -85,14 +95,14 @@ def chat(tokenizer: Any, messages: Sequence[Any]) -> list[int]:
 
 
 def required(tokenizer: Any, what: str) -> Any:
-    """The tokenizer; ValueError if there is none to encode `what` with."""
+    """The tokenizer; ValueError if it is None, with `what` (the input that needs it) in the message."""
     if tokenizer is None:
         raise ValueError(f"this model came without a tokenizer, so {what} cannot be encoded: give token ids")
     return tokenizer
 
 
 def check_text(text: str, where: str) -> None:
-    """Raise ValueError for text with lone surrogates, which stand for bytes that were not UTF-8."""
+    """Raise ValueError for text with lone surrogates, which Python decodes from bytes that are not UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -115,7 +125,7 @@ def _is_token(value: Any) -> bool:
 
 
 def _plain(values: Any, where: str) -> list[Any]:
-    """A sequence, tensor or array as a list; ValueError for anything else."""
+    """A list from a sequence, tensor or array; ValueError for another type."""
     if isinstance(values, Tensor | ndarray):
         return values.tolist()
     if not isinstance(values, Sequence) or isinstance(values, bytes | bytearray):

@@ -1,4 +1,4 @@
-"""A call of `generate` or `stream`, checked and with everything loaded that it needs."""
+"""Checks the arguments of `generate` and `stream` and loads the models they name."""
 
 from __future__ import annotations
 
@@ -20,31 +20,34 @@ from outpace.core.contracts import Parts, Recipe
 from outpace.core.noise import derived
 from outpace.recipes import configure
 
-UNLIMITED = 2**31  # tokens that fit behind a prompt where a model has no maximum length
+UNLIMITED = 2**31  # maximum number of new tokens where the model has no maximum length
 
 
 @dataclass
 class Request:
-    """A checked call. Lists have one element per row: a prompt with n samples has n rows."""
+    """Checked arguments of `generate` or `stream`.
+
+    Lists have one element per row; a prompt with n samples has n rows.
+    """
 
     model: Model
     prompts: list[list[int]]
     seeds: list[int]
-    room: list[int]  # tokens that fit behind each prompt
+    room: list[int]  # maximum number of new tokens per row: the model's maximum length less the prompt
     settings: Settings
     recipe: Recipe
-    options: Mapping[str, Any]  # the recipe's keyword arguments, with drafts loaded
-    predictions: list[list[int]]  # tokens that the answer probably has; may be empty
-    logprobs: int | None
-    batch: int
+    options: Mapping[str, Any]  # keyword arguments of the recipe, with drafts loaded
+    predictions: list[list[int]]  # token ids of the predicted output of each row; may be empty
+    logprobs: int | None  # number of most probable tokens per Logprob; None: no log probabilities
+    batch: int  # number of rows decoded together
     on_piece: Callable[[Piece], None] | None
 
     def parts(self) -> Parts:
-        """New parts of the method, which have learnt nothing yet."""
+        """New parts of the method (drafter, verifier, controller), with empty indexes and caches."""
         return self.recipe(self.model.target, **self.options)
 
     def run(self, start: int, end: int, parts: Parts) -> BatchRun:
-        """These rows as one batch."""
+        """A batch of the rows `start` to `end` - 1, decoded with these parts."""
         rows = slice(start, end)
         return BatchRun(
             parts,
@@ -91,42 +94,44 @@ def prepare(
     speculative_config: str | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Request:
-    """Check a call and load what it needs.
+    """Check the arguments of a call and load the models they name.
 
     Args:
-        target: what `outpace.load` returned, a name or folder, or a transformers causal language model.
+        target: an `outpace.Model`, a name or folder, or a transformers causal language model.
         prompts: a text, a list of token ids or a list of chat messages, or a list of several of these.
         method: a name of `outpace list`, a recipe, or a recipe file. Default: speculative-sampling if
-            a draft is given, or known for the target as for `zoo:target`; otherwise prompt-lookup.
+            a draft is given or the target has a usual draft (as `zoo:target` has); otherwise prompt-lookup.
         max_tokens: maximum number of new tokens. Default: the checkpoint's, or 256.
         temperature: 0 is greedy decoding. Default: the checkpoint's, or 0.
         top_k: sample from the k most probable tokens; 0: from all.
-        top_p: sample from the most probable tokens that hold this much of the mass.
-        min_p: drop tokens below this share of the highest probability.
-        typical_p: sample from the tokens of most typical information that hold this mass.
-        repetition_penalty: above 1, tokens of prompt and text become less probable.
-        presence_penalty: subtracted from the logit of every token of the new text, -2 to 2.
-        frequency_penalty: subtracted once for each time the token occurs in the new text, -2 to 2.
-        logit_bias: token id -> number that is added to its logit.
+        top_p: sample from the smallest set of most probable tokens with this total probability.
+        min_p: drop tokens whose probability is below this fraction of the highest one.
+        typical_p: locally typical sampling: keep the tokens whose information is closest to the entropy,
+            up to this total probability.
+        repetition_penalty: above 1, tokens that occur in the prompt or new text become less probable.
+        presence_penalty: subtracted from the logit of each token that occurs in the new text, -2 to 2.
+        frequency_penalty: subtracted from a token's logit once per occurrence in the new text, -2 to 2.
+        logit_bias: token id -> number added to its logit.
         bad_words: texts, or lists of token ids, that must not be generated.
-        min_tokens: number of new tokens before which the end of text and stop strings are not accepted.
+        min_tokens: minimum number of new tokens; until then end-of-text tokens and stop strings are
+            disabled.
         grammar: EBNF grammar that the new text follows (extra `grammar`).
         json_schema: JSON schema that the new text follows (extra `grammar`).
-        stop: string or strings before which the text ends.
+        stop: stop string or strings; the text ends before the first that occurs.
         seed: one for all prompts, or one each. Default: random; each result's statistics have its seed.
-        n: samples of each prompt, each with a seed of its own.
-        logprobs: log probabilities of each new token and of this many most probable ones beside it.
-        prediction: the probable answer, as text or token ids: drafted first. One for all, or one each.
+        n: number of samples per prompt, each with a different seed.
+        logprobs: return log probabilities of each new token and of this number of most probable tokens.
+        prediction: predicted output as text or token ids, used as draft tokens. One for all, or one each.
         ignore_eos: continue after the end-of-text token.
         defaults: apply the checkpoint's generation_config.json.
-        tokenizer: for a transformers model, which has none of its own.
-        batch: number of rows that are decoded together.
-        on_piece: called with what each step added to each row.
-        speculative_config: vLLM's configuration, in place of method and options.
+        tokenizer: the tokenizer of a target given as a transformers model.
+        batch: number of rows decoded together.
+        on_piece: called with a `Piece` for each step and row.
+        speculative_config: vLLM's --speculative-config (JSON or a dict), instead of method and options.
         **options: the method's options (`outpace show METHOD`), such as draft or depth (also
             num_speculative_tokens).
 
-    Raises ValueError for impossible values and TypeError for values of a wrong type.
+    Raises ValueError for invalid values and TypeError for values of a wrong type.
     """
     if speculative_config is not None:
         if options or method is not None:
@@ -199,14 +204,18 @@ def prepare(
 
 
 def target_name(target: Any) -> str:
-    """The name or folder by which a target was given; empty for a transformers model."""
+    """The name or folder of the target; empty for a transformers model."""
     if isinstance(target, Model):
         return target.name
     return str(target) if isinstance(target, str | Path) else ""
 
 
 def prompt_seeds(seed: int | Sequence[int] | None, count: int) -> list[int]:
-    """One seed per prompt. Rows that share a seed generate what each of them would generate alone."""
+    """One seed per prompt: random if None, one for all, or the given list.
+
+    The random numbers of a row depend on its seed only, not on the other rows. Raises ValueError for a wrong
+    number of seeds.
+    """
     if seed is None:
         return [random.getrandbits(32) for _ in range(count)]
     if not isinstance(seed, Sequence):
@@ -217,7 +226,10 @@ def prompt_seeds(seed: int | Sequence[int] | None, count: int) -> list[int]:
 
 
 def free_lengths(model: Model, prompts: Sequence[Sequence[int]]) -> list[int]:
-    """How many tokens fit behind each prompt; ValueError for a prompt that leaves no room."""
+    """Maximum number of new tokens per prompt: the model's maximum length less the prompt's length.
+
+    Raises ValueError for a prompt that is as long as the model's maximum length.
+    """
     limit = model.max_length
     if limit is None:
         return [UNLIMITED] * len(prompts)
@@ -237,7 +249,7 @@ def _check_counts(**counts: Any) -> None:
 
 
 def _whole(name: str, value: Any) -> int:
-    """The value as a Python integer (numpy's are accepted); TypeError for another type."""
+    """The value as a Python int; numpy integers are accepted, TypeError for bool and other types."""
     if not isinstance(value, bool):
         try:
             return operator.index(value)

@@ -1,6 +1,6 @@
-"""Sampling settings of a call, completed from the checkpoint's generation_config.json.
+"""Sampling settings of a call, with defaults from the checkpoint's generation_config.json.
 
-Every setting of that file is applied or refused, never ignored.
+Settings of that file that change the distribution are applied, or raise a ValueError if not supported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from outpace.core.sampling_params import PARAMETERS, Grammar, SamplingParams
 from outpace.sampling.grammar import follower
 
-# settings of transformers that change the distribution and are not supported, each with its neutral value
+# settings of transformers that change the output and are not supported -> their value that has no effect
 UNSUPPORTED = {
     "forced_bos_token_id": None,
     "forced_eos_token_id": None,
@@ -33,29 +33,29 @@ UNSUPPORTED = {
     "constraints": None,
     "force_words_ids": None,
 }
-UNSUPPORTED_IN_SAMPLING = {"top_h": 0.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}  # no effect when greedy
-IN_GENERATION_CONFIG = {  # settings that generation_config.json has under another name
+UNSUPPORTED_IN_SAMPLING = {"top_h": 0.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}  # ignored when greedy
+IN_GENERATION_CONFIG = {  # field of SamplingParams -> its name in generation_config.json, where they differ
     "max_tokens": "max_new_tokens",
     "min_tokens": "min_new_tokens",
     "bad_words": "bad_words_ids",
 }
-TRUNCATION = ("top_k", "top_p", "min_p", "typical_p")  # no effect when greedy
-MAX_TOKENS = SamplingParams().max_tokens  # where neither the caller nor the checkpoint gives a number
+TRUNCATION = ("top_k", "top_p", "min_p", "typical_p")  # the checkpoint's defaults are dropped when greedy
+MAX_TOKENS = SamplingParams().max_tokens  # default of the package
 
-Words = str | Sequence[str | Sequence[int]]  # text, or token ids
+Words = str | Sequence[str | Sequence[int]]  # one word, or a list of words; a word is text or token ids
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What all rows of a call share."""
+    """Sampling settings shared by all rows of a call."""
 
     params: SamplingParams
-    stop: tuple[str, ...] = ()  # strings
+    stop: tuple[str, ...] = ()  # stop strings
     processors: Sequence[Callable[[Any, Any], Any]] = ()  # transformers' logits processors, in order
-    grammar: Callable[[], Grammar] | None = None  # makes the grammar of one row, which follows the row's text
+    grammar: Callable[[], Grammar] | None = None  # returns a new grammar matcher for one row
 
     def row_params(self, seed: int, room: int) -> SamplingParams:
-        """The sampling parameters of one row, after whose prompt `room` tokens fit."""
+        """The sampling parameters of one row; `room`: maximum number of new tokens by the model's length."""
         max_tokens = min(self.params.max_tokens, room)
         return replace(
             self.params,
@@ -67,12 +67,12 @@ class Settings:
 
     @property
     def processor(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """All logits processors as one, or None."""
+        """A function that applies all logits processors in order; None if there are none."""
         if not self.processors:
             return None
 
-        def process(history: Tensor, logits: Tensor) -> Tensor:  # (1, T), (1, V) -> (1, V)
-            logits = logits.clone()  # processors may change their argument
+        def process(history: Tensor, logits: Tensor) -> Tensor:  # (1, T) ids, (1, V) logits -> (1, V)
+            logits = logits.clone()  # processors may modify their argument in place
             for processor in self.processors:
                 logits = processor(history, logits)
             return logits
@@ -91,9 +91,9 @@ def resolve_settings(
     json_schema: str | Mapping[str, Any] | None = None,
     ignore_eos: bool = False,
 ) -> Settings:
-    """The settings of a call: what is given, else the checkpoint's default, else that of SamplingParams.
+    """Settings of a call: given values, else the checkpoint's defaults, else those of SamplingParams.
 
-    Raises ValueError for an impossible value, or a default of the checkpoint that is not supported.
+    Raises ValueError for an invalid value, or for a default of the checkpoint that is not supported.
     """
     given = {name: value for name, value in given.items() if value is not None}
     found = _defaults(defaults) | given
@@ -122,7 +122,7 @@ def resolve_settings(
 
 
 def end_tokens(defaults: Any, tokenizer: Any) -> tuple[int, ...]:
-    """The token ids that end a text; a checkpoint may have several."""
+    """End-of-text token ids: of the generation_config, which may have several, else of the tokenizer."""
     ends = getattr(defaults, "eos_token_id", None)
     if ends is None:
         ends = getattr(tokenizer, "eos_token_id", None)
@@ -132,7 +132,10 @@ def end_tokens(defaults: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 def processors(defaults: Any, *, sampled: bool) -> list[Callable[[Any, Any], Any]]:
-    """The logits processors that the checkpoint's defaults need; ValueError for unsupported defaults."""
+    """The logits processors for the checkpoint's generation_config; ValueError for unsupported settings.
+
+    sampled: whether the temperature is above 0; some settings have no effect in greedy decoding.
+    """
     if defaults is None:
         return []
     refused = UNSUPPORTED | (UNSUPPORTED_IN_SAMPLING if sampled else {})
@@ -150,8 +153,8 @@ def processors(defaults: Any, *, sampled: bool) -> list[Callable[[Any, Any], Any
 
 
 def _defaults(defaults: Any) -> dict[str, Any]:
-    """The fields of SamplingParams that the checkpoint's generation_config sets."""
-    found = {"temperature": 1.0}  # of a checkpoint that samples and sets none
+    """The fields of SamplingParams set by the checkpoint's generation_config, temperature always included."""
+    found = {"temperature": 1.0}  # transformers' default where do_sample is set without a temperature
     for parameter in PARAMETERS:
         value = getattr(defaults, IN_GENERATION_CONFIG.get(parameter.name, parameter.name), None)
         if value is not None and parameter.name not in ("stop", "seed", "grammar"):
@@ -160,7 +163,7 @@ def _defaults(defaults: Any) -> dict[str, Any]:
 
 
 def _biases(given: Mapping[Any, float] | None) -> dict[int, float]:
-    """Token id -> bias; JSON writes the token id as a string."""
+    """Token id -> bias; keys may be strings, as in JSON. Raises ValueError for other values."""
     try:
         return {int(token): float(bias) for token, bias in (given or {}).items()}
     except (TypeError, ValueError, AttributeError) as error:
@@ -168,7 +171,10 @@ def _biases(given: Mapping[Any, float] | None) -> dict[int, float]:
 
 
 def _bad_words(given: Words, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
-    """The token sequences that spell these words, at the start of a text and after a space."""
+    """Token sequences of the bad words; text is encoded twice, with and without a leading space.
+
+    Raises ValueError for an empty word, or for text without a tokenizer.
+    """
     found: dict[tuple[int, ...], None] = {}
     for word in [given] if isinstance(given, str) else given:
         if not isinstance(word, str):

@@ -1,4 +1,4 @@
-"""Reads vLLM's --speculative-config: a JSON object with a speculative method and its settings."""
+"""Translation of vLLM's --speculative-config, a JSON object, to a method of outpace and its options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from outpace.recipes import get, identifier
 
 METHODS = {"ngram": "prompt-lookup", "draft_model": "speculative-sampling", "suffix": "suffix-decoding"}
-OPTIONS = {  # vLLM's key -> names that recipes have for it; the first that the recipe has is used
+OPTIONS = {  # vLLM's key -> names of the option in recipes; the first one that the recipe has is used
     "num_speculative_tokens": ("depth",),
     "prompt_lookup_max": ("max_ngram",),
     "prompt_lookup_min": ("min_ngram",),
@@ -20,7 +20,7 @@ OPTIONS = {  # vLLM's key -> names that recipes have for it; the first that the 
     "suffix_decoding_min_token_prob": ("min_token_prob",),
     "suffix_decoding_max_cached_requests": ("max_cached_requests",),
 }
-WITHOUT_EFFECT = {  # settings of a distributed engine, or of things that are set elsewhere in outpace
+WITHOUT_EFFECT = {  # vLLM's keys that are ignored with a warning: they do not apply to this engine
     "draft_tensor_parallel_size",
     "tensor_parallel_size",
     "enforce_eager",
@@ -46,9 +46,9 @@ LOSSY_RULES = {"synthetic": "accepts draft tokens at random, which changes the o
 
 
 def parse_speculative_config(config: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name of the method and its options; ValueError for a configuration that outpace cannot follow.
+    """The name of the method and its options, from JSON text or a mapping.
 
-    Warns about keys that have no effect.
+    Raises ValueError for unknown keys and unsupported values; warns about keys that have no effect.
     """
     given = _read(config)
     name = given.pop("method", None)
@@ -62,7 +62,7 @@ def parse_speculative_config(config: str | Mapping[str, Any]) -> tuple[str, dict
     options: dict[str, Any] = {}
     known = get(method).options
     if name == "draft_model":
-        # vLLM's default differs from the paper's: the draft model decodes greedily unless set to sample
+        # vLLM's default differs from the paper's: draft tokens are the argmax unless set to "probabilistic"
         options["sampled"] = (
             _choice(given, "draft_sample_method", ("greedy", "probabilistic")) == "probabilistic"
         )
@@ -84,7 +84,7 @@ def parse_speculative_config(config: str | Mapping[str, Any]) -> tuple[str, dict
                 f"speculative_config has an unknown key {key!r}; the keys are {', '.join(sorted(_known()))}"
             )
     if name == "suffix" and "max_spec_factor" in options:
-        options["max_spec_offset"] = 0.0  # vLLM drafts at most factor times the length of the match
+        options["max_spec_offset"] = 0.0  # vLLM drafts at most max_spec_factor * match length tokens
     if unused:
         warnings.warn(
             f"speculative_config: {', '.join(unused)} have no effect on {method} here", stacklevel=3

@@ -1,4 +1,4 @@
-"""Statistics of one request, under vLLM's names."""
+"""Acceptance and speed statistics of one request, with the names that vLLM uses."""
 
 from __future__ import annotations
 
@@ -11,56 +11,56 @@ from outpace.core.contracts import Step
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Statistics of one request. A speculative step is one in which at least one token was drafted for it."""
+    """Statistics of one request. A speculative step is one with at least one draft token for this request."""
 
     num_spec_steps: int
-    num_draft_tokens: int  # nodes of the drafted trees
+    num_draft_tokens: int  # nodes of the drafted trees, roots excluded
     num_accepted_draft_tokens: int
-    num_accepted_prediction_tokens: int  # of the draft tokens, those from the caller's prediction
+    num_accepted_prediction_tokens: int  # accepted draft tokens that come from the caller's prediction
     num_rejected_prediction_tokens: int
     acceptance_histogram: list[int]  # [n]: number of speculative steps that accepted n draft tokens
-    num_steps: int  # forward passes of the target that gave tokens, speculative or not
+    num_steps: int  # forward passes of the target after the prefill, with or without draft tokens
     num_prompt_tokens: int
-    num_tokens: int
-    seconds: float  # from the start of its batch to its last token
+    num_tokens: int  # new tokens
+    seconds: float  # from the start of the batch (prefill included) to the last token of this request
     seed: int
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Mean number of tokens per speculative step, bonus token included: 1 + accepted / steps."""
+        """Mean tokens per speculative step, bonus token included: 1 + accepted / speculative steps."""
         return 1 + self.num_accepted_draft_tokens / self.num_spec_steps if self.num_spec_steps else 1.0
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted draft tokens per draft token."""
+        """Accepted draft tokens divided by draft tokens."""
         return self.num_accepted_draft_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens per second."""
+        """New tokens per second, with the prefill in the time."""
         return self.num_tokens / self.seconds if self.seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields and rates, as JSON values."""
+        """All fields and the three derived rates, as JSON values."""
         derived = ("mean_acceptance_length", "draft_acceptance_rate", "tokens_per_second")
         return {name: getattr(self, name) for name in derived} | asdict(self)
 
 
 @dataclass
 class StepCounter:
-    """Counts the steps of one row while it is decoded."""
+    """Counters of the decoding steps of one row."""
 
     num_steps: int = 0
     num_draft_tokens: int = 0
-    accepted: list[int] = field(default_factory=list[int])  # per speculative step
+    accepted: list[int] = field(default_factory=list[int])  # accepted draft tokens per speculative step
     num_accepted_prediction_tokens: int = 0
     num_rejected_prediction_tokens: int = 0
 
     def count(self, step: Step, row: int, num_tokens: int) -> int:
-        """Count a step that added `num_tokens` tokens to the text; returns how many of them were drafted."""
+        """Count a step that added `num_tokens` tokens to a row; returns its number of accepted tokens."""
         forest = step.draft.tree.forest
         drafted = len(forest.nodes[row]) - 1
-        # a stop token or string inside the path ends the text before the verdict's leaf
+        # a stop token or stop string inside the accepted path ends the text before the path's last node
         accepted = min(forest.depths[step.verdict.leaf[row]], num_tokens)
         self.num_steps += 1
         if drafted:
@@ -69,14 +69,17 @@ class StepCounter:
         return accepted
 
     def compare(self, predicted: Sequence[int], accepted: Sequence[int]) -> None:
-        """Count the predicted tokens that a step drafted, and how many of them were accepted."""
+        """Count a step's draft tokens from the prediction (`predicted`) as accepted or rejected.
+
+        The accepted ones are the common prefix with `accepted`, the accepted tokens of the step.
+        """
         pairs = enumerate(zip(predicted, accepted, strict=False))
         kept = next((i for i, (one, other) in pairs if one != other), min(len(predicted), len(accepted)))
         self.num_accepted_prediction_tokens += kept
         self.num_rejected_prediction_tokens += len(predicted) - kept
 
     def done(self, num_prompt_tokens: int, num_tokens: int, seconds: float, seed: int) -> Statistics:
-        """The statistics of the row."""
+        """The statistics of the row, from the counters and these totals."""
         histogram = [0] * (max(self.accepted, default=0) + 1)
         for accepted in self.accepted:
             histogram[accepted] += 1

@@ -1,4 +1,4 @@
-"""A stream of text while it is generated."""
+"""Streaming of one request: an iterator over text as it is generated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from outpace.api.batch_run import BatchRun, Piece, Result
 
 
 class Stream(Iterator[str]):
-    """Yields pieces of text that never split a character; `result` has what is generated so far."""
+    """Iterator over the generated text in pieces of whole characters; `result` is the result so far."""
 
     def __init__(self, run: BatchRun) -> None:
         self._run = run
@@ -22,17 +22,17 @@ class Stream(Iterator[str]):
         raise StopIteration
 
     def pieces(self) -> Iterator[Piece]:
-        """One piece per step, with its tokens and how many of them were drafted."""
+        """Iterate over one `Piece` per step: text, tokens and number of accepted draft tokens."""
         yield from self._steps
         self.close()
 
     @property
     def result(self) -> Result:
-        """The result so far; complete once the stream has ended."""
+        """The result with the tokens generated so far; complete once the iterator is exhausted."""
         return self._run.results()[0]
 
     def close(self) -> None:
-        """Stop decoding and release the slots of the session."""
+        """Stop decoding and release the session's slots."""
         self._steps.close()
 
     def __enter__(self) -> Stream:

@@ -1,1 +1,2 @@
-"""Side-by-side measurement: the same prompts, the same seeds, one process, methods taking turns."""
+"""Benchmarks that compare decoding methods on the same prompts with the same seeds, their runs
+interleaved."""

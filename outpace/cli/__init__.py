@@ -1,4 +1,4 @@
-"""The command line: one file per verb. Options of methods are made from the signatures of recipes."""
+"""The command line: one file per subcommand. Options of methods come from the signatures of recipes."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """The `outpace` command."""
+    """Entry point of the `outpace` command."""
     typer.main.get_command(app)(prog_name="outpace")

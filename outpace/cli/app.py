@@ -1,4 +1,4 @@
-"""The verbs of the command line. None of their modules imports torch or transformers before it is called."""
+"""The typer app with all subcommands. Their modules import torch and transformers only when called."""
 
 from __future__ import annotations
 

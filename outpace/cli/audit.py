@@ -1,4 +1,7 @@
-"""`outpace audit`: prove the recipes on small models, and test them on a model of your own."""
+"""`outpace audit`: check that methods keep the target's output distribution.
+
+Enumerates all outputs on small table models; optionally tests greedy and sampled outputs of a user's model.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +58,8 @@ def audit(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Whether methods keep the target's output distribution: enumerated on small models, tested on your
-    model."""
+    """Check that methods keep the target's output distribution: all outputs enumerated on small models,
+    statistical tests on your model."""
     from outpace.recipes import find, from_file, get
 
     if all_ and methods:
@@ -64,7 +67,7 @@ def audit(
     recipes = (
         [get(name) for name in methods] if methods else list(find().values()) if not recipe or all_ else []
     )
-    # a process imports a recipe again: by its name, or from its file
+    # worker processes import recipes again, so they get names or file paths
     sources = [each.name for each in recipes]
     if recipe:
         recipes.append(from_file(recipe))
@@ -106,7 +109,11 @@ def audit(
 def _results(
     sources: list[str], exhaustive: bool, processes: int
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Proofs of one method on one kind of models, or the planted mistakes, as they are finished."""
+    """Yield, as they finish, (source, proofs of one method on one kind of models) and (MISTAKES, reports of
+    the planted mistakes).
+
+    With several methods and `processes` > 1 they run in a process pool.
+    """
     from outpace.proof.suite import PLANS
 
     work = [(source, kind, exhaustive) for source in sources for kind in PLANS]
@@ -125,14 +132,17 @@ def _results(
 
 
 def one_thread() -> None:
-    """Processes share the CPUs, so each computes with one thread."""
+    """Initializer of a pool process: torch uses one thread, because the processes share the CPUs."""
     import torch
 
     torch.set_num_threads(1)
 
 
 def proofs(source: str, kind: str, exhaustive: bool) -> list[dict[str, Any]]:
-    """The proofs of a method, given by name or file, on one kind of models."""
+    """Reports of the proofs of a method on one kind of models.
+
+    source: name or recipe file of the method; kind: a key of `outpace.proof.suite.PLANS`.
+    """
     from outpace.proof.suite import PLANS, prove
     from outpace.recipes import resolve_recipe
 
@@ -142,7 +152,8 @@ def proofs(source: str, kind: str, exhaustive: bool) -> list[dict[str, Any]]:
 
 
 def planted_mistakes() -> list[dict[str, Any]]:
-    """What the proofs find where a mistake was planted."""
+    """For each mutant (a deliberately wrong part): the error of its output distribution, and whether that is
+    above the threshold CAUGHT."""
     from outpace.proof.suite import CAUGHT, mistakes
 
     found = {name: error() for name, error in mistakes().items()}

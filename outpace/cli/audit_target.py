@@ -1,4 +1,4 @@
-"""The part of `outpace audit` that tests methods on a user's model: greedy texts and sampled tokens."""
+"""The tests of `outpace audit --target` on a user's model: greedy outputs and sampled tokens."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from outpace.models.vocabulary import CrossVocabularyDraft
 if TYPE_CHECKING:
     from outpace.api.model import Model
 
-BATCH = 8  # requests decoded together
-TESTS = 2  # of sampled tokens, a method: all of them, and those in the second half of each text
+BATCH = 8  # number of requests decoded as one batch
+TESTS = 2  # tests of sampled tokens per method: on all tokens, and on the second half of each text
 DTYPES = (
     "float64",
     "float32",
-)  # in which greedy texts that differ are decoded again; the first one that works
+)  # dtypes to repeat greedy decoding in where outputs differ; the first that the model supports is used
 
 
 @dataclass(frozen=True)
 class RealFixtures:
-    """outpace.recipes.Fixtures of a user's model: index files are made from its own texts."""
+    """Implements outpace.recipes.Fixtures for a user's model: index files are built from `texts`."""
 
     target: Target
     texts: Sequence[Sequence[int]]
@@ -37,12 +37,12 @@ class RealFixtures:
 
     @property
     def drafts(self) -> tuple[Target, ...]:
-        """None: drafts are named by the user."""
+        """Always empty: the user gives draft models by name."""
         return ()
 
     @property
     def cross_vocabulary(self) -> CrossVocabularyDraft:
-        """None: drafts are named by the user."""
+        """Always raises ValueError: the user gives draft models by name."""
         raise ValueError("a draft model has to be named: give --draft")
 
 
@@ -53,11 +53,14 @@ def check(
     prompts: Sequence[str],
     max_tokens: int,
     samples: int,
-    false_alarms: float,  # of all tests together
-    **loading: Any,  # arguments of outpace.load
+    false_alarms: float,  # probability that any of the tests fails for correct methods
+    **loading: Any,  # keyword arguments of outpace.load
 ) -> dict[str, Any]:
-    """Per method where greedy texts differ from plain decoding's, and whether sampled ones follow the
-    distribution."""
+    """Test methods on a loaded model; returns the findings per method and the settings, as JSON values.
+
+    Compares greedy outputs with plain decoding and tests sampled tokens against the model's distribution.
+    Raises ValueError if samples * max_tokens is too small for the tests.
+    """
     from outpace.api import load
     from outpace.api.prompts import encode
     from outpace.proof.sampled_test import FEWEST
@@ -97,17 +100,17 @@ def check(
 
 @dataclass
 class TargetAudit:
-    """The tests of methods on one loaded model."""
+    """Tests methods on one loaded model."""
 
     model: Model
     prompts: list[list[int]]
     max_tokens: int
     samples: int
-    false_alarms: float  # of one test
-    folder: Path
+    false_alarms: float  # significance level of one test
+    folder: Path  # for temporary index files
 
     def method(self, recipe: Recipe, named: dict[str, Any]) -> dict[str, Any]:
-        """The findings about one method; `named` are its draft models."""
+        """Findings about one method as JSON values; `named`: draft models by option name."""
         apart, replayed_in = self._divergences(recipe, named)
         tests, counts = self._sampled(recipe, named)
         bugs = sum(each["rounding"] is False for each in apart)
@@ -126,7 +129,7 @@ class TargetAudit:
     def _builds(
         self, recipe: Recipe, named: dict[str, Any], model: Model
     ) -> tuple[Callable[[], Parts], Callable[[], Parts]]:
-        """Plain decoding and the method, on this model."""
+        """Two functions that build the parts of plain decoding and of the method on `model`."""
         from outpace.api.opener import ModelOpener
         from outpace.recipes import configure, get
         from outpace.recipes._option_kinds import kinds_in
@@ -142,7 +145,7 @@ class TargetAudit:
         return (lambda: plain.build(model.target)), (lambda: recipe.build(model.target, **options))
 
     def _texts(self) -> list[list[int]]:
-        """Texts of the model's own, sampled by plain decoding with other seeds than those of the test."""
+        """Prompts with continuations sampled by plain decoding (other seeds than the test's), for indexes."""
         from outpace.core.sampling_params import SamplingParams
         from outpace.proof.decode_all import texts
         from outpace.recipes import get
@@ -156,8 +159,8 @@ class TargetAudit:
         return [[*prompt, *text] for prompt, text in zip(self.prompts, found, strict=True)]
 
     def _divergences(self, recipe: Recipe, named: dict[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
-        """Where greedy texts differ from plain decoding's, and the dtype in which these were decoded
-        again."""
+        """Positions where greedy outputs differ from plain decoding, and the dtype of the repeated decoding
+        that separates rounding from bugs (None if nothing differs or no dtype works)."""
         from outpace.api import load
         from outpace.proof.greedy_divergence import divergences
 
@@ -177,7 +180,7 @@ class TargetAudit:
                     lambda dtype=dtype: self._builds(recipe, named, load(self.model.name, dtype=dtype)),
                 )
             except (RuntimeError, NotImplementedError) as error:
-                # some kernels refuse float64: transformers' grouped experts
+                # some kernels do not support float64, such as transformers' grouped experts
                 print_status(f"{recipe.name}: {self.model.name} does not run in {dtype} ({error})")
                 continue
             return [asdict(each) for each in found], dtype if found else None
@@ -185,7 +188,10 @@ class TargetAudit:
         return [asdict(each) for each in found], None
 
     def _sampled(self, recipe: Recipe, named: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], Any]:
-        """Tests of sampled tokens; the parts stay the same, so methods draft from what they have learnt."""
+        """G-tests of sampled tokens against the model's distribution, and counts of draft tokens.
+
+        All batches share one set of parts, so that indexes filled by earlier requests are tested too.
+        """
         from outpace.core.sampling_params import SamplingParams
         from outpace.proof.decode_all import texts
         from outpace.proof.draft_counts import DraftCounts
@@ -212,14 +218,14 @@ class TargetAudit:
 
 
 def forward(target: Any, text: Sequence[int]) -> Tensor:  # (T, V)
-    """The model's own logits, computed without the engine: its own attention, no KV cache."""
+    """Float64 logits at all positions of a text, computed by the transformers model without KV cache."""
     with torch.inference_mode():
         logits = target.model(torch.tensor([list(text)], device=target.device), use_cache=False).logits[0]
     return logits.double().cpu()
 
 
 def verdict(check: dict[str, Any]) -> str:
-    """The findings about one method in a few words."""
+    """One phrase on the findings about a method: "no deviation" or the reason of the failure."""
     if check["bugs"]:
         return "FAILED: greedy texts differ from plain decoding's, and not by rounding"
     if not check["holds"]:
@@ -229,7 +235,7 @@ def verdict(check: dict[str, Any]) -> str:
 
 
 def print_checks(report: dict[str, Any]) -> None:
-    """The findings on the user's model as tables."""
+    """Print the findings on the user's model as tables."""
     rows = []
     for check in report["methods"]:
         tests = check["sampling"]

@@ -1,4 +1,4 @@
-"""`outpace bench`: time methods side by side on a model, prompts and a machine, and recommend one."""
+"""`outpace bench`: measure the speed of methods on a model and prompts, and recommend a method."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Option = typer.Option
 METHODS = "prompt-lookup,speculative-sampling"
-PROMPTS = {False: "code", True: "code,arithmetic,edit"}  # with --family: workloads for each of its methods
+PROMPTS = {False: "code", True: "code,arithmetic,edit"}  # default of --prompts, without and with --family
 
 
 class Selection(StrEnum):
-    """Which prompts the verdicts are about."""
+    """The prompts that the summary covers: all, or only those whose plain output does not repeat itself."""
 
     varied = "varied"
     all = "all"
@@ -88,13 +88,13 @@ def bench(
     json: o.Json = False,
     debug: Debug = False,
 ) -> None:
-    """Time methods side by side on your model, prompts and machine."""
+    """Measure the speed of methods on your model, prompts and machine."""
     from outpace.core.sampling_params import SamplingParams
 
     temperatures = _temperatures(temperature)
     given = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
     settings = {name: value for name, value in given.items() if value is not None}
-    sampling = SamplingParams(max_tokens=max_tokens, **settings)  # raises for impossible values
+    sampling = SamplingParams(max_tokens=max_tokens, **settings)  # raises ValueError for invalid values
     if not (eager or compile):
         raise ValueError("--no-eager leaves nothing to measure: give --compile with it")
 
@@ -171,7 +171,8 @@ def _measure(measurement: Measurement, models: BenchModels) -> None:
 
 
 def _report(measurement: Measurement, files: list[Path], recommend: Path | None, *, json: bool) -> None:
-    """Print first, then write; end with an error if the measurement or a file was not completed."""
+    """Print the results, then write the files; exit with an error if the measurement or a file is
+    incomplete."""
     from outpace.bench.report.files import write_files
     from outpace.bench.report.json_file import finite, write_json
     from outpace.bench.report.report import to_json

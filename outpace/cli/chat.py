@@ -15,7 +15,7 @@ from outpace.cli.output import print_status, summary
 from outpace.cli.recipe_options import TARGET, chosen_method
 
 COMMANDS = "/help lists the commands, /reset starts a new conversation, /quit (or Ctrl-D) ends it"
-ANSWER_ROOM = 256  # tokens of the context kept free for an answer, unless --max-tokens says how many
+ANSWER_ROOM = 256  # tokens of the context reserved for an answer, unless --max-tokens is given
 
 
 @report_failures
@@ -38,7 +38,7 @@ def chat(
     request = generation.request()
     conversation = Conversation(loading.load(target), system, request["max_tokens"])
     if sys.stdin.isatty():
-        with suppress(ModuleNotFoundError):  # Windows has line editing of its own
+        with suppress(ModuleNotFoundError):  # Windows: the console edits lines itself
             import_module("readline")  # gives input() line editing and a history
         print_status(f"{target}, {used.name}. {COMMANDS}; Ctrl-C interrupts an answer.")
     while (line := read_line()) is not None:
@@ -54,28 +54,31 @@ def chat(
 
 
 class Conversation:
-    """The messages so far, cut at the beginning so that they fit into the model's context."""
+    """The messages of a chat; the oldest are dropped so that messages and answer fit into the context."""
 
     def __init__(self, model: Any, system: str | None, max_tokens: int | None) -> None:
-        """Raises ValueError for a model without a chat template."""
+        """`max_tokens`: maximum length of an answer. ValueError for a model without a chat template."""
         self.model, self._max_tokens = model, max_tokens
         self._system = [{"role": "system", "content": system}] if system else []
         self.messages = list(self._system)
         self._count([*self._system, {"role": "user", "content": "hello"}])
 
     def reset(self) -> None:
-        """Forget all messages but the system message."""
+        """Remove all messages except the system message."""
         self.messages = list(self._system)
 
     def ask(self, text: str) -> bool:
-        """Add the user's message and drop the oldest turns until an answer fits; False if none does."""
+        """Add a user message and drop the oldest turns until an answer fits into the context.
+
+        Returns False, without adding it, if the message is too long even without earlier turns.
+        """
         messages = [*self.messages, {"role": "user", "content": text}]
         start, dropped = len(self._system), 0
         while not self._fits(messages):
             if len(messages) <= start + 1:
                 print_status("(this message is too long for the model's context: it was not sent)")
                 return False
-            del messages[start : start + 2]  # a question and its answer
+            del messages[start : start + 2]  # one turn: the user's message and the answer
             dropped += 2
         if dropped:
             print_status(f"(the context is full: the oldest {dropped} messages were dropped)")
@@ -83,7 +86,7 @@ class Conversation:
         return True
 
     def add_answer(self, text: str) -> None:
-        """Add the model's answer."""
+        """Append the model's answer as an assistant message."""
         self.messages.append({"role": "assistant", "content": text})
 
     def _fits(self, messages: list[dict[str, str]]) -> bool:
@@ -99,7 +102,7 @@ class Conversation:
 
 
 def read_line() -> str | None:
-    """The user's next line; None at the end of input."""
+    """The next line of standard input; None at its end, ValueError if it is not UTF-8."""
     try:
         return input("> " if sys.stdin.isatty() else "").strip()
     except EOFError:
@@ -109,7 +112,7 @@ def read_line() -> str | None:
 
 
 def answer(conversation: Conversation, used: Any, request: dict[str, Any], *, quiet: bool) -> str:
-    """Stream one answer and return its text, which is incomplete if it is interrupted."""
+    """Print one answer as it is generated and return its text, incomplete after Ctrl-C."""
     from outpace.api import stream
 
     with stream(conversation.model, conversation.messages, used, **request) as pieces:

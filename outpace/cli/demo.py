@@ -23,13 +23,13 @@ TEXT = (
 )
 QUESTION = f"Replace the word lamp with clock in this text:\n{TEXT}"
 PROMPT = [{"role": "user", "content": QUESTION}]
-DRAFTED, OWN = "green", "bold yellow"  # styles of accepted draft tokens and of the target's own tokens
-TIME_LIMIT = 30.0  # seconds of measuring, on a slow machine
+DRAFTED, OWN = "green", "bold yellow"  # styles of accepted draft tokens and of tokens chosen by the target
+TIME_LIMIT = 30.0  # approximate upper limit of the measurement, in seconds
 
 
 @dataclass
 class Measured:
-    """The runs of one method."""
+    """Speeds in tokens per second of one method's runs, and tokens and acceptance length of its last run."""
 
     speeds: list[float] = field(default_factory=list[float])
     tokens: list[int] = field(default_factory=list[int])
@@ -43,13 +43,13 @@ def demo(
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each run.")] = 96,
     debug: Debug = False,
 ) -> None:
-    """Watch speculative decoding with the models in the package, offline and in under a minute."""
+    """Demonstrate speculative decoding with the models in the package, offline and in under a minute."""
     from rich.console import Console
 
     from outpace.api.prompts import encode
 
     model, draft_model = load_model(target), load_model(draft)
-    # a model without a chat template continues the question as text
+    # without a chat template the question is given as plain text
     prompt = PROMPT if model.tokenizer.chat_template else QUESTION
     tokens = encode(model.tokenizer, prompt, model.target.vocab)
     console = Console(highlight=False, soft_wrap=True)
@@ -57,7 +57,7 @@ def demo(
     console.print(QUESTION, style="dim", markup=False)
     console.print()
     seconds = show_answer(console, model, draft_model, tokens, max_tokens)
-    # plain decoding may take three times as long: on a slow machine fewer tokens are measured
+    # fewer tokens on a slow machine, to respect TIME_LIMIT: plain decoding may be three times slower
     measured_tokens = max(8, min(max_tokens, int(max_tokens * TIME_LIMIT / 12 / seconds)))
     found = measure(model, draft_model, tokens, measured_tokens)
     rows = [table_row(name, model, tokens, found[name], found[PLAIN]) for name in METHODS]
@@ -71,7 +71,7 @@ def demo(
 
 
 def show_answer(console: Any, model: Any, draft: Any, prompt: list[int], max_tokens: int) -> float:
-    """Stream the answer, accepted draft tokens in a colour of their own; returns its seconds."""
+    """Stream the answer with accepted draft tokens in another color; returns the seconds it took."""
     from rich.text import Text
 
     from outpace.api import stream
@@ -98,7 +98,7 @@ def show_answer(console: Any, model: Any, draft: Any, prompt: list[int], max_tok
 
 
 def measure(model: Any, draft: Any, prompt: list[int], max_tokens: int) -> dict[str, Measured]:
-    """Runs of all methods, interleaved, so that a change of the machine's speed affects all of them alike."""
+    """Measure all methods in up to 3 interleaved rounds: changes of clock speed then affect all equally."""
     from outpace.api import generate
 
     found = {name: Measured() for name in METHODS}
@@ -116,7 +116,7 @@ def measure(model: Any, draft: Any, prompt: list[int], max_tokens: int) -> dict[
 
 
 def table_row(name: str, model: Any, prompt: list[int], found: Measured, plain: Measured) -> tuple[str, ...]:
-    """One line of the table."""
+    """The table row of one method: name, median speed, speedup, acceptance length, agreement with plain."""
     speed, plain_speed = median(found.speeds), median(plain.speeds)
     if name == PLAIN:
         return name, f"{speed:.1f}", "1.00x", "1.00", ""
@@ -125,7 +125,7 @@ def table_row(name: str, model: Any, prompt: list[int], found: Measured, plain: 
 
 
 def agreement(model: Any, prompt: list[int], tokens: list[int], plain: list[int]) -> str:
-    """How many tokens are those of plain decoding; at the first other one, how close the two logits are."""
+    """Length of the common prefix with plain decoding, and the gap between the two logits where it ends."""
     if tokens == plain:
         return f"{len(plain)} of {len(plain)}"
     import torch
@@ -142,7 +142,7 @@ def agreement(model: Any, prompt: list[int], tokens: list[int], plain: list[int]
 
 
 def proof(name: str) -> str:
-    """The result of enumerating a method's outputs, in one line."""
+    """One line: whether a method keeps the output distribution of small models, by enumeration."""
     from outpace.proof.models import peaked_tables, tables
     from outpace.proof.suite import QUICK, prove_default
     from outpace.recipes import get

@@ -1,4 +1,4 @@
-"""Documents to index: text files, folders, and JSON with texts or token ids, such as earlier results."""
+"""Reads documents to index: text files, folders, and JSON with texts or token ids, such as results."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-TOKEN_FIELDS = ("tokens", "token_ids")  # lists of token ids; the field "text" is tokenised
+TOKEN_FIELDS = ("tokens", "token_ids")  # JSON fields with token ids; without them the field "text" is encoded
 
 
 def sources(paths: Sequence[Path]) -> list[Path]:
-    """The files at these paths and in these folders, hidden ones excepted; ValueError for none."""
+    """The given files and all files in the given folders, hidden ones in folders excepted.
+
+    Raises ValueError for a path that does not exist, or if there are no files.
+    """
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -30,10 +33,10 @@ def sources(paths: Sequence[Path]) -> list[Path]:
 def documents(
     paths: Sequence[Path], encode: Callable[[str], list[int]], vocab: int, on_progress: Callable[[int], None]
 ) -> Iterator[list[int]]:
-    """The token ids of each document. `on_progress` gets the number of bytes just read.
+    """Yield the token ids of each document; `on_progress` is called with the number of bytes just read.
 
     A document is a line of a .jsonl file, a result in the JSON that `outpace generate --json` prints, or any
-    other file of UTF-8 text.
+    other file of UTF-8 text. Raises ValueError for other contents and for token ids of `vocab` or more.
     """
     for path in paths:
         if path.suffix == ".jsonl":
@@ -57,7 +60,7 @@ def documents(
 
 
 def not_empty(texts: Iterator[list[int]]) -> Iterator[list[int]]:
-    """The same documents; ValueError at the end if they had no tokens at all."""
+    """Yield the documents unchanged; ValueError at the end if all were empty."""
     num_tokens = 0
     for tokens in texts:
         num_tokens += len(tokens)
@@ -74,7 +77,7 @@ def _parsed(line: bytes, where: str) -> Any:
 
 
 def _results(data: bytes) -> list[Any] | None:
-    """The results in the JSON of `outpace generate --json`; None for other JSON, which is indexed as text."""
+    """The list "results" in the JSON of `outpace generate --json`; None for any other content."""
     try:
         results = json.loads(data)["results"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""`outpace env`: the machine and installed versions, for bug reports and notes on benchmarks."""
+"""`outpace env`: hardware and installed versions, for bug reports and benchmark results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def env(json: Json = False, debug: Debug = False) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """The facts about the machine that a bug report needs."""
+    """Hardware, devices, package versions and extras by name, as JSON values."""
     import torch
 
     from outpace.models.checkpoint import has_native_bfloat16
@@ -49,7 +49,7 @@ def facts() -> dict[str, Any]:
 
 
 def installed(package: str) -> str:
-    """The version of a package, or `missing`."""
+    """The installed version of a package, or "missing"."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -61,7 +61,7 @@ def installed(package: str) -> str:
 
 
 def extras() -> dict[str, bool]:
-    """For each extra, whether all its packages are installed."""
+    """Extra -> whether all its packages are installed; empty if outpace itself is not installed."""
     try:
         wanted = requires("outpace") or []
     except PackageNotFoundError:
@@ -75,7 +75,7 @@ def extras() -> dict[str, bool]:
 
 
 def processor() -> str:
-    """The name of the CPU."""
+    """The model name of the CPU."""
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             for line in lines:
@@ -85,7 +85,7 @@ def processor() -> str:
 
 
 def cell_text(value: Any) -> str:
-    """A value as the text of a table cell."""
+    """A value of `facts` as the text of a table cell."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {cell_text(each)}" for name, each in value.items()) or "none"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Failures as one sentence and an exit code: 2 for bad input, 1 for a run that failed, 130 for Ctrl-C."""
+"""Exceptions as one-sentence messages and exit codes: 2 for bad input, 1 for a failed run, 130 for Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a fa
 
 
 def report_failures(verb: Callable[P, None]) -> Callable[P, None]:
-    """Make a verb report a failure in one sentence; with --debug the exception is raised."""
+    """Decorator of a subcommand: print an exception as one sentence and exit; with --debug raise it."""
 
     @wraps(verb)
     def reporting(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             verb(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
-            raise  # typer handles these; a closed pipe (`outpace list | head`) ends the program silently
+            raise  # handled by typer, which exits silently on a closed pipe (`outpace list | head`)
         except KeyboardInterrupt:
             exit_with("interrupted", INTERRUPTED)
         except Exception as error:
@@ -36,13 +36,13 @@ def report_failures(verb: Callable[P, None]) -> Callable[P, None]:
 
 
 def exit_with(message: str, code: int) -> None:
-    """Print the message on the error stream and end the program with this exit code."""
+    """Print the message on stderr and exit with this code."""
     typer.echo(f"outpace: {message}", err=True)
     raise typer.Exit(code)
 
 
 def failure_message(error: Exception) -> tuple[str, int]:
-    """The sentence for the user about a failure, and the exit code."""
+    """The one-sentence message for an exception, and the exit code."""
     text = " ".join(str(error).split()) or type(error).__name__
     if out_of_memory(error, text):
         return (
@@ -62,7 +62,7 @@ def failure_message(error: Exception) -> tuple[str, int]:
 
 
 def missing_package(error: ModuleNotFoundError) -> str:
-    """The sentence about a package that is not installed, with the extra that installs it."""
+    """The message for a missing package, with the pip command (of the extra, if one contains it)."""
     module = (error.name or "").partition(".")[0]
     try:
         wanted = requires("outpace") or []
@@ -76,8 +76,8 @@ def missing_package(error: ModuleNotFoundError) -> str:
 
 
 def out_of_memory(error: Exception, text: str) -> bool:
-    """Whether torch or Python ran out of memory."""
-    # torch raises a RuntimeError of its own for a GPU and a plain one for the CPU
+    """Whether an exception means that torch or Python ran out of memory; `text` is its message."""
+    # torch raises OutOfMemoryError for a GPU and a plain RuntimeError for the CPU
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"

@@ -85,7 +85,7 @@ def generate_all(
     quiet: bool,
     written: ResultFile | None,
 ) -> None:
-    """Generate all texts, batch by batch; those finished are printed also if a later one fails."""
+    """Generate the texts of all prompts in batches; finished ones are printed even if a later one fails."""
     from outpace.api import generate_each
     from outpace.console import progress
 
@@ -120,7 +120,7 @@ def generate_all(
 def print_result(
     index: int, num_prompts: int, samples: int, item: PromptItem, text: str, *, echo: bool
 ) -> None:
-    """Print one of several texts below a line that says which it is."""
+    """Print one text; if there are several, below a header with the numbers of its prompt and sample."""
     which = [f"prompt {index // samples + 1} of {num_prompts}"] if num_prompts > 1 else []
     which += [f"sample {index % samples + 1} of {samples}"] if samples > 1 else []
     typer.echo(f"--- {', '.join(which)}: {item.label}" if which else "", nl=bool(which))
@@ -130,7 +130,7 @@ def print_result(
 def generate_one(
     model: Any, item: PromptItem, used: Any, request: dict[str, Any], *, echo: bool, quiet: bool
 ) -> None:
-    """Stream one text; if it is interrupted, what was printed stays."""
+    """Print one text as it is generated; Ctrl-C keeps the printed part and exits with code 130."""
     from outpace.api import stream
 
     pieces = stream(model, item.prompt, used, **request)

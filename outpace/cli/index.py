@@ -1,4 +1,4 @@
-"""`outpace index`: build indexes of text for methods that draft from it, and show what a file holds."""
+"""`outpace index`: build index files for retrieval-based drafting, and show the header of a file."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 FROM_TEXT = ("suffix-array", "suffix-automaton", "suffix-tree", "trigrams")
-FROM_STATES = "hidden-states"  # of texts that a model reads
-FROM_DECODING = ("adjacency", "ngram-probabilities")  # of logits, which texts do not have
+FROM_STATES = "hidden-states"  # built from the hidden states of a model over the texts
+FROM_DECODING = ("adjacency", "ngram-probabilities")  # need the target's logits: filled while decoding only
 Documents = Iterator[list[int]]
 
 
@@ -45,7 +45,7 @@ def build(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Index texts, or earlier results: JSON lines with "text", or with token ids as "tokens"."""
+    """Build an index file from texts or earlier results: JSON lines with "text" or token ids as "tokens"."""
     if kind in FROM_DECODING:
         raise ValueError(f"{kind} is filled while a model decodes, not from text: use {', '.join(FROM_TEXT)}")
     if kind not in (*FROM_TEXT, FROM_STATES):
@@ -94,7 +94,7 @@ def build(
 def index_of_texts(
     kind: str, texts: Documents, temporary_folder: Path, max_tokens: int, on_sorted: Callable[[int], None]
 ) -> Index:
-    """Build an index of one of the kinds FROM_TEXT."""
+    """Build an index of one of the kinds FROM_TEXT from documents of token ids."""
     if kind == "suffix-array":
         from outpace.indexes.suffix_array.array import SuffixArray
 
@@ -117,7 +117,7 @@ def index_of_texts(
 
 
 def index_of_states(model: str, texts: Documents) -> Index:
-    """Build an index of the model's hidden states while it reads the texts."""
+    """Build an index of the hidden states that a model computes for the texts."""
     from outpace.drafters.lookup.hidden_state_search import indexed
     from outpace.models.hf.target import load
     from outpace.models.names import resolve
@@ -126,13 +126,13 @@ def index_of_states(model: str, texts: Documents) -> Index:
 
 
 def summary(index: Index) -> str:
-    """Kind, sizes and bytes of memory, for a line of output."""
+    """One line: kind of the index, its metadata and its size in memory."""
     sizes = [f"{value} {name.replace('_', ' ')}" for name, value in index.metadata.items()]
     return ", ".join([index.kind, *sizes, binary_size(index.nbytes)])
 
 
 def binary_size(num_bytes: int) -> str:
-    """Bytes in the largest binary unit of which there is at least one."""
+    """A number of bytes as text, in bytes, KiB, MiB, GiB or TiB."""
     unit, value = "bytes", float(num_bytes)
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:
@@ -148,7 +148,7 @@ def show(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """What an index holds, for which tokenizer, and when and with which versions it was built."""
+    """Show the header of an index file: kind, sizes, tokenizer fingerprint, build time and versions."""
     about = header(file)
     if json:
         print_json(about)
@@ -165,7 +165,7 @@ def show(
 
 
 def header(file: Path) -> dict[str, Any]:
-    """The file's header, with the types and shapes of its arrays."""
+    """The header of an index file as JSON values, with its path and size in bytes."""
     from outpace.indexes import store
 
     return {"file": str(file), **store.header_dict(store.read_header(file)), "bytes": file.stat().st_size}

@@ -21,7 +21,7 @@ def list_methods(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List all methods: guarantee, family and what each does."""
+    """List all methods with guarantee, family and a one-line summary."""
     names = None if family is None else of_family(family)
     found = [entry for entry in entries(recipe) if names is None or entry.name in names]
     if json:

@@ -1,4 +1,4 @@
-"""`outpace new`: writes a recipe file and its test to start from; the test passes as it is written."""
+"""`outpace new`: writes a template of a recipe file and a test of it that passes unchanged."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def new(
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Write a recipe and its test into this folder, to start from."""
+    """Write a template of a recipe and its test into this folder."""
     function = identifier(name).replace("-", "_")
     if not function.isidentifier() or keyword.iskeyword(function) or not function.isascii():
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Options that several verbs share.
+"""Options that several subcommands share.
 
-A verb takes a whole group with one parameter annotated `GenerationOptions` or `LoadingOptions`; see
-`with_groups`.
+A subcommand takes a whole group of options with one parameter annotated `GenerationOptions` or
+`LoadingOptions`; see `with_groups`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Compile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no statistics and no progress.")]
 
-# the settings of SamplingParams that are one number each; their options are made from its fields
+# numeric fields of SamplingParams except the seed; each becomes a command-line option
 NUMBERS = tuple(each for each in PARAMETERS if isinstance(each.default, int | float) and each.name != "seed")
 HELP = {each.name: each.metadata["help"] for each in PARAMETERS}
 TopK = Annotated[int | None, typer.Option(help=HELP["top_k"])]
@@ -58,7 +58,7 @@ RepetitionPenalty = Annotated[float | None, typer.Option(help=HELP["repetition_p
 
 @dataclass
 class GenerationOptions:
-    """How text is generated. The numbers of SamplingParams are further options; `numbers` has those given."""
+    """Option group for sampling, stopping and grammars; `numbers`: the options made from NUMBERS, by name."""
 
     numbers: dict[str, Any]
     logit_bias: Annotated[
@@ -88,7 +88,7 @@ class GenerationOptions:
 
     @staticmethod
     def parameters() -> list[Parameter]:
-        """The options, as parameters of a verb."""
+        """The options of the group as parameters of a subcommand's function."""
         numbers = [
             Parameter(
                 each.name,
@@ -102,12 +102,12 @@ class GenerationOptions:
 
     @staticmethod
     def take(given: dict[str, Any]) -> GenerationOptions:
-        """Take the options out of a verb's arguments."""
+        """Remove the group's options from a subcommand's arguments `given` and return them as a group."""
         numbers = {each.name: given.pop(each.name) for each in NUMBERS}
         return GenerationOptions(numbers, **_taken(GenerationOptions, given))
 
     def request(self) -> dict[str, Any]:
-        """Keyword arguments of `outpace.generate`; ValueError for impossible values."""
+        """Keyword arguments for `outpace.generate`; ValueError for invalid values or unreadable files."""
         from outpace.api.settings import resolve_settings
 
         found = {
@@ -127,7 +127,7 @@ class GenerationOptions:
 
 @dataclass
 class LoadingOptions:
-    """How models are loaded."""
+    """Option group for loading models: keyword arguments of `outpace.load`."""
 
     dtype: Dtype = "auto"
     device: Device = None
@@ -141,16 +141,16 @@ class LoadingOptions:
 
     @staticmethod
     def parameters() -> list[Parameter]:
-        """The options, as parameters of a verb."""
+        """The options of the group as parameters of a subcommand's function."""
         return list(signature(LoadingOptions, eval_str=True).parameters.values())
 
     @staticmethod
     def take(given: dict[str, Any]) -> LoadingOptions:
-        """Take the options out of a verb's arguments."""
+        """Remove the group's options from a subcommand's arguments `given` and return them as a group."""
         return LoadingOptions(**_taken(LoadingOptions, given))
 
     def load(self, target: str) -> Any:
-        """The target; drafts that are given to it by name are loaded in the same way."""
+        """Load the target as an `outpace.Model`, whose drafts given by name use the same options."""
         return load_model(target, **vars(self))
 
 
@@ -158,7 +158,7 @@ GROUPS = (GenerationOptions, LoadingOptions)
 
 
 def with_groups(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb the options of its parameters annotated with a group, in place of these parameters."""
+    """Decorator of a subcommand: replaces each parameter annotated with an option group by its options."""
     own = signature(verb, eval_str=True)
     groups = {name: each.annotation for name, each in own.parameters.items() if each.annotation in GROUPS}
     listed: list[Parameter] = []
@@ -172,13 +172,13 @@ def with_groups(verb: Callable[..., None]) -> Callable[..., None]:
         verb(**given)
 
     shown = own.replace(parameters=[each.replace(kind=Parameter.KEYWORD_ONLY) for each in listed])
-    vars(called)["__signature__"] = shown  # what typer reads
+    vars(called)["__signature__"] = shown  # typer reads the signature
     called.__annotations__ = {each.name: each.annotation for each in listed}
     return called
 
 
 def logit_biases(given: list[str] | None) -> dict[str, float] | None:
-    """Token id -> bias, from arguments such as 42=-5."""
+    """Token id (as text) -> bias, from arguments such as 42=-5, or None; ValueError for malformed ones."""
     if not given:
         return None
     try:
@@ -188,7 +188,7 @@ def logit_biases(given: list[str] | None) -> dict[str, float] | None:
 
 
 def read_text(path: Path | None) -> str | None:
-    """The text of a file; ValueError with the file's name if it cannot be read or is not UTF-8."""
+    """The text of a file, None for None; ValueError if the file cannot be read or is not UTF-8."""
     try:
         return None if path is None else path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -198,7 +198,7 @@ def read_text(path: Path | None) -> str | None:
 
 
 def load_model(target: str, **how: Any) -> Any:
-    """Load a model without the progress bars and warnings of transformers."""
+    """`outpace.load` without the progress bars and warnings of transformers; `how`: its keyword arguments."""
     from transformers.utils import logging
 
     from outpace.api import load

@@ -1,4 +1,4 @@
-"""What verbs print: tables, JSON and status lines."""
+"""Output of the subcommands: tables, JSON and status lines."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ NUMBERS = re.compile(r"\[\s*-?[\d.]+(,\s*-?[\d.]+)*\s*\]")
 
 
 def json_text(value: Any) -> str:
-    """A JSON document with indentation, except in lists of numbers."""
+    """A value as indented JSON, with each list of numbers on one line."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return NUMBERS.sub(lambda found: " ".join(found[0].split()), text)
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document."""
+    """Print a value as indented JSON on stdout."""
     typer.echo(json_text(value))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """Print one table of text cells."""
+    """Print one table with these column names and rows of text cells."""
     from outpace.tables import Table, print_tables
 
     print_tables([Table(title, tuple(columns), tuple(map(tuple, rows)))])
 
 
 def summary(name: str, statistics: Any) -> str:
-    """The statistics of one request in one line."""
+    """One line with the speed and acceptance of a request; `name`: the method."""
     drafts = "no drafts"
     if statistics.num_spec_steps:
         drafts = f"mean acceptance length {statistics.mean_acceptance_length:.2f}"
@@ -45,5 +45,5 @@ def summary(name: str, statistics: Any) -> str:
 
 
 def print_status(line: str) -> None:
-    """Print a line about the progress of the work on the error stream."""
+    """Print a status line on stderr."""
     typer.echo(line, err=True)

@@ -1,4 +1,4 @@
-"""Prompts from arguments, standard input and files, and results into files."""
+"""Reads prompts from arguments, stdin and files, and writes results to files."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from outpace.cli.output import json_text
 
 @dataclass(frozen=True)
 class PromptItem:
-    """One prompt."""
+    """One prompt and the other fields of its .jsonl line."""
 
     prompt: Any  # text, token ids or chat messages
-    extra: dict[str, Any] = field(default_factory=dict)  # other keys of its line, which its results keep
+    extra: dict[str, Any] = field(default_factory=dict)  # copied into the results of this prompt
 
     @property
     def label(self) -> str:
-        """The prompt in a few words."""
+        """The prompt in one line of at most 40 characters."""
         text = self.prompt if isinstance(self.prompt, str) else json.dumps(self.prompt, ensure_ascii=False)
         line = " ".join(text.split())
         return line if len(line) <= 40 else line[:39] + "…"
 
 
 def read_prompts(arguments: Sequence[str] | None, path: Path | None, *, chat: bool) -> list[PromptItem]:
-    """All prompts, in order. With `chat`, texts become the user's message of a conversation.
+    """The prompts of the arguments, the file or stdin, in order; with `chat`, texts become user messages.
 
     Raises ValueError if there is none, or for text that is empty or not UTF-8.
     """
@@ -54,7 +54,7 @@ def read_prompts(arguments: Sequence[str] | None, path: Path | None, *, chat: bo
 
 
 def standard_input() -> str:
-    """The text on standard input; ValueError if it is not UTF-8."""
+    """All of stdin as text; ValueError if it is not UTF-8."""
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -62,7 +62,10 @@ def standard_input() -> str:
 
 
 def read_prompt_file(path: Path) -> list[PromptItem]:
-    """The prompts of a file: one per line of a .jsonl file ("prompt" or "messages"), else the whole text."""
+    """The prompts of a file: one per line of a .jsonl file ("prompt" or "messages"), else the whole text.
+
+    Raises ValueError for a malformed line or a .jsonl file without prompts.
+    """
     text = read_text(path) or ""
     if path.suffix != ".jsonl":
         return [PromptItem(text)]
@@ -86,20 +89,20 @@ def read_prompt_file(path: Path) -> list[PromptItem]:
 
 
 class ResultFile:
-    """A file of results: JSON lines (.jsonl), one JSON document (.json), or text; always up to date."""
+    """A result file, rewritten after each result: JSON lines (.jsonl), one JSON document (.json), or text."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file, so that a path that cannot be written is refused before anything is decoded."""
+        """Create the file, so that an unwritable path raises ValueError before decoding starts."""
         self._path, self._found = path, list[dict[str, Any]]()
         self.save()
 
     def add(self, result: dict[str, Any]) -> None:
-        """Add one result; what was added before is kept if the run fails later."""
+        """Add one result and rewrite the file."""
         self._found.append(result)
         self.save()
 
     def save(self) -> None:
-        """Write all results so far."""
+        """Write all results added so far; ValueError if the file cannot be written."""
         if self._path.suffix == ".jsonl":
             text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in self._found)
         elif self._path.suffix == ".json":

@@ -1,4 +1,4 @@
-"""A command that has, beside its own options, those of the method that its arguments name."""
+"""A typer command that adds the options of the method named by --method, --recipe or similar arguments."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
 
 TARGET, DRAFT = "zoo:target", "zoo:draft"
-# the base of all errors in arguments; typer exports only this subclass of it
+# click's UsageError, the base class of argument errors; typer exports only its subclass BadParameter
 UsageError: Any = typer.BadParameter.__mro__[1]
-# of parameter names, so that a method may have an option with the name of an argument, such as `prompt`
+# prefix of the parameter names of method options: avoids clashes with command arguments such as `prompt`
 PREFIX = "method_option_"
-OTHER_SPELLINGS = {  # beside those of recipes._spellings
+OTHER_SPELLINGS = {  # option of other tools -> its equivalent here; recipes._spellings has those of methods
     "stream": "no option: one text is always streamed, unless --json or --output is given",
     "interactive": "`outpace chat`",
     "prompt": "the prompt as an argument, or --prompt-file",
@@ -36,13 +36,16 @@ OTHER_SPELLINGS = {  # beside those of recipes._spellings
 
 
 class RecipeCommand(TyperCommand):
-    """A command with the options of the method that its arguments name. `chosen_method` returns both."""
+    """A command that also takes the options of the chosen method.
+
+    `chosen_method` returns the method and its options.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Find the method, then parse its options together with the command's own."""
+        """Determine the method from the arguments, then parse its options with those of the command."""
         named = method_arguments(args)
         asks_for_help = named.help and not (named.method or named.recipe)
-        if ctx.resilient_parsing or asks_for_help:  # importing a recipe takes seconds
+        if ctx.resilient_parsing or asks_for_help:  # skip the import of a recipe: seconds
             return super().parse_args(ctx, args)
         report_failures(lambda: self._choose(ctx, named, args))()
         recipe: Recipe = ctx.meta["recipe"]
@@ -57,12 +60,12 @@ class RecipeCommand(TyperCommand):
             ) from None
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The command's own options, and those of the method."""
+        """The options of the command and of the chosen method."""
         own = super().get_params(ctx)
-        return [*own[:-1], *ctx.meta.get("recipe parameters", ()), *own[-1:]]  # --help is the last
+        return [*own[:-1], *ctx.meta.get("recipe parameters", ()), *own[-1:]]  # own[-1] is --help
 
     def invoke(self, ctx: Any) -> Any:
-        """Keep the method's options for `chosen_method`, call the verb with its own."""
+        """Store the method's options for `chosen_method` and call the command function with the others."""
         given = {name: ctx.params.pop(name) for name in list(ctx.params) if name.startswith(PREFIX)}
         options = {name.removeprefix(PREFIX): value for name, value in given.items() if value is not None}
         ctx.meta["options"] = ctx.meta["options"] | options
@@ -82,12 +85,12 @@ class RecipeCommand(TyperCommand):
 
 
 def chosen_method(ctx: typer.Context) -> tuple[Recipe, dict[str, Any]]:
-    """The method that was named, and the options that were given for it."""
+    """The recipe of the chosen method and its given options, for a command of class `RecipeCommand`."""
     return ctx.meta["recipe"], ctx.meta["options"]
 
 
 def method_arguments(args: Sequence[str]) -> Namespace:
-    """The arguments that decide which options there are; all others are ignored."""
+    """Parse only the arguments that determine the method (--method, --recipe, --target, ...)."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-h", "--help", action="store_true")
     for names in (
@@ -103,7 +106,10 @@ def method_arguments(args: Sequence[str]) -> Namespace:
 
 
 def find_method(named: Namespace) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe that these arguments name, and the options that its file or vLLM's configuration has."""
+    """The recipe named by these arguments, with the options of a recommendation or --speculative-config.
+
+    Raises ValueError if more than one of them names a method.
+    """
     from outpace.api.methods import default_method
     from outpace.recipes import from_file, get
 
@@ -136,7 +142,10 @@ def _from_speculative_config(config: str) -> tuple[Recipe, dict[str, Any]]:
 
 
 def read_recommendation(path: Path) -> tuple[Recipe, dict[str, Any]]:
-    """A method as `outpace bench` recommends it: {"method": ..., "options": {...}, "draft": ...}."""
+    """Recipe and options from a recommendation of `outpace bench`: {"method", "options", "draft"}.
+
+    Raises ValueError for a file that cannot be read or names no method.
+    """
     from outpace.api.methods import DRAFTS
     from outpace.recipes import get
 
@@ -156,7 +165,10 @@ def read_recommendation(path: Path) -> tuple[Recipe, dict[str, Any]]:
 
 
 def refuse_other_spellings(args: Sequence[str], own: set[str]) -> None:
-    """Raise ValueError for an option that transformers, vLLM or other tools have under another name."""
+    """Raise ValueError, naming the equivalent, for option names of transformers, vLLM and other tools.
+
+    own: options of the command itself, which are accepted.
+    """
     from outpace.recipes import SPELLINGS
 
     for word in args:
@@ -173,7 +185,7 @@ def refuse_other_spellings(args: Sequence[str], own: set[str]) -> None:
 
 
 def parameters(recipe: Recipe) -> list[Any]:
-    """The recipe's options, as typer makes them from a function's signature."""
+    """The recipe's options as click parameters; typer makes them from the signature of a dummy function."""
     from outpace.recipes import ALIASES
 
     names = {option: alias for alias, option in ALIASES.items()}
@@ -209,19 +221,19 @@ def _annotation(option: Parameter, meaning: str, alias: str | None) -> Any:
 
 
 def flag(name: str) -> str:
-    """An option's name as it is typed, without the dashes before it."""
+    """A Python parameter name as an option name without the leading dashes: max_ngram -> max-ngram."""
     return name.replace("_", "-")
 
 
 def shown(value: Any) -> str:
-    """A default value as it is typed."""
+    """A default value as it would be typed on the command line."""
     if value is None or value == ():
         return "none"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def type_name(annotation: Any) -> str:
-    """An annotation without the names of modules."""
+    """A type annotation as text, without module names."""
     if isinstance(annotation, str):
         return annotation
     if get_origin(annotation) in (Union, UnionType):

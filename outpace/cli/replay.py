@@ -1,4 +1,4 @@
-"""`outpace replay`: what methods that draft from text would have kept of recorded texts, with no model."""
+"""`outpace replay`: acceptance length of text-based drafters on recorded outputs, without running a model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def replay(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """What methods that draft from text would have kept of recorded texts, in seconds and with no model."""
+    """Measure the acceptance of methods that draft from text on recorded outputs, without running a model."""
     for path in source:
         if not path.is_file():
             raise ValueError(
@@ -105,7 +105,7 @@ def replay(
 
 
 def defaults(name: str) -> Any:
-    """What the checkpoint says about generation; None if nothing."""
+    """The checkpoint's generation_config.json as a transformers GenerationConfig; None if there is none."""
     from transformers import GenerationConfig
 
     try:

@@ -23,7 +23,7 @@ def show(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show one method: what it does, its paper and its options."""
+    """Show one method: description, paper and options."""
     from outpace.recipes import from_file, get
 
     recipe = from_file(name) if name.endswith(".py") else get(name)
@@ -53,7 +53,7 @@ def show(
 
 
 def option(recipe: Recipe, parameter: inspect.Parameter) -> dict[str, Any]:
-    """An option of a recipe, as users read it."""
+    """Name, type, default and help text of an option of a recipe, as JSON values."""
     return {
         "name": parameter.name,
         "type": type_name(parameter.annotation),

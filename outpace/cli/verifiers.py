@@ -1,5 +1,5 @@
-"""`outpace verifiers`: what every exact rule keeps of the same drafts, beside what none of them can
-exceed."""
+"""`outpace verifiers`: acceptance length of every exact verification rule on the same drafts, and its upper
+bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from outpace.bench.measure.bootstrap import Mean
 
 Option = typer.Option
-BASE = "rejection"  # of draws without replacement: what the others are compared with
+BASE = "rejection"  # on drafts drawn without replacement: the baseline of the differences
 COLUMNS = (
     "draft",
     "rule",
@@ -65,7 +65,7 @@ def verifiers(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compare the exact verification rules on the drafts of one model for another."""
+    """Compare the acceptance lengths of the exact verification rules on the same draft trees."""
     shape = _widths(widths)
     draw = _plotter(plot)
 
@@ -108,7 +108,7 @@ def _widths(text: str) -> tuple[int, ...]:
 
 
 def _plotter(path: Path | None) -> Callable[[Sequence[dict[str, Any]], Path], None] | None:
-    """The plot function; ModuleNotFoundError without matplotlib, before anything is measured."""
+    """The plot function, None without a path; raises ModuleNotFoundError early if matplotlib is missing."""
     if path is None:
         return None
     from outpace.bench.report.plot import draw_rules
@@ -128,7 +128,11 @@ def _record(
     seed: int,
     how: dict[str, Any],
 ) -> tuple[list[Recorded], dict[str, Any]]:
-    """Load both models, let the target write, and set trees aside."""
+    """Load both models, generate text with the target and draft trees at positions of it.
+
+    Returns the recorded trees, with acceptance and bounds of each, and the settings as JSON values. Raises
+    ValueError without a draft, for vocabularies of different sizes, or if no prompt is short enough.
+    """
     from outpace.analysis.rule_comparison import Recorder
     from outpace.api.opener import ModelOpener
     from outpace.api.settings import end_tokens
@@ -180,7 +184,10 @@ def _record(
 
 
 def summarise(found: Sequence[Recorded], depth: int, seed: int = 0) -> list[dict[str, Any]]:
-    """One row a way of drafting and rule."""
+    """One row per way of drafting and rule: means over trees with bootstrap intervals over prompts.
+
+    "length" is the acceptance length, bonus token included; `depth`: depth of the trees.
+    """
     from outpace.analysis.rule_comparison import RULES
     from outpace.bench.measure.bootstrap import mean_interval
 
@@ -211,7 +218,7 @@ def summarise(found: Sequence[Recorded], depth: int, seed: int = 0) -> list[dict
                     "length": mean(lambda each, f=kept: 1 + f(each)),
                     "difference": mean(lambda each, f=kept: f(each) - each.kept[first][BASE].depth),
                     "bound_kind": kind,
-                    # no more than everything can be kept, which the mean over few trees does not know
+                    # a path has at most `depth` draft tokens; the sampled mean of the bound may exceed that
                     "bound": min(limit.mean, 1.0 + depth),
                     "to_bound": mean(lambda each, f=kept, b=bound: b(each) - f(each)),
                     "any": mean(lambda each, d=drafting, r=rule: each.kept[d][r].any),
@@ -227,7 +234,7 @@ def summarise(found: Sequence[Recorded], depth: int, seed: int = 0) -> list[dict
 def report(
     found: Sequence[Recorded], rows: Sequence[dict[str, Any]], about: dict[str, Any], known: dict[str, Any]
 ) -> dict[str, Any]:
-    """Everything, every tree included."""
+    """The JSON report: provenance, settings, summary rows, ordering checks and all recorded trees."""
     from dataclasses import asdict
 
     def plain(value: Any) -> Any:
@@ -245,7 +252,10 @@ def report(
 
 
 def orderings(found: Sequence[Recorded]) -> list[dict[str, Any]]:
-    """What is proven below one node, and the least by which it holds at the roots of all trees."""
+    """For each proven inequality between rules at one node: its least margin over the roots of all trees.
+
+    It holds if the margin is at least -ROUNDING.
+    """
     least = {what: min(each.margins[what] for each in found) for what in found[0].margins}
     return [{"what": what, "least": value, "holds": value >= -ROUNDING} for what, value in least.items()]
 

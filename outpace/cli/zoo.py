@@ -24,7 +24,7 @@ COLUMNS = (
 @app.command("list")
 @report_failures
 def list_(json: Json = False, debug: Debug = False) -> None:
-    """The models, with their sizes and what they were trained on."""
+    """List the models with parameters, vocabulary, training tokens and held-out loss."""
     from outpace import zoo
 
     models = [
@@ -39,14 +39,14 @@ def list_(json: Json = False, debug: Debug = False) -> None:
 @app.command("show")
 @report_failures
 def show(name: Annotated[str, typer.Argument(help="zoo:target, or target.")], debug: Debug = False) -> None:
-    """A model's card: data, training, losses, how to train it again."""
+    """Show a model's card: training data, training run, losses, and the command that trains it."""
     from outpace import zoo
 
     print_json(zoo.card(name) | {"folder": str(zoo.path(name))})
 
 
 def table_row(name: str, card: dict[str, Any]) -> tuple[str, ...]:
-    """The model as a row of COLUMNS; "-" where its card has no such number. The loss is in nats per token."""
+    """A model as a table row with the columns COLUMNS; "-" where its card lacks the field."""
     parameters, tokens, loss = card.get("parameters"), card.get("tokens_seen"), card.get("held_out_loss")
     return (
         name,

@@ -1,5 +1,5 @@
-"""Stop drafting after a token the drafter was unsure of; the token stays, since dropping it would void its
-claim."""
+"""Stop drafting after a token of low draft probability; the token stays, since dropping it would make the
+claim of the draft false."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from outpace.core.contracts import Plan, Step, Want
 
 
 class Confidence:
-    """core.contracts.Controller: chains of at most `depth`, not extended below a belief of less than
-    `threshold`."""
+    """core.contracts.Controller: chains of at most `depth` tokens that end with the first token whose draft
+    probability is below `threshold`."""
 
     want = Want()
 
@@ -27,7 +27,7 @@ class Confidence:
         return [belief < self._threshold for belief in beliefs]
 
     def observe(self, step: Step) -> None:
-        """Nothing to learn."""
+        """Does nothing: the plan never changes."""
 
     def release(self, slots: Sequence[int]) -> None:
-        """Nothing kept."""
+        """Does nothing: no state is kept per request."""

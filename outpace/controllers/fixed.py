@@ -1,4 +1,4 @@
-"""The same draft every step."""
+"""A controller that plans the same draft in every step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from outpace.core.tree import Shape
 
 
 class Fixed:
-    """core.contracts.Controller: a chain of `depth` tokens, or a tree of a given shape."""
+    """core.contracts.Controller that plans a chain of `draft` tokens, or a tree of shape `draft`, in every
+    row and step."""
 
     want = Want()
 
@@ -24,7 +25,7 @@ class Fixed:
         return Plan((self._depth,) * len(ctx.slots), self._shape)
 
     def observe(self, step: Step) -> None:
-        """Nothing to learn."""
+        """Does nothing: the plan never changes."""
 
     def release(self, slots: Sequence[int]) -> None:
-        """Nothing kept."""
+        """Does nothing: no state is kept per request."""

@@ -1,11 +1,12 @@
-"""Claims: what verification may assume about how draft tokens were made.
+"""Claims: statements about the distribution of draft tokens, on which verification relies.
 
-A claim states the distribution q that draft tokens were drawn from. Rejection sampling with a true claim
-accepts more tokens; tokens without a claim are verified by matching, which is exact for any drafter; a false
-claim biases the output. A tree may grow under its claim, but selecting among drawn tokens (dropping,
-re-ordering or re-ranking them) changes their distribution and makes the claim false.
+A claim gives the distribution q from which draft tokens were drawn. With a true claim, rejection sampling
+accepts more tokens than matching. Tokens without a claim are verified by matching (accepted if equal to the
+token sampled from the target), which is exact for any drafter. A false claim biases the output. Nodes may be
+added to a tree with a claim, but selecting among drawn tokens (dropping, re-ordering or re-ranking them)
+changes their distribution and makes the claim false.
 
-Letters: N nodes, M rows of q, K columns of q.
+Letters: N nodes of all trees, M rows of q, K columns of q.
 """
 
 from __future__ import annotations
@@ -17,29 +18,30 @@ from torch import Tensor
 
 
 class Claim:
-    """Base class of claims. A verifier lists the classes that it accepts."""
+    """Base class of claims; `Verifier.accepts` lists the subclasses for which a verifier is exact."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Drawn(Claim):
-    """Tokens drawn from known distributions. `row`, `replace` and `q` describe one draw per node, in node
-    order; a node that was drawn several times, from one distribution or from several, is listed in `draws`
-    instead."""
+    """The claim that tokens were drawn from the distributions `q`.
 
-    q: Tensor  # (M, K) at least float32, rows sum to 1, after temperature and truncation
-    row: tuple[int, ...]  # (N,) row of q that node i itself was (first) drawn from; -1: chosen, not drawn
+    Without `draws`, each node with `row` >= 0 was drawn once, in node order. With `draws`, that lists every
+    draw, as a node may have been drawn several times, from one row of q or from several."""
+
+    q: Tensor  # (M, K) draft distributions after temperature and truncation, at least float32; rows sum to 1
+    row: tuple[int, ...]  # (N,) row of q from which each node was first drawn; -1: root, or not drawn
     replace: tuple[
         bool, ...
-    ]  # (M,) siblings from this row drawn independently, or each without the earlier ones
+    ]  # (M,) whether siblings from this row of q were drawn with replacement, so that they may be equal
     ids: Tensor | None = (
-        None  # (M, K) int64 token of each column; None: column k is token k, K the vocabulary
+        None  # (M, K) int64 token id of each column; None: column k is token k, K is the vocabulary size
     )
     draws: tuple[tuple[int, int], ...] | None = (
-        None  # (node, row) of every draw, in order; None: one per node
+        None  # (node, row of q) of every draw in drawing order; None: one draw per node, see `row`
     )
 
     def all_draws(self) -> Sequence[tuple[int, int]]:
-        """(node, row) of every draw, in the order of drawing."""
+        """(node, row of q) of every draw, in the order of drawing."""
         if self.draws is not None:
             return self.draws
         return [(node, row) for node, row in enumerate(self.row) if row >= 0]

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The state before a step, read-only. Row b of the batch is the sequence in slot `slots[b]`."""
+    """The state of a batch of B rows before a decoding step, read-only."""
 
-    tokens: tuple[Tensor, ...]  # B × (T_b,) int64 on the host, views of the session's history
-    committed: tuple[int, ...]  # how many of them are committed; the last one is the root
-    room: tuple[int, ...]  # longest useful path: one less than the tokens still to generate
-    slots: tuple[int, ...]
+    tokens: tuple[Tensor, ...]  # B × (T_b,) int64 on the host, prompt and output; views of the history
+    committed: tuple[int, ...]  # (B,) number of committed tokens; the last of them is the root of the draft
+    room: tuple[int, ...]  # (B,) longest useful draft path: one less than the tokens still to generate
+    slots: tuple[int, ...]  # (B,) slot of each row in the session and the KV cache
     cache: Cache  # the target's KV cache; drafters never write to it
-    sampling: tuple[SamplingParams, ...]
-    noise: Noise
+    sampling: tuple[SamplingParams, ...]  # (B,)
+    noise: Noise  # source of all random choices of the step
     prompt_lengths: tuple[
         int, ...
-    ] = ()  # (B,) tokens of the prompt; some sampling parameters count only new tokens
+    ] = ()  # (B,) number of prompt tokens; some sampling parameters count only generated tokens
 
     @property
     def roots(self) -> Tensor:  # (B,) int64
-        """The last token of each row."""
+        """The last committed token of each row, which is the root of its draft tree."""
         if len(self.tokens) == 1:
             return self.tokens[0][-1:]
         return torch.stack([row[-1] for row in self.tokens])

@@ -1,8 +1,7 @@
-"""The interfaces of the parts: target, KV cache, drafter, controller, verifier, and the records they
-exchange.
+"""The interfaces of target, KV cache, drafter, controller and verifier, and the records they exchange.
 
-Letters: B rows, N nodes of all trees, V vocabulary, K columns of q, M rows of q, D hidden size, T tokens.
-p is the target's distribution, q a drafter's, always.
+Letters: B rows of the batch, N nodes of all trees, V vocabulary size, K columns of q, M rows of q, D hidden
+size, T tokens. p is always a distribution of the target, q one of a drafter.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What a part needs from the target besides logits; the session requests the union of its parts'."""
+    """Outputs of the target that a part needs besides logits; a session requests the union over its parts."""
 
-    hidden: frozenset[int] = frozenset()  # layer outputs; -1 is the input of the LM head
-    attention: frozenset[int] = frozenset()  # disables fused attention kernels: slow
-    prompt_logits: bool = False  # logits of prompt nodes too; (T, V) is large, so off
+    hidden: frozenset[int] = frozenset()  # layers whose outputs are needed; -1: the input of the LM head
+    attention: frozenset[int] = frozenset()  # layers whose attention weights are needed; slow, not fused
+    prompt_logits: bool = False  # logits at the prompt's tokens too; off, since (T, V) is large
 
     def __or__(self, other: Want) -> Want:
         return Want(
@@ -71,35 +70,35 @@ NOTHING = Want()
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Prompt:
-    """The input of one request."""
+    """The prompt of one request."""
 
-    tokens: Tensor  # (T,) int64 on the host, at least one
+    tokens: Tensor  # (T,) int64 on the host, T >= 1
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scores:
-    """The target's outputs at the nodes of its last forward: a whole tree, or the nodes added to it since."""
+    """The target's outputs at the nodes of one forward: a whole tree, or the nodes added since the last."""
 
-    first: int  # index of the node that row 0 of these tensors belongs to
-    logits: Tensor | None  # (N - first, V), before sampling parameters; None in prefill
+    first: int  # index of the first node with outputs: row i of these tensors is node first + i
+    logits: Tensor | None  # (N - first, V), before sampling parameters; None in prefill without prompt_logits
     hidden: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N - first, D)
     attention: Mapping[int, list[Tensor]] = field(
         default_factory=dict[int, "list[Tensor]"]
-    )  # layer -> per node (heads, seen)
+    )  # layer -> for each node its attention weights (heads, tokens it attends to)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How far to draft in each row."""
+    """How deep to draft in each row, and in which tree shape."""
 
-    depth: tuple[int, ...]  # (B,) longest path; 0: do not speculate in this row
-    shape: Shape | None = None  # None: a chain
-    # (F,) draft probabilities of the nodes about to be extended -> True: do not extend. Nothing drawn is
-    # dropped
+    depth: tuple[int, ...]  # (B,) maximum length of a draft path; 0: no speculation in this row
+    shape: Shape | None = None  # shape of every row's draft tree; None: a chain
+    # early stopping: draft probabilities of the F leaves about to be extended -> True: do not extend. Tokens
+    # that were drawn already stay in the tree
     stop: Callable[[Sequence[float]], list[bool]] | None = None
 
     def within(self, room: Sequence[int]) -> Plan:  # (B,)
-        """The same plan, no deeper than each row's room."""
+        """The same plan with the depth of each row limited to `room`, its longest useful path."""
         if all(depth <= most for depth, most in zip(self.depth, room, strict=True)):
             return self
         return replace(self, depth=tuple(min(pair) for pair in zip(self.depth, room, strict=True)))
@@ -110,70 +109,72 @@ class Draft:
     """A drafter's proposal for one step."""
 
     tree: TokenTree
-    forwards: int = 0  # draft model forwards it took
-    seconds: float = 0.0  # spent in those forwards: the rest of drafting is overhead
+    forwards: int = 0  # number of draft model forwards
+    seconds: float = 0.0  # time of those forwards; the rest of the drafting time is overhead
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verifier's decision, on the host."""
+    """The accepted path and the bonus token of each row, on the host."""
 
-    leaf: Sequence[int]  # (B,) deepest accepted node; the root if none was accepted
-    bonus: Sequence[int]  # (B,) bonus token, sampled after it: the next root
+    leaf: Sequence[int]  # (B,) deepest accepted node; the root if no draft token was accepted
+    bonus: Sequence[int]  # (B,) bonus token, which follows that node and is the root of the next step
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Step:
-    """The record of one step, for drafters, controllers and statistics. Prefill is a step too: the prompt is
-    a chain below its first token, fully accepted, and its last token is the bonus token."""
+    """The record of one step, for drafters, controllers and statistics. Prefill is recorded as a step too:
+    its draft is the prompt as a chain below the first token, fully accepted, and the last prompt token is the
+    bonus token."""
 
-    ctx: Context  # as it was before the step
+    ctx: Context  # state before the step
     draft: Draft
-    scores: Scores  # rejected nodes included
+    scores: Scores  # the target's outputs, also at rejected nodes
     verdict: Verdict
-    kept: tuple[int, ...]  # per row the last node kept in the cache, after stop tokens and limits
-    generated: tuple[list[int], ...]  # per row the tokens committed
-    seconds: Mapping[str, float]  # draft, score, warp, verify, commit, observe
+    kept: tuple[int, ...]  # (B,) last node kept in the KV cache, after the cut at stop tokens and max_tokens
+    generated: tuple[list[int], ...]  # (B,) tokens committed by this step, in order
+    seconds: Mapping[str, float]  # time of each part: draft, score, warp, verify, commit, observe
 
 
 class Cache(Protocol):
-    """A target's KV cache, with one slot a sequence."""
+    """A target's KV cache, with one slot per sequence."""
 
-    lengths: list[int]  # per slot, on the host: committed tokens in the cache
-    capacity: int  # tokens for which a slot has room, draft nodes included; a larger draft enlarges it
+    lengths: list[int]  # number of committed tokens in the KV cache, per slot; on the host
+    capacity: int  # cache positions per slot, draft nodes included; a draft that needs more enlarges it
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-        """Keep the entries of the path from each root to its leaf and drop the other nodes. -1 keeps no node
-        of that row."""
+        """Keep the KV entries of the path from each root to its leaf (both included) and discard those of the
+        other nodes. Leaf -1 keeps no node of that row, not even the root."""
         ...
 
     def release(self, slots: Sequence[int]) -> None:
-        """Empty these slots: their lengths become 0."""
+        """Free these slots by setting their lengths to 0."""
         ...
 
 
 @runtime_checkable
 class Target(Protocol):
-    """A language model that scores trees."""
+    """A language model that computes logits at all nodes of token trees."""
 
-    vocab: int
-    max_length: int | None  # tokens of prompt and answer together; None: no limit known
-    chains_only: bool  # its attention cannot tell siblings apart (biases by cache slot instead of position)
+    vocab: int  # vocabulary size
+    max_length: int | None  # maximum number of tokens of prompt and output together; None: no known limit
+    chains_only: bool  # it supports no trees: its attention may depend on cache positions, not position ids
 
     @property
     def torch_threads(self) -> int | None:
-        """Torch threads while a session makes a step; None: leave their number as it is."""
+        """Number of torch threads during a session's steps; None: the number is not changed."""
         ...
 
     def open(self, slots: int, capacity: int) -> Cache:
-        """A KV cache for this many sequences of `capacity` tokens each, draft nodes included."""
+        """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included."""
         ...
 
     def prefill(
         self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Cache, want: Want
     ) -> tuple[TokenTree, Scores]:
-        """Compute and keep the cache entries of all but the last token of each prompt (at least 2 tokens
-        each), in chunks. The tree returned has one chain a row, rooted at the first token."""
+        """Compute and store the KV entries of all but the last token of each prompt (at least 2 tokens each),
+        in chunks. Returns a tree with one chain of these tokens per row, rooted at the first token, and the
+        outputs at its nodes."""
         ...
 
     def score(
@@ -184,51 +185,51 @@ class Target(Protocol):
         want: Want = NOTHING,
         *,
         gap: Sequence[Tensor]
-        | None = None,  # B × (G_b,) committed tokens before the root that the cache lacks
+        | None = None,  # B × (G_b,) committed tokens before each root that are not in the KV cache
     ) -> Scores:
-        """One forward over `gap`, whose cache entries are kept, and over the tree's nodes, whose entries are
-        provisional until `Cache.commit`. Each node attends to the committed tokens of its row, its ancestors
-        and itself. For a tree that extends the one scored last, only the new nodes are computed."""
+        """Run one forward over `gap`, whose KV entries are committed, and over the tree's nodes, whose
+        entries are provisional until `Cache.commit`. Each node attends to the committed tokens of its row,
+        its ancestors and itself. If the tree extends the one scored last, only the new nodes are computed."""
         ...
 
 
 class TargetProbs(Protocol):
-    """The target's distribution at the nodes of a scored tree, after all sampling parameters; computed on
+    """The target's distribution p at the nodes of a scored tree, after all sampling parameters; computed on
     demand."""
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = "target") -> list[int]:
-        """One token after each node (None: all nodes), sampled from p; an argmax for greedy rows."""
+        """One token after each node (None: all nodes), sampled from p; the argmax at temperature 0."""
         ...
 
     def probs(self, nodes: Sequence[int] | None) -> Tensor:  # (M, V) at least float32
-        """p after each node (None: all nodes); rows sum to 1."""
+        """The distribution p after each node (None: all nodes); rows sum to 1."""
         ...
 
-    seconds: float  # spent on sampling parameters so far
+    seconds: float  # time spent so far on computing p and sampling from it
 
 
 class Drafter(Protocol):
-    """Proposes a tree of draft tokens for every row. It serves one session at a time."""
+    """Proposes a tree of draft tokens for every row. A drafter serves one session at a time."""
 
     want: Want
-    claims: tuple[type[Claim], ...]  # kinds its trees may carry; () means it never claims
+    claims: tuple[type[Claim], ...]  # classes of the claims its trees may have; (): its trees have none
     learns_across_rows: (
-        bool  # a row's draft depends on other requests: on their steps, or their texts once ended
+        bool  # drafts depend on other requests: on their steps, or on their texts after their end
     )
     drafts_across_rows: (
-        bool  # a row's draft comes from the texts of other rows that are being decoded with it
+        bool  # drafts of a row use the texts of the other rows being decoded in the same batch
     )
 
     def propose(self, ctx: Context, plan: Plan) -> Draft: ...
     def observe(self, step: Step) -> None: ...
     def release(self, slots: Sequence[int]) -> None:
-        """The requests in these slots have ended, finished or interrupted: forget their state. A drafter that
-        learns from whole requests learns from them here. The slots may hold new requests afterwards."""
+        """Forget the state of the requests in these slots, which have finished or were interrupted. A drafter
+        that learns from whole requests learns from them here. The slots may be reused afterwards."""
         ...
 
 
 class Controller(Protocol):
-    """Decides how deep to draft, and in which shape."""
+    """Decides before each step how deep to draft in each row, and in which tree shape."""
 
     want: Want
 
@@ -238,10 +239,10 @@ class Controller(Protocol):
 
 
 class Verifier(Protocol):
-    """Decides which path of the draft to keep, and the token after it."""
+    """Decides which path of each draft tree is accepted, and samples the bonus token after it."""
 
     want: Want
-    accepts: tuple[type[Claim], ...]  # claims for which it is exact; nodes without a claim are always allowed
+    accepts: tuple[type[Claim], ...]  # classes of claims it verifies exactly; nodes may also have no claim
     guarantee: Guarantee
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict: ...
@@ -249,7 +250,8 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """What a recipe returns: the parts of one method."""
+    """The parts of one method, as a recipe returns them. TypeError if the drafter may make a claim that the
+    verifier does not accept."""
 
     target: Target
     drafter: Drafter
@@ -268,12 +270,12 @@ class Parts:
 
     @property
     def want(self) -> Want:
-        """What the session requests from the target."""
+        """Outputs of the target that the drafter, the verifier or the controller needs."""
         return self.drafter.want | self.verifier.want | self.controller.want
 
 
 def check_token_ids(prompts: Sequence[Tensor], vocab: int) -> None:
-    """Raise ValueError for a prompt with a token id that the model does not have."""
+    """Raise ValueError if a prompt has a token id outside of 0 to `vocab` - 1."""
     for row, prompt in enumerate(prompts):
         if not 0 <= int(prompt.min()) <= int(prompt.max()) < vocab:
             raise ValueError(

@@ -1,6 +1,6 @@
-"""Growing a draft tree. Claims are made here only, so every drawn token comes with its distribution.
+"""Builds draft trees: draws their tokens and records the distributions q in the tree's claim.
 
-Letters: B rows, M parents that get children, K columns of q.
+Letters: B rows, N nodes, M parents to which children are added, K columns of q.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DRAFT = "draft"
 
 
 class Grower:
-    """Builds the draft tree of one `propose` level by level; `tree` returns it."""
+    """Builds the draft trees of all rows in one `propose`, level by level; `tree()` returns them."""
 
     def __init__(self, roots: Tensor, *, confidence: bool = False) -> None:  # (B,) int64
         self._num_rows = len(roots)
@@ -34,41 +34,42 @@ class Grower:
         self._claim_row = [-1] * self._num_rows
         self._replace: list[bool] = []
         self._draws = [0] * self._num_rows
-        self._merged: list[tuple[int, int]] = []  # (node, row of q) of every draw made with `merge`
+        self._merged: list[tuple[int, int]] = []  # (node, row of q) of every draw with merge=True
 
     def __len__(self) -> int:
         return len(self.parents)
 
     @property
     def keeps_confidence(self) -> bool:
-        """Whether new nodes need the draft probability of their token."""
+        """Whether draft probabilities are recorded, so that they must be given for new nodes."""
         return self._confidence is not None
 
     @property
     def newest(self) -> Tensor:
-        """Tokens of the nodes appended last, in order."""
+        """Tokens of the nodes added by the last call, in node order."""
         return self._tokens[-1]
 
     def beliefs(self) -> list[float]:
-        """(N,) probability of each node given its parent; 1 for roots."""
+        """(N,) draft probability of each node given its parent; 1 for roots. Requires `confidence`."""
         assert self._confidence is not None
         return torch.cat(self._confidence).tolist()
 
     def add_drawn(
         self,
         at: Sequence[int],
-        q: Tensor,  # (M, K) distributions that sum to 1
+        q: Tensor,  # (M, K) draft distributions, rows sum to 1
         k: int | Sequence[int],
         noise: Noise,
-        ids: Tensor | None = None,  # (M, K) tokens of the columns; None: column k is token k
+        ids: Tensor | None = None,  # (M, K) token ids of the columns; None: column k is token k
         *,
         replace: bool = False,
         merge: bool = False,
     ) -> list[int]:
-        """Draw `k` children of every node in `at` from its row of q; fewer where the support is used up.
+        """Draw `k` children of each node in `at` from its row of q; fewer if no token of positive probability
+        is left.
 
-        Returns one node per draw. With `merge` equal tokens drawn below one node are one node; a tree is then
-        drawn with `merge` throughout.
+        Returns one node index per draw. With `merge`, equal tokens that this call draws below one node share
+        one node; if one call uses `merge`, all calls for the tree must.
         """
         most = k if isinstance(k, int) else max(k)
         rows, local, depths = self.rows, self._local, self._depths
@@ -83,7 +84,7 @@ class Grower:
             self._draws[node] = draw + most
         if most == 1 and (
             isinstance(k, int) or min(k) == 1
-        ):  # the first draw always succeeds, so no node is missing
+        ):  # a single draw always yields a token, so each parent gets one child
             columns = noise.choose(q, key)
             tokens = columns if ids is None else ids.gather(1, columns[:, None])[:, 0]
             belief = None if self._confidence is None else q.gather(1, columns[:, None])[:, 0]
@@ -96,7 +97,8 @@ class Grower:
         belief = None if self._confidence is None else q.gather(1, columns.clamp(min=0)).flatten()
         counts, drawn = [k] * len(at) if isinstance(k, int) else k, columns.tolist()
         pairs = [(m, j) for m, count in enumerate(counts) for j in range(count) if drawn[m][j] >= 0]
-        first_draw = {(m, drawn[m][j]): (m, j) for m, j in reversed(pairs)} if merge else {}  # of equal draws
+        # (parent, column) -> the first of the equal draws
+        first_draw = {(m, drawn[m][j]): (m, j) for m, j in reversed(pairs)} if merge else {}
         kept = list(dict.fromkeys(first_draw[m, drawn[m][j]] for m, j in pairs)) if merge else pairs
         if len(kept) < len(tokens):
             picked = torch.tensor([m * most + j for m, j in kept], dtype=torch.int64, device=q.device)
@@ -109,11 +111,12 @@ class Grower:
         return nodes
 
     def add_chosen(self, at: Sequence[int], tokens: Tensor, belief: Tensor | None = None) -> list[int]:
-        """Append one child to every node in `at` (repeat a node for several), without a claim."""
+        """Add one child to each node in `at` (repeat a node to add several) without a claim; returns the new
+        node indices. `tokens` and `belief`, their draft probabilities, are (M,)."""
         return self._append(at, tokens, [-1] * len(at), belief)
 
     def tree(self) -> TokenTree:
-        """The tree so far."""
+        """The tree built so far, with a claim if any token was drawn."""
         tokens = self._tokens[0] if len(self._tokens) == 1 else torch.cat(self._tokens)
         claim = None
         if self._q:
@@ -128,7 +131,7 @@ class Grower:
         return TokenTree(tokens, self._forest(), self._log_confidence(), claim)
 
     def structure(self) -> TokenTree:
-        """The tree so far without its claim, as input of the draft model between two levels."""
+        """The tree built so far without claim and confidence: the draft model's input for the next level."""
         return TokenTree(torch.cat(self._tokens), self._forest())
 
     def _forest(self) -> Forest:

@@ -1,11 +1,11 @@
-"""The only source of randomness: every random choice has a key, and a key is used once.
+"""The only source of randomness: every random choice has a key, and no key is used twice.
 
-Draws of the target's own tokens are keyed by (seed, absolute position), so that match verification generates
-the same tokens as plain decoding under the same seed. Every other use is keyed by (seed, step, node, use,
-draw): after a rejection, noise keyed by position alone would be reused when its outcome is already known,
-which biases block and bottom-up verification.
+Tokens sampled from the target are keyed by (seed, absolute position), so that match verification generates
+the tokens of plain decoding with the same seed. All other choices are keyed by (seed, step, node, use, draw):
+noise keyed by position alone would be used again after a rejection that already depended on it, which biases
+block and bottom-up verification.
 
-Letters: M choices at once, K options each.
+Letters: M choices at once, K options of each.
 """
 
 from __future__ import annotations
@@ -23,32 +23,33 @@ TARGET = "target"
 class Key(NamedTuple):
     """The keys of M random choices; two choices of one step never share (row, node, use, draw)."""
 
-    rows: Sequence[int]  # (M,) row in the batch
+    rows: Sequence[int]  # (M,) row of the batch
     nodes: Sequence[int]  # (M,) index of the node within its row (`Forest.local`)
     depths: Sequence[int]  # (M,) depth of the node; for use "target" the key is (row, depth) alone
-    use: str  # "target", "draft", "accept", "residual", ...
-    draw: int = 0
+    use: str  # purpose of the choices: "target", "draft", "accept", "residual", ...
+    draw: int = 0  # index of the draw among those with the same node and use
 
 
 class Noise(Protocol):
-    """Random choices of one step, given each row's seed, number of the step and committed length."""
+    """Random choices of one step, made from each row's seed, step number and number of committed tokens."""
 
     def choose(self, probs: Tensor, key: Key) -> Tensor:  # (M, K) -> (M,) int64
-        """One option of each row of `probs` (rows need not sum to 1), by the inverse CDF at one uniform
-        number per key."""
+        """Index of one option sampled from each row of `probs` (rows need not sum to 1), by the inverse CDF
+        at one uniform number per key."""
         ...
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
-        """True with probability `accept[m]`, on the host."""
+        """M booleans, on the host: the m-th is True with probability `accept[m]`."""
         ...
 
     def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:  # (M, K) -> (M, k) int64
-        """k options of each row, in order, with or without replacement; -1 where no option is left."""
+        """Indices of k options sampled from each row, in drawing order, with or without replacement; -1 where
+        no option of positive probability is left."""
         ...
 
 
 class Chooser:
-    """Implements `draw` by `choose`, for implementations of Noise."""
+    """Base class of Noise implementations: implements `draw` by calling `choose` k times."""
 
     def choose(self, probs: Tensor, key: Key) -> Tensor:
         raise NotImplementedError
@@ -77,7 +78,7 @@ _MASK = (1 << 64) - 1
 WIDE, BLOCK = (
     1 << 15,
     512,
-)  # options from which a choice is made in two steps on a CPU, and those of one block
+)  # number of options from which a CPU samples first a block and then an option in it; options of a block
 
 
 def _mix(value: int) -> int:
@@ -89,7 +90,7 @@ def _mix(value: int) -> int:
 
 
 def derived(seed: int, index: int) -> int:
-    """The seed of one of several samples requested with one seed; the first has that seed."""
+    """The seed of sample `index` of a request for several samples; sample 0 has the request's seed."""
     return seed if index == 0 else _mix(_mix(seed & _MASK) ^ _mix(index)) >> 32
 
 
@@ -100,7 +101,8 @@ def _number(word: str) -> int:
 class KeyedNoise(Chooser):
     """Noise as a pure function of its keys, so that a row's choices do not depend on the rest of the batch.
 
-    Uniform numbers are hashes computed in Python: for the few keys of a step that is far faster than tensors.
+    Uniform numbers are hashes computed in Python, far faster than tensor operations for the few keys of a
+    step.
     """
 
     def __init__(self, seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> None:
@@ -110,7 +112,7 @@ class KeyedNoise(Chooser):
         self._uses: dict[str, int] = {}
 
     def uniforms(self, key: Key, draw: int = 0) -> list[float]:
-        """(M,) numbers in [0, 1) of this key, so many draws further on."""
+        """(M,) uniform numbers in [0, 1) for this key, with `draw` added to the key's draw index."""
         if key.use == TARGET:
             length, base = self._length, self._position
             pairs = zip(key.rows, key.depths, strict=True)
@@ -130,7 +132,7 @@ class KeyedNoise(Chooser):
         cumulative = probs.cumsum(-1, dtype=torch.float64)
         if len(uniform) == 1:
             row = cumulative[0]
-            if row.device.type == "cpu":  # a Python number is faster on a CPU and synchronises on a GPU
+            if row.device.type == "cpu":  # a Python number is faster, but would synchronise a GPU
                 return torch.searchsorted(row, row[-1].item() * uniform[0], right=True)[None]
             return torch.searchsorted(row, row[-1:] * uniform[0], right=True)
         at = torch.tensor(uniform, dtype=torch.float64, device=probs.device)[:, None]
@@ -157,8 +159,8 @@ class KeyedNoise(Chooser):
 
 
 def _choose_wide(probs: Tensor, uniform: Sequence[float]) -> Tensor:  # (M, K), (M,) -> (M,)
-    """Choose a block of options, then the option in it, to avoid a cumulative sum in float64 over all
-    options."""
+    """Sample one option of each row: first a block of options, then an option in it, which avoids a float64
+    cumulative sum over all options."""
     whole = probs.shape[1] // BLOCK * BLOCK
     parts = [probs[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1, dtype=torch.float64)]
     if whole < probs.shape[1]:
@@ -174,18 +176,20 @@ def _choose_wide(probs: Tensor, uniform: Sequence[float]) -> Tensor:  # (M, K), 
 
 
 def _place(cumulative: Tensor, point: float) -> int:
-    """Index of the first sum above the point; beyond the last sum by rounding: the last option of positive
-    probability."""
+    """Index of the first cumulative sum above `point`; if rounding puts `point` beyond the last sum, the last
+    option of positive probability."""
     at = int(torch.searchsorted(cumulative, point, right=True))
     return at if at < len(cumulative) else int(torch.searchsorted(cumulative, cumulative[-1].item()))
 
 
 def _without_replacement(sums: Any, uniform: Sequence[float]) -> list[int] | None:  # (K,) array, (k,) -> (k,)
-    """Draws without replacement by one distribution's cumulative sums: a point in the remaining mass is
-    mapped to the whole by skipping the options taken. None where too little mass is left for that. In numpy,
-    as calling torch's search takes longer than searching."""
+    """Indices of k options drawn without replacement from one distribution, given its cumulative sums.
+
+    A point in the remaining mass is mapped to the full distribution by skipping the options drawn before.
+    None if too little mass is left or rounding yields an invalid option. In numpy: a call of torch's
+    searchsorted takes longer than the search."""
     total = left = sums.item(-1)
-    taken: list[tuple[float, float]] = []  # (start, mass) of each, in order
+    taken: list[tuple[float, float]] = []  # (start, mass) of the options drawn, by start
     found: list[int] = []
     for number in uniform:
         if left < 1e-9 * total:
@@ -197,7 +201,7 @@ def _without_replacement(sums: Any, uniform: Sequence[float]) -> list[int] | Non
         index = int(sums.searchsorted(point, "right"))
         start = sums.item(index - 1) if index else 0.0
         mass = sums.item(index) - start if index < len(sums) else 0.0
-        if mass <= 0 or index in found:  # by rounding
+        if mass <= 0 or index in found:  # a rounding error
             return None
         left -= mass
         insort(taken, (start, mass))

@@ -1,4 +1,4 @@
-"""Recipes: the parts of a published method, its name, and the guarantee about its output."""
+"""Recipes: a published method's name, paper and guarantee, and the function that builds its parts."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class Guarantee(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One published method: made by `@recipe` on the one public function of a recipe file."""
+    """One published method, created by `@recipe` on the one public function of a recipe file."""
 
-    name: str  # the file's name with dashes: what users type
+    name: str  # the function's and file's name with dashes, as users type it
     paper: str
     summary: str  # first line of the file's docstring
     family: str
     guarantee: Guarantee
-    build: Callable[..., Parts]  # (target, *, option=default, ...): the signature is the configuration
+    build: Callable[..., Parts]  # (target, *, option=default, ...) -> parts; defines the recipe's options
 
     def __call__(self, *args: object, **options: object) -> Parts:
         return self.build(*args, **options)
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
-        """The keyword-only options."""
+        """The keyword-only parameters of `build`, by name."""
         parameters = inspect.signature(self.build).parameters
         return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
     @property
     def option_help(self) -> dict[str, str]:
-        """What each option means, in one line: from the `Args:` section of the function's docstring."""
+        """Option name -> one-line description, from the `Args:` section of `build`'s docstring."""
         return help_of(self.build.__doc__ or "")
 
 
@@ -52,7 +52,8 @@ OPTION_LINE = re.compile(r"    (\w+): (.+)")
 
 
 def help_of(docstring: str) -> dict[str, str]:
-    """The `Args:` section of a Google-style docstring: name -> meaning. A longer indent continues a line."""
+    """Parameter name -> description, from the `Args:` section of a Google-style docstring. Lines with a
+    longer indent continue a description."""
     found: dict[str, str] = {}
     name = None
     for line in inspect.cleandoc(docstring).partition("\nArgs:\n")[2].splitlines():
@@ -69,7 +70,8 @@ def help_of(docstring: str) -> dict[str, str]:
 def recipe(
     *, paper: str, family: str, guarantee: Guarantee = Guarantee.EXACT
 ) -> Callable[[Callable[..., Parts]], Recipe]:
-    """Mark the function that builds a method's parts."""
+    """Decorator that makes a Recipe of the function that builds a method's parts. The summary is the first
+    line of its module's docstring."""
 
     def mark(build: Callable[..., Parts]) -> Recipe:
         doc = (sys.modules[build.__module__].__doc__ or build.__doc__ or "").strip()

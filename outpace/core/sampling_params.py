@@ -1,10 +1,9 @@
-"""Sampling parameters of one request: the one type that the session, the API, the command line and the proofs
-share.
+"""Sampling parameters of one request, as used by the session, the API, the command line and the proofs.
 
-A new parameter is a field here, its computation in `sampling/adjust.py` (changes to logits) or
-`sampling/warp.py` (truncation), and its line in the API's documentation. Validation, command line options and
-help texts follow from the field's metadata: `help`, `minimum`, `maximum`, `above` (an exclusive minimum) and
-`changes_logits`.
+A new parameter needs a field here, its computation in `sampling/adjust.py` (changes to logits) or
+`sampling/warp.py` (truncation), and a line in the API's documentation. Validation, command line options and
+help texts are derived from the field's metadata: `help`, `minimum`, `maximum`, `above` (an exclusive minimum)
+and `changes_logits`.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:  # the command line reads these parameters without importing torch
     from torch import Tensor
 
-MIN_TEMPERATURE = 1e-6  # logits divided by less overflow float32
+MIN_TEMPERATURE = 1e-6  # logits divided by a smaller temperature may overflow float32
 
 
 class Grammar(Protocol):
-    """Which tokens may follow a text: a pure function of the text."""
+    """A constraint on the next token; a pure function of the generated text."""
 
     def allowed(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:  # (G,) int64, M -> (M, V) bool
-        """The tokens allowed after the generated text and each path of draft tokens below it. All tokens are
-        allowed after a path that the grammar refuses or that has ended the text."""
+        """Mask of the tokens allowed after the generated text (G tokens) followed by each of M paths of draft
+        tokens. All tokens are allowed after a path that the grammar rejects or that has ended the text."""
         ...
 
 
@@ -37,8 +36,8 @@ def _parameter(default: Any, text: str, **metadata: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the tokens of one request are chosen. They apply at every node of its draft tree, after the node's
-    own path.
+    """The sampling parameters of one request. At each node of its draft tree they apply with the node's path
+    as part of the history.
 
     Raises ValueError for a value outside of its range and TypeError for one of another type.
     """
@@ -87,7 +86,8 @@ class SamplingParams:
         0, "Number of new tokens before which stop tokens are excluded.", minimum=0, changes_logits=True
     )
     grammar: Grammar | None = _parameter(None, "Grammar that the new text follows.", changes_logits=True)
-    changes_logits: bool = field(init=False, repr=False, compare=False)  # before temperature; most do not
+    # computed: whether any parameter that changes logits before temperature differs from its default
+    changes_logits: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for parameter in PARAMETERS:
@@ -138,21 +138,21 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the distribution is one-hot. Greedy decoding is a distribution, not a mode of the
-        engine."""
+        """Whether the temperature is 0. Greedy decoding is sampling from a one-hot distribution, not a
+        separate mode of the engine."""
         return self.temperature == 0
 
     @property
     def without_logit_changes(self) -> SamplingParams:
-        """Temperature and truncation alone, for a drafter with another vocabulary, to whose tokens the rest
-        cannot apply."""
+        """The same parameters with those that change logits at their defaults, for a drafter with another
+        vocabulary, whose token ids they do not fit."""
         if not self.changes_logits:
             return self
         return replace(self, **{parameter.name: parameter.default for parameter in LOGIT_PARAMETERS})
 
 
 def _integer(name: str, value: Any) -> int:
-    """The value as a Python integer; numpy's integers are accepted, other types are not."""
+    """The value as a Python integer. TypeError unless it is an integer of Python or numpy; bools are not."""
     if not isinstance(value, bool):
         try:
             return index(value)
@@ -176,7 +176,6 @@ def _check_range(name: str, value: Any, limits: Any) -> None:
         raise ValueError(f"{name} is {value}; use a number from {limits['minimum']} to {maximum}")
 
 
-# what a caller may set, in order, with its default and metadata: command line and API derive their options
-# from it
+# fields that a caller may set, in order; command line and API derive their options from them
 PARAMETERS = tuple(each for each in fields(SamplingParams) if each.init)
 LOGIT_PARAMETERS = tuple(each for each in PARAMETERS if each.metadata.get("changes_logits"))

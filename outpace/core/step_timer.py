@@ -1,4 +1,4 @@
-"""Where the time of a decoding step goes."""
+"""Timing of the parts of a decoding step."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from time import perf_counter
 
 
 class StepTimer:
-    """Splits the time of one step among the parts of the loop."""
+    """Measures the time of one step by part: draft, score, warp, verify, commit, observe."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
-        """A new step begins."""
+        """Start timing a new step."""
         self.seconds: dict[str, float] = {}  # part -> seconds
         self._last = perf_counter()
 
     def record(self, part: str, *, warping: float = 0.0) -> None:
-        """Record the time since the last call as this part's, less what was spent on warping the target's
-        logits."""
+        """Record the seconds since the last call as the time of `part`. `warping` seconds of them, spent on
+        sampling parameters, are recorded as part "warp" instead."""
         now = perf_counter()
         self.seconds[part] = now - self._last - warping
         if warping:

@@ -1,4 +1,4 @@
-"""The number of torch threads while something is computed."""
+"""Sets the number of torch threads while the items of an iterator are computed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Item = TypeVar("Item")
 
 
 def with_torch_threads(count: int | None, items: Iterator[Item]) -> Iterator[Item]:
-    """The same items, each computed with `count` torch threads. The previous number is restored between two
-    items. None leaves the number as it is."""
+    """Yield the items, each computed with `count` torch threads. The previous number of threads is restored
+    before an item is yielded. With None the number is not changed."""
     if count is None:
         yield from items
         return

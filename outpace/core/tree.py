@@ -1,9 +1,9 @@
-"""Token trees: the draft of every row of a batch as one flat forest of nodes.
+"""Token trees: the draft trees of all rows of a batch as one forest with consecutively numbered nodes.
 
-The structure lives on the host as tuples and is shared between steps (equal structures are one object), so
+The structure is stored on the host as tuples and shared between steps (equal structures are one object), so
 that chains and fixed shapes are computed once; tokens and confidence are tensors.
 
-Letters: B rows, N nodes of all trees together.
+Letters: B rows, N nodes of all trees together, n nodes of one row, S draft nodes of a shape.
 """
 
 from __future__ import annotations
@@ -17,29 +17,31 @@ from torch import Tensor
 
 from outpace.core.claim import Claim
 
-LONGEST = 64  # longest chain that is cached: longer ones are prompts
+LONGEST = 64  # longest chain whose forest is cached; longer chains are prompts
 
 
 class Forest:
-    """The structure of the trees of all rows, without tokens.
+    """The structure of the draft trees of all rows, without tokens.
 
     The first `num_rows` nodes are the roots, in row order; a node comes after its parent; siblings are in the
-    order in which they were drawn. Make one with `Forest.of` or `Forest.chain`: equal forests are the same
-    object, except for prompts, which are too large to cache.
+    order in which they were drawn. Create forests with `Forest.of` or `Forest.chain`: equal forests are the
+    same object, except for long chains (prompts), which are too large to cache.
     """
 
     def __init__(self, parents: tuple[int, ...], num_rows: int) -> None:
-        self.parents = parents  # (N,) -1 for roots
+        self.parents = parents  # (N,) index of each node's parent; -1 for roots
         self.num_rows = num_rows
 
     @staticmethod
     def of(parents: Sequence[int], num_rows: int) -> Forest:
-        """The forest with these parents (-1 for the first `num_rows` nodes)."""
+        """The forest with these parents (-1 for the first `num_rows` nodes). ValueError if a node precedes
+        its parent."""
         return _forest(tuple(parents), num_rows)
 
     @staticmethod
     def chain(lengths: tuple[int, ...]) -> Forest:
-        """One chain a row, `lengths[b]` nodes below root b; after the roots the rows follow one another."""
+        """One chain per row, with `lengths[b]` nodes below root b. After the roots, nodes are numbered row by
+        row."""
         return _chain(lengths) if max(lengths) <= LONGEST else Forest(_chained(lengths), len(lengths))
 
     def __len__(self) -> int:
@@ -47,7 +49,7 @@ class Forest:
 
     @cached_property
     def rows(self) -> tuple[int, ...]:
-        """(N,) the row of each node."""
+        """(N,) row of each node."""
         rows = list(range(self.num_rows))
         for parent in self.parents[self.num_rows :]:
             rows.append(rows[parent])
@@ -55,7 +57,7 @@ class Forest:
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """(N,) edges from the root; 0 for roots."""
+        """(N,) depth of each node; 0 for roots."""
         depths = [0] * self.num_rows
         for parent in self.parents[self.num_rows :]:
             depths.append(depths[parent] + 1)
@@ -63,7 +65,7 @@ class Forest:
 
     @cached_property
     def local(self) -> tuple[int, ...]:
-        """(N,) index of each node within its row: the same whatever else is in the batch."""
+        """(N,) index of each node within its row, independent of the other rows of the batch."""
         local, count = [], [0] * self.num_rows
         for row in self.rows:
             local.append(count[row])
@@ -72,7 +74,7 @@ class Forest:
 
     @cached_property
     def nodes(self) -> tuple[tuple[int, ...], ...]:
-        """Per row the indices of its nodes, root first."""
+        """(B,) indices of the nodes of each row, root first."""
         nodes: list[list[int]] = [[] for _ in range(self.num_rows)]
         for node, row in enumerate(self.rows):
             nodes[row].append(node)
@@ -80,7 +82,7 @@ class Forest:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Per node its children in the order they were drawn."""
+        """(N,) children of each node, in the order in which they were drawn."""
         children: list[list[int]] = [[] for _ in self.parents]
         for node in range(self.num_rows, len(self.parents)):
             children[self.parents[node]].append(node)
@@ -88,11 +90,11 @@ class Forest:
 
     @cached_property
     def is_chain(self) -> bool:
-        """No node has two children."""
+        """Whether no node has more than one child."""
         return len(set(self.parents[self.num_rows :])) == len(self.parents) - self.num_rows
 
     def path(self, leaf: int) -> list[int]:
-        """Nodes from the root to the leaf, both included."""
+        """Indices of the nodes from the root to `leaf`, both included."""
         path = [leaf]
         while (leaf := self.parents[leaf]) >= 0:
             path.append(leaf)
@@ -100,8 +102,8 @@ class Forest:
         return path
 
     def visible(self, row: int) -> Tensor:  # (n, n) bool
-        """Tree attention mask: which of the row's nodes (columns) each node (rows) attends to, its ancestors
-        and itself."""
+        """Tree attention mask among the n nodes of one row: [i, j] is True if node j is node i or one of its
+        ancestors."""
         return self._visible[row]
 
     @cached_property
@@ -141,27 +143,27 @@ def _chained(lengths: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TokenTree:
-    """Draft tokens of all rows; each root is the last committed token of its row, not yet in the target's KV
-    cache."""
+    """Draft tokens of all rows and their tree structure. Each root is the last committed token of its row,
+    whose KV entries are not yet in the target's cache."""
 
     tokens: Tensor  # (N,) int64
     forest: Forest
     confidence: Tensor | None = (
-        None  # (N,) float32 log of the draft probability of the node given its parent; for ranking only
+        None  # (N,) float32 log of each node's draft probability given its parent; for ranking only
     )
-    claim: Claim | None = None  # what verification may assume about how the tokens were made
+    claim: Claim | None = None  # distributions from which the tokens were drawn; None: verify by matching
 
     def __len__(self) -> int:
         return len(self.forest)
 
     @staticmethod
     def roots(tokens: Tensor) -> TokenTree:  # (B,) -> N = B
-        """Only the roots: a step without a draft."""
+        """A tree of roots only, for a step without draft tokens."""
         return TokenTree(tokens, Forest.chain((0,) * len(tokens)))
 
     def first_chain(self) -> TokenTree:
-        """The first child at every node and no other, for targets that read chains only. ValueError if that
-        drops a drawn token: dropping it voids the claim of the others."""
+        """The tree reduced to the first child of every node, for targets that score chains only. ValueError
+        if a tree with a claim is not a chain already: dropping drawn tokens makes the claim false."""
         if self.forest.is_chain:
             return self
         if self.claim is not None:
@@ -181,12 +183,12 @@ class TokenTree:
         return TokenTree(self.tokens[nodes], Forest.chain(tuple(lengths)), confidence)
 
     def match(self, continuations: Sequence[Sequence[int]]) -> list[int]:
-        """Per row the deepest node whose path agrees with the tokens after the root; the root if the first
-        differs."""
+        """(B,) deepest node of each row whose path is a prefix of the row's continuation, the tokens after
+        its root; the root if the first token differs."""
         tokens, children = self.tokens.tolist(), self.forest.children
         deepest = []
         for root, continuation in enumerate(continuations):
-            level = [root]  # several nodes where independent draws gave the same token
+            level = [root]  # several nodes if siblings drawn with replacement have the same token
             for token in continuation:
                 below = [child for node in level for child in children[node] if tokens[child] == token]
                 if not below:
@@ -200,7 +202,7 @@ class TokenTree:
 class Shape:
     """A fixed tree for one row: `parents[i]` is the parent of draft node i + 1, node 0 being the root."""
 
-    parents: tuple[int, ...]  # (S,) in growing order of depth
+    parents: tuple[int, ...]  # (S,) parents of the draft nodes, which are ordered by depth
 
     def __post_init__(self) -> None:
         depths = [0]
@@ -215,7 +217,7 @@ class Shape:
 
     @staticmethod
     def branching(widths: Sequence[int]) -> Shape:
-        """Every node at depth d has `widths[d]` children."""
+        """The shape in which every node at depth d has `widths[d]` children."""
         parents: list[int] = []
         level = [0]
         for width in widths:
@@ -228,7 +230,7 @@ class Shape:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """(S + 1,) per node of the shape, the root included, its children."""
+        """(S + 1,) children of each node of the shape, the root included."""
         children: list[list[int]] = [[] for _ in range(len(self.parents) + 1)]
         for node, parent in enumerate(self.parents, 1):
             children[parent].append(node)
@@ -236,7 +238,7 @@ class Shape:
 
     @property
     def depth(self) -> int:
-        """Edges on its longest path."""
+        """Number of draft nodes on the longest path."""
         depth, node = 0, len(self.parents)
         while node:
             node, depth = self.parents[node - 1], depth + 1

@@ -1,4 +1,4 @@
-"""No draft at all: plain decoding as a drafter."""
+"""No draft: plain autoregressive decoding as a drafter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outpace.core.tree import TokenTree
 
 
 class NoDraft:
-    """core.contracts.Drafter that leaves every tree at its roots."""
+    """core.contracts.Drafter whose trees consist of the roots alone, so that every step is plain decoding."""
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()
@@ -21,7 +21,7 @@ class NoDraft:
         return Draft(TokenTree.roots(ctx.roots))
 
     def observe(self, step: Step) -> None:
-        """Nothing to learn."""
+        """Does nothing: there is nothing to learn."""
 
     def release(self, slots: Sequence[int]) -> None:
-        """Nothing kept."""
+        """Does nothing: no state is kept per request."""

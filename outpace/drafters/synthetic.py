@@ -1,4 +1,5 @@
-"""A drafter that is right at a wished rate, for measuring the engine apart from any model's quality."""
+"""A drafter whose tokens are right with a given probability, to measure the engine apart from any draft
+model."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from outpace.core.tree import Forest, TokenTree
 
 
 class Synthetic:
-    """core.contracts.Drafter that proposes the known continuation, each token spoilt with probability 1 -
-    `rate`.
+    """core.contracts.Drafter that drafts a known continuation in which each token is replaced by a wrong one
+    with probability 1 - `rate`.
 
-    The continuation is what plain decoding gave for the same prompt and seed, so the rate is met at
-    temperature 0, and at any temperature under a verifier that lets the target choose.
+    The continuation is the output of plain decoding for the same prompt and seed. A token after an accepted
+    prefix is therefore accepted with probability `rate` at temperature 0, and at any temperature under a
+    verifier that accepts the tokens equal to the target's own draws (verifiers.match.Match).
     """
 
     want = Want()
@@ -27,7 +29,7 @@ class Synthetic:
 
     def __init__(
         self, texts: Sequence[Sequence[int]], rate: float
-    ) -> None:  # per slot: prompt and continuation
+    ) -> None:  # `texts`: token ids of prompt and continuation, one sequence per slot
         if not 0 <= rate <= 1:
             raise ValueError(f"rate is {rate}; give a probability between 0 and 1")
         self._texts, self._rate = texts, rate
@@ -41,7 +43,7 @@ class Synthetic:
             count = len(right)
             key = Key([row] * count, range(1, count + 1), range(1, count + 1), "synthetic")
             kept = ctx.noise.flip([self._rate] * count, key)
-            # the first wrong token ends what can be accepted; any other token is wrong
+            # a wrong token, here the id below the right one, is rejected together with all tokens after it
             drafted += [token if keep else abs(token - 1) for token, keep in zip(right, kept, strict=True)]
             lengths.append(count)
         if not drafted:
@@ -50,7 +52,7 @@ class Synthetic:
         return Draft(TokenTree(tokens, Forest.chain(tuple(lengths))))
 
     def observe(self, step: Step) -> None:
-        """Nothing to learn."""
+        """Does nothing: there is nothing to learn."""
 
     def release(self, slots: Sequence[int]) -> None:
-        """Nothing kept."""
+        """Does nothing: no state is kept per request."""

@@ -1,8 +1,8 @@
-"""Indexes of text for methods that draft from text: one idea per file, each on plain arrays.
+"""Indexes for retrieval-based drafting, one data structure per file, stored in numpy arrays.
 
-Of one request: `SuffixAutomaton`, `SuffixTree`, `AdjacencyTable`, `NGramProbabilities`. Across requests,
+For one request: `SuffixAutomaton`, `SuffixTree`, `AdjacencyTable`, `NGramProbabilities`. Across requests,
 saved and loaded by `store`: `SuffixArray`, `StaticAutomaton`, `SuffixTree`, `TrigramTable`, `AdjacencyTable`,
 `NGramProbabilities`, `HiddenStateIndex`.
 
-Any number of threads may read an index while none writes it.
+Concurrent reads of an index are safe as long as no thread writes to it.
 """

@@ -1,4 +1,4 @@
-"""What an index proposes: a tree of tokens below the last token of a context."""
+"""The draft tree that an index proposes after a context."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from outpace.core.tree import Shape
 
 
 class CandidateTree(NamedTuple):
-    """Drafted tokens, parents before children, siblings by falling weight."""
+    """Draft tokens of one row as a tree: parents before children, siblings by falling weight."""
 
     tokens: list[int]
-    parents: list[int]  # index of the parent in `tokens`; -1: the last token of the context
+    parents: list[int]  # index of the parent in `tokens`; -1: the root, the last token of the context
     weights: list[
         float
-    ]  # counts or estimated probabilities of the paths to the nodes; a child's is at most its parent's
-    matched: int  # length of the context's suffix that was found in the index
+    ]  # count or estimated probability of the path to each node; a child's is at most its parent's
+    matched: int  # number of tokens of the context's suffix that occurs in the index
 
     @property
     def expected_accepted(self) -> float:
-        """Expected number of accepted tokens, if the weights are probabilities."""
+        """Sum of the weights: the expected number of accepted tokens if they are path probabilities."""
         return sum(self.weights)
 
 
@@ -32,8 +32,8 @@ NO_CANDIDATES = CandidateTree([], [], [], 0)
 
 @lru_cache
 def parents_and_ranks(shape: Shape) -> NDArray[np.int32]:
-    """(S, 2) for each node of a shape but the root: its parent (the root is 0) and its rank among its
-    siblings."""
+    """(S, 2) parent node (0: the root) and rank among its siblings, for each node of a shape except the
+    root."""
     ranks = {child: rank for siblings in shape.children for rank, child in enumerate(siblings)}
     rows = [(parent, ranks[node]) for node, parent in enumerate(shape.parents, 1)]
     return np.array(rows, np.int32).reshape(-1, 2)

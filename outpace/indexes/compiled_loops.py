@@ -1,6 +1,6 @@
-"""Functions over arrays that numba compiles at their first call; without numba they run as plain Python.
+"""Decorator for functions over numpy arrays: compiled by numba at the first call, plain Python without numba.
 
-Compiled code does not check array bounds: callers check the values that serve as indices.
+Compiled code does not check array bounds, so callers validate all values used as indices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Tokens = Sequence[int] | NDArray[Any]  # token ids of one text
 
 
 class Loop(Generic[P, R]):
-    """One function, compiled or not. Its integers fit int64; its arrays are contiguous and writable."""
+    """A function with a compiled (numba) and a plain Python version; integer arguments must fit int64, array
+    arguments must be contiguous and writable."""
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._function: Callable[..., R] = function
@@ -36,25 +37,25 @@ class Loop(Generic[P, R]):
 
     @cached_property
     def compiled(self) -> Any:
-        """The function compiled by numba, from its cache on disk where the sources are the same."""
+        """The function compiled by numba, or loaded from numba's disk cache if the sources are unchanged."""
         import numba
 
-        # numba's cache is keyed by name and file, and misses changes of called functions: the name holds a
-        # hash
+        # numba's cache does not notice changes of called functions in other files: a hash of all sources in
+        # the name makes it
         self._function.__qualname__ += f"-{_hash_of_sources()}"
         try:
             return numba.njit(cache=True)(self._function)
-        except RuntimeError:  # no folder for the cache is writable
+        except RuntimeError:  # numba found no writable cache folder
             return numba.njit(self._function)
 
     def plain(self, *arguments: Any) -> R:
-        """The function run by Python."""
-        # the elements of a memoryview are Python integers: faster than numpy's, and they do not overflow
+        """Call the function in plain Python."""
+        # elements of a memoryview are Python ints: faster than numpy scalars, and without overflow
         return self._function(*(a.data if isinstance(a, np.ndarray) else a for a in arguments))
 
     @property
     def _numba_type_(self) -> Any:
-        """Read by numba where a compiled function calls this one."""
+        """numba's type of the compiled function; numba reads it when another compiled function calls this."""
         return self.compiled._numba_type_
 
 
@@ -65,12 +66,12 @@ def _hash_of_sources() -> str:
 
 
 def loop(function: Callable[P, R]) -> Loop[P, R]:
-    """Decorate a function that numba may compile."""
+    """Decorator: the function as a `Loop`, compiled by numba if that is installed."""
     return Loop(function)
 
 
 def as_tokens(tokens: Tokens) -> NDArray[np.int32]:
-    """(n,) int32, contiguous; ValueError for other shapes and negative values."""
+    """The tokens as a contiguous (n,) int32 array; ValueError for other shapes and negative ids."""
     array = np.asarray(tokens, np.int32, order="C")
     if array.ndim != 1 or (len(array) and array.min() < 0):
         raise ValueError("tokens are a sequence of integers, none of them negative")
@@ -78,8 +79,8 @@ def as_tokens(tokens: Tokens) -> NDArray[np.int32]:
 
 
 def grown(array: NDArray[Any], size: int, fill: int = 0, limit: int | None = None) -> NDArray[Any]:
-    """The array itself if it has `size` rows, else a copy with at least twice as many rows, at most `limit`;
-    new rows hold `fill`."""
+    """The array itself if it has at least `size` rows, else a copy with max(size, twice its rows), at most
+    `limit`, rows; new rows are filled with `fill`."""
     if size <= len(array):
         return array
     length = max(size, 2 * len(array))

@@ -1,4 +1,4 @@
-"""The tokens that followed similar hidden states of the target (Gritta et al. 2025, DReSD)."""
+"""Nearest-neighbor index from hidden states of the target to the next tokens (Gritta et al. 2025, DReSD)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from outpace.indexes.store import Arrays, in_range, require, typed
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
-BLOCK = 1 << 14  # states projected at once
-MIN_STATES_FOR_LISTS = 50_000  # with fewer states comparing with all of them is as fast
+BLOCK = 1 << 14  # number of states projected at once, to bound the memory
+MIN_STATES_FOR_LISTS = 50_000  # with fewer states an exhaustive search is as fast as inverted lists
 MAX_FLOAT = float(np.finfo(np.float32).max)
-NUM_PROBES = 250  # lists that a search reads
+NUM_PROBES = 250  # number of inverted lists that a search scans (faiss nprobe)
 
 
 class HiddenStateIndex:
-    """Hidden states, each with the tokens after it; read-only.
+    """Read-only index of hidden states, each with the tokens that follow it in its text.
 
-    Keys are states after z-score, principal components and scaling to length 1; they are compared by inner
-    product. With faiss many keys are divided into lists, of which a search reads the nearest; without faiss
-    it reads all keys.
+    Keys are hidden states after z-score, PCA and scaling to unit length; similarity is the inner product.
+    With faiss, large indexes are searched by inverted lists (IVF); without faiss all keys are scanned.
     """
 
     kind = "hidden-states"
@@ -33,12 +32,12 @@ class HiddenStateIndex:
     def __init__(
         self, mean: Floats, components: Floats, keys: Floats, values: Ints, centers: Floats, lists: Ints
     ):
-        self.mean = mean  # (d,)
-        self.components = components  # (d, dims), divided by the standard deviations
-        self.keys = keys  # (n, dims)
-        self.values = values  # (n, L)
-        self.centers = centers  # (num_lists, dims), or (0, dims): one list
-        self.lists = lists  # (n,) the list of each key
+        self.mean = mean  # (d,) of the hidden states
+        self.components = components  # (d, dims) principal components, divided by the standard deviations
+        self.keys = keys  # (n, dims) projected hidden states, unit vectors
+        self.values = values  # (n, L) next tokens of each key, -1 after the end of a text
+        self.centers = centers  # (num_lists, dims) centers of the inverted lists; (0, dims): no lists
+        self.lists = lists  # (n,) index of the inverted list of each key
 
     @classmethod
     def build(
@@ -50,11 +49,11 @@ class HiddenStateIndex:
         fit: int = 1_000_000,
         on_progress: Callable[[int], None] | None = None,
     ) -> Self:
-        """Index (n, d) hidden states, which may be a memory map, with (n, L) next tokens, -1 after the end of
-        a text.
+        """Build the index from hidden states and next tokens; ValueError for wrong shapes or dims.
 
-        dims: of the keys; fit: the projection is computed from at most this many states, spread evenly;
-        on_progress: gets the number of states just projected.
+        keys: (n, d) hidden states, may be a memory map; values: (n, L) next tokens, -1 after the end of a
+        text; dims: dimensions of the keys after PCA; fit: maximum number of evenly spaced states from which
+        the PCA is computed; on_progress: called with the number of states just projected.
         """
         states, next_tokens = np.asarray(keys), np.ascontiguousarray(values, np.int32)
         if states.ndim != 2 or next_tokens.ndim != 2 or len(states) != len(next_tokens) or len(states) < 2:
@@ -98,7 +97,7 @@ class HiddenStateIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays; faiss holds a copy of the keys after the first search."""
+        """Bytes of the arrays; after the first search faiss holds a further copy of the keys."""
         return sum(each.nbytes for each in self.arrays.values())
 
     @property
@@ -116,18 +115,21 @@ class HiddenStateIndex:
             keys.size > 0 and values.shape[1] > 0,
             in_range(values, -1, np.inf),
             in_range(lists, 0, max(len(centers), 1)),
-            all(in_range(each, -1.001, 1.001) for each in (keys, centers)),  # of length 1 at most
+            all(in_range(each, -1.001, 1.001) for each in (keys, centers)),  # unit vectors, up to rounding
             all(in_range(each, -MAX_FLOAT, MAX_FLOAT) for each in (mean, components)),
         )
         return cls(mean, components, keys, values, centers, lists)
 
     def project(self, hidden: ArrayLike) -> Floats:
-        """The keys of hidden states: (n, d) -> (n, dims), rows of length 1."""
+        """Project hidden states (n, d) to keys (n, dims) of unit length."""
         reduced = (np.asarray(hidden, np.float32) - self.mean) @ self.components
         return reduced / np.maximum(np.linalg.norm(reduced, axis=-1, keepdims=True), 1e-12)
 
     def search(self, hidden: ArrayLike, num: int = 50) -> tuple[Ints, Floats]:
-        """The `num` keys nearest to a state (d,): (num, L) next tokens, (num,) falling similarities."""
+        """(num, L) next tokens and (num,) similarities of the keys nearest to a state (d,), nearest first.
+
+        Fewer than `num` if the index or the scanned lists have fewer keys.
+        """
         query = self.project(np.asarray(hidden)[None])
         num = min(num, len(self.keys))
         if self._faiss is None:
@@ -136,23 +138,23 @@ class HiddenStateIndex:
             best = best[np.lexsort((best, -similarity[best]))]
             return self.values[best], similarity[best]
         similarity, best = (rows[0] for rows in self._faiss.search(query, num))
-        valid = best >= 0  # -1 where the lists near the query hold fewer than `num` keys
+        valid = best >= 0  # faiss returns -1 if the scanned lists hold fewer than `num` keys
         return self.values[best[valid]], similarity[valid]
 
     def continuations(
         self, hidden: ArrayLike, last_token: int, *, num: int = 50, keep: int = 10, length: int = 9
     ) -> Ints:
-        """(k, length) tokens that followed `last_token` after similar states, -1 after the end of a text.
+        """(k, length) tokens after `last_token` in texts with similar hidden states, -1 after a text's end.
 
-        hidden: (d,) the state from which `last_token` was predicted. Of the `num` nearest states the first
-        `keep` that were followed by `last_token`, the most similar first.
+        hidden: (d,) the state from which `last_token` was predicted. Of the `num` nearest states, the `keep`
+        most similar ones whose next token is `last_token` are used, most similar first.
         """
         values, _ = self.search(hidden, num)
         return values[values[:, 0] == last_token][:keep, 1 : 1 + length]
 
     @cached_property
     def _faiss(self) -> Any:
-        """An index of faiss over the same keys; None without faiss."""
+        """A faiss index of the keys (IVF if there are centers, else flat); None without faiss."""
         if not find_spec("faiss"):
             return None
         import faiss
@@ -166,20 +168,21 @@ class HiddenStateIndex:
         coarse.add(self.centers)
         divided = faiss.IndexIVFFlat(coarse, dims, len(self.centers), faiss.METRIC_INNER_PRODUCT)
         divided.own_fields, divided.is_trained, divided.nprobe = False, True, NUM_PROBES
-        # the lists are known: assigning them again would compare every key with every center
+        # pass the stored list of each key: assigning them again would compare every key with every center
         lists, keys = self.lists.astype(np.int64), np.ascontiguousarray(self.keys)
         divided.add_core(len(keys), faiss.swig_ptr(keys), None, faiss.swig_ptr(lists))
         return divided
 
 
 def _principal(states: NDArray[Any], dims: int) -> tuple[Floats, Floats]:
-    """Mean (d,), and (d, dims) the matrix from states less the mean to z-scores to principal components."""
+    """Mean (d,) and (d, dims) projection matrix of centered states: z-score, then the first `dims` principal
+    components."""
     size, total, squares = len(states), np.zeros(states.shape[1]), np.zeros((states.shape[1],) * 2)
     for start in range(0, size, BLOCK):
         total += states[start : start + BLOCK].sum(0, dtype=np.float64)
     mean = total / size
     for start in range(0, size, BLOCK):
-        # float64: the covariance of states with a few huge channels would lose the others
+        # float64: some channels are orders of magnitude larger, and float32 sums would lose the others
         block = states[start : start + BLOCK].astype(np.float64) - mean
         squares += block.T @ block
     deviation = np.sqrt(np.diag(squares) / size)
@@ -191,7 +194,7 @@ def _principal(states: NDArray[Any], dims: int) -> tuple[Floats, Floats]:
 
 
 def _clustered(keys: Floats) -> tuple[Floats, Ints]:
-    """5 sqrt(n) centers of the keys by k-means, and for each key the index of its center."""
+    """Spherical k-means with 5 sqrt(n) centers: (num_lists, dims) centers and (n,) center index per key."""
     import faiss
 
     clusters = faiss.Kmeans(keys.shape[1], int(5 * len(keys) ** 0.5), niter=10, spherical=True, seed=0)

@@ -1,8 +1,8 @@
-"""Index files: arrays behind a JSON header, in the layout of safetensors. Nothing in a file is executed.
+"""Index files: a JSON header and arrays in the layout of safetensors. Loading a file executes no code.
 
-A file is untrusted: the header is checked here, and each class of index checks the values of its arrays
-before its compiled functions, which do not check bounds, read them. A damaged file gives a ValueError of one
-sentence, or an index with other contents, never a crash.
+Files are untrusted: this module checks the header, and each index class checks the values of its arrays,
+because its compiled functions do not check array bounds. A damaged file raises a ValueError or gives an index
+with other contents, but never crashes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from outpace import __version__
 
 FORMAT = "outpace-index/2"
 DTYPES = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
-ALIGNMENT = 64  # bytes; the arrays begin at a multiple
+ALIGNMENT = 64  # the first array begins at a multiple of this number of bytes
 MAX_HEADER_BYTES = 1 << 20
-MAX_INTEGER = 1 << 62  # of the metadata: a sum of two still fits int64
+MAX_INTEGER = 1 << 62  # bound of integers in the header, so that the sum of two fits int64
 Arrays = Mapping[str, NDArray[Any]]
-# Paths of index files by kind: annotations of recipe options, see outpace/recipes/_option_kinds.py
+# File paths of index kinds, as type annotations of recipe options (outpace/recipes/_option_kinds.py)
 SuffixArrayFile = NewType("SuffixArrayFile", str)
 SuffixAutomatonFile = NewType("SuffixAutomatonFile", str)
 TrigramFile = NewType("TrigramFile", str)
@@ -37,33 +37,33 @@ HiddenStateFile = NewType("HiddenStateFile", str)
 
 
 class Index(Protocol):
-    """What can be saved to a file and loaded from it."""
+    """Interface of the index classes that can be saved to and loaded from a file."""
 
-    kind: str  # the name of the class in files and on the command line
+    kind: str  # name of the index type in file headers and on the command line
 
     @property
     def arrays(self) -> Arrays:
-        """What a file holds."""
+        """The arrays that are saved, by name."""
         ...
 
     @property
     def metadata(self) -> Mapping[str, int]:
-        """Integers saved with the arrays: sizes to show, and parameters that the arrays do not give."""
+        """Integers saved in the header: sizes for display, and parameters that the arrays do not contain."""
         ...
 
     @property
     def max_token(self) -> int:
-        """The largest token id that a draft from this index can hold; -1 for an empty index."""
+        """The largest token id that a draft from this index can contain; -1 for an empty index."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Size of the arrays in memory, in bytes."""
         ...
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
-        """The index that was saved; ValueError if the arrays do not form a valid index."""
+        """Build the index from saved arrays and metadata; ValueError if they are not a valid index."""
         ...
 
 
@@ -72,11 +72,11 @@ AnyIndex = TypeVar("AnyIndex", bound=Index)
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """Where an array of a file is and how it is read."""
+    """Dtype, shape and position of an array in a file."""
 
     dtype: str  # a key of DTYPES
     shape: tuple[int, ...]
-    start: int  # byte of the file
+    start: int  # offset of its first byte in the file
 
     @property
     def count(self) -> int:
@@ -90,36 +90,36 @@ class ArrayLayout:
 
 @dataclass(frozen=True)
 class Header:
-    """What a file states about its index."""
+    """The header of an index file."""
 
     kind: str
-    tokenizer: str  # the fingerprint of the tokenizer, "" if it was not known
-    made_with: str  # versions
-    made_at: str  # ISO time in UTC
+    tokenizer: str  # fingerprint of the tokenizer; "" if it was not recorded
+    made_with: str  # versions of outpace, Python and numpy
+    made_at: str  # time of creation, ISO 8601 in UTC
     metadata: Mapping[str, int]
     arrays: Mapping[str, ArrayLayout]
 
 
 def fingerprint(vocabulary: Mapping[str, int]) -> str:
-    """A hash of `tokenizer.get_vocab()`: equal for tokenizers with the same token ids."""
+    """SHA-256 of `tokenizer.get_vocab()`, equal for tokenizers with the same token ids."""
     items = json.dumps(sorted(vocabulary.items()), ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(items.encode()).hexdigest()
 
 
 def save(index: Index, path: str | Path, tokenizer: str = "") -> None:
-    """Write an index whose tokens belong to the tokenizer with this fingerprint ("": not known).
+    """Write an index to a file; `tokenizer`: fingerprint of its tokenizer, "" if unknown.
 
-    The file is replaced at the end: an interrupted call leaves the old one.
+    The file is replaced atomically at the end, so an interrupted call leaves the previous file intact.
     """
     dtype_names = {dtype: name for name, dtype in DTYPES.items()}
-    # safetensors allows no gaps between arrays: the wider types come first, so that all are aligned
+    # safetensors allows no gaps between arrays: larger dtypes come first, so that all arrays are aligned
     arrays = sorted(index.arrays.items(), key=lambda item: -item[1].itemsize)
     entries: dict[str, Any] = {
         "__metadata__": {
             "format": FORMAT,
             "kind": index.kind,
             "tokenizer": tokenizer,
-            "metadata": json.dumps(dict(index.metadata)),  # safetensors allows strings only
+            "metadata": json.dumps(dict(index.metadata)),  # safetensors allows only strings as metadata
             "made_with": f"outpace {__version__}, Python {python_version()}, numpy {np.__version__}",
             "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
@@ -144,7 +144,7 @@ def save(index: Index, path: str | Path, tokenizer: str = "") -> None:
 
 
 def read_header(path: str | Path) -> Header:
-    """The header of a file; ValueError if there is no such file, or if it is not a complete index of this
+    """Read the header of a file; ValueError if the file is missing, truncated, or not an index of this
     format."""
     try:
         size = Path(path).stat().st_size
@@ -176,8 +176,8 @@ def read_header(path: str | Path) -> Header:
 
 
 def _parsed(entries: Any, about: Any, start: int) -> Header:
-    """The header as typed fields; `start` is the first byte after it. Any of several exceptions where it is
-    wrong."""
+    """The header as typed fields; `start`: offset of the first byte after it. Raises ValueError, KeyError,
+    TypeError or AttributeError for a malformed header."""
     metadata = json.loads(about["metadata"])
     if not all(_is_size(value) for value in metadata.values()):
         raise TypeError("metadata are integers of at most 62 bits")
@@ -204,7 +204,7 @@ def _is_size(value: Any) -> bool:
 def open_index(
     index_class: type[AnyIndex], path: str | None, vocab_size: int, *, mapped: bool = True
 ) -> AnyIndex | None:
-    """The index in a file, None without a path; ValueError if it holds tokens beyond `vocab_size`."""
+    """Load the index in a file, None without a path; ValueError if it has token ids >= `vocab_size`."""
     if path is None:
         return None
     index = load(index_class, path, mapped=mapped)
@@ -214,7 +214,7 @@ def open_index(
 
 
 def check_tokenizer(path: str | Path, tokenizer: str) -> None:
-    """Raise ValueError if the file was made for a tokenizer with another fingerprint."""
+    """Raise ValueError if the file was built for a tokenizer with another fingerprint than `tokenizer`."""
     _check_tokenizer(path, read_header(path), tokenizer)
 
 
@@ -232,10 +232,10 @@ def _other_tokenizer(path: str | Path) -> ValueError:
 def load(
     index_class: type[AnyIndex], path: str | Path, tokenizer: str = "", *, mapped: bool = False
 ) -> AnyIndex:
-    """Read an index of this class; ValueError if the file is missing, damaged, of another kind, or for a
-    tokenizer with another fingerprint than `tokenizer` ("": any).
+    """Load an index of this class; ValueError if the file is missing, damaged, of another kind, or built for
+    another tokenizer than the one with the fingerprint `tokenizer` ("": any).
 
-    `mapped`: arrays stay on disk and are read when needed (memory map). Writing to them does not change the
+    mapped: open the arrays as copy-on-write memory maps instead of reading them; writes do not change the
     file.
     """
     header = read_header(path)
@@ -245,7 +245,7 @@ def load(
     try:
         arrays = {name: _read_array(path, layout, mapped) for name, layout in header.arrays.items()}
         return index_class.from_arrays(arrays, header.metadata)
-    except KeyError as error:  # an array or a number of the metadata is missing
+    except KeyError as error:  # an array or a metadata entry is missing
         raise ValueError(f"{path}: {damaged()}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
@@ -259,13 +259,13 @@ def _read_array(path: str | Path, layout: ArrayLayout, mapped: bool) -> NDArray[
 
 
 def header_dict(header: Header) -> dict[str, Any]:
-    """The header for `outpace index show --json`: all fields, of the arrays their types and shapes."""
+    """The header as JSON values for `outpace index show`; of each array dtype and shape, without offset."""
     arrays = {name: {"dtype": each.dtype, "shape": list(each.shape)} for name, each in header.arrays.items()}
     return asdict(header) | {"arrays": arrays}
 
 
 def typed(arrays: Arrays, dtype: Any = np.int32, **shapes: tuple[int | None, ...]) -> list[NDArray[Any]]:
-    """The arrays of these names in order; ValueError if one has another dtype or shape (None: any length)."""
+    """The arrays with these names, in order; ValueError if a dtype or shape differs (None: any length)."""
     for name, shape in shapes.items():
         actual = arrays[name].shape
         if arrays[name].dtype != dtype or len(actual) != len(shape):
@@ -276,16 +276,16 @@ def typed(arrays: Arrays, dtype: Any = np.int32, **shapes: tuple[int | None, ...
 
 
 def in_range(values: NDArray[Any], low: float, high: float) -> bool:
-    """Whether low <= value < high for all values; NaN is in no range."""
+    """Whether low <= value < high for all values; False if any is NaN."""
     return not values.size or bool(values.min() >= low and values.max() < high)
 
 
 def require(*conditions: bool | np.bool) -> None:
-    """Raise the error of a damaged file unless all conditions hold."""
+    """Raise the ValueError for a damaged file unless all conditions are true."""
     if not all(conditions):
         raise damaged()
 
 
 def damaged() -> ValueError:
-    """The error for arrays that contradict each other."""
+    """The ValueError for a file whose arrays are not a valid index."""
     return ValueError("the index is damaged: build it again with `outpace index build`")

@@ -1,13 +1,13 @@
-"""A counted suffix tree of bounded depth over many requests; the oldest are evicted first (Oliaro et al.
-2025).
+"""A suffix tree of bounded depth with counts, over many requests; the oldest requests are evicted first
+(Oliaro et al. 2025, SuffixDecoding).
 
-Each suffix of a request, cut to the tree's depth, is a walk down from the root. A node counts the walks
-through the edge above it. Walks end at nodes only, so one count per edge is enough. An edge refers to the
-text of the newest request that has a walk through it, which is the last of them to be evicted.
+Each suffix of a request, cut to the tree's depth, is a walk down from the root. The count of a node is the
+number of walks through the edge above it. Walks end at nodes only, so one count per edge is enough. An edge
+refers to the text of the newest request that has a walk through it, which is evicted last.
 
-Children are kept in the order of their counts in constant time per change: siblings of equal count form a
-group, whose first and last nodes are known; a node whose count changes by one moves to an end of its group
-and joins the next one. Freed rows of nodes and groups are linked in lists and used again first.
+Siblings are sorted by falling count, with O(1) time per change: siblings of equal count form a group, which
+stores its first and last node; a node whose count changes by one is moved to an end of its group and joins
+the neighboring group. Freed rows of nodes and groups are in linked lists and are reused first.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from outpace.indexes.tables.hash_map import HashMap, find, put
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
-# columns of a node: the edge above it (walks, slot, start and length of its text), then its links
+# columns of a node: of the edge above it the number of walks, and slot, start and length of its text; then
+# parent, first child, last child, next and previous sibling, group
 COUNT, SLOT, START, LENGTH, PARENT, CHILD, TAIL, NEXT, PREVIOUS, GROUP = range(10)
-FIRST, LAST = range(2)  # columns of a group of siblings with equal counts
-# counters of the tree: rows of nodes ever used, nodes in use, first freed node; rows of groups ever used,
-# first freed group
+FIRST, LAST = range(2)  # columns of a group of siblings with equal counts: its first and last node
+# counters of the tree: node rows ever used, nodes in use, head of the list of freed nodes; group rows ever
+# used, head of the list of freed groups
 NODES, LIVE, FREE_NODE, GROUPS, FREE_GROUP = range(5)
-# columns of a slot, which holds a request: its text's position, length and reserved length, its age, its
-# active walks
+# columns of a slot, which stores one request: position, length and reserved length of its text; its number in
+# order of creation; its number of active walks (those that grow with the next token)
 BASE, SIZE, CAPACITY, ORDER, ACTIVE = range(5)
 ROOT = 0
 MAX_DEPTH = 1 << 12
@@ -42,10 +43,10 @@ remove_key = hash_map.remove
 
 
 class SuffixTree:
-    """Every substring of up to `depth` tokens with its number of occurrences, path-compressed.
+    """Path-compressed suffix tree of all substrings of up to `depth` tokens, with occurrence counts.
 
-    It holds at most `max_tokens` tokens. When more come, the oldest requests are evicted as a whole; a
-    request that is still being extended then begins anew. At most two nodes per token, about 200 bytes.
+    Stores at most `max_tokens` tokens: before more are added, the oldest requests are evicted as a whole; if
+    one of them is extended again, it starts as a new request. At most 2 nodes, about 200 bytes, per token.
     """
 
     kind = "suffix-tree"
@@ -61,7 +62,7 @@ class SuffixTree:
         self.groups = np.zeros((64, 2), np.int32)
         self.map = HashMap.empty(
             64
-        )  # node << 32 | first token of an edge below it -> the node at the edge's end
+        )  # key: node << 32 | first token of the edge from the node to a child; value: the child
         self.counters = np.zeros(5, np.int32)
         self.counters[[FREE_NODE, FREE_GROUP]] = -1
         self.counters[[NODES, LIVE]] = 1
@@ -70,12 +71,12 @@ class SuffixTree:
         self.slots = np.full((4, 5), -1, np.int64)
         self.active = np.zeros(
             (4, depth), np.int32
-        )  # per slot the nodes where its walks of 1, 2, ... tokens are
+        )  # per slot: the nodes that its walks of 1, 2, ... tokens have reached
         self.text = np.zeros(256, np.int32)
         self._requests: dict[
             int, tuple[int, int | None]
-        ] = {}  # order -> slot, request (None: finished); oldest first
-        self._open: dict[int, int] = {}  # request that is being extended -> order
+        ] = {}  # creation number -> slot, request id (None: finished); oldest first
+        self._open: dict[int, int] = {}  # id of an unfinished request -> creation number
         self._free_slots = list(range(4))
         self._next_order = self._num_tokens = self._text_end = 0
 
@@ -89,12 +90,15 @@ class SuffixTree:
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes without the root."""
+        """Number of nodes, root excluded."""
         return int(self.counters[LIVE]) - 1
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The texts, oldest request first, and where each ends. `from_arrays` builds the tree anew."""
+        """The arrays that are saved: all texts, oldest request first, and their end indices.
+
+        `from_arrays` rebuilds the tree from them.
+        """
         texts = [self._request_text(slot) for slot, _ in self._requests.values()]
         return {
             "text": np.concatenate([np.zeros(0, np.int32), *texts]),
@@ -118,7 +122,7 @@ class SuffixTree:
 
     @property
     def memory(self) -> dict[str, NDArray[Any]]:
-        """All arrays of the tree, with their unused rows."""
+        """All arrays of the tree by name, unused rows included."""
         return {
             "nodes": self.nodes,
             "groups": self.groups,
@@ -136,7 +140,10 @@ class SuffixTree:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
-        """All requests are finished. Siblings of equal count may be ordered otherwise than when saved."""
+        """Rebuild a tree from saved texts, with all requests finished; ValueError for invalid arrays.
+
+        The order of siblings with equal counts may differ from that of the saved tree.
+        """
         (text,) = typed(arrays, text=(None,))
         (ends,) = typed(arrays, np.int64, ends=(None,))
         starts = np.concatenate([[0], ends])
@@ -153,7 +160,10 @@ class SuffixTree:
         return tree
 
     def extend(self, request: int, tokens: Tokens) -> None:
-        """Append tokens to a request, a new one if it is not being extended; O(depth) per token."""
+        """Append tokens to a request, which is created unless it is unfinished; O(depth) time per token.
+
+        Evicts the oldest requests to make room; of more than `max_tokens` tokens only the last are used.
+        """
         new = as_tokens(tokens)[-self.max_tokens :]
         while self._num_tokens + len(new) > self.max_tokens:
             self.evict()
@@ -166,7 +176,7 @@ class SuffixTree:
         )
 
     def finish(self, request: int) -> None:
-        """The request will not be extended any more. Its text stays until it is evicted."""
+        """Mark a request as finished: it cannot be extended; its text stays in the tree until evicted."""
         order = self._open.pop(request, None)
         if order is not None:
             slot = self._requests[order][0]
@@ -174,7 +184,7 @@ class SuffixTree:
             self.slots[slot, CAPACITY] = self.slots[slot, SIZE]
 
     def evict(self) -> None:
-        """Remove the oldest request."""
+        """Remove the oldest request with all its walks."""
         order = next(iter(self._requests))
         slot, request = self._requests.pop(order)
         if request is not None:
@@ -185,7 +195,7 @@ class SuffixTree:
         self._free_slots.append(slot)
 
     def count(self, tokens: Tokens) -> int:
-        """Occurrences of 1 to `depth` tokens."""
+        """Number of occurrences of a sequence of 1 to `depth` tokens."""
         node, _ = _locate(self.nodes, *self.map, self.slots, self.text, as_tokens(tokens), 0)
         return int(self.nodes[node, COUNT]) if node > ROOT else 0
 
@@ -200,16 +210,17 @@ class SuffixTree:
         tree: bool = False,
         extra_occurrences: int = 0,
     ) -> CandidateTree:
-        """The best draft over all suffixes of the context that occur: a chain, or with `tree` a tree.
+        """The best draft over all suffixes of the context that occur in the tree: a chain, or with `tree` a
+        tree.
 
-        A suffix of p tokens gives up to max_spec_factor * p + max_spec_offset tokens. The weight of a node
-        estimates its probability: the product of count(child) / count(parent) along its path. A chain follows
-        the most frequent children; a tree takes the nodes of the largest weights; both only weights of
-        `min_token_prob` or more. The draft with the largest sum of weights wins, of equal ones that of the
+        A matched suffix of p tokens gives up to max_spec_factor * p + max_spec_offset draft tokens. The
+        weight of a node estimates its path probability: the product of count(child) / count(parent). A chain
+        follows the most frequent child; a tree takes the nodes of largest weight; both stop at weights below
+        `min_token_prob`. The draft with the largest sum of weights is returned, of equal ones that of the
         longer suffix.
 
-        extra_occurrences: of every suffix, outside of this tree and followed by nothing; they lower all
-        weights.
+        extra_occurrences: number added to the count of every matched suffix in the denominator of the
+        weights, for occurrences outside of this tree.
         """
         if max_tokens < 1:
             return NO_CANDIDATES
@@ -238,7 +249,7 @@ class SuffixTree:
         return self.text[base : base + size]
 
     def _begin(self, request: int) -> int:
-        """Give a new request a slot."""
+        """Allocate a slot for a new request; returns the slot."""
         if not self._free_slots:
             size = len(self.slots)
             self.slots, self.active = grown(self.slots, 2 * size, -1), grown(self.active, 2 * size)
@@ -252,7 +263,7 @@ class SuffixTree:
         return slot
 
     def _reserve(self, slot: int, size: int) -> None:
-        """Make the arrays large enough for `size` tokens of a request and the nodes that they can add."""
+        """Grow the arrays so that the request in `slot` can have `size` tokens and their nodes fit."""
         walks = self._num_tokens + size - int(self.slots[slot, SIZE])
         self.nodes, self.groups = grown(self.nodes, 2 * walks + 2), grown(self.groups, 2 * walks + 2)
         self.map = self.map.grown(2 * walks + 2)
@@ -268,8 +279,8 @@ class SuffixTree:
             self._text_end += capacity
 
     def _compact(self) -> None:
-        """Move the texts of all requests together, into a larger array if they would fill more than half of
-        this one."""
+        """Copy the texts of all requests without gaps to a new array, larger if they would fill more than
+        half of the current one."""
         live = [slot for slot, _ in self._requests.values()]
         needed = int(self.slots[live, CAPACITY].sum())
         size = len(self.text) if 2 * needed <= len(self.text) else 2 * needed
@@ -284,7 +295,7 @@ class SuffixTree:
 
 @loop
 def _token_at(nodes: Ints, slots: Longs, text: Ints, node: int, offset: int) -> int:
-    """The token at an offset of the edge above a node."""
+    """The token at position `offset` of the edge above a node."""
     return int(text[slots[nodes[node, SLOT], BASE] + nodes[node, START] + offset])
 
 
@@ -301,8 +312,8 @@ def _extend(
     slot: int,
     tokens: Ints,
 ) -> None:
-    """Continue the active walks of a request, those shorter than the depth, by these tokens, and begin new
-    ones."""
+    """Append tokens to the request in `slot`: each extends all active walks (shorter than the depth) and
+    starts a new one."""
     depth = active.shape[1]
     for token in tokens:
         position = slots[slot, SIZE] + 0
@@ -312,7 +323,7 @@ def _extend(
         for length in range(num, 0, -1):
             node = active[slot, length - 2] + 0 if length > 1 else ROOT
             if node != ROOT and nodes[node, COUNT] == 1:
-                nodes[node, LENGTH] += 1  # the only walk here: the leaf's edge grows
+                nodes[node, LENGTH] += 1  # no other walk goes through this leaf: lengthen its edge
             else:
                 node = _continue_walk(
                     nodes, groups, keys, values, counters, slots, text, slot, node, token, position
@@ -335,8 +346,10 @@ def _continue_walk(
     token: int,
     position: int,
 ) -> int:
-    """The node of a walk of the request in `slot` after the token at `position`, from a node with other
-    walks."""
+    """Extend a walk by `token` from `node`, which has other walks too; returns the node that it reaches.
+
+    position: index of the token in the text of the request in `slot`.
+    """
     child = find(keys, values, (node << 32) | token)
     if child < 0:
         child = _new_node(nodes, counters)
@@ -346,7 +359,7 @@ def _continue_walk(
         put(keys, values, (node << 32) | token, child)
         return child
     if node != ROOT and nodes[node, COUNT] == nodes[child, COUNT] + 1:
-        # no other walk ends here, and this one continues like all others: the node is not needed any more
+        # no other walk ends at this node and all continue to the same child: the node is no longer needed
         if nodes[child, LENGTH] > 1:
             nodes[node, LENGTH] += 1
             nodes[child, START] += 1
@@ -367,7 +380,8 @@ def _continue_walk(
 
 @loop
 def _refer_to(nodes: Ints, slots: Longs, node: int, slot: int, position: int) -> None:
-    """Let an edge of one token refer to the text of this request, if it is the newest on the edge."""
+    """Make the one-token edge above `node` refer to the text of the request in `slot`, unless the request it
+    refers to is newer."""
     if slots[slot, ORDER] >= slots[nodes[node, SLOT], ORDER]:
         nodes[node, SLOT] = slot
         nodes[node, START] = position
@@ -385,7 +399,8 @@ def _split_edge(
     node: int,
     child: int,
 ) -> int:
-    """Split the edge above `child` after its first token; returns the new node, with the child's count."""
+    """Split the edge from `node` to `child` after its first token; returns the new node between them, which
+    has the child's count."""
     middle = _new_node(nodes, counters)
     nodes[middle, COUNT] = nodes[child, COUNT]
     nodes[middle, SLOT], nodes[middle, START], nodes[middle, LENGTH] = (
@@ -414,11 +429,11 @@ def _merge_into_child(
     node: int,
     child: int,
 ) -> None:
-    """Merge a node into its only child, which has the same count."""
+    """Remove a node whose only child has the same count; the child's edge is extended to the parent."""
     remove_key(keys, values, (node << 32) | _token_at(nodes, slots, text, child, 0))
     _free_group(groups, counters, nodes[child, GROUP])
     _replace(nodes, groups, child, node)
-    # the text before the child's edge is that of the parent's edge: every walk on it went through both
+    # every walk on the child's edge passed the node's edge, so in the text the latter precedes the former
     nodes[child, START] -= nodes[node, LENGTH]
     nodes[child, LENGTH] += nodes[node, LENGTH]
     put(keys, values, (nodes[child, PARENT] << 32) | _token_at(nodes, slots, text, child, 0), child)
@@ -437,7 +452,7 @@ def _evict(
     active: Ints,
     slot: int,
 ) -> None:
-    """Remove all walks of a request."""
+    """Remove all walks of the request in `slot`."""
     depth, base, size = active.shape[1], slots[slot, BASE], slots[slot, SIZE]
     path = [0] * depth
     for start in range(size):
@@ -464,8 +479,8 @@ def _evict(
 def _locate(
     nodes: Ints, keys: Longs, values: Ints, slots: Longs, text: Ints, tokens: Ints, first: int
 ):  # -> (int, int)
-    """The node below the edge on which tokens[first:] end, and the tokens of that edge they use; (-1, 0): no
-    such path."""
+    """Follow tokens[first:] from the root: the node below the last edge reached, and the number of matched
+    tokens on that edge; (-1, 0) if there is no such path."""
     node, offset, length, start = ROOT, 0, 0, 0
     for index in range(first, len(tokens)):
         if offset == length:
@@ -522,7 +537,7 @@ def _free_group(groups: Ints, counters: Ints, group: int) -> None:
 
 @loop
 def _link(nodes: Ints, node: int, previous: int, next: int) -> None:
-    """Insert a node between two siblings (-1: none) below its parent."""
+    """Insert a node into the sibling list of its parent, between `previous` and `next` (-1: none)."""
     nodes[node, PREVIOUS] = previous
     nodes[node, NEXT] = next
     if previous >= 0:
@@ -550,7 +565,7 @@ def _unlink(nodes: Ints, node: int) -> None:
 
 @loop
 def _leave_group(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
-    """Take a node out of its group; its position among its siblings does not change."""
+    """Remove a node from its group, but not from the sibling list."""
     group = nodes[node, GROUP]
     if groups[group, FIRST] == groups[group, LAST]:
         _free_group(groups, counters, group)
@@ -562,7 +577,7 @@ def _leave_group(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
 
 @loop
 def _append(nodes: Ints, groups: Ints, counters: Ints, parent: int, node: int) -> None:
-    """Make a node the last child of a parent; its count is at most that of the children."""
+    """Make a node the last child of a parent; its count must not exceed those of the other children."""
     last = nodes[parent, TAIL] + 0
     nodes[node, PARENT] = parent
     _link(nodes, node, last, -1)
@@ -575,7 +590,7 @@ def _append(nodes: Ints, groups: Ints, counters: Ints, parent: int, node: int) -
 
 @loop
 def _remove(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
-    """Take a node out of its group and its siblings, and free it."""
+    """Remove a node from its group and the sibling list, and free its row."""
     _leave_group(nodes, groups, counters, node)
     _unlink(nodes, node)
     _free_node(nodes, counters, node)
@@ -583,7 +598,7 @@ def _remove(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
 
 @loop
 def _replace(nodes: Ints, groups: Ints, node: int, other: int) -> None:
-    """Put a node in the place of another one of the same count among its siblings."""
+    """Replace `other` by `node`, which has the same count, in the sibling list and the group."""
     group = nodes[other, GROUP] + 0
     nodes[node, PARENT] = nodes[other, PARENT]
     nodes[node, GROUP] = group
@@ -596,7 +611,7 @@ def _replace(nodes: Ints, groups: Ints, node: int, other: int) -> None:
 
 @loop
 def _increase(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
-    """Add one to a node's count."""
+    """Add one to a node's count and restore the order of its siblings."""
     first = groups[nodes[node, GROUP], FIRST] + 0
     _leave_group(nodes, groups, counters, node)
     if first != node:
@@ -613,7 +628,7 @@ def _increase(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
 
 @loop
 def _decrease(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
-    """Subtract one from a node's count."""
+    """Subtract one from a node's count and restore the order of its siblings."""
     last = groups[nodes[node, GROUP], LAST] + 0
     _leave_group(nodes, groups, counters, node)
     if last != node:
@@ -644,14 +659,18 @@ def _speculate(
     draft: Ints,
     weights: NDArray[np.float64],
 ):  # -> (int, int, int)
-    """Fill one half of `draft` (2 * max_nodes, 2), tokens and parents, and of `weights`; returns the first
-    row of that half, the number of nodes and the length of the matched suffix."""
+    """Compute the best draft (`SuffixTree.speculate`) into one half of `draft` (2 * max_nodes, 2: token,
+    parent) and `weights`.
+
+    Returns the first row of that half, the number of nodes and the length of the matched suffix. Two halves:
+    one has the best draft so far, the other the current candidate.
+    """
     max_nodes = len(weights) // 2
     first, size, matched, best = 0, 0, 0, 0.0
     for length in range(1, len(context) + 1):
         node, taken = _locate(nodes, keys, values, slots, text, context, len(context) - length)
         if node < 0 or (taken == nodes[node, LENGTH] and nodes[node, CHILD] < 0):
-            break  # nothing followed this suffix, so nothing followed a longer one
+            break  # no continuation of this suffix, so none of longer ones
         budget = min(max_nodes, int(max_spec_factor * length + max_spec_offset))
         other = max_nodes - first
         base_weight = nodes[node, COUNT] / (nodes[node, COUNT] + extra_occurrences)
@@ -680,16 +699,18 @@ def _draft(
     weights: NDArray[np.float64],
     first: int,
 ):  # -> (int, float)
-    """Fill `draft` from row `first` on with the nodes of the largest weights below the `taken`-th token of an
-    edge, without `tree` most frequent children only; returns the number of nodes and the sum of their
-    weights.
+    """Best-first search below one matched suffix: fill `draft` and `weights` from row `first` on with the
+    nodes of largest weight, or with the chain of most frequent children if `tree` is false.
+
+    The suffix ends after `taken` tokens of the edge above `node`. Returns the number of nodes and the sum of
+    their weights.
     """
-    # (-weight, order of insertion, node, offset on its edge, parent)
+    # entries: (-weight, order of insertion, node, offset on the edge above it, parent in the draft)
     heap = [(0.0, 0, 0, 0, 0)]
     heap.pop()
     size, inserted, parent, weight, score = 0, 0, -1, base_weight, 0.0
     while True:
-        # the next token of this path is that of the edge, or of the most frequent child
+        # the path continues with the next token of the edge or, at its end, with the most frequent child
         if taken < nodes[node, LENGTH]:
             heappush(heap, (-weight, inserted, node, taken, parent))
         elif nodes[node, CHILD] >= 0:

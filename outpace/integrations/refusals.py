@@ -1,4 +1,4 @@
-"""Options of `model.generate` that are not supported: each is refused in one sentence, none is ignored."""
+"""Checks for options of `model.generate` that are not supported: each raises ValueError, none is ignored."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from transformers.generation import stopping_criteria as criteria
 PLAIN_MODES = ("greedy_search", "sample")
 OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 UNDERSTOOD = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
-# they keep state between calls or run the model themselves, so they cannot be applied to the branches of a
-# tree
+# processors that keep state between calls or run the model, so they cannot be applied at every node of a
+# draft tree
 STATEFUL = (
     processors.UnbatchedClassifierFreeGuidanceLogitsProcessor,
     processors.SynthIDTextWatermarkLogitsProcessor,
     processors.WhisperTimeStampLogitsProcessor,
 )
-# it calls the user's function for every row of a batch, but here each row is processed alone
+# processors that call the user's function for each row of a batch, while here a call has one row's history
 BY_ROW = (processors.PrefixConstrainedLogitsProcessor,)
 
 
@@ -37,7 +37,7 @@ def refuse(
     assistant_model: Any,
     synced_gpus: bool,
 ) -> None:
-    """Raise ValueError for the first option that is not supported."""
+    """Raise ValueError, with the fix in the message, for the first option that is not supported."""
     mode = generation_config.get_generation_mode(None).value
     if model.config.is_encoder_decoder:
         raise ValueError(
@@ -72,7 +72,8 @@ def refuse(
 
 
 def lengths(input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> list[int]:
-    """The number of tokens of each row without its padding, which must be on the left."""
+    """(B,) number of tokens of each row without its padding. ValueError for an empty row, for a mask that
+    hides tokens other than left padding, and for position ids other than 0, 1, 2, ..."""
     width = input_ids.shape[1]
     if attention_mask is None:
         mask = torch.ones_like(input_ids)

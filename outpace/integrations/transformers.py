@@ -1,7 +1,7 @@
 """outpace inside `model.generate`: `model.generate(**inputs, custom_generate=outpace.hf("prompt-lookup"))`.
 
-Logits processors see, at every node of a draft, that node's own history; stopping criteria are asked for
-every token in its turn. The model itself is not changed.
+At every node of a draft tree, logits processors receive the history with the path to that node; stopping
+criteria are called after every token. The model itself is not changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.recipes import RecipeError, configure
 from outpace.sampling.target_probs import LazyTargetProbs
 
-# in the order in which the distribution applies them: class, its attribute, the setting
+# (class, its attribute, name in SamplingParams), in the order in which `sampling.warp` applies them
 WARPERS = (
     (t.TemperatureLogitsWarper, "temperature", "temperature"),
     (t.TopKLogitsWarper, "top_k", "top_k"),
@@ -51,9 +51,11 @@ def hf(
     frequency_penalty: float = 0.0,
     **options: Any,
 ) -> Decoder:
-    """A `custom_generate` that decodes with this method. Other models among the options may be transformers
-    models, names or folders; sampling follows torch's seed. Settings are those of `generate`, and two that it
-    does not have."""
+    """A callable for `custom_generate` of `model.generate` that decodes with this method.
+
+    Options that are models (such as a draft model) may be transformers models, names or folders. Sampling
+    parameters are those of `generate`, and two penalties that it lacks; seeds are drawn from torch's
+    generator. RecipeError for an option that the method lacks."""
     asked = SamplingParams(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
     recipe, options = choose_method(method, options, target="")
     if strange := [name for name in options if name not in recipe.options]:
@@ -66,12 +68,12 @@ def hf(
 
 @dataclass
 class Decoder:
-    """What `hf` returns and `model.generate` calls, after it has prepared everything but the decoding."""
+    """The callable that `hf` returns; `model.generate` calls it with prepared inputs to decode."""
 
     recipe: Recipe
     options: dict[str, Any]
     streamer: Any = None
-    asked: SamplingParams = PLAIN  # what generate() has no name for
+    asked: SamplingParams = PLAIN  # parameters that generate() lacks
     _loaded: dict[tuple[str, str], Model] = field(default_factory=dict)
 
     def __call__(
@@ -85,7 +87,7 @@ class Decoder:
         streamer: Any = None,
         **model_kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
-        # generate() does not hand these to a callable, so they are looked up where they are
+        # generate() does not pass these arguments on to a callable, so they are read from its frame
         caller = inspect.currentframe()
         given = caller.f_back.f_locals if caller and caller.f_back else {}
         streamer = streamer or self.streamer or given.get("streamer")
@@ -133,7 +135,7 @@ class Decoder:
         return sequences
 
     def _load(self, name: str, device: str) -> Model:
-        """A draft given by name, loaded at the first call that needs it."""
+        """The model with this name on this device, loaded on first use and kept for later calls."""
         if (name, device) not in self._loaded:
             self._loaded[name, device] = load(name, device=device)
         return self._loaded[name, device]
@@ -141,12 +143,12 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Warped:
-    """The distribution that the processors describe: as settings, which drafters follow too, and what has no
-    such name."""
+    """The logits processors of one `generate` call, converted to sampling parameters, which drafters apply
+    too, as far as that is possible."""
 
-    processors: tuple[Callable[[Tensor, Tensor], Tensor], ...]
+    processors: tuple[Callable[[Tensor, Tensor], Tensor], ...]  # those that could not be converted
     num_rows: int
-    params: SamplingParams
+    params: SamplingParams  # the converted ones
 
     @staticmethod
     def of(
@@ -171,7 +173,8 @@ class Warped:
         return Warped(tuple(left), num_rows, replace(asked, **found))
 
     def sampling(self, room: int) -> SamplingParams:
-        """One row's settings, with a seed drawn from torch's generator where it matters."""
+        """Sampling parameters of one row with `room` as max_tokens and, unless greedy, a seed drawn from
+        torch's generator."""
         return replace(
             self.params, max_tokens=room, seed=0 if self.params.greedy else int(torch.randint(2**62, ()))
         )
@@ -179,11 +182,12 @@ class Warped:
     def distribution(
         self, scores: Scores, tree: TokenTree, ctx: Context, padding: Sequence[Tensor]
     ) -> LazyTargetProbs:
-        """The target's distribution after the processors."""
+        """The target's distribution after processors and sampling parameters. `padding`: the left padding of
+        each slot, which processors receive as part of the history."""
         if not self.processors:
             return LazyTargetProbs(scores, tree, ctx)
-        # processors know the padding in front of a row, and may know the row: its slot is put before the
-        # tokens
+        # processors expect the left padding in the history, and may depend on the row's index: `_process`
+        # receives that slot in front of the tokens
         rows = zip(ctx.slots, ctx.tokens, strict=True)
         tokens = tuple(torch.cat([torch.tensor([slot]), padding[slot], row]) for slot, row in rows)
         lengths = zip(ctx.slots, ctx.prompt_lengths, strict=True)
@@ -194,7 +198,7 @@ class Warped:
 
     def _process(self, history: Tensor, logits: Tensor) -> Tensor:  # (1, 1 + T), (1, V) -> (1, V)
         slot, history = int(history[0, 0]), history[:, 1:].to(logits.device).expand(self.num_rows, -1)
-        # float32 as in plain decoding; a copy, for processors may write where they read
+        # float32 as in plain decoding; a copy, as processors may change their input in place
         logits = logits.expand(self.num_rows, -1).to(torch.float32, copy=True)
         for processor in self.processors:
             logits = processor(history, logits)
@@ -202,7 +206,8 @@ class Warped:
 
 
 def _settings(processors: Sequence[Any]) -> dict[str, Any] | None:
-    """What these processors ask for, as settings; None where that, or their order, cannot be said so."""
+    """Fields of SamplingParams equivalent to these processors, by name; None if there are none for one of
+    them, or if their order differs."""
     kinds = [type(processor) for processor in processors]
     if kinds != [kind for kind in PROCESSORS if kind in kinds]:
         return None
@@ -222,7 +227,7 @@ def _settings(processors: Sequence[Any]) -> dict[str, Any] | None:
 
 
 def _ordinary(warper: Any) -> bool:
-    """Whether a warper hides tokens for good and keeps no more than asked."""
+    """Whether a warper sets excluded tokens to -inf and has no minimum number of kept tokens above 1."""
     return (
         getattr(warper, "filter_value", float("-inf")) == float("-inf")
         and getattr(warper, "min_tokens_to_keep", 1) == 1
@@ -230,7 +235,8 @@ def _ordinary(warper: Any) -> bool:
 
 
 class Rows:
-    """The rows of the batch: what they began with, and where a criterion ended them."""
+    """The prompts, padding and new tokens of a batch's rows; each row ends after the first token at which a
+    stopping criterion is true."""
 
     def __init__(
         self, input_ids: Tensor, counts: Sequence[int], criteria: Sequence[Any], streamer: Any
@@ -243,12 +249,14 @@ class Rows:
         self._over = [False] * len(counts)
 
     def ended(self, slot: int, tokens: Tensor) -> bool:
-        """Whether a criterion says stop, asked after each token as plain decoding does."""
+        """Add the new tokens of a slot and return whether a stopping criterion has ended its row. `tokens`:
+        the slot's prompt and all tokens so far."""
         self.take(slot, tokens)
         return self._over[slot]
 
     def take(self, slot: int, tokens: Tensor) -> None:
-        """Book what is new, up to the first token after which a criterion says stop."""
+        """Add the tokens of a slot that are new, one at a time, to its row and the streamer, up to the first
+        after which a stopping criterion is true. `tokens`: the slot's prompt and all tokens so far."""
         start = len(self.prompts[slot])
         for end in range(start + len(self._new[slot]) + 1, len(tokens) + 1):
             if self._over[slot]:
@@ -261,9 +269,9 @@ class Rows:
             self._over[slot] = any(bool(criterion(ids, None)) for criterion in self._criteria)
 
     def sequences(self, config: GenerationConfig) -> Tensor:  # (B, T + new)
-        """Prompts and new tokens, filled up on the right."""
+        """Prompts and new tokens of all rows, padded on the right."""
         longest = max(map(len, self._new))
-        # generate() falls back to the end-of-text token here where there is no padding token
+        # generate() has set the padding token to the end-of-text token if the model has none
         padding = getattr(config, "_pad_token_tensor", None)
         fill = 0 if padding is None else int(padding)
         new = torch.tensor([row + [fill] * (longest - len(row)) for row in self._new], dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Loading a checkpoint. Every way in which that can fail has an error of one sentence that names the fix."""
+"""Loads a checkpoint. Every failure raises an error with a one-sentence message that includes the fix."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def load_checkpoint(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> tuple[PreTrainedModel, Tokenizer]:
-    """The model, on its device, and its tokenizer. `allow_pickle` accepts weights that are not
-    safetensors."""
+    """Load a causal language model onto its device, with its tokenizer. `allow_pickle` permits weights that
+    are not safetensors. ValueError if the checkpoint or the device cannot be used."""
     place = choose_device(device)
     if looks_like_folder(name) and not Path(name).is_dir():
         raise ValueError(
@@ -41,7 +41,7 @@ def load_checkpoint(
     options: dict[str, Any] = {
         "revision": revision,
         "trust_remote_code": trust_remote_code,
-        "local_files_only": hub_is_away(name),  # else the hub's client tries again for half a minute
+        "local_files_only": hub_is_away(name),  # else the hub client retries for half a minute
     }
     try:
         config = AutoConfig.from_pretrained(name, **options)
@@ -60,7 +60,7 @@ def load_checkpoint(
         raise
     except (OSError, SafetensorError, ValueError, ImportError) as error:
         raise ValueError(explain(name, error)) from error
-    if missing := sorted(info["missing_keys"]):  # transformers would go on with random numbers in their place
+    if missing := sorted(info["missing_keys"]):  # transformers would initialise them at random
         raise ValueError(f"{name} lacks {len(missing)} of its weights, {missing[0]} first: download it again")
     refuse_unused_layers(name, config, info["unexpected_keys"])
     if getattr(model, "hf_device_map", None) is None and not getattr(model, "is_quantized", False):
@@ -69,12 +69,12 @@ def load_checkpoint(
 
 
 class Refused(ValueError):
-    """A checkpoint that is not loaded; the message names the reason and the fix."""
+    """Raised for checkpoints of unsupported or unsafe kinds; the message includes the reason and the fix."""
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
-    """The named device; None: CUDA where there is one, else the CPU. ValueError for one that this machine
-    lacks."""
+    """The torch device with this name; None: CUDA if available, else the CPU. ValueError if this machine has
+    no such device."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     available = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
@@ -89,7 +89,7 @@ def choose_device(device: str | torch.device | None) -> torch.device:
 
 
 def refuse_other_kinds(name: str, config: Any) -> None:
-    """Raise for models that are no decoder-only language models."""
+    """Raise Refused for models that are not decoder-only language models."""
     if config.is_encoder_decoder:
         raise Refused(
             f"{name} is an encoder-decoder model ({config.model_type}): encoder-decoder models are "
@@ -105,7 +105,7 @@ def refuse_other_kinds(name: str, config: Any) -> None:
 
 
 def refuse_pickle(name: str) -> None:
-    """Raise for a folder whose weights are pickled only: opening a pickle runs code that it contains."""
+    """Raise Refused for a folder that has pickled weights only: unpickling can run code from the file."""
     folder = Path(name)
     pickled = sorted(each.name for each in folder.glob("pytorch_model*.bin"))
     if pickled and not any(folder.glob("*.safetensors")):
@@ -118,7 +118,8 @@ def refuse_pickle(name: str) -> None:
 
 
 def refuse_unused_layers(name: str, config: Any, unexpected: Iterable[str]) -> None:
-    """Raise where the weights have more layers than the config: transformers would leave them out."""
+    """Raise ValueError if the weights have more layers than the config, since transformers would ignore the
+    excess layers. `unexpected`: names of the weights that the model does not use."""
     count = getattr(config.get_text_config(), "num_hidden_layers", None)
     layers = {
         int(found[1]) for key in unexpected if (found := re.search(r"\.(?:layers|h|blocks)\.(\d+)\.", key))
@@ -131,7 +132,7 @@ def refuse_unused_layers(name: str, config: Any, unexpected: Iterable[str]) -> N
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a checkpoint, without the model."""
+    """The tokenizer of a checkpoint, loaded without the model. ValueError if it cannot be loaded."""
     try:
         return AutoTokenizer.from_pretrained(name, local_files_only=hub_is_away(name))
     except (OSError, ValueError, ImportError) as error:
@@ -139,12 +140,13 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def looks_like_folder(name: str) -> bool:
-    """Whether a name can only be a path: hub names are owner/model."""
+    """Whether a name can only be a path, as hub names have the form owner/model."""
     return name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name
 
 
 def hub_is_away(name: str) -> bool:
-    """Whether a model would have to come from the hub and this machine cannot even find its address."""
+    """Whether a model is not a local path and DNS cannot resolve huggingface.co (never true with a proxy or
+    HF_ENDPOINT)."""
     proxied = any(
         os.environ.get(variable) for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "HF_ENDPOINT")
     )
@@ -158,8 +160,9 @@ def hub_is_away(name: str) -> bool:
 
 
 def choose_dtype(dtype: str | torch.dtype, device: torch.device, config: object) -> str | torch.dtype:
-    """ "auto" keeps the checkpoint's dtype on accelerators and for quantised weights; a CPU gets bfloat16
-    only where it computes in it, for elsewhere it is slower than float32."""
+    """The dtype to load weights in. "auto" keeps the checkpoint's dtype on accelerators and for quantised
+    weights; on a CPU it is bfloat16 if the CPU multiplies bfloat16 natively, else float32, which is faster
+    there. ValueError for an unknown name."""
     if dtype != "auto":
         if isinstance(dtype, torch.dtype):
             return dtype
@@ -173,7 +176,7 @@ def choose_dtype(dtype: str | torch.dtype, device: torch.device, config: object)
 
 
 def has_native_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 natively."""
+    """Whether this CPU has bfloat16 instructions (AVX-512 BF16 or AMX)."""
     return any(
         check is not None and check()
         for check in (
@@ -183,7 +186,7 @@ def has_native_bfloat16() -> bool:
 
 
 def explain(name: str, error: Exception) -> str:
-    """What went wrong with this checkpoint and what to do, in one sentence."""
+    """Error message for a failure to load this checkpoint: the cause and the fix in one sentence."""
     text = " ".join(str(error).split())
     lower = text.lower()
     if (

@@ -1,4 +1,4 @@
-"""Model names: models of the package (zoo:target), folders, and names on the Hugging Face Hub."""
+"""Model names: the package's own models (zoo:target), folders, and names on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from pathlib import Path
 ZOO = "zoo:"
 DRAFTS = {
     "zoo:target": ("zoo:draft", "zoo:draft-2k")
-}  # with the target's vocabulary, and with one of its own
+}  # target -> draft with the target's vocabulary, draft with another vocabulary
 WEIGHTS = Path(str(files("outpace"))) / "zoo" / "weights"
 
 
 def usual_draft(target: str, *, cross_vocabulary: bool = False) -> str | None:
-    """The package's draft for its own target; `cross_vocabulary`: the one with another vocabulary. None for
-    other targets."""
+    """Name of the package's draft model for a zoo target; with `cross_vocabulary` the one with another
+    vocabulary. None for other targets, and if the draft model's weights are missing."""
     name = DRAFTS[target][cross_vocabulary] if target in DRAFTS else ""
     return name if (WEIGHTS / name.removeprefix(ZOO) / "config.json").is_file() else None
 
 
 def resolve(name: str) -> str:
-    """The folder of `zoo:target` and the like; other names unchanged."""
+    """The folder of a `zoo:` name, or the name itself with ~ expanded. ValueError for an empty name and an
+    unknown `zoo:` name."""
     if not name.strip():
         raise ValueError(
             "the model's name is empty: give zoo:target, a folder, or a name on the Hugging Face Hub"

@@ -1,6 +1,6 @@
-"""Table models: models of a few tokens whose distributions are a table, for exact proofs.
+"""Table models: targets with a small vocabulary whose logits are a table, for exact proofs.
 
-Letters: S states, N nodes, V vocabulary.
+Letters: S contexts of `order` tokens, N nodes, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from outpace.core.tree import Forest, TokenTree
 
 
 class TableTarget:
-    """core.contracts.Target whose distribution depends on the last `order` tokens and on whether the position
-    is odd.
+    """core.contracts.Target whose distribution depends on the last `order` tokens and on the parity of the
+    position.
 
-    It has no attention, but its cache asserts the rules of a KV cache: a part that scores a token twice,
-    skips one or commits a node that was not scored fails.
+    It has no attention, but its cache asserts the rules of a KV cache: AssertionError if a caller scores a
+    token twice, skips one or commits a node that was not scored.
     """
 
     chains_only = False
@@ -30,14 +30,14 @@ class TableTarget:
         self.vocab, self._order = vocab, order
         self._size = vocab**order
         generator = torch.Generator().manual_seed(seed)
-        # (2 * S, V) float64
+        # (2 * S, V) float64: one row per parity and context
         self.logits = torch.randn(2 * self._size, vocab, dtype=torch.float64, generator=generator) * spread
 
     def open(self, slots: int, capacity: int) -> TableCache:
         return TableCache(slots, capacity)
 
     def state(self, tokens: Sequence[int]) -> int:
-        """Row of `logits` after these tokens."""
+        """Index of the row of `logits` after these tokens."""
         state = 0
         for token in tokens:
             state = self._after(state, token)
@@ -82,14 +82,15 @@ class TableTarget:
 
 
 class TableCache:
-    """core.contracts.Cache of a table model: per slot a length and the state after the committed tokens."""
+    """core.contracts.Cache of a table model. Instead of keys and values it holds states, row indices of
+    `TableTarget.logits`: per slot that after the committed tokens, and those of uncommitted nodes."""
 
     def __init__(self, slots: int, capacity: int) -> None:
         self.lengths = [0] * slots
         self.capacity = capacity
-        self._kept = [0] * slots  # state after the kept tokens of each slot
-        self.states: list[int] = []  # per provisional node the state after it
-        self._read: tuple[TokenTree, tuple[int, ...]] | None = None
+        self._kept = [0] * slots  # state after the committed tokens of each slot
+        self.states: list[int] = []  # state after each node of the tree scored last
+        self._read: tuple[TokenTree, tuple[int, ...]] | None = None  # uncommitted tree, slots of its rows
 
     def keep(self, slot: int, tokens: Sequence[int], model: TableTarget) -> None:
         for token in tokens:
@@ -99,7 +100,7 @@ class TableCache:
     def extend(
         self, tree: TokenTree, slots: Sequence[int], gap: Sequence[Tensor] | None, model: TableTarget
     ) -> int:
-        """Score the tree's new nodes; the index of the first."""
+        """Compute the states after the tree's new nodes; returns the index of the first of them."""
         first, tokens, forest = 0, tree.tokens.tolist(), tree.forest
         if self._read is not None:
             assert gap is None, "committed tokens are read before the first node of a tree"

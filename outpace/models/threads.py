@@ -1,4 +1,4 @@
-"""How many processors there are."""
+"""The number of CPUs."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def num_cpus() -> int:
-    """Processors that this process may use."""
+    """Number of CPUs that this process may use (its affinity mask), or of the machine's CPUs."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Models that are not supported, each refused in one sentence that names the fix."""
+"""Checks for models that are not supported; each error message gives the reason and the fix."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from transformers.configuration_utils import PreTrainedConfig as Config
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
 STATE_INPUTS = ("cache_params", "state", "mems")  # forward arguments of models with a recurrent state
-# models with attention code of their own that are known to follow position ids; others with such code score
-# chains only
+# model types whose own attention code is known to use position ids; other models with attention code of
+# their own score chains only
 FOLLOW_POSITIONS = ("gptj", "falcon", "codegen", "gpt_neox_japanese")
 RECURRENT = ("mamba", "linear", "recurrent", "conv", "rwkv", "lstm", "ssm")
 
 
 def refuse(model: PreTrainedModel, parameters: Set[str]) -> None:
-    """Raise ValueError for models whose cache is not one key and one value per token and layer."""
+    """Raise ValueError for models whose cache is not one key and one value per token and layer. `parameters`:
+    names of the parameters of the model's forward."""
     config, name = model.config.get_text_config(), type(model).__name__
     if model.config.is_encoder_decoder:
         raise ValueError(
@@ -51,11 +52,11 @@ def _layer_kinds(config: Config) -> Sequence[str]:
 
 
 def rope_limit(config: Config) -> int | None:
-    """Number of tokens up to which every token has the same rotary frequencies, whatever is read with it.
+    """Number of tokens up to which rotary frequencies are the same in every forward; None: no limit.
 
     Dynamic NTK and LongRoPE choose the frequencies of a whole forward by its largest position. Beyond the
-    limit a row would depend on the other rows of its batch and on how its prompt is cut into chunks. None: no
-    limit."""
+    limit a row's output would depend on the other rows of the batch and on the division of its prompt into
+    chunks."""
     parameters = getattr(config, "rope_parameters", None) or {}
     kinds = (
         parameters.values() if all(isinstance(each, dict) for each in parameters.values()) else [parameters]
@@ -70,8 +71,8 @@ def rope_limit(config: Config) -> int | None:
 
 
 def attends_by_cache_slot(model: PreTrainedModel, parameters: Set[str], *, dense: bool) -> bool:
-    """Whether attention may depend on cache positions instead of position ids, such as the biases of ALiBi.
-    The two agree in chains only. `dense`: the model has attention code of its own."""
+    """Whether attention may depend on cache positions instead of position ids, as the biases of ALiBi do; the
+    two are equal in chains but not in trees. `dense`: the model has attention code of its own."""
     config = model.config.get_text_config()
     own = dense and not getattr(model, "_supports_attention_backend", False)
     return (

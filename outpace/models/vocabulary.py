@@ -1,9 +1,11 @@
-"""What tokens spell: a tokenizer seen as pieces of bytes, and a draft model whose pieces are not the
+"""Vocabularies as bytes: the byte string of each token, and a draft model whose vocabulary differs from the
 target's.
 
-Bytes and not characters, because a token may hold a part of a character, and what tokens spell must add up.
+Bytes rather than characters, because a token may hold a part of a UTF-8 character, and the byte strings of
+tokens must concatenate to the text.
 
-Letters: V tokens of a vocabulary, K tokens of the drafter's, A tokens with a twin.
+Letters: V tokens of a vocabulary, K tokens of the draft model, A draft model tokens with a matching target
+token.
 """
 
 from __future__ import annotations
@@ -21,30 +23,29 @@ from torch import Tensor
 
 from outpace.core.contracts import Target
 
-STRAY = re.compile("[\udc80-\udcff]")  # how Python writes, in text, a byte that is no character
-ANCHORS = 8  # characters tried as the start of a text, besides a line feed
+STRAY = re.compile("[\udc80-\udcff]")  # surrogates by which Python decodes bytes that are not UTF-8
+ANCHORS = 8  # characters tried as a prefix when text is encoded, after a line feed
 FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 BEGIN, END = (
     "bos",
     "eos",
-)  # the roles in which special tokens of two vocabularies correspond under different names
+)  # roles by which special tokens of two vocabularies match although their names differ
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The tokens of one model, and how text is cut into them."""
+    """The byte strings of one model's tokens, and how text is tokenized."""
 
-    pieces: tuple[
-        bytes | None, ...
-    ]  # (V,) what each token spells; None: a special token, or an unused number
-    split: Callable[[str], Sequence[int]]  # text, wherever it stands -> tokens, none of them special
-    specials: Mapping[str, int] = field(default_factory=dict[str, int])  # role or name -> token
-    begin: tuple[int, ...] = ()  # what stands before every text
-    later: frozenset[int] = frozenset()  # tokens that stand back where another one spells the same
+    pieces: tuple[bytes | None, ...]  # (V,) byte string of each token; None: a special token, or an unused id
+    split: Callable[[str], Sequence[int]]  # text at any position of a longer one -> tokens, none special
+    specials: Mapping[str, int] = field(default_factory=dict[str, int])  # role or name -> token id
+    begin: tuple[int, ...] = ()  # tokens before every text, such as bos
+    later: frozenset[int] = frozenset()  # tokens that `ids` uses only if no other has the same bytes
 
     @cached_property
     def ids(self) -> dict[bytes, int]:
-        """What is spelt -> the one token for it."""
+        """Byte string -> token id; where several tokens have the same bytes, the first that is not in
+        `later`."""
         found: dict[bytes, int] = {}
         for token, piece in enumerate(self.pieces):
             if piece and (piece not in found or found[piece] in self.later):
@@ -52,12 +53,12 @@ class Vocabulary:
         return found
 
     def spell(self, tokens: Sequence[int]) -> bytes:
-        """The bytes of these tokens; special ones spell nothing."""
+        """The concatenated byte strings of these tokens; special tokens have none."""
         return b"".join(self.pieces[token] or b"" for token in tokens)
 
     def cut(self, text: bytes) -> list[int]:
-        """The tokens of this text; bytes that are no character become byte tokens where the vocabulary has
-        them."""
+        """The tokenization of this text; bytes that are not UTF-8 become byte tokens, or are dropped if the
+        vocabulary has none."""
         tokens: list[int] = []
         decoded, start = text.decode("utf-8", "surrogateescape"), 0
         for stray in STRAY.finditer(decoded):
@@ -72,8 +73,9 @@ class Vocabulary:
 
     @staticmethod
     def of(tokenizer: Any, size: int, name: str = "the model") -> Vocabulary:
-        """The vocabulary of a transformers tokenizer; `size` is the model's, which may have numbers to
-        spare."""
+        """The vocabulary of a transformers tokenizer. `size` is the model's vocabulary size, which may exceed
+        the tokenizer's. ValueError for a tokenizer that is not a fast one or has another decoder than
+        byte-level or SentencePiece."""
         inner = getattr(tokenizer, "backend_tokenizer", None)
         if inner is None:
             raise ValueError(
@@ -106,7 +108,8 @@ class Vocabulary:
     def longest_match(
         pieces: Sequence[bytes | None], specials: Mapping[str, int] | None = None
     ) -> Vocabulary:
-        """A vocabulary whose text is cut from the left, each time as much as one token can spell."""
+        """A vocabulary whose tokenization takes the longest matching token, from left to right; bytes without
+        a token are skipped."""
         words = {piece: token for token, piece in enumerate(pieces) if piece}
         longest = max(map(len, words))
 
@@ -124,15 +127,15 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class CrossVocabularyDraft:
-    """A model whose tokens are not the target's, and both vocabularies."""
+    """A draft model whose vocabulary may differ from the target's, and both vocabularies."""
 
     model: Target
-    theirs: Vocabulary  # of the model
+    theirs: Vocabulary  # of the draft model
     ours: Vocabulary  # of the target
 
     @cached_property
     def matching_tokens(self) -> dict[int, int]:
-        """The model's token -> the target's that spells the same or plays the same role; one to one."""
+        """Draft model token -> target token with the same bytes or the same special role; one to one."""
         ours, theirs = self.ours, self.theirs
         found = {token: ours.ids[piece] for piece, token in theirs.ids.items() if piece in ours.ids}
         taken = set(found.values())
@@ -145,13 +148,13 @@ class CrossVocabularyDraft:
 
     @cached_property
     def shared(self) -> tuple[Tensor, Tensor]:  # (A,), (A,) int64
-        """The model's tokens that have a twin, and their twins."""
+        """The draft model's tokens that have a matching target token, and those target tokens."""
         pairs = sorted(self.matching_tokens.items())
         return torch.tensor([own for own, _ in pairs]), torch.tensor([match for _, match in pairs])
 
     @cached_property
     def match_of(self) -> Tensor:  # (K,) int64
-        """The twin of each of the model's tokens; -1: none."""
+        """The matching target token of each draft model token; -1: none."""
         own, match = self.shared
         return torch.full((self.model.vocab,), -1, dtype=torch.int64).index_copy_(0, own, match)
 
@@ -160,13 +163,15 @@ class CrossVocabularyDraft:
         return {match: own for own, match in self.matching_tokens.items()}
 
     def translated(self, token: int) -> list[int]:
-        """One of the target's tokens in the model's: its twin, else what it spells, cut anew."""
+        """One target token in the draft model's tokens: the matching token, or else the tokenization of its
+        bytes."""
         own = self._back.get(token)
         return self.theirs.cut(self.ours.pieces[token] or b"") if own is None else [own]
 
 
 def _speller(decoder: Any, name: str) -> Callable[[str], bytes]:
-    """How a vocabulary writes bytes, told from its decoder."""
+    """The function from a token's string in the vocabulary to its bytes, chosen by the type of the
+    tokenizer's decoder; ValueError for other decoders."""
     kinds = set(_types(decoder))
     if "ByteLevel" in kinds:
         codes = _byte_level()
@@ -200,7 +205,8 @@ def _types(decoder: Any) -> list[str]:
 
 
 def _byte_level() -> dict[str, int]:
-    """The characters that byte-level vocabularies write for bytes: printable ones stand for themselves."""
+    """Character -> byte in the strings of byte-level vocabularies: printable characters represent
+    themselves."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
@@ -209,8 +215,8 @@ def _byte_level() -> dict[str, int]:
 
 
 def _splitter(inner: Any, pieces: Sequence[bytes | None]) -> Callable[[str], Sequence[int]]:
-    """Encode text that stands in the middle of a text, whatever the tokenizer puts before a text's first
-    word."""
+    """A function that encodes text as part of a longer text: without the space that some tokenizers put
+    before the first word."""
 
     def plain(text: str) -> list[int]:
         return inner.encode(text, add_special_tokens=False).ids
@@ -223,7 +229,7 @@ def _splitter(inner: Any, pieces: Sequence[bytes | None]) -> Callable[[str], Seq
     anchors = _anchors(pieces)
 
     def inside(text: str) -> list[int]:
-        # the tokenizer puts a space before every text: put an anchor there, and drop the tokens of both
+        # the tokenizer puts a space before every text: encode an anchor first, then drop the tokens of both
         for anchor in anchors:
             tokens = plain(anchor + text)
             for end in range(1, len(tokens) + 1):
@@ -240,8 +246,8 @@ def _splitter(inner: Any, pieces: Sequence[bytes | None]) -> Callable[[str], Seq
 
 
 def _anchors(pieces: Sequence[bytes | None]) -> list[str]:
-    """Characters with a token of their own that occur in few longer tokens, and so seldom merge with what
-    follows: a line feed first, where it is one."""
+    """Characters to encode before a text: a line feed, then characters that are tokens by themselves and
+    occur in few longer tokens, so that they seldom merge with the text after them."""
     longer: Counter[str] = Counter()
     single: set[str] = set()
     for piece in pieces:

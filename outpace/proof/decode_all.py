@@ -1,4 +1,4 @@
-"""Decode several prompts to the end in one session."""
+"""Decoding of several prompts to their end in one session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def texts(
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs,
     observe: Callable[[Step], None] | None = None,  # called with every step
 ) -> list[list[int]]:
-    """The tokens generated after each prompt, all of them decoded as one batch."""
+    """The generated tokens of each prompt, decoded as one batch; `sampling` has one item per prompt."""
     session = Session(
         parts, [torch.tensor(prompt) for prompt in prompts], sampling, target_probs, noise=noise
     )

@@ -1,5 +1,4 @@
-"""How much a proof's runs drafted and accepted, so that a proof in which nothing was drafted is seen to show
-nothing."""
+"""Counts of drafted and accepted tokens of a proof: without accepted draft tokens it has tested nothing."""
 
 from __future__ import annotations
 
@@ -10,23 +9,23 @@ from outpace.core.contracts import Context, Controller, Parts, Plan, Step
 
 @dataclass
 class DraftCounts:
-    """Counts over the sampled rows (temperature above 0) of all steps that follow the prompt."""
+    """Counts over the sampled rows (temperature above 0) of all steps after prefill."""
 
-    allowed: int = 0  # deepest path that a controller allowed, within the tokens left to generate
-    drafted: int = 0  # draft tokens
-    accepted: int = 0  # draft tokens that were committed
-    deepest: int = 0  # depth of the deepest of these
+    allowed: int = 0  # largest depth planned by a controller, capped by the tokens left to generate
+    drafted: int = 0  # number of draft tokens
+    accepted: int = 0  # number of draft tokens that were committed
+    deepest: int = 0  # depth in its tree of the deepest committed draft token
 
     def watch(self, parts: Parts) -> Parts:
-        """The same parts; what their controller allows is recorded here."""
+        """The parts with a controller that records the depths it plans in `allowed`."""
         return replace(parts, controller=_Watched(parts.controller, self))
 
     def add(self, step: Step) -> None:
-        """Count what the sampled rows of a step drafted and committed."""
+        """Add the draft tokens and the committed draft tokens of a step's sampled rows."""
         forest = step.draft.tree.forest
         for row, params in enumerate(step.ctx.sampling):
             if params.greedy or step.ctx.committed[row] < step.ctx.prompt_lengths[row]:
-                continue  # a step below the length of the prompt reads the prompt
+                continue  # prefill
             depth = forest.depths[step.kept[row]]
             self.drafted += len(forest.nodes[row]) - 1
             self.accepted += depth
@@ -34,13 +33,13 @@ class DraftCounts:
 
     @property
     def enough(self) -> bool:
-        """Whether draft tokens were accepted, at depth 2 or more where that was allowed; True if none were
-        allowed."""
+        """Whether draft tokens were accepted, at depth 2 or more if such a depth was planned; True if no
+        draft was planned."""
         return self.deepest >= min(self.allowed, 2)
 
 
 class _Watched:
-    """core.contracts.Controller that records the depths of another one's plans."""
+    """Implementation of core.contracts.Controller: another controller, whose planned depths are recorded."""
 
     def __init__(self, controller: Controller, counts: DraftCounts) -> None:
         self._controller, self._counts, self.want = controller, counts, controller.want

@@ -1,12 +1,12 @@
-"""Enumerated noise: replay a program over every random choice it can make, for the exact distribution of its
-output.
+"""Noise for exact enumeration: a program is run once per combination of outcomes of its random choices.
 
-Each key owns one uniform number, kept as an interval. A choice splits the interval by the distribution's
-cumulative sums and goes into one part; the others become new scripts to replay. Fresh keys thus behave as
-independent choices and a key met again as the same number, as in production: noise that is used twice is seen
-to bias the output, and methods that share noise on purpose come out right.
+Each key has one uniform number, represented by an interval. A choice splits the interval at the
+distribution's cumulative sums and takes one part; the other parts become new scripts (lists of choices) to
+run. A new key is thus an independent choice, and a key used again is the same number, as in production: reuse
+of noise biases the enumerated distribution just as it would bias the output, and methods that share noise on
+purpose are correct.
 
-The open scripts are the rows of one batch, so a step of the engine advances thousands of them.
+Scripts are run as rows of one batch, so one step of the engine advances many of them.
 """
 
 from __future__ import annotations
@@ -19,30 +19,32 @@ from torch import Tensor
 
 from outpace.core.noise import TARGET, Chooser, Key
 
-Name = tuple[object, ...]  # of a uniform number
+Name = tuple[object, ...]  # identifies a uniform number: the fields of its key
 Intervals = dict[Name, tuple[float, float]]
 
-NARROW = 1e-15  # parts of an interval below this width are rounding, not options
+NARROW = 1e-15  # narrower parts of an interval are rounding, not options
 
 
 class NotRepeatable(RuntimeError):
-    """A run made other choices when it was repeated: something in it is random besides its noise."""
+    """A repeated run had other options at a random choice: it depends on randomness besides its noise."""
 
 
 @dataclass
 class Branch:
-    """One run of one row: the choices it is told to make, then always the first; what it left open is
-    recorded."""
+    """One run of one row: it takes the options in `script`, then the first option of every further choice.
+    The alternatives it did not take are recorded as scripts in `left_open`."""
 
-    script: tuple[int, ...]
-    case: int  # which of several requests it belongs to
-    chance: float = 1.0
-    made: list[int] = field(default_factory=list[int])
+    script: tuple[int, ...]  # index of the option at each choice between several
+    case: int  # index of the request that is run
+    chance: float = 1.0  # probability of the choices made so far
+    made: list[int] = field(default_factory=list[int])  # index of the option taken at each choice so far
     left_open: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    # interval that each uniform number has been restricted to
     intervals: Intervals = field(default_factory=dict[Name, "tuple[float, float]"])
 
     def pick(self, name: Name, distribution: Sequence[float]) -> int:
-        """The option this run takes; `distribution` need not sum to 1."""
+        """Index of the option this run takes of `distribution`, whose sum need not be 1, by the uniform
+        number `name`. NotRepeatable if the script does not fit."""
         low, high = self.intervals.get(name, (0.0, 1.0))
         total, below = sum(distribution), 0.0
         options: list[tuple[int, float, float]] = []
@@ -72,7 +74,8 @@ class Branch:
 
 
 class EnumeratedNoise(Chooser):
-    """core.contracts.Noise over branches; `turns` and `lengths` make its keys, as in production."""
+    """Implementation of core.noise.Noise: row b takes its choices from `branches[b]`. `turns` (step numbers)
+    and `lengths` (committed lengths) are part of the keys, as in production."""
 
     def __init__(self, branches: Sequence[Branch], turns: Sequence[int], lengths: Sequence[int]) -> None:
         self._branches, self._turns, self._lengths = branches, turns, lengths

@@ -1,5 +1,5 @@
-"""Prove that a recipe's output distribution is the target's: enumerate everything it can do on small models,
-in float64."""
+"""Distribution test: the exact output distribution of a recipe on a small model, by enumerating all outcomes
+of its random choices."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
 from outpace.proof.reference import Logits, difference, plain_distribution
 from outpace.sampling.target_probs import LazyTargetProbs
 
-Outcome = TypeVar("Outcome")  # what a run ends in: a continuation, or those of several rows
-BOUND = 1e-10  # largest difference of a probability that is put down to rounding, in float64
+Outcome = TypeVar("Outcome")  # result of a run: a continuation, or the continuations of several rows
+BOUND = 1e-10  # largest difference of a probability attributed to rounding, in float64
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ class Case:
 
 @dataclass(frozen=True)
 class Enumeration(Generic[Outcome]):
-    """The distribution of every case, and how much was run for it."""
+    """The output distribution of every case, with the number of runs it took."""
 
     distributions: list[dict[Outcome, float]]  # outcome -> probability
-    runs: int
-    replayed: int  # runs repeated alone in a batch of one, with the same outcome
+    runs: int  # one per combination of outcomes of the random choices
+    replayed: int  # number of runs repeated in a batch of one, with the same outcome
     counts: DraftCounts = field(default_factory=DraftCounts)  # over all runs
 
 
 class TooMany(RuntimeError):
-    """More runs are needed than were allowed."""
+    """An enumeration needs more runs than were allowed."""
 
 
 class Leak(AssertionError):
-    """The outcome of a run depends on the rows beside it in its batch."""
+    """The outcome of a row depends on the other rows of its batch."""
 
 
 def enumerate_distributions(
@@ -57,10 +57,14 @@ def enumerate_distributions(
     replays: int = 20,
     most: int = 200_000,
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs,
-    bound: float = BOUND,  # largest difference of a probability that is put down to rounding
+    bound: float = BOUND,  # largest difference of a probability attributed to rounding
 ) -> Enumeration[tuple[int, ...]]:
-    """The exact distribution of each case under these parts; all cases share ragged batches of up to `batch`
-    rows."""
+    """The exact output distribution of each case under these parts, in batches of up to `batch` rows of all
+    cases.
+
+    `replays` runs are repeated in a batch of one. Raises TooMany if more than `most` runs are needed, Leak if
+    a repeated run has another outcome.
+    """
 
     counts = DraftCounts()
 
@@ -71,7 +75,7 @@ def enumerate_distributions(
 
 
 def explore(
-    run: Callable[[Sequence[Branch]], Sequence[Outcome]],  # branches -> what each of them ends in
+    run: Callable[[Sequence[Branch]], Sequence[Outcome]],  # branches -> outcome of each
     cases: Sequence[object],
     *,
     batch: int,
@@ -79,8 +83,8 @@ def explore(
     most: int,
     bound: float = BOUND,
 ) -> Enumeration[Outcome]:
-    """The distribution of what runs of these cases end in, up to `batch` of them at a time, and some of them
-    again alone."""
+    """The distribution of the outcomes of each case: runs one branch per combination of random choices, up to
+    `batch` at a time, and repeats `replays` of them alone. Raises TooMany and Leak."""
     distributions: list[dict[Outcome, float]] = [{} for _ in cases]
     pending = [Branch((), case) for case in range(len(cases))]
     runs = 0
@@ -117,7 +121,7 @@ def _run(
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs],
     counts: DraftCounts,
 ) -> list[tuple[int, ...]]:
-    """Decode one row per branch, its seed being its index, and return the continuations."""
+    """Decode one row per branch (the seed of a row is the index of its branch); returns the continuations."""
 
     def noise(seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> EnumeratedNoise:
         return kind([branches[seed] for seed in seeds], turns, lengths)

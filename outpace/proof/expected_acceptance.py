@@ -1,5 +1,4 @@
-"""The exact expected number of draft tokens accepted in one step, over every outcome of drafting and
-verifying."""
+"""The exact expected number of accepted draft tokens of one step, over all its random outcomes."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from outpace.sampling.target_probs import LazyTargetProbs
 
 
 def expected_accepted(build: Callable[[], Parts], depth: int, prompt: Sequence[int] = (0,)) -> float:
-    """Mean accepted length (bonus not counted) of the first step after the prompt, with room for `depth`
-    tokens."""
+    """Expected acceptance length (bonus token not counted) of the first step after the prompt at temperature
+    1, with a limit of `depth` draft tokens."""
     pending, total = [Branch((), 0)], 0.0
     while pending:
         branch = pending.pop()
@@ -30,8 +29,8 @@ def expected_accepted(build: Callable[[], Parts], depth: int, prompt: Sequence[i
         session = Session(build(), [torch.tensor(prompt)], [sampling], LazyTargetProbs, noise=noise)
         steps = session.steps()
         if len(prompt) > 1:
-            next(steps)  # reading the prompt
-        accepted = len(next(steps).generated[0]) - 1  # first: the step is what fixes the branch's chance
+            next(steps)  # prefill
+        accepted = len(next(steps).generated[0]) - 1  # before `branch.chance` is read: the step computes it
         total += branch.chance * accepted
         pending += [Branch(script, 0) for script in branch.left_open]
     return total

@@ -1,5 +1,4 @@
-"""Where a method's greedy text first leaves plain decoding's, and whether rounding alone can be the
-reason."""
+"""The first token at which a method's greedy output and plain decoding's differ, and whether by rounding."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ Build = Callable[[], Parts]
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first token of one prompt at which the two texts differ."""
+    """The first generated token of one prompt at which the two outputs differ."""
 
-    prompt: int
-    position: int  # tokens generated before it
-    plain: int
-    other: int
-    gap: float  # plain decoding's logit of its own token minus that of the other
-    rounding: bool | None  # the texts agree when decoded in float64; None: not replayed
+    prompt: int  # index of the prompt
+    position: int  # number of tokens generated before it
+    plain: int  # token of plain decoding
+    other: int  # token of the method
+    gap: float  # logit of `plain` minus logit of `other`
+    rounding: bool | None  # True: the outputs are equal in float64; None: not decoded in float64
 
 
 def divergences(
@@ -33,9 +32,9 @@ def divergences(
     prompts: Sequence[Sequence[int]],
     max_tokens: int,
     logits: Callable[[Sequence[int]], Tensor],  # a text -> (V,) logits of the next token
-    replay: Callable[[], tuple[Build, Build]] | None = None,  # the same two in float64, loaded when needed
+    replay: Callable[[], tuple[Build, Build]] | None = None,  # (plain, method) in float64, loaded when needed
 ) -> list[Divergence]:
-    """First divergence of every prompt that has one."""
+    """The first divergence of every prompt whose two outputs differ."""
     sampling = [SamplingParams(temperature=0.0, max_tokens=max_tokens)] * len(prompts)
     pairs = list(zip(texts(plain(), prompts, sampling), texts(method(), prompts, sampling), strict=True))
     apart = [index for index, (one, other) in enumerate(pairs) if one != other]

@@ -1,8 +1,9 @@
-"""Prove that rows which draft for one another stay independent: the joint distribution of all their texts, by
-enumeration.
+"""Test that rows which draft from one another's texts stay independent: their exact joint output
+distribution.
 
-Every draw of every row of a group is a choice of one run, so that the chance of a run is that of all texts
-together. It has to be the product of what plain decoding gives each row alone.
+All random choices of the rows of a group belong to one run, so that its probability is the joint probability
+of all their texts. The joint distribution must be the product of the rows' distributions under plain
+decoding.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from outpace.proof.reference import Logits, difference, plain_distribution
 from outpace.proof.result import Proof
 from outpace.proof.sampling_cases import crossed
 
-BATCH = 128  # runs in one session
-Texts = tuple[tuple[int, ...], ...]  # one continuation a row
+BATCH = 128  # most runs in one session
+Texts = tuple[tuple[int, ...], ...]  # one continuation per row of a group
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of one prompt that are decoded together."""
+    """Several samples of one prompt, decoded as rows of one batch."""
 
     prompt: tuple[int, ...]
-    sampling: tuple[SamplingParams, ...]  # one a row
+    sampling: tuple[SamplingParams, ...]  # one per row
 
 
 class JointNoise(EnumeratedNoise):
-    """Enumerated noise for rows of one run: numbers are also named by the row's place in its group."""
+    """Enumerated noise for several rows per run: the keys contain a row's index in its group (`members`)."""
 
     def __init__(
         self, branches: Sequence[Branch], members: Sequence[int], turns: Sequence[int], lengths: Sequence[int]
@@ -66,9 +67,10 @@ def enumerate_joint(
     replays: int = 20,
     most: int = 200_000,
 ) -> Enumeration[Texts]:
-    """The exact joint distribution of each group under these parts, up to `batch` runs in one session.
+    """The exact joint output distribution of each group under these parts, up to `batch` runs in one session.
 
-    Each run has a drafter of its own there: what rows of other runs say is no part of it.
+    Each run has its own drafter, so that it cannot draft from the rows of other runs. Raises TooMany and
+    Leak.
     """
     counts = DraftCounts()
     run = partial(_run, build, groups, noise, counts)
@@ -82,7 +84,7 @@ def _run(
     counts: DraftCounts,
     branches: Sequence[Branch],
 ) -> list[Texts]:
-    """Decode the group of each branch, the seed of a row being its slot, and return the continuations."""
+    """Decode the group of each branch (seed of a row: its slot); returns the continuations per group."""
     owners = [index for index, branch in enumerate(branches) for _ in groups[branch.case].sampling]
     members = [member for branch in branches for member in range(len(groups[branch.case].sampling))]
     row_params = [params for branch in branches for params in groups[branch.case].sampling]
@@ -106,7 +108,7 @@ def _run(
 
 
 def independent(logits: Logits, group: Group) -> dict[Texts, float]:
-    """The joint distribution under plain decoding: every row for itself."""
+    """The joint output distribution of a group under plain decoding: the product over its rows."""
     distributions = [plain_distribution(logits, group.prompt, params).items() for params in group.sampling]
     return {
         tuple(text for text, _ in rows): prod(chance for _, chance in rows)
@@ -123,8 +125,8 @@ def largest_joint_error(enumeration: Enumeration[Texts], logits: Logits, groups:
 def prove_together(
     recipe: Recipe, options: dict[str, Any], models: Models, *, exhaustive: bool = False
 ) -> Iterator[Proof]:
-    """Enumerate what rows of one prompt say together, with limits and temperatures of their own, and with
-    settings."""
+    """Tests of the joint distribution of several samples of one prompt: with different token limits and
+    temperatures, then with combined sampling parameters."""
     vocab, tokens, sampled = models.target.vocab, 5 if exhaustive else 4, 2 if exhaustive else 1
     tried = ((tokens, "", siblings(vocab, tokens)), (3, "crossed", settled(vocab, 3, sampled)))
     for longest, settings, groups in tried:
@@ -151,9 +153,9 @@ def prove_together(
 
 
 def siblings(vocab: int, tokens: int) -> list[Group]:
-    """Groups of two and three rows, alike and with settings of their own, of texts of up to so many
-    tokens."""
-    # two tokens leave room for texts that are long enough to meet the same few tokens again, and draft
+    """Groups of two and three rows, with equal and with different sampling parameters, of up to `tokens`
+    (greedy: `tokens` + 1) tokens."""
+    # with two possible tokens few runs suffice for texts long enough to repeat n-grams, from which to draft
     binary = tuple((token, float("-inf")) for token in range(2, vocab))
 
     def row(most: int, temperature: float = 1.0, stop: tuple[int, ...] = ()) -> SamplingParams:
@@ -170,7 +172,7 @@ def siblings(vocab: int, tokens: int) -> list[Group]:
 
 
 def settled(vocab: int, tokens: int, sampled: int) -> list[Group]:
-    """Groups with sampling settings: so many rows sampled and one greedy."""
+    """Per combination of sampling parameters (`crossed`) a group of `sampled` sampled and one greedy row."""
     row_params = enumerate(crossed(vocab, tokens))
     return [
         Group((index % 3,) * 2, (params,) * sampled + (replace(params, temperature=0.0),))

@@ -1,4 +1,4 @@
-"""The small models on which recipes are proven: targets whose distribution is known, and drafts for them."""
+"""Small models for the distribution tests: targets with exactly computable distributions, and drafts."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from outpace.models.vocabulary import END, CrossVocabularyDraft, Vocabulary
 from outpace.proof.enumeration import BOUND
 from outpace.proof.reference import Logits, table_logits
 
-IMPOSSIBLE = -1000.0  # a logit whose probability is exactly 0
-TEXTS, TEXT_LENGTH = 24, 14  # of `Models.texts`
-FLOAT32_BOUND = 1e-5  # largest difference of a probability that is put down to rounding, in float32
+IMPOSSIBLE = -1000.0  # logit whose probability underflows to exactly 0
+TEXTS, TEXT_LENGTH = 24, 14  # number of `Models.texts`, and tokens in each
+FLOAT32_BOUND = 1e-5  # largest difference of a probability attributed to rounding, in float32
 
-# Strings of the tokens where a draft has another vocabulary than the target: two tokens are in both, one of
-# the target's is two of the draft's, one of the draft's is nothing in the target's, and the end of text has
-# another number in each.
+# Strings by token id for a draft model whose vocabulary is not the target's: "a" and "b" are in both under
+# different ids, the target's "ab" is two draft tokens, the draft's "bb" is no target token, and the end of
+# text (None) has the id 3 in the target and 2 in the draft.
 TARGET_STRINGS, DRAFT_STRINGS = (b"a", b"b", b"ab", None), (b"b", b"a", None, b"bb")
 WIDE_DRAFT_STRINGS = (
     b"a",
     b"b",
     None,
     b"ab",
-)  # of a large draft vocabulary: most tokens have the target's ids
-MORE_STRINGS = tuple(bytes([letter]) for letter in range(ord("c"), ord("z") + 1))  # in both vocabularies
+)  # for larger draft vocabularies: most tokens have the same id as in the target
+MORE_STRINGS = tuple(bytes([letter]) for letter in range(ord("c"), ord("z") + 1))  # further tokens of both
 
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """A target whose distribution is known, and what the options of recipes need;
-    outpace.recipes.Fixtures."""
+    """A target with a known distribution, and values for recipe options that need a model or a file;
+    implementation of outpace.recipes.Fixtures."""
 
     name: str
     target: Target
     drafts: tuple[Target, ...]
-    logits: Logits  # of the target, computed without the engine
-    cross_vocabulary: CrossVocabularyDraft  # a draft whose vocabulary is not the target's
-    bound: float = BOUND  # largest difference of a probability that is put down to rounding
+    logits: Logits  # the target's logits, computed without the engine
+    cross_vocabulary: CrossVocabularyDraft  # draft model whose vocabulary is not the target's
+    bound: float = BOUND  # largest difference of a probability attributed to rounding
 
     @property
     def folder(self) -> Path:
-        """A folder for files; it is removed with this object."""
+        """A temporary folder, deleted when this object is garbage-collected."""
         return self._folder
 
     @property
     def texts(self) -> list[list[int]]:
-        """Token ids of texts sampled from the target, always the same."""
+        """`TEXTS` texts of `TEXT_LENGTH` token ids each, sampled from the target with a fixed seed."""
         return self._texts
 
     @cached_property
@@ -77,7 +77,7 @@ class Models:
 
 
 def cross_vocabulary(model: Target, vocab: int) -> CrossVocabularyDraft:
-    """This model as a draft for a target of `vocab` tokens whose strings differ from the draft's."""
+    """`model` as a draft model for a target of `vocab` tokens whose strings differ from the draft's."""
     strings = (*TARGET_STRINGS, *MORE_STRINGS)[:vocab]
     target = Vocabulary.longest_match(strings, {END: 3} if vocab > 3 else {})
     own = DRAFT_STRINGS if model.vocab <= len(DRAFT_STRINGS) else WIDE_DRAFT_STRINGS
@@ -86,8 +86,8 @@ def cross_vocabulary(model: Target, vocab: int) -> CrossVocabularyDraft:
 
 
 def tables(vocab: int = 3) -> Models:
-    """A table target that depends on three tokens, and two table drafts that depend on fewer: every token is
-    possible."""
+    """A table target whose distribution depends on the last three tokens, and two table drafts that depend on
+    two and one; every token has positive probability."""
     target = TableTarget(vocab, seed=1)
     drafts = (TableTarget(vocab, seed=2, order=2), TableTarget(vocab, seed=3, order=1))
     other = cross_vocabulary(TableTarget(len(DRAFT_STRINGS), seed=4, order=2), vocab)
@@ -95,7 +95,8 @@ def tables(vocab: int = 3) -> Models:
 
 
 def peaked_tables(vocab: int = 3) -> Models:
-    """Tables in which most texts have one continuation: long drafts in few runs."""
+    """Table models in which most texts have a single possible next token, so that deep drafts are enumerated
+    in few runs."""
     target, drafts = _peaked(vocab, order=2, branching=0.5, dtype=torch.float64)
     return Models(
         "peaked table",
@@ -107,7 +108,8 @@ def peaked_tables(vocab: int = 3) -> Models:
 
 
 def wide_tables(vocab: int = 20) -> Models:
-    """Tables of more than 16 tokens in float32, a few of them possible at a time."""
+    """Table models in float32 with a vocabulary of more than 16 tokens, of which one to three have positive
+    probability at a time."""
     target, drafts = _peaked(vocab, order=1, branching=0.4, dtype=torch.float32)
     logits = target.logits.double()
     return Models(
@@ -123,11 +125,11 @@ def wide_tables(vocab: int = 20) -> Models:
 def _peaked(
     vocab: int, *, order: int, branching: float, dtype: torch.dtype
 ) -> tuple[TableTarget, tuple[TableTarget, TableTarget]]:
-    """A target with one possible token in most states, two in a share `branching` of them, and two drafts for
-    it.
+    """A target with one possible next token in most states and two in a fraction `branching` of them, and two
+    drafts.
 
-    The first draft has the target's possible tokens at other probabilities, and in some states one more; the
-    second has those of the first draft at yet other probabilities.
+    Both drafts can draw the target's possible tokens and, in some states, one more; each has probabilities of
+    its own.
     """
     target = TableTarget(vocab, order=order, seed=1)
     generator = torch.Generator().manual_seed(7)
@@ -145,8 +147,8 @@ def _peaked(
 
 
 def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
-    """Random one- and two-layer transformers models in float64; `window`: a sliding attention window of so
-    many tokens."""
+    """Randomly initialised transformers models in float64: a two-layer target, one-layer drafts. `window`:
+    sliding attention window in tokens (Mistral); None: full attention (Llama)."""
     from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
     from outpace.models.hf.target import HFTarget

@@ -1,4 +1,4 @@
-"""The options with which a recipe is proven, derived from its signature."""
+"""The option values with which the distribution test runs a recipe, derived from its signature."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from outpace.core.contracts import Recipe, Target
 from outpace.proof.models import Models
 from outpace.recipes._option_kinds import kind_of, kinds_in
 
-THRESHOLD = 0.4  # for options that are numbers between 0 and 1, or compared with such
+THRESHOLD = 0.4  # tested value of options of type float: probabilities or thresholds of probabilities
 
 
 def choices(
     recipe: Recipe, models: Models, shapes: Sequence[tuple[int, ...]] = (), *, doubled: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Options to prove a recipe with: defaults first, then one option changed at a time.
+    """Option values to test a recipe with, as keyword arguments: defaults first, then one option changed at a
+    time.
 
-    Defaults come with each of these tree shapes (none: the recipe's own). Changed are switches, thresholds,
-    words of a choice, models where one may be given; with `doubled` also whole numbers, to twice their
-    default.
+    The defaults are combined with each of the tree shapes in `shapes` (empty: the recipe's default shape).
+    Options changed: bool (negated), float (`THRESHOLD`), Literal (each value), optional models (given); with
+    `doubled` also int, to twice the default. TypeError for an option without a default that is not a model.
     """
     hints = get_type_hints(recipe.build)
     base = {name: value for name, hint in hints.items() if (value := _fixture(hint, models)) is not None}
@@ -43,7 +44,7 @@ def choices(
         elif hint is int and doubled:
             yield {**starts[0], name: 2 * default}
         elif hint == tuple[Target, ...] and len(models.drafts) > 1:
-            # every order of siblings is a choice: several drafters are proven with one candidate each
+            # every order of siblings multiplies the runs, so several drafters have one candidate each
             yield {**starts[0], name: models.drafts, **({widths: (1,)} if widths else {})}
         for part in _alternatives(hint):
             for value in get_args(part) if get_origin(part) is Literal else _optional(part, models):
@@ -52,13 +53,13 @@ def choices(
 
 
 def plain(recipe: Recipe, options: dict[str, Any]) -> dict[str, Any]:
-    """The options that are plain data, without models and files."""
+    """The options that are plain data: those whose values are models or opened files are left out."""
     hints = get_type_hints(recipe.build)
     return {name: value for name, value in options.items() if not _opened(hints[name], value)}
 
 
 def _fixture(hint: Any, models: Models) -> Any:
-    """What an option is given in every proof; None where it keeps its default."""
+    """The value of an option of type `hint` in every proof, such as a draft model; None: its default."""
     if hint == tuple[Target, ...]:
         return models.drafts[:1]
     for part in _alternatives(hint) or (hint,):
@@ -68,7 +69,7 @@ def _fixture(hint: Any, models: Models) -> Any:
 
 
 def _optional(part: Any, models: Models) -> list[Any]:
-    """A model for an option that may have one."""
+    """The test model for an optional model of type `part`, as a list; empty for other types."""
     kind = kind_of(part)
     return [kind.fixture(models)] if kind and not kind.essential else []
 
@@ -79,7 +80,7 @@ def _opened(hint: Any, value: Any) -> bool:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """What an option may be, where that is a choice."""
+    """The member types of a Union, a Literal itself, and an empty tuple for other types."""
     if get_origin(hint) in (Union, UnionType):
         return get_args(hint)
     return (hint,) if get_origin(hint) is Literal else ()

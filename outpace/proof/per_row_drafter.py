@@ -1,8 +1,8 @@
-"""A drafter per row, for proofs about drafters that learn from all rows they serve.
+"""A separate drafter per row or per group of rows, for distribution tests of drafters that learn across rows.
 
-What a drafter learnt from other rows is fixed before a step and independent of its noise, so it cannot bias
-the output; but a run could then not be repeated beside other rows. With a drafter per row, a row learns only
-from its own steps; with one per group of rows, only from the group's.
+State learnt from other rows is fixed before a step and independent of the step's noise, so it cannot bias the
+output; but with it a run could not be repeated in another batch. With a drafter per row, a row learns only
+from its own steps; with a drafter per group, only from the group's.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def row_by_row(
     build: Callable[[], Parts],
     history: Callable[[Parts], None]
     | None = None,  # decodes earlier requests, for drafters that learn from them
-    shared: Sequence[object] = (),  # models, which the drafters have in common
+    shared: Sequence[object] = (),  # models: not copied, all drafters use the same objects
 ) -> Callable[[], Parts]:
-    """The same parts, with a drafter per row where it learns across rows; each has learnt from `history`
-    before."""
+    """`build` itself if its drafter does not learn across rows; else a function that returns its parts with a
+    copy of the drafter per row, each copied after `history` has run."""
     example = build()
     if not example.drafter.learns_across_rows:
         return build
@@ -42,14 +42,14 @@ def row_by_row(
 
 
 def group_by_group(build: Callable[[], Parts], groups: Sequence[int]) -> Parts:
-    """The parts with a drafter for every group of rows; `groups[slot]` is the group of a slot."""
+    """The parts with a new drafter per group of rows; `groups[slot]` is the group of a slot."""
     parts = build()
     return replace(parts, drafter=Apart(parts.drafter, lambda: build().drafter, groups))
 
 
 class Apart:
-    """core.contracts.Drafter: one made by `make` for every slot, or for every group of slots; all are like
-    `example`."""
+    """Implementation of core.contracts.Drafter: one drafter per slot, or per group of slots, created by
+    `make`. `example` has the `want` and `claims` of all of them."""
 
     learns_across_rows = drafts_across_rows = False
 
@@ -58,8 +58,8 @@ class Apart:
     ) -> None:
         self._make, self._groups, self.want = make, groups, example.want
         self.claims: tuple[type[Claim], ...] = example.claims
-        self._drafters: dict[int, Drafter] = {}  # by group
-        self._open: dict[int, set[int]] = {}  # slots that were met and not released
+        self._drafters: dict[int, Drafter] = {}  # group -> its drafter
+        self._open: dict[int, set[int]] = {}  # group -> its slots in use (not released yet)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         parts = list(self._divided(ctx.slots))
@@ -89,7 +89,7 @@ class Apart:
         return self._groups[slot] if self._groups else slot
 
     def _divided(self, slots: Sequence[int]) -> list[tuple[Drafter, list[int]]]:
-        """Drafters, and the rows of each."""
+        """(drafter, rows of the batch that it drafts for) of every group in `slots`."""
         rows: dict[int, list[int]] = {}
         for row, slot in enumerate(slots):
             group = self._group(slot)
@@ -101,7 +101,7 @@ class Apart:
 
 
 def _context(ctx: Context, rows: Sequence[int]) -> Context:
-    """What is known of these rows."""
+    """The context of these rows only; their noise is that of the whole batch."""
     noise = Rekeyed(
         ctx.noise, lambda key: Key([rows[row] for row in key.rows], key.nodes, key.depths, key.use, key.draw)
     )
@@ -118,13 +118,14 @@ def _context(ctx: Context, rows: Sequence[int]) -> Context:
 
 
 def _joined(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> TokenTree:
-    """Trees of these rows of a batch as one: the roots first."""
+    """One tree for the whole batch; `rows[i]` are the batch rows of `trees[i]`. Claims are concatenated."""
     count = sum(map(len, rows))
     parents, claimed, roots = [-1] * count, [-1] * count, torch.zeros(count, dtype=torch.int64)
     q, ids, with_replacement = [], [], list[bool]()
     for tree, of in zip(trees, rows, strict=True):
         claim, inside = tree.claim, len(of)
-        place = [*of, *range(len(parents), len(parents) + len(tree) - inside)]  # of the tree's nodes
+        # index in the joined tree of each node of this tree
+        place = [*of, *range(len(parents), len(parents) + len(tree) - inside)]
         parents += [place[parent] for parent in tree.forest.parents[inside:]]
         roots[list(of)] = tree.tokens[:inside]
         if claim is None:
@@ -144,7 +145,7 @@ def _joined(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> TokenT
 
 
 def _step(step: Step, rows: Sequence[int]) -> Step:
-    """What happened to these rows."""
+    """The step record of these rows only, their nodes renumbered; without claims."""
     tree, scores = step.draft.tree, step.scores
     forest = tree.forest
     nodes = [*rows, *(node for row in rows for node in forest.nodes[row][1:])]

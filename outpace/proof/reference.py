@@ -1,5 +1,4 @@
-"""The distribution that plain decoding gives, computed without the engine: products of the target's own
-probabilities."""
+"""Plain decoding's output distribution, computed without the engine from the target's probabilities."""
 
 from __future__ import annotations
 
@@ -13,13 +12,14 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.proof.sampling_cases import stated
 
 Outcome = TypeVar("Outcome")
-Logits = Callable[[list[tuple[int, ...]]], Tensor]  # M texts of one length -> (M, V) logits of the next token
+# M texts of equal length -> (M, V) logits of the next token
+Logits = Callable[[list[tuple[int, ...]]], Tensor]
 
 
 def plain_distribution(
     logits: Logits, prompt: Sequence[int], sampling: SamplingParams
 ) -> dict[tuple[int, ...], float]:
-    """Continuation -> its probability under plain decoding with these settings."""
+    """Continuation (stop token included) -> probability under plain decoding with these parameters."""
     finished: dict[tuple[int, ...], float] = {}
     open_texts: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(sampling.max_tokens):
@@ -39,12 +39,12 @@ def plain_distribution(
 
 
 def difference(one: Mapping[Outcome, float], other: Mapping[Outcome, float]) -> float:
-    """Largest difference of any outcome's probability."""
+    """Largest absolute difference of an outcome's probability between two distributions."""
     return max(
         (abs(one.get(text, 0.0) - other.get(text, 0.0)) for text in one.keys() | other.keys()), default=0.0
     )
 
 
 def table_logits(logits: Tensor, state: Callable[[Sequence[int]], int]) -> Logits:
-    """`Logits` of a table model."""
+    """`Logits` of a table model: `logits` is its table (S, V), `state` the row of the table after a text."""
     return lambda texts: logits[torch.tensor([state(text) for text in texts])]

@@ -1,4 +1,4 @@
-"""The outcome of one proof."""
+"""The result of one distribution test."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from outpace.proof.enumeration import BOUND
 
 @dataclass(frozen=True)
 class Proof:
-    """One enumeration of one recipe, compared with plain decoding."""
+    """The output distribution of one recipe with one combination of options, compared with plain decoding."""
 
     recipe: str
     models: str
     options: dict[str, Any]  # plain data only
     temperatures: tuple[float, ...]
-    tokens: int  # of the longest sampled text
-    batch: int  # rows decoded together at most
-    outcomes: int  # different continuations
-    runs: int  # ways to reach them
+    tokens: int  # most tokens generated per sampled request
+    batch: int  # most rows in one batch
+    outcomes: int  # number of different continuations, over all requests
+    runs: int  # number of combinations of random choices that lead to them
     error: float | None  # largest difference of a continuation's probability; None: see `fault`
     seconds: float
-    allowed: int = 0  # deepest draft path allowed in a sampled row
-    drafted: int = 0  # draft tokens in sampled rows
-    accepted: int = 0  # of these, committed
-    deepest: int = 0  # depth of the deepest of these in its draft tree
-    settings: str = ""  # how sampling settings were combined: "crossed" or "paired"; "" without settings
+    allowed: int = 0  # largest draft depth planned in a sampled row
+    drafted: int = 0  # number of draft tokens in sampled rows
+    accepted: int = 0  # number of these that were committed
+    deepest: int = 0  # depth in its draft tree of the deepest committed draft token
+    # how sampling parameters were combined: "crossed" or "paired"; "": none but temperature
+    settings: str = ""
     rows: int = 1  # rows of one prompt whose joint distribution was enumerated
-    predicted: bool = False  # with predicted outputs, drafted before the recipe's own drafts
-    bound: float = BOUND  # largest error that is put down to rounding
+    predicted: bool = False  # with a predicted output (with_prediction.py)
+    bound: float = BOUND  # largest error attributed to rounding
     fault: str = ""  # why the enumeration could not be finished
-    same_as_default: bool = False  # the same counts, outcomes and runs as with the default options
+    same_as_default: bool = False  # runs, outcomes and counts as with the default options
 
     @property
     def exact(self) -> bool:
-        """Whether the distribution is that of plain decoding."""
+        """Whether the output distribution is that of plain decoding, up to rounding."""
         return self.error is not None and self.error <= self.bound
 
     @property
     def drafts(self) -> bool:
-        """Whether draft tokens were accepted in sampled rows, at depth 2 or more where the options allow
-        it."""
+        """Whether draft tokens were accepted in sampled rows, at depth 2 or more if that was allowed."""
         return self.deepest >= min(self.allowed, 2)
 
     @property
     def holds(self) -> bool:
-        """Whether the proof shows what it should."""
+        """Whether the distribution is exact and draft tokens were accepted."""
         return self.exact and self.drafts
 
     @property
     def verdict(self) -> str:
-        """In a few words."""
+        """Summary: "exact", "WRONG", "EMPTY" (too few accepted draft tokens) or "FAILED" with the reason."""
         if self.fault:
             return f"FAILED: {self.fault}"
         if not self.exact:
@@ -61,5 +61,5 @@ class Proof:
         return "exact"
 
     def report(self) -> dict[str, Any]:
-        """As JSON."""
+        """The fields as JSON data, with `holds` and `verdict`."""
         return {**asdict(self), "holds": self.holds, "verdict": self.verdict}

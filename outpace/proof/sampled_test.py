@@ -1,9 +1,9 @@
-"""Test whether sampled tokens follow a model's distribution, at any vocabulary size.
+"""Statistical test of whether sampled tokens follow a model's distribution, for any vocabulary size.
 
-If a token is drawn from p given the tokens before it, then the probability of the more probable tokens plus a
-uniform share of its own is uniform on [0, 1] and independent of the earlier ones (the randomised probability
-integral transform). These values are counted in equal cells and compared with equal counts by a G-test, so
-one number of degrees of freedom serves every model.
+For a token drawn from p given the tokens before it, the total probability of the more probable tokens plus a
+uniformly random share of its own probability is uniform on [0, 1] and independent of earlier tokens (the
+randomised probability integral transform). These values are counted in `CELLS` cells of equal width and
+compared with equal counts by a G-test, so the degrees of freedom do not depend on the vocabulary.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from scipy.optimize import root_scalar
 from scipy.stats import chi2, ncx2, power_divergence
 from torch import Tensor
 
-CELLS = 16
-FEWEST = 20 * CELLS  # tokens of a test
-POWER = 0.99  # of the smallest deviation that a test states to detect
+CELLS = 16  # cells of [0, 1]; the test has CELLS - 1 degrees of freedom
+FEWEST = 20 * CELLS  # fewest tokens of a test
+POWER = 0.99  # probability of detecting the deviation stated as `GTest.detects`
 
 
 @dataclass(frozen=True)
 class GTest:
-    """G = 2 sum O ln(O / E) over the cells."""
+    """Result of a G-test: G = 2 sum O ln(O / E) over the cells, O observed and E expected counts."""
 
     tokens: int
     statistic: float
     p_value: float
-    false_alarms: float  # probability that a correct method fails
-    detects: float  # total variation distance from the distribution that is detected with probability `POWER`
+    false_alarms: float  # probability that an exact method fails the test
+    detects: float  # total variation distance on the cells that is detected with probability `POWER`
 
     @property
     def holds(self) -> bool:
@@ -41,8 +41,8 @@ class GTest:
 def uniform_values(
     probs: Tensor, tokens: Sequence[int], generator: torch.Generator
 ) -> list[float]:  # (T, V), T tokens -> T values
-    """Per token the cumulative probability, most probable first, at a random point within the token's own
-    share."""
+    """Per token the total probability of the more probable tokens (ties: lower token id first) plus a
+    uniformly random share of its own probability; row t of `probs` is the distribution of token t."""
     chosen = torch.tensor(tokens)[:, None]
     p = probs.double()
     own = p.gather(1, chosen)
@@ -53,7 +53,7 @@ def uniform_values(
 
 
 def g_test(values: Sequence[float], false_alarms: float = 1e-4) -> GTest:
-    """Test that these values are uniform on [0, 1]; ValueError for fewer than `FEWEST`."""
+    """Test that these values are uniform on [0, 1]; ValueError for fewer than `FEWEST` values."""
     count = len(values)
     if count < FEWEST:
         raise ValueError(f"{count} tokens are too few to test: sample at least {FEWEST}")

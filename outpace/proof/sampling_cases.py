@@ -1,7 +1,10 @@
-"""Sampling settings for the distribution test: what they mean, said a second time with transformers' own
-processors, and cases in which every two of them meet.
+"""Sampling parameters for the distribution test: requests that combine them, and their reference
+distribution.
 
-Letters: M texts, V vocabulary, T tokens of each.
+The reference applies transformers' logits processors instead of the engine's own code where any parameter but
+temperature, top_k and top_p is set.
+
+Letters: M texts, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ STOP = (1,)
 
 
 class AtMostOnce:
-    """core.context.Grammar that lets a token appear once in the new text: it must have seen all of it."""
+    """Implementation of core.context.Grammar: `token` may occur once in the generated text, so the mask
+    depends on every generated token."""
 
     def __init__(self, token: int = 2, vocab: int = 3) -> None:
         self._token, self._vocab = token, vocab
@@ -34,8 +38,8 @@ class AtMostOnce:
 
 
 def options(vocab: int) -> dict[str, dict[str, Any]]:
-    """Every setting at a value that shows on three or four tokens, and that together leave something to
-    say."""
+    """Name of each parameter -> its keyword argument, at a value that changes the distribution over three or
+    four tokens, while all of them together still leave several continuations."""
     return {
         "temperature": {"temperature": 0.7},
         "top_k": {"top_k": vocab - 1},
@@ -53,16 +57,17 @@ def options(vocab: int) -> dict[str, dict[str, Any]]:
 
 
 def crossed(vocab: int, max_tokens: int) -> Iterator[SamplingParams]:
-    """Seven requests in which any two settings are met with both on, both off, and either one on."""
-    # distinct columns of four ones in six rows, and a row of zeros: two of them always share a one (Kleitman,
-    # Spencer)
+    """Seven requests such that for any two parameters there is one with both set, one with neither, and one
+    with either alone."""
+    # covering array (Kleitman, Spencer 1973): each parameter is a different set of 4 of 6 requests, so any
+    # two share a request and neither set contains the other; in the seventh request no parameter is set
     columns = dict(zip(options(vocab), combinations(range(6), 4), strict=False))
     for row in range(-1, 6):
         yield _asked(vocab, [name for name, ones in columns.items() if row in ones], max_tokens)
 
 
 def paired(vocab: int, max_tokens: int) -> Iterator[SamplingParams]:
-    """Every setting alone, and every two of them with nothing else."""
+    """One request per parameter with it alone, and one per pair of parameters with only these two."""
     names = list(options(vocab))
     for wanted in [*((name,) for name in names), *combinations(names, 2)]:
         yield _asked(vocab, wanted, max_tokens)
@@ -77,8 +82,9 @@ def _asked(vocab: int, names: Sequence[str], max_tokens: int) -> SamplingParams:
 
 def stated(
     logits: Tensor, texts: Sequence[tuple[int, ...]], sampling: SamplingParams, prompt: int
-) -> Tensor:  # (M, V), M texts of one length, of which so many tokens are the prompt -> (M, V)
-    """The distribution of the next token after each text, without the engine's own arithmetic."""
+) -> Tensor:  # (M, V), M texts of equal length -> (M, V)
+    """Reference distribution (M, V) of the next token after each of M texts; `prompt`: number of prompt
+    tokens in each. The engine's `warp` is used only if just temperature, top_k and top_p are set."""
     if not sampling.changes_logits and sampling.min_p == 0 and sampling.typical_p == 1:
         return warp(logits, [sampling] * len(texts))
     ids = torch.tensor(texts)
@@ -123,11 +129,11 @@ def _processors(sampling: SamplingParams, prompt: int) -> Iterator[Any]:
 
 
 def _unless_complete(later: Tensor, logits: Tensor) -> Tensor:
-    """No end of text yet, but where a grammar leaves nothing else."""
+    """`later` (logits without stop tokens); `logits` in rows where no other token is allowed."""
     return torch.where(later.isneginf().all(-1, keepdim=True), logits, later)
 
 
 def _counted(new: Tensor, logits: Tensor, sampling: SamplingParams) -> Tensor:
-    """Presence and frequency penalties as vLLM has them."""
+    """Logits with presence and frequency penalties as in vLLM; `new` (M, T) are the generated tokens."""
     counts = torch.stack([row.bincount(minlength=logits.shape[-1]) for row in new])
     return logits - sampling.frequency_penalty * counts - sampling.presence_penalty * (counts > 0)

@@ -1,5 +1,5 @@
-"""What is proven of a recipe: its options in several settings, on table models and through the transformers
-target."""
+"""The distribution tests of a recipe: its options combined with sampling parameters, on table models and on
+small transformers models."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ from outpace.proof.result import Proof
 from outpace.proof.sampling_cases import crossed, paired
 from outpace.proof.with_prediction import predicting
 
-SMALL, QUICK, EXHAUSTIVE = 100, 3_000, 20_000  # most runs of one proof: about a thousand a second on one core
-LONGEST = 18  # most tokens of a sampled text
-BATCH = 256  # runs decoded together
+SMALL, QUICK, EXHAUSTIVE = 100, 3_000, 20_000  # most runs of one proof; one core does about 1000 a second
+LONGEST = 18  # most tokens generated per sampled request
+BATCH = 256  # rows decoded in one batch, one run each
 PROMPTS = ((0, 1, 2, 0, 1), (2, 2), (1,), (1, 0, 2))
-HISTORY = ((0, 1, 2, 0, 1, 2), (2, 0, 1), (1, 1, 0), (2, 2))  # prompts decoded before, for methods that learn
-CAUGHT = 1e-4  # an error above this shows a planted mistake
-PART = 13  # requests with settings that are proven together
+# prompts decoded beforehand, for drafters that learn
+HISTORY = ((0, 1, 2, 0, 1, 2), (2, 0, 1), (1, 1, 0), (2, 2))
+CAUGHT = 1e-4  # error of a probability above which a mutant counts as detected
+PART = 13  # requests of one proof of pairs of sampling parameters
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is proven on one kind of models."""
+    """The combinations of options, sampling parameters and runs tested on one kind of models."""
 
     models: Callable[[], Models]
-    shapes: tuple[tuple[int, ...], ...]  # of drafted trees; none: the recipe's own
-    more_shapes: tuple[tuple[int, ...], ...] = ()  # in an exhaustive proof
-    varied: bool = True  # each option changed in turn
-    doubled: bool = False  # also whole numbers, to twice their default
-    settings: int = 1  # so many of the options also with sampling settings
-    alone: bool = True  # the default options also one request at a time
-    top_k: int = 0  # of sampled requests: fewer continuations, so longer texts
-    most: int = QUICK  # runs of a proof with the default options and one of the shapes
-    most_varied: int = 300  # of one with an option changed
+    shapes: tuple[tuple[int, ...], ...]  # widths per level of the draft trees; empty: the recipe's default
+    more_shapes: tuple[tuple[int, ...], ...] = ()  # additional shapes of an exhaustive proof
+    varied: bool = True  # also test with each option changed in turn
+    doubled: bool = False  # also change options of type int, to twice their default
+    settings: int = 1  # number of option combinations that are also tested with sampling parameters
+    alone: bool = True  # also test the default options with batches of one request
+    top_k: int = 0  # top_k of the sampled requests: fewer continuations, so longer texts
+    most: int = QUICK  # most runs of a proof with default options and one of the shapes
+    most_varied: int = 300  # most runs of a proof with a changed option
 
 
 PLANS = {
@@ -72,7 +73,8 @@ PLANS = {
 
 
 def ragged(tokens: int, top_k: int = 0) -> list[Case]:
-    """Requests of different lengths, temperatures, limits and stop tokens, decoded together."""
+    """Four requests with different prompt lengths, temperatures, token limits and stop tokens; sampled ones
+    generate at most `tokens` tokens."""
 
     def params(temperature: float, max_tokens: int, stop: tuple[int, ...] = ()) -> SamplingParams:
         return SamplingParams(temperature, top_k=top_k, max_tokens=max_tokens, stop=stop)
@@ -88,11 +90,11 @@ def ragged(tokens: int, top_k: int = 0) -> list[Case]:
 def prove(
     recipe: Recipe, models: Models, plan: Plan = PLANS["table"], *, exhaustive: bool = False
 ) -> Iterator[Proof]:
-    """Enumerate the recipe on these models with every choice of options: requests of different lengths in a
-    batch; with the default options also one request at a time and with a predicted output; some of the
-    options with sampling settings.
+    """Distribution tests of the recipe on these models, one Proof at a time: every option combination of the
+    plan on a ragged batch; the default options also in batches of one request and with a predicted output;
+    the first option combinations also with sampling parameters.
 
-    Texts grow as long as the runs allowed suffice for, `LONGEST` tokens at most.
+    Texts are as long as the allowed number of runs permits, at most `LONGEST` tokens.
     """
     most = EXHAUSTIVE if exhaustive else plan.most
     shapes = (*plan.shapes, *plan.more_shapes) if exhaustive else plan.shapes
@@ -117,7 +119,7 @@ def prove(
     yield default.prove(requests, plan.most_varied, predicted=True)
     for index, each in enumerate(options):
         if index < plan.settings or exhaustive:
-            # pairs of settings for two shapes only: one level of siblings, and ancestors with siblings
+            # pairs of parameters for two shapes only: siblings at the first level, and siblings below a node
             yield from _prove_settings(Subject(recipe, each, models), most, pairs=exhaustive and index < 2)
     for each in options:
         if recipe.build(models.target, **each).drafter.drafts_across_rows:
@@ -125,12 +127,13 @@ def prove(
 
 
 def prove_default(recipe: Recipe, models: Models, most: int = 600) -> Proof:
-    """One proof of few runs with the default options."""
+    """One distribution test with the default options and at most `most` runs."""
     return Subject(recipe, next(choices(recipe, models)), models).prove(ragged, most)
 
 
 def _prove_settings(subject: Subject, most: int, *, pairs: bool) -> Iterator[Proof]:
-    """Sampling settings crossed with one another and, if wanted, each of them and each two of them apart."""
+    """Tests with combinations of sampling parameters (`crossed`), sampled and greedy; with `pairs` also each
+    parameter alone and every two of them."""
     vocab = subject.models.target.vocab
 
     def cases(params: list[SamplingParams]) -> list[Case]:
@@ -152,7 +155,7 @@ def _prove_settings(subject: Subject, most: int, *, pairs: bool) -> Iterator[Pro
 
 @dataclass(frozen=True)
 class Subject:
-    """A recipe with options, on models."""
+    """A recipe with option values and the models it is tested on."""
 
     recipe: Recipe
     options: dict[str, Any]
@@ -160,14 +163,15 @@ class Subject:
 
     def prove(
         self,
-        cases_of: Callable[[int], list[Case]],  # tokens of the longest sampled text -> requests
-        most: int,  # runs
+        cases_of: Callable[[int], list[Case]],  # most tokens per sampled request -> requests
+        most: int,  # most runs
         batch: int = BATCH,
         settings: str = "",
         *,
         predicted: bool = False,
     ) -> Proof:
-        """Enumerate texts that are as long as the runs allow."""
+        """The distribution test on the longest texts that `most` runs permit. A Leak, NotRepeatable or
+        TooMany error is reported as the fault of the proof."""
         began, models = perf_counter(), self.models
         build = row_by_row(
             lambda: self.recipe.build(models.target, **self.options),
@@ -210,8 +214,8 @@ class Subject:
             runs=found.runs,
             error=largest_error(found, models.logits, cases),
             seconds=perf_counter() - began,
-            # a drafter that takes its drafts from other rows has none here, where every run is alone and
-            # where outputs are predicted, many drafts are the prediction's, which ends at the first mismatch
+            # a drafter that drafts from other rows has none here, as each row has its own drafter; with a
+            # predicted output many drafts are the prediction's, so only depth 1 is required of them
             allowed=0
             if drafter.drafts_across_rows
             else min(counts.allowed, 1)
@@ -224,11 +228,12 @@ class Subject:
 
 
 def _longest(
-    enumerate_texts: Callable[[int, int], Enumeration[tuple[int, ...]]],  # tokens, most runs
+    # (most tokens, most runs) -> enumeration
+    enumerate_texts: Callable[[int, int], Enumeration[tuple[int, ...]]],
     most: int,
 ) -> tuple[int, Enumeration[tuple[int, ...]]]:
-    """The enumeration of the longest texts for which so many runs suffice; of two tokens it may take
-    `QUICK`."""
+    """(tokens, enumeration) for the longest texts that need at most `most` runs; texts of 2 tokens, the
+    shortest, may need up to `QUICK`. Raises TooMany beyond that."""
     tokens = 3
     try:
         found = enumerate_texts(tokens, most)
@@ -244,7 +249,7 @@ def _longest(
 
 
 def _earlier_requests(parts: Parts) -> None:
-    """Decode requests from which a method can learn."""
+    """Decode the prompts `HISTORY`, sampled and greedy, for drafters that learn from earlier requests."""
     for temperature in (1.0, 0.0):
         texts(
             parts,
@@ -254,8 +259,8 @@ def _earlier_requests(parts: Parts) -> None:
 
 
 def mistakes() -> dict[str, Callable[[], float]]:
-    """Known mistake -> the largest error found when it is planted; above `CAUGHT` the proofs have caught
-    it."""
+    """Name of each mutant -> function that returns the largest error of its output distribution; above
+    `CAUGHT` the mutant counts as detected."""
     models = tables()
     assert isinstance(models.target, TableTarget) and isinstance(models.drafts[0], TableTarget)
     tried = {
@@ -285,7 +290,7 @@ def _mutant_error(mutant: Mutant, models: Models) -> float:
 
 def _joint_error(mutant: JointMutant, models: Models) -> float:
     groups = [Group((1, 1), (SamplingParams(1.0, top_k=2, max_tokens=3),) * 2)]
-    # one run in a session: these read the rows beside them
+    # one run per session: these mutants read the other rows of the batch, which must belong to the run
     found = enumerate_joint(mutant.build, groups, noise=mutant.noise, batch=1, replays=0)
     return largest_joint_error(found, models.logits, groups)
 

@@ -1,4 +1,4 @@
-"""Recipes behind a prediction of the answers, as a caller may give one with any of them."""
+"""Recipes combined with a predicted output, which a caller may pass with any recipe."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PREDICTION = (
     0,
     1,
     0,
-)  # behind a 2, and at its end, the recipe drafts; behind another token its place is found again
+)  # lacks token 2: after a 2, or after its end, the recipe drafts; after 0 or 1 an n-gram match resumes it
 
 
 def predicting(build: Callable[[], Parts], rows: int) -> Callable[[], Parts]:
-    """The same parts behind one prediction in each of these rows."""
+    """The parts, their drafter wrapped in a PredictionDrafter with `PREDICTION` for each of `rows` slots."""
 
     def built() -> Parts:
         parts = build()

@@ -1,6 +1,6 @@
-"""One file per published method, found by its file name; a recipe is imported when it is first used.
+"""Recipes: one file per published method, looked up by file name and imported at first use.
 
-Calling the package itself (`outpace.recipes()`) gives the catalogue.
+Calling the package itself, `outpace.recipes()`, returns the catalogue.
 """
 
 from __future__ import annotations
@@ -44,25 +44,26 @@ GROUP = "outpace.recipes"
 
 
 def files() -> dict[str, Path]:
-    """Name and file of each recipe in the package; files that begin with an underscore are not recipes."""
+    """Recipe name -> source file, for the recipes of this package; files that begin with an underscore are
+    none."""
     found = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
     return {identifier(path.stem): path for path in found}
 
 
 @cache
 def plugins() -> dict[str, EntryPoint]:
-    """Recipes of other installed packages; a name in this package wins."""
+    """Recipe name -> entry point, for the recipes of other installed packages; a name in this package takes
+    precedence."""
     return {identifier(point.name): point for point in entry_points(group=GROUP)}
 
 
 def names() -> list[str]:
-    """The name of every recipe that `get` finds; none is imported."""
+    """Sorted names of all recipes that `get` accepts, this package's and plugins; imports none of them."""
     return sorted({*files(), *plugins()})
 
 
 def entries(extra: str | Path | None = None) -> list[Entry]:
-    """The catalogue, read from source files without importing them; `extra` is a recipe file of the
-    user's."""
+    """The catalogue, read from source files without importing them; `extra` is a further recipe file."""
     found = files() | {name: path for name, point in plugins().items() if (path := source_of(point.module))}
     return catalogue(
         dict(sorted(found.items())) | ({identifier(Path(extra).stem): Path(extra)} if extra else {})
@@ -70,7 +71,7 @@ def entries(extra: str | Path | None = None) -> list[Entry]:
 
 
 def of_family(family: str) -> list[str]:
-    """Names of the methods of this family; ValueError if there is none."""
+    """Names of the methods of this family; RecipeError (a ValueError) if there is none."""
     found = entries()
     names = [entry.name for entry in found if entry.family == family]
     if not names:
@@ -80,7 +81,8 @@ def of_family(family: str) -> list[str]:
 
 
 def get(name: str) -> Recipe:
-    """The recipe of this name, with dashes or underscores; only its own file is imported."""
+    """The recipe of this name, with dashes or underscores; imports its file only. RecipeError if there is
+    none or it cannot be imported."""
     wanted = identifier(name)
     if wanted in files():
         module = f"{__name__}.{files()[wanted].stem}"
@@ -104,7 +106,7 @@ def get(name: str) -> Recipe:
 
 
 def from_file(path: str | Path) -> Recipe:
-    """The recipe in a file outside of the package."""
+    """The recipe in a file outside the package; RecipeError if the file is missing or cannot be loaded."""
     path = Path(path)
     if not path.is_file():
         raise RecipeError(f"there is no recipe file {path}; `outpace new my-method` writes one to start from")
@@ -113,7 +115,7 @@ def from_file(path: str | Path) -> Recipe:
     if spec is None or spec.loader is None:
         raise RecipeError(f"{path} is not a Python file; a recipe file ends in .py")
     module = module_from_spec(spec)
-    sys.modules[module_name] = module  # @recipe reads the docstring of the module it stands in
+    sys.modules[module_name] = module  # @recipe reads the docstring of its module from sys.modules
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -123,7 +125,8 @@ def from_file(path: str | Path) -> Recipe:
 
 
 def resolve_recipe(method: str | Path | Recipe) -> Recipe:
-    """The recipe for a name, a recipe file or the recipe itself."""
+    """The recipe for a method name or the path of a recipe file; a Recipe is returned unchanged. RecipeError
+    if it cannot be loaded."""
     from outpace.core.contracts import Recipe
 
     if isinstance(method, Recipe):
@@ -134,7 +137,7 @@ def resolve_recipe(method: str | Path | Recipe) -> Recipe:
 
 
 def find(extra: str | Path | None = None) -> dict[str, Recipe]:
-    """Every recipe, imported; `extra` is a recipe file of the user's."""
+    """Recipe name -> recipe, all of them imported; `extra` is a further recipe file."""
     found = {name: get(name) for name in names()}
     if extra is not None:
         recipe = from_file(extra)
@@ -143,7 +146,8 @@ def find(extra: str | Path | None = None) -> dict[str, Recipe]:
 
 
 def recipe_in(module: ModuleType, where: str) -> Recipe:
-    """The one recipe that this module defines."""
+    """The one recipe that this module defines; RecipeError, which names the module as `where`, if it defines
+    none or several."""
     from outpace.core.contracts import Recipe
 
     own = [
@@ -162,7 +166,7 @@ def recipe_in(module: ModuleType, where: str) -> Recipe:
 
 
 def described(error: BaseException, path: Path | None = None) -> str:
-    """An exception in one line, with the line number in the user's file if it is known."""
+    """An exception in one line: its type, its message and, if known, the line number in the file `path`."""
     line, trace = getattr(error, "lineno", None), error.__traceback__
     while path is not None and trace is not None and not isinstance(error, SyntaxError):
         if Path(trace.tb_frame.f_code.co_filename) == path:

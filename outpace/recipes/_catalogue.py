@@ -1,4 +1,5 @@
-"""The catalogue of recipes, read from their source files, because importing torch takes seconds."""
+"""The catalogue of recipes, read from their source files: importing them would import torch, which takes
+seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One recipe in the catalogue."""
+    """The catalogue entry of one recipe."""
 
     name: str
     paper: str
@@ -21,21 +22,21 @@ class Entry:
 
 
 def catalogue(files: Mapping[str, Path]) -> list[Entry]:
-    """One entry per file."""
+    """One entry per recipe file, in the order of `files` (name -> file)."""
     return [read(name, path) for name, path in files.items()]
 
 
 def source_of(module: str) -> Path | None:
-    """The file of a module, without importing the module itself."""
+    """The source file of a module, found without importing the module; None if there is none."""
     try:
         spec = find_spec(module)
-    except (ImportError, ValueError):  # a parent that is missing, or is no package
+    except (ImportError, ValueError):  # the parent package is missing or is not a package
         return None
     return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
 
 
 def read(name: str, path: Path) -> Entry:
-    """The catalogue entry of a recipe file."""
+    """The catalogue entry of a recipe file, from its syntax tree; `name` is used if it defines no recipe."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
     fields = {"paper": "", "family": "", "guarantee": "exact"}

@@ -1,10 +1,9 @@
-"""Options of recipes that are not plain data: models and files. One table says how each kind is opened and
-tested.
+"""Options of recipes that are models or files: one table of how each kind is opened and checked.
 
-A recipe names such an option by its annotation (`draft: Target`, `index: SuffixArrayFile | None`). `KINDS`
-has one entry per annotation: how a value from the command line or from Python is opened, what Python may pass
-as it is, which values are refused, and the small fixture with which proofs and tests run the recipe. To
-support a new kind of option, add an entry here.
+A recipe declares such an option by its annotation (`draft: Target`, `index: SuffixArrayFile | None`). `KINDS`
+has one entry per annotation: how a value from the command line or from Python is opened, which Python values
+are passed unchanged, which values are refused, and the small fixture with which proofs and tests run the
+recipe. To support a new kind of option, add an entry.
 """
 
 from __future__ import annotations
@@ -22,32 +21,33 @@ from outpace.recipes._options import RecipeError
 
 
 class Opener(Protocol):
-    """Opens the models among a recipe's options for one target."""
+    """Opens the models among a recipe's options, for one target."""
 
     @property
     def tokenizer(self) -> Any:
-        """The target's tokenizer; None where it is unknown, and then index files are not compared with it."""
+        """The target's tokenizer; None if unknown: index files are then not checked for a matching
+        tokenizer."""
         ...
 
     def draft(self, value: Any, /) -> Target:
-        """The model that `value` (a name, a folder, a loaded model) stands for; its tokens are the
-        target's."""
+        """The model for `value` (a name, a folder or a loaded model); it has the target's vocabulary."""
         ...
 
     def cross_vocabulary(self, value: Any, /) -> CrossVocabularyDraft:
-        """The same for a model whose vocabulary may differ from the target's."""
+        """Like `draft`, for a model whose vocabulary may differ from the target's: the model and both
+        vocabularies."""
         ...
 
 
 @dataclass(frozen=True)
 class FunctionOpener:
-    """An `Opener` made of functions, for callers that open models in a way of their own."""
+    """An `Opener` made of a function that opens a model, for callers that load models by other means."""
 
     draft: Callable[[Any], Target]
     tokenizer: Any = None
 
     def cross_vocabulary(self, value: Any) -> CrossVocabularyDraft:
-        """Raises: a translation needs the tokenizers of both models."""
+        """Raises RecipeError: translation between vocabularies needs the tokenizers of both models."""
         raise RecipeError(
             "a draft with another vocabulary needs the tokenizers of both models: use outpace.generate or "
             "the "
@@ -56,7 +56,7 @@ class FunctionOpener:
 
 
 class Fixtures(Protocol):
-    """What proofs and tests have at hand to make a value of any kind from."""
+    """Small models, texts and a folder from which proofs and tests make a value of any option kind."""
 
     @property
     def target(self) -> Target: ...
@@ -72,21 +72,21 @@ class Fixtures(Protocol):
 
 @dataclass(frozen=True)
 class OptionKind:
-    """One kind of option that is not plain data."""
+    """One kind of option whose value is a model or a file."""
 
     annotation: Any
-    phrase: str  # what to give: ends the sentence "METHOD needs OPTION: ..."
-    accepts: Callable[[Any], bool]  # whether the recipe takes this value as it is
-    open: Callable[[Any, Opener], Any]  # any other value -> what the recipe takes; raises ValueError
+    phrase: str  # description of a suitable value, end of the error "METHOD needs OPTION: ..."
+    accepts: Callable[[Any], bool]  # whether this value is passed to the recipe unchanged
+    open: Callable[[Any, Opener], Any]  # any other value -> the recipe's argument; ValueError
     check: Callable[
         [str, Any, Target, Opener], None
-    ]  # (option, opened value, ...); raises where they do not fit
-    fixture: Callable[[Fixtures], Any]  # a small value with which the recipe drafts
-    essential: bool = True  # proofs always give a fixture: without one the method may draft nothing
+    ]  # (option, opened value, target, opener); RecipeError if the value does not suit the target
+    fixture: Callable[[Fixtures], Any]  # a small value, with which proofs run the recipe
+    essential: bool = True  # proofs give it even if it is optional: else the method may draft nothing
 
 
 def kinds_in(annotation: Any) -> list[OptionKind]:
-    """The kinds named in an annotation: one for `Target`, `Target | None` or `tuple[Target, ...]`, none for
+    """The kinds in an annotation: one for `Target`, `Target | None` or `tuple[Target, ...]`, none for
     `int`."""
     found = [kind for kind in KINDS if kind.annotation is annotation]
     return found or [kind for part in get_args(annotation) for kind in kinds_in(part)]
@@ -108,7 +108,7 @@ def _same_size(option: str, draft: Target, target: Target, opener: Opener) -> No
 
 
 def _any_vocabulary(option: str, draft: CrossVocabularyDraft, target: Target, opener: Opener) -> None:
-    """Nothing to refuse: the draft was opened together with both vocabularies."""
+    """Accept every draft model, since its vocabulary may differ from the target's."""
 
 
 def _same_tokenizer(option: str, path: str, target: Target, opener: Opener) -> None:
@@ -117,7 +117,7 @@ def _same_tokenizer(option: str, path: str, target: Target, opener: Opener) -> N
 
 
 def _index_file(annotation: Any, kind: str, build: Callable[[Fixtures], store.Index]) -> OptionKind:
-    """An option that is the path of an index; `build` makes a small one."""
+    """The kind of an option that is the path of an index file; `build` makes a small index as fixture."""
 
     def fixture(fixtures: Fixtures) -> str:
         path = fixtures.folder / kind
@@ -135,7 +135,7 @@ def _index_file(annotation: Any, kind: str, build: Callable[[Fixtures], store.In
     )
 
 
-# The classes of indexes are imported where one is built: they compile loops, which takes a second.
+# Index classes are imported inside these functions, because compiling their loops takes a second.
 
 
 def _suffix_array(fixtures: Fixtures) -> store.Index:
@@ -170,7 +170,7 @@ KINDS = (
         lambda value, opener: opener.draft(value),
         _same_size,
         lambda fixtures: fixtures.drafts[0],
-        essential=False,  # where a recipe can do without: `fallback: Target | None`
+        essential=False,  # optional in some recipes, as `fallback: Target | None`
     ),
     OptionKind(
         CrossVocabularyDraft,

@@ -1,4 +1,4 @@
-"""Check and convert the options given for a recipe: strings from a command line, numbers from JSON, Python
+"""Check and convert the options given for a recipe: strings from a command line, JSON values, Python
 values."""
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ class RecipeError(ValueError):
 
 
 def identifier(name: str) -> str:
-    """The name with dashes, as users see it."""
+    """The name in lower case, with dashes in place of underscores, as users see it."""
     return name.strip().lower().replace("_", "-")
 
 
 def unknown(kind: str, name: str, known: list[str], otherwise: str) -> str:
-    """The sentence for a name that is not there, with the nearest ones that are."""
+    """The error message for an unknown name: it suggests up to three similar names of `known`, else ends with
+    `otherwise`."""
     near = get_close_matches(name, known, n=3, cutoff=0.5)
     return f"there is no {kind} {name}; " + (f"did you mean {' or '.join(near)}?" if near else otherwise)
 
 
 def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener: Opener) -> dict[str, Any]:
-    """The recipe's keyword arguments: options checked against its signature, models opened.
+    """The recipe's keyword arguments: options checked against its signature and converted, models opened.
 
-    Raises RecipeError for an option that the recipe does not have, that is missing, or whose value does not
-    fit.
+    Raises RecipeError for an option that the recipe does not have, for a required one that is missing, and
+    for a value of the wrong type or unsuited to the target.
     """
     from outpace.recipes._option_kinds import kinds_in
 
@@ -63,7 +64,7 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
 
 
 def hints_of(recipe: Recipe) -> dict[str, Any]:
-    """The annotation of each option, as a type."""
+    """Option name -> type of its annotation; RecipeError if an annotation cannot be evaluated."""
     try:
         return get_type_hints(recipe.build)
     except NameError as error:
@@ -73,22 +74,22 @@ def hints_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def unknown_option(recipe: Recipe, name: str) -> str:
-    """The sentence for an option that the recipe does not have."""
+    """The error message for an option that the recipe does not have."""
     known = [identifier(option) for option in recipe.options]
     has = f"it has {', '.join(known)}" if known else "it has none"
     return unknown("option of " + recipe.name + " called", identifier(name), known, has)
 
 
 def wants_cross_vocabulary(recipe: Recipe, name: str) -> bool:
-    """Whether this option of a recipe is a model that may have a vocabulary of its own."""
+    """Whether this option of a recipe is a draft model whose vocabulary may differ from the target's."""
     from outpace.models.vocabulary import CrossVocabularyDraft
 
     return hints_of(recipe).get(name) is CrossVocabularyDraft
 
 
 def convert(value: Any, hint: Any, name: str, opener: Opener) -> Any:
-    """The value as its annotation requires; strings are parsed, models opened. RecipeError where it does not
-    fit."""
+    """The value converted to its annotation `hint`: strings are parsed, models opened. RecipeError if that is
+    impossible."""
     from outpace.recipes._option_kinds import kind_of
 
     if get_origin(hint) in (Union, UnionType):

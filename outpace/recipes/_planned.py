@@ -1,4 +1,5 @@
-"""Published methods that have no recipe yet, so that their names are not taken for typing errors."""
+"""Names of published methods that have no recipe yet, for an error message other than that for a typing
+error."""
 
 PLANNED = frozenset(
     """

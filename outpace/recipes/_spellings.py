@@ -10,8 +10,8 @@ from outpace.recipes._options import RecipeError
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
 
-ALIASES = {"num_speculative_tokens": "depth"}  # vLLM's name of the option; both are accepted
-# what others call a setting -> what it is here
+ALIASES = {"num_speculative_tokens": "depth"}  # vLLM's option name -> ours; both are accepted
+# option name in transformers or vLLM -> the outpace option to use, for the error message
 SPELLINGS = {
     "max_new_tokens": "max_tokens",
     "max_length": "max_tokens, which counts new tokens only",
@@ -47,9 +47,10 @@ SPELLINGS = {
 
 
 def own_options(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options under the recipe's own names: `num_speculative_tokens` is `depth`.
+    """The options under the recipe's own names: `num_speculative_tokens` becomes `depth`.
 
-    Raises RecipeError for an option that transformers or vLLM has under another name than outpace.
+    Raises RecipeError for an option that has another name in outpace, which the message gives, and for one
+    given under two names.
     """
     found: dict[str, Any] = {}
     for given, value in options.items():

@@ -8,8 +8,8 @@ The table holds a weight for each trigram: its conditional frequency in the inde
 `weight_step` for each time it was among the last 16 tokens of a text at the start of a draft, at most 3. A
 Monte Carlo tree search walks from the last two tokens; the most visited paths, each extended by its most
 probable next token, form the draft tree. A request keeps its own additions, at most 4096 token pairs. When it
-ends they join the shared table, which holds the newest 65536 pairs besides the index. As in the authors'
-code, the last 16 tokens count again at every step.
+ends they are added to the shared table, which holds the newest 65536 pairs besides the index. As in the
+authors' code, the last 16 tokens count again at every step.
 
 Use it where a text repeats its own phrases. The table grows with the number of distinct token pairs in a
 corpus, not with its length. Without numba (extra `retrieval`) a search takes milliseconds.
@@ -34,7 +34,7 @@ def aded(
     exploration: float = 32.0,
     weight_step: float = 0.04,
 ) -> Parts:
-    """Monte Carlo tree search in a trigram table.
+    """A tree found by Monte Carlo tree search in a trigram table, verified by matching.
 
     Args:
         index: file of `outpace index build --kind trigrams`; without one the table starts empty

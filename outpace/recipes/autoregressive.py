@@ -11,5 +11,5 @@ from outpace.verifiers.match import Match
 
 @recipe(paper="the baseline", family="base")
 def autoregressive(target: Target) -> Parts:
-    """No draft at all."""
+    """Plain decoding: no draft, one token per forward of the target."""
     return Parts(target, NoDraft(), Match(), Fixed(0))

@@ -1,9 +1,8 @@
-"""Block verification (Sun et al. 2024): a drafted chain is accepted or rejected as a block, not token by
-token.
+"""Block verification (Sun et al. 2024): a drafted chain is verified as a block, not token by token.
 
-New here: nothing. Reuses: DraftModel, Block, Fixed, Confidence. Exact at any temperature. On average it
-accepts at least as many tokens as rejection token by token: a token whose p is below q can be compensated by
-those around it. It needs no further forward, only one more pass over p and q.
+New here: nothing. Reuses: DraftModel, Block, Fixed, Confidence. Exact at any temperature. Its expected number
+of accepted tokens is at least that of token-by-token rejection: a token whose p is below q can be compensated
+by its neighbours. It needs no further forward, only one more pass over p and q.
 """
 
 from outpace.controllers.confidence import Confidence
@@ -17,7 +16,7 @@ from outpace.verifiers.block import Block
 def block_verification(
     target: Target, *, draft: Target, depth: int = 8, confidence_threshold: float = 0.0
 ) -> Parts:
-    """A drafted chain, verified as a block.
+    """A draft model's chain, accepted or rejected by block verification.
 
     Args:
         draft: model that drafts; it has the same vocabulary as the target

@@ -1,18 +1,17 @@
-"""DReSD (Gritta et al. 2025): dense retrieval by hidden state, draft what followed the most similar states in
-a corpus.
+"""DReSD (Gritta et al. 2025): dense retrieval, draft the continuations of the most similar hidden states.
 
 New here: HiddenStateSearch. Reuses: HiddenStateIndex, count_trie, Match, Fixed. Exact at any temperature: the
-drafted tokens carry no claim and the target draws one token at each node. The paper's code verifies every
-candidate by itself and keeps the longest match, which is not exact.
+draft tokens carry no claim and the target draws one token at each node. The paper's code verifies every
+candidate separately and keeps the longest match, which is not exact.
 
 The query is the hidden state, at the input of the LM head, that produced the newest token. Of the nearest
-states in the index, those whose next token equals the newest token are kept, and what followed them is merged
-into a tree.
+states in the index, those whose next token equals the newest token are kept, and their continuations are
+merged into a tree.
 
-Use it with an index of the model's own answers to similar questions. faiss does the search where it is
-installed; large indexes use inverted lists. The paper uses another library for the same, and indexes answers
-only, where this index holds every state of its texts. Texts are read as decoding reads them, with one growing
-KV cache, in windows of 4096 tokens or the model's length that overlap by half.
+Use it with an index of the model's own answers to similar questions. The search uses faiss where it is
+installed, with inverted lists for large indexes. The paper uses another library, and indexes answers only,
+where this index holds every state of its texts. The states of texts are computed as in decoding, with one
+growing KV cache, in windows of 4096 tokens or the model's length that overlap by half.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -31,7 +30,7 @@ def dresd(
     max_paths: int = 10,
     depth: int = 9,
 ) -> Parts:
-    """Nearest hidden states in an index, and what followed them.
+    """A tree of the continuations of the nearest hidden states in an index, verified by matching.
 
     Args:
         index: file of `outpace index build --kind hidden-states --tokenizer MODEL`; needed to draft

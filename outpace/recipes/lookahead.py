@@ -1,20 +1,18 @@
-"""Lookahead decoding (Fu et al. 2024): the target drafts n-grams for itself in a window that it reads beside
-the text.
+"""Lookahead decoding (Fu et al. 2024): the target drafts n-grams for itself by Jacobi iteration in a window.
 
-New here: nothing. Reuses: Lookahead, Match, Fixed. Exact at any temperature: the drafted tokens carry no
-claim.
+New here: nothing. Reuses: Lookahead, Match, Fixed. Exact at any temperature: the draft tokens carry no claim.
 
 The window has `window` columns and `ngram` - 1 rows of guessed tokens and is part of every forward, below the
 last token of the text. The most probable tokens after its last row become its next row (Jacobi iteration),
 also when sampling. Each column then is an n-gram, stored under its first token. Of the n-grams that begin
-with the last token of the text, the newest `guesses` are drafted. One forward reads up to (`window` +
+with the last token of the text, the newest `guesses` are drafted. One forward scores up to (`window` +
 `guesses`) * (`ngram` - 1) tokens. The paper uses window 15, ngram 5, guesses 15 for a 7B model on a GPU, 10,
 5, 10 for 13B and 7, 5, 7 for 34B; the defaults here are smaller, for hardware on which more tokens per
 forward cost time.
 
 Unlike in the authors' code a window token may be accepted, and a fully accepted draft is followed by the
 bonus token. The window is initialised with tokens of the prompt, takes `ngram` - 2 steps to fill, and is left
-out near the end of a text where it would exceed max_tokens. N-grams are kept as long as their request.
+out near the end of a text where it would exceed max_tokens. N-grams are dropped when their request ends.
 
 Use it on a GPU with spare compute, where there is no draft model and the text does not repeat itself.
 """
@@ -29,7 +27,7 @@ from outpace.verifiers.match import Match
 def lookahead(
     target: Target, *, window: int = 5, ngram: int = 4, guesses: int = 5, pool_from_prompt: bool = False
 ) -> Parts:
-    """N-grams from a Jacobi window.
+    """N-grams from the window of a Jacobi iteration, verified by matching.
 
     Args:
         window: columns of the window; 0 drafts from the n-gram pool alone

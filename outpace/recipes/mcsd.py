@@ -1,8 +1,7 @@
-"""Multi-candidate speculative decoding (Yang et al. 2024): draw several candidates at every node of the
-draft.
+"""Multi-candidate speculative decoding (Yang et al. 2024): several candidates are drawn at every node.
 
 New here: nothing. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature. At temperature 0 the
-candidates are the draft's most probable tokens and carry no claim.
+candidates are the draft model's most probable tokens and carry no claim.
 """
 
 from outpace.controllers.fixed import Fixed

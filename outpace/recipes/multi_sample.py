@@ -1,4 +1,4 @@
-"""Multi-sample inference (Li et al. 2025): samples of one prompt draft from what the other samples generated.
+"""Multi-sample inference (Li et al. 2025): samples of one prompt draft from the text of the other samples.
 
 New here: Consensus. Reuses: Match, Fixed. Exact at any temperature, and the samples stay independent of one
 another: a draft is made of tokens that other samples generated before the step, it carries no claim, and the
@@ -7,10 +7,10 @@ three samples.
 
 Rows of one batch with equal prompts are samples of one prompt, as `n` requests them. The last tokens of a row
 are looked up in the other samples, and the longest matches are merged into a graph: equal tokens at an equal
-distance from the match are one node, and an edge weighs the match length times the target's probability of
-the token, summed over the samples that contain it. The draft follows the heaviest edge. A sample that has
-ended still helps the others; when the last of them ends, everything about the prompt is dropped. A single
-sample, or the one that is ahead, decodes plainly.
+distance from the match are one node, and the weight of an edge is the match length times the target's
+probability of the token, summed over the samples that contain it. The draft follows the heaviest edges. The
+text of a sample that has ended is still searched; when the last of them ends, all texts of the prompt are
+dropped. A single sample, or the one that is ahead of the others, decodes plainly.
 
 Use it for voting among answers, best-of-n and other uses of many samples, the more the better. Set `batch` to
 at least `n`: other batches are not searched. Samples that generate identical text in step help each other
@@ -38,13 +38,13 @@ def multi_sample(
     nodes: int = 16,
     max_matches: int = 32,
 ) -> Parts:
-    """Drafts from the other samples of the same prompt.
+    """Drafts retrieved from the other samples of the same prompt, verified by matching.
 
     Args:
         depth: most tokens drafted per step
         max_ngram: longest match of last tokens that is compared
         min_ngram: shortest match that is used
-        min_share: least share that a drafted token has of the weight of all edges at its node
+        min_share: least share of a draft token in the weight of all edges out of its parent
         tree: draft a tree in place of a chain
         nodes: most draft tokens per step, with `tree`
         max_matches: matches that are merged, the longest first

@@ -1,15 +1,15 @@
-"""OmniDraft (Ramakrishnan et al. 2025): one draft model for targets of any vocabulary, its tokens merged into
-theirs.
+"""OmniDraft (Ramakrishnan et al. 2025): one draft model for any target, its tokens merged in pairs.
 
-New here: pairs of the draft's tokens that spell a token of the target which has no twin are merged into it,
-and the distribution of merged and unmerged tokens. Reuses: Translated, Rejection, Fixed. Exact at any
-temperature: the distribution of a token sums over what else the draft could have written, and a token that
-could have begun a pair but was not merged tells that the next one does not complete it, so the next
-distribution is without its completions. The pairs are those of the tokens that the text so far holds, prompt
-included, or with `online=False` all there are. Only pairs that begin with one of the draft's `pair_starts`
-likeliest tokens are merged: their distributions are read beside the draft, in the same forwards. Longer runs
-are not merged. Left out for now: training the draft on what the target says, and the head that learns when to
-stop.
+New here: two draft tokens whose bytes together are those of a target token that has no matching draft token
+are merged into that token; and the resulting distribution over target tokens, merged or not. Reuses:
+CrossVocabularyDrafter, Rejection, Fixed. Exact at any temperature: the probability of a target token sums
+over the ways in which the draft model can generate it. A token that could have begun a pair but was not
+merged rules out the second tokens of that pair, so the next distribution is without them. Pairs are
+considered for the target tokens that occur in the text so far, prompt included, or with `online=False` for
+all. Only pairs that begin with one of the draft's `pair_starts` most probable tokens are merged: the
+distributions after those are computed in the same forwards as the draft. Runs of more than two tokens are not
+merged. Not included: online training of the draft model on the target's output, and the head that learns when
+to stop.
 
 Letters: n nodes of the draft model's tree, K tokens of the draft model, V of the target, A shared tokens.
 """
@@ -41,7 +41,7 @@ from outpace.verifiers.rejection import Rejection
 def omnidraft(
     target: Target, *, draft: CrossVocabularyDraft, depth: int = 5, pair_starts: int = 4, online: bool = True
 ) -> Parts:
-    """A drafted chain whose tokens are merged in pairs into the target's tokens.
+    """A drafted chain in which pairs of draft tokens are merged into single target tokens.
 
     Args:
         draft: model that drafts; its vocabulary may differ from the target's
@@ -55,16 +55,16 @@ def omnidraft(
 
 
 class Pairs:
-    """The target's tokens that two of the draft's spell."""
+    """The target tokens, of those learnt, whose bytes two draft tokens make up."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft) -> None:
         self._cross_vocabulary = cross_vocabulary
         self._met: set[int] = set()
-        self.after: dict[int, dict[int, int]] = {}  # first token -> second token -> the target's
+        self.after: dict[int, dict[int, int]] = {}  # first draft token -> second draft token -> target token
         self.firsts = torch.zeros(cross_vocabulary.model.vocab, dtype=torch.bool)  # (K,)
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """Take note of these of the target's tokens."""
+        """Add those of these target tokens that two draft tokens make up."""
         ours = self._cross_vocabulary.ours
         for token in tokens:
             piece = ours.pieces[token]
@@ -79,22 +79,23 @@ class Pairs:
 
 @dataclass(slots=True)
 class _Row:
-    """A row being drafted: its last token, and the distribution it came from if it may yet be merged with the
-    next."""
+    """A row being drafted: its last draft model token, and the distribution that it was drawn from while it
+    may still be merged with the next token."""
 
     row: int
-    node: int  # its last token, in the draft model's tree
-    told: int  # and in the target's
+    node: int  # node of its last token in the draft model's tree
+    told: int  # last node of its draft in the target's tokens
     pairs: Pairs
     token: int = -1
-    distribution: Tensor | None = None  # (K,) None: the last token is told
+    distribution: Tensor | None = None  # (K,); None: the last token is in the draft already
     open: dict[int, int] = field(
         default_factory=dict[int, int]
-    )  # tokens it could have been that begin a pair -> nodes
+    )  # candidates for the last token that begin a pair -> their nodes
 
 
 class Merging:
-    """core.contracts.Drafter: chains of the draft model's tokens, some of them merged."""
+    """core.contracts.Drafter: chains of the draft model's tokens in which some pairs are merged into target
+    tokens."""
 
     want = Want()
     claims: tuple[type[Claim], ...] = (Drawn,)
@@ -168,7 +169,7 @@ class Merging:
         return told.tree()
 
     def unmerged(self, distribution: Tensor, pairs: dict[int, int]) -> Tensor:  # (K,) -> (K,)
-        """The distribution of a token given that it completes none of these pairs."""
+        """The distribution of a token given that it does not complete any of these pairs."""
         if not pairs:
             return distribution
         rest = distribution.clone()
@@ -178,11 +179,11 @@ class Merging:
     def _distributions(
         self, abroad: IncrementalTree, ctx: Context, live: Sequence[_Row], last: Sequence[bool]
     ) -> tuple[dict[int, Tensor], dict[int, list[int]]]:
-        """Per node the distribution of the next token (K,), and which tokens could begin a pair there: at the
-        last tokens of the rows, and at those that they could have been instead."""
+        """Per node the (K,) distribution of the next token and the tokens that may begin a pair there: at the
+        last token of each row, and at the candidates for it that begin a pair."""
         asked: dict[
             int, tuple[_Row, bool, int]
-        ] = {}  # node -> its row, whether nothing follows, the token it opens
+        ] = {}  # node -> its row, whether the next token is the draft's last, first token of a pair or -1
         for row, ends in zip(live, last, strict=True):
             for first, node in row.open.items() if row.distribution is not None else ():
                 asked[node] = (row, ends, first)
@@ -201,7 +202,7 @@ class Merging:
                     likely = known.topk(min(self._pair_starts, len(known))).indices
                     begins[node] = likely[firsts[likely]].tolist()
                     allowed[place, begins[node]] = True
-            else:  # the target cannot say it, only what it begins
+            else:  # no matching target token: only pairs that begin with it
                 allowed[place] = False
             if first >= 0:
                 allowed[place, list(row.pairs.after[first])] = True
@@ -212,14 +213,15 @@ class Merging:
         return dict(zip(nodes, q.unbind(), strict=True)), begins
 
     def _draw(self, ctx: Context, live: Sequence[_Row], q: Tensor, level: int) -> list[int]:
-        """The next token of every row; at temperature 0 the distribution leaves no choice."""
+        """Draw the next draft model token of every row; at temperature 0 the distributions are one-hot."""
         levels = [level] * len(live)
         return ctx.noise.choose(q, Key([row.row for row in live], levels, levels, DRAFT)).tolist()
 
     def _tell(
         self, told: Grower, ctx: Context, row: _Row, token: int, distributions: dict[int, Tensor]
     ) -> None:
-        """Put the row's last token, or what it was merged into, at the end of its draft."""
+        """Append to the row's draft the target token of its last draft model token or of the pair that was
+        merged."""
         if ctx.sampling[row.row].greedy:
             (row.told,) = told.add_chosen([row.told], torch.tensor([token]))
         else:
@@ -228,7 +230,8 @@ class Merging:
             )
 
     def _distribution(self, row: _Row, distributions: dict[int, Tensor]) -> Tensor:  # (V,)
-        """How likely each of the target's tokens was, merged or not, where the row's last token was drawn."""
+        """Probability of each target token, merged or unmerged, at the position where the row's last token
+        was drawn."""
         distribution = row.distribution
         assert distribution is not None
         q = distribution.new_zeros(self._vocab)
@@ -239,14 +242,14 @@ class Merging:
             q[list(pairs.values())] = distribution[first] * after[seconds]
             match = self._cross_vocabulary.matching_tokens.get(first)
             if match is not None:
-                rest = after.clone()  # summed anew: 1 less the rest may be nothing, or less, by rounding
+                rest = after.clone()  # summed: 1 minus the others may round to 0 or below
                 rest[seconds] = 0
                 q[match] = distribution[first] * rest.sum()
         return q
 
 
 class Settled(Chooser):
-    """core.noise.Noise whose choice was made before, token by token."""
+    """core.noise.Noise that returns a token drawn before."""
 
     def __init__(self, token: int) -> None:
         self._token = token

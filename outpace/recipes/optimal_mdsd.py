@@ -1,11 +1,10 @@
-"""Greedy multi-draft decoding (Hu et al. 2025): all siblings but one are the most probable tokens, the last
-is drawn.
+"""Greedy multi-draft decoding (Hu et al. 2025): top-k siblings and one drawn from the other tokens.
 
 New here: greedy_last. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature: at depth d the
-`widths[d]` - 1 most probable tokens are chosen, without a claim, and one more is drawn from q without them
-and claims exactly that distribution. Rejection tests the drawn token first; if it is rejected, the residual
-of p may still give a chosen one. No exact rule accepts such siblings more often (`outpace verifiers` shows
-the bound).
+`widths[d]` - 1 most probable tokens are chosen, without a claim, and one more is drawn from q without them,
+renormalised, and claims exactly that distribution. Rejection tests the drawn token first; if it is rejected,
+the residual of p may still give a chosen one. No exact rule accepts such siblings more often (`outpace
+verifiers` shows the bound).
 """
 
 from functools import partial
@@ -21,7 +20,7 @@ from outpace.verifiers.rejection import Rejection
 
 @recipe(paper="arXiv:2502.18779", family="exact verification")
 def optimal_mdsd(target: Target, *, draft: Target, widths: tuple[int, ...] = (2, 2, 2, 2)) -> Parts:
-    """Top-k siblings and one draw.
+    """A tree of top-k siblings and one drawn sibling, verified by recursive rejection.
 
     Args:
         draft: model that drafts; it has the same vocabulary as the target

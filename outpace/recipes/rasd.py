@@ -1,17 +1,17 @@
-"""RASD (Quan et al. 2025): a draft model's tree and a retrieved tree, pruned by the draft model, in one tree.
+"""RASD (Quan et al. 2025): a draft model's tree merged with a retrieved tree that the draft model prunes.
 
 New here: pruned. Reuses: Fused, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection, Fixed.
-Exact at any temperature: retrieved tokens carry no claim, and pruning uses the model's distribution, never a
-token that was drawn.
+Exact at any temperature: retrieved tokens carry no claim, and pruning depends on the draft model's
+distribution, never on a token that was drawn.
 
-What followed the last tokens earlier in the text, in the index and in earlier requests forms the retrieved
-tree. Its branches stay if they begin with one of the draft model's `top_k` most probable next tokens; of
-these the `nodes` nodes stay with the largest product of that probability and their share of the retrieved
-places. Both trees are merged by longest common prefix.
+The retrieved tree consists of continuations of the last tokens, found earlier in the text, in the index and
+in earlier requests. Its branches are kept if they begin with one of the draft model's `top_k` most probable
+next tokens; of their nodes the `nodes` with the largest product of that probability and their share of the
+retrieved occurrences are kept. Both trees are merged by longest common prefix.
 
 Use it where answers copy from long inputs or resemble earlier ones and there is a draft model. The paper
-drafts with a trained head and does not define how branches are scored; here retrieval runs before the model,
-not beside it.
+drafts with a trained head and does not define how branches are scored; here retrieval runs after the draft
+model, not in parallel with it.
 """
 
 from functools import partial
@@ -28,13 +28,14 @@ from outpace.indexes.store import SuffixArrayFile
 from outpace.sampling.topk import top
 from outpace.verifiers.rejection import Rejection
 
-RETRIEVED = 64  # nodes of a retrieved tree before it is pruned
+RETRIEVED = 64  # most nodes of a retrieved tree before it is pruned
 
 
 def pruned(
     ctx: Context, plan: Plan, tree: TokenTree, logits: Tensor, *, sources: TextSources, top_k: int, nodes: int
 ) -> TokenTree:
-    """The model's tree, and the retrieved branches whose first token is among the model's most probable."""
+    """The draft model's tree merged with those retrieved branches whose first token is among its `top_k` most
+    probable, at most `nodes` retrieved nodes per row."""
     probs, ids = top(logits.float().softmax(-1), min(top_k, logits.shape[-1]))
     fusion = Fusion(tree)
     for row, depth in enumerate(plan.depth):
@@ -74,13 +75,13 @@ def rasd(
     min_ngram: int = 2,
     max_cached_tokens: int = 1 << 20,
 ) -> Parts:
-    """A model's tree merged with a pruned retrieved tree.
+    """A draft model's tree merged with a pruned retrieved tree, verified by rejection.
 
     Args:
         draft: model that drafts; it has the same vocabulary as the target
         widths: children of every node of the model's tree at each depth
         sampled: draw the model's tokens without replacement; by default they are its most probable ones
-        index: file of `outpace index build`; without one retrieval has the request and earlier ones only
+        index: file of `outpace index build`; without one only the request and earlier ones are searched
         depth: most tokens of a retrieved continuation
         top_k: most probable next tokens of the model with which a retrieved branch may begin
         nodes: most retrieved nodes per row

@@ -1,17 +1,16 @@
-"""READER (Divilkovskiy et al. 2025): a model's tree, deepened by retrieved chains where they are most likely
-reached.
+"""READER (Divilkovskiy et al. 2025): a draft model's tree, deepened by retrieved chains.
 
 New here: deepened. Reuses: Fused, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection, Fixed.
 Exact at any temperature: retrieved tokens carry no claim, and no token that was drawn is dropped.
 
-At the root and at every node of the model's most probable path, the text so far, the index and earlier
-requests are searched for what followed. Of all nodes the `nodes` most likely to be reached stay: by the
-model's probabilities, or by the share of the retrieved places, where the j-th token after a match of m tokens
-is weighted m / (m + j).
+At the root and at every node of the draft model's most probable path, continuations are retrieved from the
+text so far, the index and earlier requests. Of all nodes the `nodes` most likely to be reached are kept.
+Estimated probabilities are the draft model's for its nodes; for retrieved ones the share of the retrieved
+occurrences, where the j-th token after a match of m tokens is weighted m / (m + j).
 
 Use it where long passages recur, as with retrieved documents or edits. The paper drafts with a trained head
-and does not define how nodes are spent; its search in parallel with the model and its lazy moves of a batch's
-KV cache are not part of this recipe.
+and does not define how nodes are allotted; its search in parallel with the model and its lazy moves of a
+batch's KV cache are not part of this recipe.
 """
 
 from functools import partial
@@ -38,8 +37,8 @@ def deepened(
     retrieval_depth: int,
     nodes: int,
 ) -> TokenTree:
-    """The model's tree with retrieved chains below its most probable path, cut to the nodes most likely
-    reached."""
+    """The draft model's tree with retrieved chains below its most probable path, cut to the `nodes` nodes of
+    each row most likely to be reached and all drawn ones."""
     fusion, children = Fusion(tree), tree.forest.children
     reach = list(fusion.reach)
     for row, most in enumerate(plan.depth):
@@ -74,13 +73,13 @@ def reader(
     min_ngram: int = 2,
     max_cached_tokens: int = 1 << 20,
 ) -> Parts:
-    """A model's tree with retrieved chains below its most probable path.
+    """A draft model's tree with retrieved chains below its most probable path, verified by rejection.
 
     Args:
         draft: model that drafts; it has the same vocabulary as the target
         widths: children of every node of the model's tree at each depth
         sampled: draw the model's tokens without replacement; by default they are its most probable ones
-        index: file of `outpace index build`; without one retrieval has the request and earlier ones only
+        index: file of `outpace index build`; without one only the request and earlier ones are searched
         retrieval_depth: most tokens of a retrieved chain
         nodes: most draft tokens per row, drawn ones always included
         max_ngram: longest match of last tokens looked up

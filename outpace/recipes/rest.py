@@ -1,12 +1,11 @@
-"""REST (He et al. 2024): draft what followed the last tokens of the text in a corpus, as a tree.
+"""REST (He et al. 2024): draft the continuations of the text's last tokens in a corpus, as a tree.
 
-New here: Retrieval. Reuses: SuffixArray, count_trie, Match, Fixed. Exact at any temperature: the drafted
-tokens carry no claim, counts only rank them, and the target draws one token at each node. The paper's code
-draws a token for every path and position and keeps the longest match, which is not exact.
+New here: Retrieval. Reuses: SuffixArray, count_trie, Match, Fixed. Exact at any temperature: the draft tokens
+carry no claim, counts only rank them, and the target draws one token at each node. The paper's code draws a
+token for every path and position and keeps the longest match, which is not exact.
 
 The longest suffix of the text that occurs in the corpus is looked up in a suffix array; the most frequent
-prefixes of its continuations form the tree. Besides the index, earlier requests are searched, from when they
-have ended.
+prefixes of its continuations form the tree. Requests that have ended are searched in the same way.
 
 Use it where answers resemble one another or a corpus: code, forms, reports. Without an index it drafts from
 earlier requests only, so the first request decodes plainly. Unlike the paper's, the corpus is not divided by
@@ -32,7 +31,7 @@ def rest(
     min_ngram: int = 2,
     max_cached_tokens: int = 1 << 20,
 ) -> Parts:
-    """Retrieval from a corpus and from earlier requests.
+    """A tree retrieved from a corpus and from earlier requests, verified by matching.
 
     Args:
         index: file of `outpace index build`; without one only earlier requests are searched

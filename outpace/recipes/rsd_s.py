@@ -1,10 +1,9 @@
-"""RSD-S (Jeon et al. 2024): stochastic beam search draws whole paths without replacement; unlikely ones end
-early.
+"""RSD-S (Jeon et al. 2024): stochastic beam search draws the paths of the tree without replacement.
 
 New here: beam. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature: which node gets another child
 depends on earlier draws, never on the child about to be drawn, so recursive rejection in drawing order stays
-exact. The paper's beam has the same width at every depth. At temperature 0 the most probable paths are kept,
-without a claim.
+exact. Improbable paths end early. The paper's beam has the same width at every depth. At temperature 0 the
+most probable paths are kept, without a claim.
 """
 
 from functools import partial
@@ -18,11 +17,11 @@ from outpace.verifiers.rejection import Rejection
 
 @recipe(paper="arXiv:2402.14160", family="exact verification")
 def rsd_s(target: Target, *, draft: Target, widths: tuple[int, ...] = (6, 6, 6, 6, 6)) -> Parts:
-    """A stochastic beam, verified by recursive rejection.
+    """A tree drawn by stochastic beam search, verified by recursive rejection.
 
     Args:
         draft: model that drafts; it has the same vocabulary as the target
-        widths: nodes kept at each depth, however they are spread over parents
+        widths: nodes kept at each depth, distributed over parents in any way
     """
     drafter = DraftModel(draft, growth=partial(beam, widths=widths))
     return Parts(target, drafter, Rejection(), Fixed(len(widths)))

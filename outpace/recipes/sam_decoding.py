@@ -1,23 +1,23 @@
-"""SAM Decoding (Hu et al. 2025): draft what followed the longest suffix of the text that occurred before.
+"""SAM Decoding (Hu et al. 2025): draft the continuation of the longest repeated suffix of the text.
 
 New here: nothing. Reuses: SuffixAutomatonLookup, LookupDrafter, TokenRecycling, DraftModel, Match, Fixed.
-Exact at any temperature: no drafted token carries a claim.
+Exact at any temperature: no draft token carries a claim.
 
 A suffix automaton of the prompt and the generated text finds the longest repeated suffix in constant time per
 token. With an `index`, a second automaton finds it in a corpus and is used where its match is longer by more
-than `bias` tokens. With an `auxiliary` drafter, which fills the rows whose match is shorter than `min_ngram`,
-a match gives a chain of `depth` tokens. Without one, every match is used and the draft grows with its length;
-the index then gives a tree of the most frequent continuations, 8 nodes per depth.
+than `bias` tokens. With an `auxiliary` drafter, which drafts in the rows whose match is shorter than
+`min_ngram`, a match gives a chain of `depth` tokens. Without one, every match is used and the draft grows
+with its length; the index then gives a tree of the most frequent continuations, 8 nodes per depth.
 
 Use it where the text repeats its prompt or itself, and with an index where it repeats a corpus. It needs no
-model and a few microseconds per token with numba (extra `retrieval`). The automaton takes about 120 bytes per
-token of a request, 50 per token of a corpus.
+draft model and takes a few microseconds per token with numba (extra `retrieval`). The automaton takes about
+120 bytes per token of a request, 50 per token of a corpus.
 
-Unlike in the paper the auxiliary model's tree has a fixed shape, where EAGLE-2's follows its probabilities,
-and `nodes` is smaller than the paper's 80. Alone it drafts 15 tokens after every match, where the paper
-begins with 5 and goes up to 60 (`--length-offset 1 --standalone-depth 60`): a longer draft may come from an
-earlier, shorter match where the longest match has fewer tokens to offer, and edits and code of the zoo got
-more tokens per step with 15.
+Unlike in the paper the auxiliary model's tree has a fixed shape (EAGLE-2 shapes it by draft probabilities),
+and `nodes` is smaller than the paper's 80. Without `auxiliary` it drafts 15 tokens after every match, where
+the paper begins with 5 and goes up to 60 (`--length-offset 1 --standalone-depth 60`): where fewer than 15
+tokens follow the longest match, an earlier, shorter match with more is used. On edits and code, this
+project's test models (the zoo) got more tokens per step with 15.
 """
 
 from typing import Literal
@@ -50,7 +50,7 @@ def sam_decoding(
     widths: tuple[int, ...] = (4, 2, 2),
     nodes: int = 15,
 ) -> Parts:
-    """Longest repeated suffix, by suffix automata.
+    """The continuation of the longest repeated suffix, found by suffix automata, verified by matching.
 
     Args:
         index: file of `outpace index build --kind suffix-automaton`

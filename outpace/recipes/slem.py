@@ -1,12 +1,11 @@
-"""String-level exact match (Timor et al. 2025): a draft of any vocabulary, rewritten as text in the target's
-tokens.
+"""String-level exact match (Timor et al. 2025): a draft of any vocabulary, retokenized for the target.
 
-New here: what the draft model wrote is spelt out and cut into the target's tokens. Reuses: Translated, Match,
-Fixed. Exact at any temperature, whatever the tokenizers do: the tokens carry no claim, and each one generated
-is the target's own choice. The draft model reads the text cut anew, as it met text in training. A draft that
-ends within a character loses that part of it; one that ends within a word keeps it, since a wrong last token
-costs nothing. `heuristic` drafts two tokens more after a draft that was kept whole and one less after any
-other, as transformers does.
+New here: the drafted text is decoded to bytes and tokenized with the target's vocabulary. Reuses:
+CrossVocabularyDrafter, Match, Fixed. Exact at any temperature, whatever the tokenizers do: the tokens carry
+no claim, and every generated token is drawn by the target. The draft model reads the text in its own
+tokenization, as in its training. A draft that ends within a UTF-8 character loses those bytes; one that ends
+within a word keeps them, since a wrong last token costs nothing. `heuristic` drafts two tokens more after a
+fully accepted draft and one less after any other, as transformers does.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from outpace.drafters.model.grow import Read, grow
 from outpace.models.vocabulary import STRAY, CrossVocabularyDraft
 from outpace.verifiers.match import Match
 
-MOST = 32  # tokens of the longest draft that successes lead to
+MOST = 32  # largest depth that `Heuristic` reaches
 
 
 @recipe(paper="arXiv:2502.05202", family="other vocabularies")
@@ -37,7 +36,7 @@ def slem(
     sampled: bool = True,
     heuristic: bool = True,
 ) -> Parts:
-    """A drafted chain, translated as text into the target's tokens.
+    """A drafted chain, translated as text into the target's tokens and verified by matching.
 
     Args:
         draft: model that drafts; its vocabulary may differ from the target's
@@ -60,17 +59,18 @@ def slem(
 
 
 class Spoken:
-    """Drafting text, and cutting it into the target's tokens."""
+    """Drafts of a model with another vocabulary, and their tokenization in the target's vocabulary."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, *, sampled: bool) -> None:
         self._cross_vocabulary, self._sampled = cross_vocabulary, sampled
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
-        """A chain in every row, in the draft's tokens, below those that may yet change."""
+        """A chain in every row, in the draft's tokens, below the last tokens of the text (`tails`), which
+        later text may change."""
         return grow(ctx, plan, read, sampled=self._sampled, given=tails)
 
     def retold(self, tree: TokenTree, ctx: Context, tails: Tails) -> TokenTree:
-        """What was drafted after the tails, in the target's tokens."""
+        """The draft tokens after `tails`, as chains in the target's tokens."""
         tokens, chains = tree.tokens.tolist(), list[list[int]]()
         for row, nodes in enumerate(tree.forest.nodes):
             drafted = [tokens[node] for node in nodes[1 + len(tails[row]) :]]
@@ -79,7 +79,7 @@ class Spoken:
         return TokenTree(torch.cat([ctx.roots, flat]), Forest.chain(tuple(map(len, chains))))
 
     def rewritten(self, before: Tensor, drafted: Sequence[int]) -> list[int]:  # (T,) of the target's tokens
-        """These tokens of the draft's, spelt with the target's; up to the first that spells nothing."""
+        """These draft model tokens, up to and including the first special one, in the target's tokens."""
         ours, theirs = self._cross_vocabulary.ours, self._cross_vocabulary.theirs
         special = next(
             (place for place, token in enumerate(drafted) if not theirs.pieces[token]), len(drafted)
@@ -99,7 +99,7 @@ class Spoken:
 
 
 def _whole(known: bytes, added: bytes) -> bytes:
-    """Both, up to the last character that is complete."""
+    """Both byte strings joined, without an incomplete UTF-8 character at the end."""
     text = known + added
     for missing in range(min(3, len(added)) + 1):
         if not STRAY.search(text[: len(text) - missing].decode("utf-8", "surrogateescape")[-1:]):
@@ -108,24 +108,25 @@ def _whole(known: bytes, added: bytes) -> bytes:
 
 
 def _after(known: bytes, text: bytes, cross_vocabulary: CrossVocabularyDraft) -> list[int]:
-    """The tokens of a text that come after what is known of it, where the target has set an end of a token
-    already."""
+    """The target's tokens of the part of `text` after its prefix `known`, which is tokenized already and so
+    ends a token."""
     ours = cross_vocabulary.ours
     cut = ours.cut(text)
-    if ours.spell(cut) != text:  # it writes this text otherwise, so places in it mean nothing
+    if ours.spell(cut) != text:  # tokenizing changes the bytes, so byte offsets cannot be compared
         return ours.cut(text[len(known) :])
     at = 0
     for place, token in enumerate(cut):
         if at == len(known):
             return cut[place:]
         at += len(ours.pieces[token] or b"")
-        if at > len(known):  # it would have been one token
+        if at > len(known):  # a token spans the end of `known`: tokenize its rest
             return [*ours.cut(text[len(known) : at]), *cut[place + 1 :]]
     return []
 
 
 class Heuristic:
-    """core.contracts.Controller: two more after a draft that was kept whole, one less after any other."""
+    """core.contracts.Controller: a request's depth grows by two after a fully accepted draft and shrinks by
+    one after any other."""
 
     want = Want()
 
@@ -138,7 +139,7 @@ class Heuristic:
     def observe(self, step: Step) -> None:
         forest = step.draft.tree.forest
         for row, slot in enumerate(step.ctx.slots):
-            if len(forest.nodes[row]) > 1 and step.scores.logits is not None:  # a draft, and not a prompt
+            if len(forest.nodes[row]) > 1 and step.scores.logits is not None:  # a draft, not prefill
                 depth = self._depth.get(slot, self._first)
                 whole = not forest.children[step.verdict.leaf[row]]
                 self._depth[slot] = min(MOST, depth + 2) if whole else max(1, depth - 1)

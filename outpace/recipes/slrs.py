@@ -1,17 +1,16 @@
-"""String-level rejection sampling (Timor et al. 2025): what a draft writes, as a distribution over the
-target's next token.
+"""String-level rejection sampling (Timor et al. 2025): a draft's text as a distribution of the next token.
 
-New here: the distribution of the first target token in what the draft model goes on to write, summed over all
-ways in which it may write it, and draws from that distribution. Reuses: Translated, Rejection, Fixed. Exact
-at any temperature: the tokens are drawn from the very distribution that is claimed. Of the methods for drafts
-with other tokens it accepts most and costs most: all strings that are at least `min_prob` likely are followed
-until no longer token of the target can begin with them, so the draft should have short tokens, bytes at best.
-Less likely strings count as the longest token that they have spelt by then. A string is taken to begin with
-the longest token that it spells; where a tokenizer would begin otherwise, the draft is refused more often,
-and no more. What the draft wrote beyond the token is discarded; `depth` above 1 drafts the tokens after it in
-the same way.
+New here: the distribution of the first target token in the text that the draft model generates next, summed
+over all its tokenizations in draft tokens, and draws from that distribution. Reuses: CrossVocabularyDrafter,
+Rejection, Fixed. Exact at any temperature: the tokens are drawn from exactly the distribution that they
+claim. Of the methods for other vocabularies it accepts most and costs most: every string of draft tokens with
+probability at least `min_prob` is extended until it cannot become a longer target token, so the draft model
+should have short tokens, bytes at best. A less probable string counts as the longest target token that it
+begins with. A string's first target token is taken to be the longest one that it begins with; where the
+target's tokenizer splits it otherwise, fewer tokens are accepted, but the output stays exact. Text drafted
+beyond that token is discarded; `depth` above 1 drafts the tokens after it in the same way.
 
-Letters: B rows, S strings being followed, K tokens of the draft model, V of the target.
+Letters: B rows, S strings being extended, K tokens of the draft model, V of the target.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from outpace.sampling.topk import argmax
 from outpace.sampling.warp import warp
 from outpace.verifiers.rejection import Rejection
 
-NONE, ON = -1, -2  # no token; ON - place: the string leads on to this place
+NONE, ON = -1, -2  # NONE: no token; a value ON - n: node n of the byte trie, where a longer token may follow
 START = 0
-KNOWN = 1 << 22  # tokens of the draft's, over all places of which it is kept where they lead: 64 MiB
+KNOWN = 1 << 22  # (trie node, draft token) entries of `Spelling.after` that are cached: 64 MiB
 
 
 @recipe(paper="arXiv:2502.05202", family="other vocabularies")
 def slrs(target: Target, *, draft: CrossVocabularyDraft, depth: int = 1, min_prob: float = 0.02) -> Parts:
-    """Draws from the distribution of the target's next token that the draft implies.
+    """Draws from the distribution over target tokens that the draft model implies, verified by rejection.
 
     Args:
         draft: model that drafts; its vocabulary may differ from the target's
@@ -57,7 +56,8 @@ def slrs(target: Target, *, draft: CrossVocabularyDraft, depth: int = 1, min_pro
 
 
 class Strings:
-    """Drafting from the distribution of the next target token."""
+    """Drafts in the target's tokens from the distribution of the next target token that the draft model
+    implies."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, min_prob: float) -> None:
         if not 0 < min_prob <= 1:
@@ -65,13 +65,13 @@ class Strings:
         self.cross_vocabulary, self._vocab, self._min_prob = cross_vocabulary, vocab, min_prob
         self._spelling = Spelling(cross_vocabulary)
         self.longest = max(len(piece) for piece in cross_vocabulary.ours.pieces if piece)
-        self.most = int(1 / min_prob) + 1  # strings followed at once
+        self.most = int(1 / min_prob) + 1  # most strings extended at once
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         """A chain in every row, in the target's tokens."""
         told, strings = Grower(ctx.roots), IncrementalTree(ctx, read)
-        ends = {row: row for row, depth in enumerate(plan.depth) if depth > 0}  # row -> the last node told
-        starts = dict(ends)  # row -> the node below which its strings begin
+        ends = {row: row for row, depth in enumerate(plan.depth) if depth > 0}  # row -> last draft node
+        starts = dict(ends)  # row -> draft model node below which its strings begin
         for level in range(max(plan.depth)):
             ends = {row: node for row, node in ends.items() if plan.depth[row] > level}
             if not ends:
@@ -95,7 +95,8 @@ class Strings:
         distribution: Tensor,
         mass: Sequence[float],
     ) -> list[tuple[int, int, int]]:
-        """One token below each of these nodes, where there is any: its row, its node and itself."""
+        """Add one token below each (row, node) of `at` whose distribution has any mass; returns (row, new
+        node, token) of each."""
         found: list[tuple[int, int, int]] = []
         for greedy in (False, True):
             picked = [
@@ -112,8 +113,8 @@ class Strings:
         return found
 
     def distribution(self, strings: IncrementalTree, starts: Sequence[int], ctx: Context) -> Tensor:  # (B, V)
-        """How likely each of the target's tokens is to begin what the draft model writes below these
-        nodes."""
+        """Probability of each target token to be the first in the text that the draft model generates below
+        each of these nodes."""
         found: Tensor | None = None
         followed = [String(m, node, START, 1.0) for m, node in enumerate(starts)]
         while followed:
@@ -140,8 +141,8 @@ class Strings:
         return found.view(len(starts), self._vocab)
 
     def after(self, strings: IncrementalTree, followed: Sequence[String], ctx: Context) -> Tensor:  # (S, K)
-        """The draft model's distribution after each string, without tokens that mean nothing to the target
-        where one begins."""
+        """The draft model's distribution after each string; where a target token begins, draft tokens without
+        bytes or matching target token are masked."""
         nodes = [each.node for each in followed]
         logits = strings.logits(nodes)
         begins = torch.tensor([[each.place == START] for each in followed])
@@ -152,21 +153,22 @@ class Strings:
 
 @dataclass(frozen=True, slots=True)
 class String:
-    """A string being followed."""
+    """A string of draft tokens that is being extended."""
 
-    start: int  # which of the strings asked about it belongs to
-    node: int  # of the draft model's tree, its last token
-    place: int  # in the spelling of the target's tokens
-    mass: float  # its probability
+    start: int  # index of its start node in the call of `distribution`
+    node: int  # node of its last token in the draft model's tree
+    place: int  # node of the byte trie of the target's tokens
+    mass: float  # probability of the string
 
 
 class Spelling:
-    """The target's tokens as a tree of bytes, and where each of the draft model's leads in it."""
+    """A trie over the bytes of the target's tokens, and the trie node that each draft token leads to from
+    each node."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft) -> None:
         self._pieces, self._matches = cross_vocabulary.theirs.pieces, cross_vocabulary.matching_tokens
-        self._below: list[dict[int, int]] = [{}]  # per place the places after it, by byte
-        self._token: list[int] = [NONE]  # per place the longest token that it has spelt
+        self._below: list[dict[int, int]] = [{}]  # per trie node: byte -> child
+        self._token: list[int] = [NONE]  # per trie node: longest target token that its bytes begin with
         for piece, token in sorted(cross_vocabulary.ours.ids.items()):  # shorter tokens come first
             place = START
             for byte in piece:
@@ -186,17 +188,18 @@ class Spelling:
                 for token, piece in enumerate(self._pieces)
             ]
         )
-        # two numbers a token of the draft's for every place: of all places together they would take gigabytes
+        # an LRU cache: tables for all trie nodes, two numbers per draft token each, would take gigabytes
         self._known = lru_cache(max(16, KNOWN // len(self._pieces)))(self._after)
 
     def after(self, places: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:  # S × (K,), S × (K,)
-        """Per place and token of the draft's: the target's token that begins the string for certain, or where
-        it leads; and the longest token spelt so far."""
+        """Per trie node, two arrays over the draft's tokens: the target token that the string now certainly
+        begins with, or ON - n if it leads to trie node n; and the longest target token that it begins with so
+        far."""
         found = [self._known(place) for place in places]
         return [then for then, _ in found], [now for _, now in found]
 
     def _after(self, place: int) -> tuple[Tensor, Tensor]:
-        # most tokens do not go on from here: only those that do are looked at
+        # only draft tokens whose first byte continues from this trie node are walked
         then = torch.full((len(self._pieces),), self._token[place], dtype=torch.int64)
         now = then.clone()
         if place == START:
@@ -211,7 +214,7 @@ class Spelling:
         return then, now
 
     def _walk(self, place: int, piece: bytes) -> tuple[int, bool]:
-        """Where these bytes lead, and whether some lead nowhere."""
+        """The last trie node on the path of these bytes, and whether the path leaves the trie."""
         for byte in piece:
             below = self._below[place].get(byte)
             if below is None:

@@ -1,10 +1,9 @@
-"""SpecInfer (Miao et al. 2024): one or several small models draft a token tree, verified in random sibling
-order.
+"""SpecInfer (Miao et al. 2024): small models draft a token tree, verified in random sibling order.
 
 New here: nothing. Reuses: DraftModel, UnionDrafter, Rejection, Fixed. Exact at any temperature: siblings are
 independent draws, each tested against the distribution of the model that proposed it, in an order that does
-not depend on the tokens. Several models draft below the same root; a token that two of them draw is read once
-and tested twice.
+not depend on the tokens. Several models draft below the same root; a token that two of them draw is scored
+once and tested twice.
 """
 
 from functools import partial
@@ -22,7 +21,7 @@ from outpace.verifiers.rejection import Rejection
 def specinfer(
     target: Target, *, drafts: tuple[Target, ...], widths: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1)
 ) -> Parts:
-    """Trees of several draft models, merged.
+    """Trees of several draft models, merged and verified by rejection in random sibling order.
 
     Args:
         drafts: models that draft, one or more; they have the same vocabulary as the target

@@ -1,9 +1,10 @@
 """SpecTr (Sun et al. 2023): several independent draft sequences, verified together by k-sequential selection.
 
 New here: KSequential. Reuses: DraftModel, Fixed. Exact at any temperature: sequences are drawn with
-replacement. Equal prefixes are one node, read once, and tested as often as they were drawn. The default is 8
-sequences of 8 tokens that part at the root. At each node the rule searches for a scale rho between 1 and the
-number of draws. At temperature 0 the sequences start with the most probable tokens and carry no claim.
+replacement. Equal prefixes are one node, scored once, and tested as often as they were drawn. The default is
+8 sequences of 8 tokens that branch at the root only. At each node the rule searches for a scale rho between 1
+and the number of draws. At temperature 0 the sequences start with the most probable tokens and carry no
+claim.
 """
 
 from functools import partial

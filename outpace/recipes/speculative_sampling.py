@@ -1,9 +1,8 @@
-"""Speculative sampling (Leviathan et al. 2023; Chen et al. 2023): a small model drafts a chain, rejection
-keeps p.
+"""Speculative sampling (Leviathan et al. 2023; Chen et al. 2023): a drafted chain, verified by rejection.
 
 New here: nothing. Reuses: DraftModel, Rejection, Fixed, Confidence. Exact at any temperature: drawn tokens
-carry the distribution they were drawn from; greedy drafts (`sampled` false) carry no claim. A token that
-stops the draft by its low probability stays in it, since dropping it would bias the output.
+carry the distribution they were drawn from; greedy drafts (`sampled` false) carry no claim. A token whose low
+draft probability ends the draft stays in it, since dropping it would bias the output.
 """
 
 from outpace.controllers.confidence import Confidence
@@ -17,7 +16,7 @@ from outpace.verifiers.rejection import Rejection
 def speculative_sampling(
     target: Target, *, draft: Target, depth: int = 5, sampled: bool = True, confidence_threshold: float = 0.0
 ) -> Parts:
-    """A drafted chain, verified token by token.
+    """A draft model's chain, verified by rejection token by token.
 
     Args:
         draft: model that drafts; it has the same vocabulary as the target

@@ -1,5 +1,4 @@
-"""STAND (Song et al. 2025): draw the draft from the target's mean probabilities after the same last few
-tokens.
+"""STAND (Song et al. 2025): draw the draft from the target's mean probabilities after the same n-gram.
 
 New here: nothing. Reuses: NGramProbabilityDrafter, rank_template, Rejection, Fixed. Exact at any temperature:
 siblings are drawn without replacement from the mean probabilities stored for the last `max_ngram` tokens, or
@@ -7,14 +6,14 @@ fewer down to 2, and claim the distribution they were drawn from, at the request
 truncation. The paper perturbs log probabilities with precomputed Gumbel noise and keeps the largest, which
 gives the same distribution. At temperature 0 the most probable tokens are chosen, without a claim.
 
-The table holds up to 2^18 n-grams, about 220 bytes each, learns from accepted nodes and lives from request to
-request; when it is full it starts anew. The draft fills a fixed tree. The paper's tree has the 80 nodes
+The table holds up to 2^18 n-grams of about 220 bytes each, learns from accepted nodes and persists across
+requests; when it is full it is cleared. The draft tree has a fixed shape. The paper's tree has the 80 nodes
 accepted most often in a wide tree on other problems:
 `outpace.drafters.lookup.rank_template.fitted(accepted_ranks(steps), 80).parents`, from the steps of such a
 run.
 
-Use it where a problem is answered many times, as for a vote among samples: the first answer gains little,
-later ones more and more.
+Use it where a problem is answered many times, as in majority voting among samples: the first answer gains
+little, later ones more and more.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -36,7 +35,7 @@ def stand(
     top_k: int = 10,
     learn_from_prompts: bool = False,
 ) -> Parts:
-    """A fixed tree, drawn from a table of n-gram probabilities.
+    """A tree of fixed shape, drawn from a table of next-token probabilities after n-grams.
 
     Args:
         nodes: draft tokens per step

@@ -1,28 +1,27 @@
-"""SuffixDecoding (Oliaro et al. 2025): draft the most frequent continuation of the longest matches, here or
-earlier.
+"""SuffixDecoding (Oliaro et al. 2025): draft the most frequent continuation of the matches in suffix trees.
 
 New here: nothing. Reuses: SuffixTreeLookup, LookupDrafter, DraftModel, Match or Rejection, Fixed. Exact at
 any temperature: retrieved tokens carry no claim, and a fallback model's draws claim the distribution they
 were drawn from.
 
-Two suffix trees with counts are searched: one of the request's prompt and text, one of what earlier requests
-generated. For every number p of last tokens that occurred before, a draft follows the most frequent tokens,
-at most `max_spec_factor` * p + `max_spec_offset` of them, while the product of count(child) / count(parent)
-is at least `min_token_prob`. The draft with the largest sum of such products, its expected number of accepted
-tokens, is verified. With a `fallback` model set `min_score` near the mean number of its tokens that are
-accepted.
+Two suffix trees with counts are searched: one of the request's prompt and text, one of the tokens that
+earlier requests generated. For every number p of last tokens that occurred before, a draft follows the most
+frequent tokens, at most `max_spec_factor` * p + `max_spec_offset` of them, while the product of count(child)
+/ count(parent) is at least `min_token_prob`. The draft with the largest sum of such products, its expected
+number of accepted tokens, is verified. With a `fallback` model set `min_score` near the mean number of its
+tokens that are accepted.
 
-Use it where text recurs: agents, code that is edited, SQL, many samples of one task. It needs no model, and
-gains more the more alike the requests are. Where long passages are copied and a forward over many tokens
+Use it where text recurs: agents, code that is edited, SQL, many samples of one task. It needs no draft model,
+and gains more the more alike the requests are. Where long passages are copied and a forward over many tokens
 costs little more than over few, raise `depth`, to 64 say. A tree takes about 200 bytes per token. Without
 numba (extra `retrieval`) the trees are slow.
 
 The defaults draft trees of 15 nodes, 12 of them after a single matched token. The authors' drafts are chains
-as long as the match (`--max-spec-factor 1 --max-spec-offset 0 --no-tree --depth 24`), which start slowly
-where answers are short: edits, code and sums of the zoo, at temperature 0 and 1, got more tokens per step
-with these defaults, 5.1 instead of 3.5 on edits at temperature 0. Counts are divided by the parent's, as in
-the authors' code, not by the sum over the siblings. The end of the text itself, which nothing follows yet,
-counts as one more occurrence in both trees.
+as long as the match (`--max-spec-factor 1 --max-spec-offset 0 --no-tree --depth 24`), which are too short at
+first where answers are short: on edits, code and sums this project's test models (the zoo) got more tokens
+per step with these defaults, at temperature 0 and 1; 5.1 instead of 3.5 on edits at temperature 0. Counts are
+divided by the parent's, as in the authors' code, not by the sum over the siblings. The end of the text
+itself, which has no continuation yet, counts as one more occurrence in both trees.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -49,7 +48,7 @@ def suffix_decoding(
     fallback_depth: int = 5,
     min_score: float = 2.0,
 ) -> Parts:
-    """Frequent continuations, by suffix trees with counts.
+    """The most frequent continuations, from suffix trees with counts.
 
     Args:
         depth: most draft tokens per step
@@ -59,7 +58,7 @@ def suffix_decoding(
         tree: draft a tree of the most probable nodes in place of a chain
         max_tree_depth: depth of the suffix trees: matched and drafted tokens together
         max_cached_tokens: newest tokens of earlier requests kept; the oldest are dropped first
-        fallback: draft model for steps in which the suffix trees expect too little
+        fallback: draft model for rows whose expected number of accepted tokens is too low
         fallback_depth: tokens that the fallback model drafts
         min_score: expected accepted tokens at or below which the fallback model drafts instead
     """

@@ -1,11 +1,10 @@
-"""Token-level intersection (Timor et al. 2025): a draft model of another vocabulary, held to the tokens both
-have.
+"""Token-level intersection (Timor et al. 2025): a draft model restricted to tokens of both vocabularies.
 
-New here: the draft's logits are masked to tokens with a twin in the target's vocabulary, so that its
-distribution becomes one over the target's tokens. Reuses: Translated, Rejection, Fixed. Exact at any
-temperature: renaming tokens one to one leaves a claim true. Tokens that only the target has are still
-produced, as what rejection leaves of p; the draft reads them as its twin, or else as the tokens that spell
-the same.
+New here: the draft's logits are masked to tokens with a matching token in the target's vocabulary, so that
+its distribution becomes one over the target's tokens. Reuses: CrossVocabularyDrafter, Rejection, Fixed. Exact
+at any temperature: renaming tokens one to one keeps a claim true. Tokens that only the target has are still
+generated, from the residual distribution after rejection; the draft model reads them as the tokenization of
+their bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from outpace.verifiers.rejection import Rejection
 
 @recipe(paper="arXiv:2502.05202", family="other vocabularies")
 def tli(target: Target, *, draft: CrossVocabularyDraft, depth: int = 5, sampled: bool = True) -> Parts:
-    """A drafted chain of tokens that both vocabularies have.
+    """A drafted chain of tokens that both vocabularies have, verified by rejection.
 
     Args:
         draft: model that drafts; its vocabulary may differ from the target's
@@ -41,7 +40,7 @@ def tli(target: Target, *, draft: CrossVocabularyDraft, depth: int = 5, sampled:
 
 
 class Shared:
-    """Drafting with the tokens that both vocabularies have."""
+    """Drafts restricted to the tokens that both vocabularies have."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, *, sampled: bool) -> None:
         self._match_of, self._vocab, self._sampled = cross_vocabulary.match_of, vocab, sampled
@@ -49,7 +48,7 @@ class Shared:
         self.strange = self._match_of < 0
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
-        """A chain in every row, in the draft's tokens."""
+        """A chain in every row, in the draft's tokens, all of which have a matching target token."""
 
         def masked(tree: TokenTree) -> tuple[int, Tensor]:
             first, logits = read(tree)
@@ -58,7 +57,7 @@ class Shared:
         return grow(ctx, plan, masked, sampled=self._sampled)
 
     def renamed(self, tree: TokenTree, ctx: Context, tails: Tails) -> TokenTree:
-        """The same tree in the target's tokens, and its claim over them."""
+        """The same tree in the target's tokens, its claim stated over the target's vocabulary."""
         claim, tokens = tree.claim, self._match_of.to(tree.tokens.device)[tree.tokens]
         if not isinstance(claim, Drawn):
             return replace(tree, tokens=tokens)

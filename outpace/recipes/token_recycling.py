@@ -1,17 +1,16 @@
-"""Token recycling (Luo et al. 2025): draft the tokens that the target ranked highest after the same token
-before.
+"""Token recycling (Luo et al. 2025): draft the target's top-k tokens after the last occurrence of each token.
 
-New here: nothing. Reuses: TokenRecycling, rank_template, Match, Fixed. Exact at any temperature: the drafted
+New here: nothing. Reuses: TokenRecycling, rank_template, Match, Fixed. Exact at any temperature: the draft
 tokens carry no claim. An adjacency table holds the `top_k` most probable tokens after every token of the
-vocabulary, from the logits of each node that the target has read, rejected ones included. It takes 4 *
-`top_k` bytes per token and lives from request to request. A fixed tree is filled from it, rank by rank;
-`outpace bench` reports which tree is the fastest by the measured acceptance of every rank and the cost of
-forwards. The paper's tree has 80 nodes (`--nodes-per-depth 8,21,25,15,8,3`); the default is smaller, for
-hardware on which a forward over many tokens costs more than one over few. Tokens that were never read have no
-children.
+vocabulary, from the logits of each node that the target has scored, rejected ones included. It takes 4 *
+`top_k` bytes per token of the vocabulary and persists across requests. A tree of fixed shape is filled from
+it, rank by rank; `outpace bench` reports which tree is the fastest by the measured acceptance of every rank
+and the cost of forwards. The paper's tree has 80 nodes (`--nodes-per-depth 8,21,25,15,8,3`); the default is
+smaller, for hardware on which a forward over many tokens costs more than one over few. Tokens that were never
+scored have no children.
 
-Use it where nothing is known of the text beforehand and there is no draft model: unlike lookups it drafts at
-every step and needs no repetition.
+Use it where the text does not repeat anything and there is no draft model: unlike lookups it drafts at every
+step and needs no repetition.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -32,7 +31,7 @@ def token_recycling(
     top_k: int = 8,
     learn_from_prompts: bool = False,
 ) -> Parts:
-    """A fixed tree, filled from an adjacency table of likely next tokens.
+    """A tree of fixed shape, filled from a table of the target's top-k tokens after each token.
 
     Args:
         nodes: draft tokens per step

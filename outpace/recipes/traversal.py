@@ -1,9 +1,9 @@
-"""Traversal verification (Weng et al. 2025): a tree of draws is verified from its leaves up to its root.
+"""Traversal verification (Weng et al. 2025): a drawn tree is verified from its leaves up to its root.
 
 New here: nothing. Reuses: DraftModel, Traversal, Fixed. Exact at any temperature: whole paths are accepted or
-rejected, so a branch that a top-down rule would have rejected early can still be accepted. A chain (`widths`
-all 1) makes it block verification. At temperature 0 the children are the most probable tokens, carry no
-claim, and nothing is gained over other rules.
+rejected, so a branch that a top-down rule would have rejected early can still be accepted. For a chain
+(`widths` all 1) it equals block verification. At temperature 0 the children are the most probable tokens and
+carry no claim, and it accepts as much as other rules.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -22,7 +22,7 @@ def traversal(
     parents: tuple[int, ...] = (),
     replace: bool = False,
 ) -> Parts:
-    """A tree of draws, verified bottom-up.
+    """A tree of draws, verified from the leaves to the root.
 
     Args:
         draft: model that drafts; it has the same vocabulary as the target

@@ -1,11 +1,12 @@
 """Sampling parameters that change logits before temperature: bias, penalties, bad words, min_tokens, grammar.
 
-Each node of a draft tree gets the logits of plain decoding there: its history is the row's tokens and the
-path to the node. Bias, repetition penalty and bad words are defined as in transformers and applied in its
-order; presence and frequency penalties (new tokens only) and min_tokens are vLLM's, applied after the
-repetition penalty.
+The logits at a node of a draft tree are changed as in plain decoding with the node's history: the row's
+tokens and the path to the node. Bias, repetition penalty and bad words are defined as in transformers and
+applied in its order; presence and frequency penalties (on generated tokens only) and min_tokens are defined
+as in vLLM. The penalties are applied after the repetition penalty.
 
-Letters: M nodes, V vocabulary, T tokens of a row, G of them new, P path tokens of all nodes.
+Letters: M nodes, V vocabulary size, T tokens of a row, G generated tokens of a row, P path tokens of all
+nodes.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ NEVER = float("-inf")
 
 
 class Adjuster:
-    """Applies the rows' sampling parameters at any of their nodes; counts over a row's history are computed
-    once."""
+    """Changes the logits at nodes of a batch's draft trees by their rows' sampling parameters. Token counts
+    over the committed text of a row are computed once per instance."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -34,7 +35,8 @@ class Adjuster:
     def __call__(
         self, logits: Tensor, rows: Sequence[int], paths: Sequence[Sequence[int]]
     ) -> Tensor:  # (M, V)
-        """The logits after these paths, changed by their rows' parameters; a copy."""
+        """The logits changed by the parameters of their rows: logits[i] is at a node of row `rows[i]` whose
+        path, the draft tokens below the root, is `paths[i]`. A copy if anything changes."""
         sampling = self._ctx.sampling
         nodes: dict[int, list[int]] = {}
         for node, row in enumerate(rows):
@@ -53,7 +55,7 @@ class Adjuster:
         return logits
 
     def _row(self, logits: Tensor, row: int, paths: Sequence[Sequence[int]]) -> None:
-        """Change the logits of some of one row's nodes in place."""
+        """Change logits (M, V) at nodes of one row in place."""
         ctx, params, device = self._ctx, self._ctx.sampling[row], logits.device
         tokens = ctx.tokens[row]
         if params.logit_bias:
@@ -82,7 +84,7 @@ class Adjuster:
         return self._ctx.tokens[row][self._ctx.prompt_lengths[row] :]
 
     def _count(self, row: int, logits: Tensor) -> Tensor:  # (V,)
-        """How often each token occurs in the row's new text."""
+        """Number of occurrences of each token among the row's generated tokens."""
         if row not in self._counts:
             counts = self._new(row).bincount(minlength=logits.shape[1])
             self._counts[row] = counts.to(logits.device, logits.dtype)
@@ -90,8 +92,8 @@ class Adjuster:
 
 
 def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> Tensor:  # (M, V)
-    """The draft model's logits after these nodes, changed as the target's will be, so that drafts can be
-    accepted."""
+    """The draft model's logits at the nodes `at`, changed by the sampling parameters like the target's, so
+    that draft tokens agree with them and are accepted more often."""
     if not any(params.changes_logits for params in ctx.sampling):
         return logits
     tree = grower.structure()
@@ -99,16 +101,17 @@ def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> T
     wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     paths = [[tokens[node] for node in forest.path(leaf)[1:]] for leaf in at]
     adjusted = Adjuster(ctx)(wide, [forest.rows[node] for node in at], paths)
-    # a path that the target refuses may leave no token: any distribution is right there, as no node is
-    # reached
+    # after a path of target probability 0 no token may be left: any logits will do, as nothing there is
+    # accepted
     return torch.where(adjusted.amax(-1, keepdim=True) == NEVER, wide, adjusted)
 
 
-Places = tuple[list[int], list[int]]  # P nodes, their path tokens
+Places = tuple[list[int], list[int]]  # index into (M, V) logits: node, and token, of each of P path tokens
 
 
 def _repetition(logits: Tensor, tokens: Tensor, at: Places, penalty: float) -> None:
-    """Multiply negative and divide positive logits of tokens of the history, once for each token."""
+    """Multiply negative and divide positive logits of the tokens in the row (`tokens`) and on the paths
+    (`at`) by the penalty, once per distinct token; in place."""
 
     def penalised(values: Tensor) -> Tensor:
         return torch.where(values < 0, values * penalty, values / penalty)
@@ -116,19 +119,20 @@ def _repetition(logits: Tensor, tokens: Tensor, at: Places, penalty: float) -> N
     before, along = penalised(logits[:, tokens]), penalised(logits[at])
     logits.scatter_(
         1, tokens.expand(len(logits), -1), before
-    )  # a repeated token is written twice with the same value
+    )  # a token that occurs several times is written repeatedly with the same value
     logits[at] = along
 
 
 def _count_penalties(
     logits: Tensor,
-    new: Tensor,  # (G,)
-    counts: Tensor,  # (V,)
+    new: Tensor,  # (G,) generated tokens
+    counts: Tensor,  # (V,) occurrences of each token among them
     at: Places,
-    again: Sequence[int],  # (P,) how often the token stands on its path
+    again: Sequence[int],  # (P,) occurrences of each path token on its path
     params: SamplingParams,
 ) -> None:
-    """Take frequency times count, and presence once, from the tokens of the new text and of the path."""
+    """Subtract frequency penalty times count, and presence penalty once, from the logits of the tokens in the
+    generated text and on the node's path; in place."""
     frequency, presence = params.frequency_penalty, params.presence_penalty
     before = logits[:, new] - frequency * counts[new] - presence
     times = counts[at[1]] + torch.tensor(again, dtype=logits.dtype, device=logits.device)
@@ -140,7 +144,8 @@ def _count_penalties(
 def _forbid_words(
     logits: Tensor, tokens: Tensor, paths: Sequence[Sequence[int]], params: SamplingParams
 ) -> None:
-    """Rule out the last token of every word whose other tokens have just been written."""
+    """Set to -inf the logit of the last token of each bad word whose other tokens end the node's history; in
+    place."""
     alone, longer = _words(params.bad_words, params.stop)
     if alone:
         logits[:, list(alone)] = NEVER
@@ -159,8 +164,8 @@ def _forbid_words(
 
 
 def _go_on(logits: Tensor, early: Sequence[int], params: SamplingParams) -> None:
-    """Rule out the end of the text; where a grammar asks for it, and for nothing else, the text is
-    complete."""
+    """Set the logits of stop tokens to -inf at the nodes `early`, which are before min_tokens; in place.
+    Nodes at which a grammar allows only stop tokens are not changed, as the text is complete there."""
     kept = logits[early]
     kept[:, list(params.stop)] = NEVER
     if params.grammar is not None:
@@ -172,10 +177,11 @@ def _go_on(logits: Tensor, early: Sequence[int], params: SamplingParams) -> None
 def _words(
     words: tuple[tuple[int, ...], ...], stop: tuple[int, ...]
 ) -> tuple[tuple[int, ...], dict[tuple[int, ...], list[int]]]:
-    """Words of one token, and for the others the tokens that end them after what they begin with."""
+    """Bad words of one token, without stop tokens; and for the longer ones a hash map from all tokens but the
+    last to the possible last tokens."""
     longer: dict[tuple[int, ...], list[int]] = {}
     for word in words:
         if len(word) > 1:
             longer.setdefault(word[:-1], []).append(word[-1])
-    # a stop token is not a word: forbidding it would leave no way to end
+    # a stop token is never forbidden, or the text could not end
     return tuple(word[0] for word in words if len(word) == 1 and word[0] not in stop), longer

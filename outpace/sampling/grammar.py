@@ -1,9 +1,9 @@
-"""Grammars and JSON schemas by xgrammar, with the automaton's state at every node of a draft tree.
+"""Grammars and JSON schemas by xgrammar, applied at every node of a draft tree.
 
-The automaton of a request is kept in its state after the text. For a node it is advanced along the node's
-path and rolled back, so the allowed tokens depend on the node's history alone.
+Between calls the automaton of a request is in the state after its generated text. For a node it is advanced
+along the node's path and rolled back, so the allowed tokens depend only on the node's history.
 
-Letters: M nodes, V vocabulary, G new tokens of a row, W 32-bit words of a mask.
+Letters: M nodes, V vocabulary size, G generated tokens of a row.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch import Tensor
 
 
 class Follower:
-    """core.sampling_params.Grammar of one request."""
+    """core.sampling_params.Grammar of one request: an xgrammar automaton that follows its generated text."""
 
     def __init__(self, matcher: Any, vocab: int) -> None:
         self._matcher, self._vocab = matcher, vocab
-        self._read: list[int] = []  # tokens of the text that the automaton has accepted
+        self._read: list[int] = []  # tokens of the generated text that the automaton has accepted
 
     def allowed(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         words = torch.full((len(paths), (self._vocab + 31) // 32), -1, dtype=torch.int32)
         if self._advance(self._read, text.tolist()):
-            path: list[int] = []  # tokens accepted beyond the text
+            path: list[int] = []  # draft tokens that the automaton has accepted after the text
             for node, wanted in enumerate(paths):
                 if self._advance(path, wanted) and not self._matcher.is_terminated():
                     self._matcher.fill_next_token_bitmask(words, node)
@@ -36,8 +36,8 @@ class Follower:
         return bits.flatten(1)[:, : self._vocab].bool()
 
     def _advance(self, read: list[int], wanted: Sequence[int]) -> bool:
-        """Move the automaton from the accepted tokens to the wanted ones; False where the grammar does not
-        allow them."""
+        """Roll the automaton back from the accepted tokens `read` to their common prefix with `wanted`, then
+        advance it along the rest of `wanted`; updates `read`. False if the grammar rejects a token."""
         wanted = list(wanted)
         shared = len(read)
         if wanted[:shared] != read:
@@ -62,7 +62,8 @@ def follower(
     grammar: str | None,
     json_schema: str | Mapping[str, Any] | None,
 ) -> Callable[[], Follower]:
-    """Makes the grammar of each request: EBNF as xgrammar (and llama.cpp) reads it, or a JSON schema."""
+    """Compile a grammar (EBNF of xgrammar and llama.cpp) or a JSON schema; returns a function that creates
+    the Follower of a request. ValueError for an invalid grammar, or without tokenizer or stop token."""
     if grammar is not None and json_schema is not None:
         raise ValueError("give a grammar or a json_schema, not both")
     if tokenizer is None:
@@ -77,7 +78,7 @@ def follower(
             compiled = compiler.compile_grammar(grammar)
         else:
             schema = json_schema if isinstance(json_schema, str) else json.dumps(json_schema)
-            # on one line: where any blank may follow, a model may write nothing else
+            # with any_whitespace a model may generate blanks without end
             compiled = compiler.compile_json_schema(schema, any_whitespace=False)
     except (RuntimeError, ValueError, TypeError) as error:
         what = "grammar" if grammar is not None else "json_schema"
@@ -87,7 +88,8 @@ def follower(
 
 @lru_cache(maxsize=4)
 def _compiler(tokenizer: Any, vocab: int, stop: tuple[int, ...]) -> tuple[Any, Any]:
-    """xgrammar, and its compiler for this tokenizer, which keeps what it has compiled."""
+    """The xgrammar module and its compiler for this tokenizer, which caches compiled grammars.
+    ModuleNotFoundError if xgrammar is missing."""
     try:
         import xgrammar
     except ModuleNotFoundError as error:

@@ -1,6 +1,6 @@
 """The target's distribution at the nodes of a scored tree, computed on demand: p at all nodes is expensive.
 
-Letters: N nodes, M of them requested, V vocabulary, T tokens.
+Letters: N nodes, M requested nodes, V vocabulary size, T tokens of a node's history.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from outpace.sampling.adjust import Adjuster
 from outpace.sampling.topk import at_least_float32, largest
 from outpace.sampling.warp import warp
 
-AT_ONCE = 1 << 17  # logits up to which one argmax over all nodes is faster than two over some
+AT_ONCE = 1 << 17  # N * V up to which, on a CPU, one argmax over all nodes is faster than two over some
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (1, T) history, (1, V) logits -> (1, V) logits
 
 
 class LazyTargetProbs:
-    """core.contracts.TargetProbs over the scores of one forward."""
+    """core.contracts.TargetProbs computed from the scores of one forward. `processor` changes the logits at
+    each node before the sampling parameters. ValueError if a node has no logits."""
 
     def __init__(
         self, scores: Scores, tree: TokenTree, ctx: Context, processor: Processor | None = None
@@ -38,7 +39,7 @@ class LazyTargetProbs:
         self._tokens: list[int] | None = None
         self._probs: dict[int, Tensor] = {}
         self._all: Tensor | None = None
-        self._argmaxes: tuple[list[float], list[int]] | None = None  # of all nodes, once any was requested
+        self._argmaxes: tuple[list[float], list[int]] | None = None  # of all nodes, from the first request
         self.seconds = 0.0
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
@@ -100,13 +101,13 @@ class LazyTargetProbs:
     def _warp(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
         rows, sampling = self._tree.forest.rows, self._ctx.sampling
         probs = warp(self._rows(nodes, asked), [sampling[rows[node]] for node in asked])
-        self._check(probs[:, 0].tolist(), asked)  # softmax spreads one NaN over its whole row
+        self._check(probs[:, 0].tolist(), asked)  # softmax makes a row with a NaN all NaN
         return probs
 
     def _rows(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
         if nodes is None:
             logits = self._logits
-        elif len(nodes) == 1:  # a view
+        elif len(nodes) == 1:  # a view instead of a copy
             logits = self._logits[nodes[0]][None]
         else:
             logits = self._logits.index_select(0, torch.tensor(nodes, device=self._logits.device))
@@ -124,21 +125,21 @@ class LazyTargetProbs:
         return logits
 
     def _path(self, node: int) -> list[int]:
-        """The draft tokens that lead to the node, its own included."""
+        """The draft tokens on the path to the node, without the root's token, with the node's."""
         if self._tokens is None:
             self._tokens = self._tree.tokens.tolist()
         return [self._tokens[each] for each in self._tree.forest.path(node)[1:]]
 
     def _history(self, node: int) -> Tensor:  # (1, T)
-        """The tokens that the node's distribution is conditioned on, the node's included."""
+        """The tokens on which the node's distribution is conditioned: those of the row and of the path."""
         forest = self._tree.forest
         row = forest.rows[node]
         path = self._tree.tokens[forest.path(node)[1:]]
         return torch.cat([self._ctx.tokens[row].to(path.device), path])[None]
 
     def _check(self, values: Sequence[float], asked: Sequence[int]) -> None:
-        """Raise for NaN and infinite logits, and where the largest logit is -inf: the sampling parameters
-        leave no token."""
+        """Check the largest logit (or a probability) of each node. FloatingPointError if the target's logits
+        are NaN or +inf; ValueError if it is -inf or NaN otherwise: sampling parameters exclude all tokens."""
         for node, value in zip(asked, values, strict=True):
             if value != value or value == float("-inf"):
                 logits = self._logits[node]

@@ -1,9 +1,9 @@
-"""Argmax and top-k of each row; of equal values the first.
+"""Argmax and top-k of each row of a matrix; of equal values the first is chosen.
 
-On a CPU numpy computes them: its argmax is 12 to 40 times faster than torch's (rows of 4,096 to 150,000
-values, x86-64), a measurable part of a small model's step.
+Large inputs on a CPU are computed by numpy: its argmax is 12 to 40 times faster than torch's (rows of 4,096
+to 150,000 values, x86-64), a measurable part of a small model's step.
 
-Letters: M rows of K numbers.
+Letters: M rows of K values.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy
 import torch
 from torch import Tensor
 
-FEW = 8192  # values below which torch's argmax is faster than the conversion to numpy
-WIDE = 2500  # values per requested one from which repeated argmax is faster than topk
+FEW = 8192  # M * K below which torch's argmax is faster than the conversion to numpy
+WIDE = 2500  # M * K / count from which repeated numpy argmax is faster than torch's topk
 
 
 def largest(values: Tensor) -> tuple[list[float], list[int]]:  # (M, K) -> M, M
-    """The largest value of each row (NaN if there is one) and its index, on the host."""
+    """The largest value of each row (NaN if the row has one) and its index, on the host."""
     values = at_least_float32(values)
     if not values.is_cpu or values.numel() < FEW:
         found = values.max(-1)
@@ -49,12 +49,12 @@ def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (M, K) -> (M, c
             places[:, rank] = at = left.argmax(-1)
             best[:, rank] = left[rows, at]
             left[rows, at] = -numpy.inf
-        if (best > -numpy.inf).all():  # else an index may occur twice, and NaN may be in the row
+        if (best > -numpy.inf).all():  # else an index may occur twice, or a row has NaN
             return torch.from_numpy(best), torch.from_numpy(places)
     found = values.topk(count)
     return found.values, found.indices
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """The values in at least float32: comparisons in half precision are several times slower on a CPU."""
+    """The values in float32 or float64: comparisons in half precision are several times slower on a CPU."""
     return values if values.dtype in (torch.float32, torch.float64) else values.float()

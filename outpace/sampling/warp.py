@@ -1,10 +1,10 @@
 """Temperature and truncation: from logits to a distribution.
 
-Order and definition are those of transformers' processors: temperature, then top-k, then the fewest most
-probable tokens whose mass reaches top-p, then tokens of at least `min_p` times the largest probability, then
-the tokens of most typical information whose mass reaches `typical_p`.
+Order and definitions are those of transformers' processors: temperature, top-k, top-p (the fewest most
+probable tokens whose mass reaches `top_p`), min-p (tokens with at least `min_p` times the largest
+probability), typical-p (tokens whose information is nearest to the entropy, up to a mass of `typical_p`).
 
-Letters: M rows, V vocabulary.
+Letters: M rows of logits, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from torch import Tensor
 from outpace.core.sampling_params import SamplingParams
 from outpace.sampling.topk import argmax, at_least_float32
 
-HEAD = 1024  # tokens among which top-p is tried before the whole vocabulary is sorted
+HEAD = 1024  # number of most probable tokens tried for top-p before the whole vocabulary is sorted
 
 
-def warp(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:  # (M, V), M of them -> (M, V)
-    """Distributions after temperature and truncation, at least float32; temperature 0 gives one-hot rows."""
+def warp(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:  # (M, V), M -> (M, V)
+    """Distributions after temperature and truncation, at least float32, with the parameters `sampling[i]` for
+    row i; temperature 0 gives one-hot rows."""
     # float32: verification compares probabilities, for which half precision is too coarse; float64 is kept
     logits = at_least_float32(logits)
     first = sampling[0]
@@ -54,9 +55,9 @@ def _warp(logits: Tensor, sampling: SamplingParams) -> Tensor:
 
 
 def _nucleus(probs: Tensor, top_p: float) -> Tensor:
-    """Keep the tokens for which the mass of more probable ones is below `top_p`."""
-    # sorting a vocabulary of 128k takes longer than a small model's forward: try the most probable tokens
-    # first
+    """Keep the tokens for which the mass of all more probable tokens is below `top_p`; renormalise."""
+    # sorting a vocabulary of 128k takes longer than a small model's forward: the most probable tokens are
+    # tried first
     values, ids = probs.topk(min(HEAD, probs.shape[-1]))
     if bool((values.sum(-1) < top_p).any()):
         values, ids = probs.sort(-1, descending=True)
@@ -67,15 +68,15 @@ def _nucleus(probs: Tensor, top_p: float) -> Tensor:
 
 
 def _typical(probs: Tensor, mass: float) -> Tensor:
-    """Keep the tokens whose information is nearest to the mean, until they hold this mass (Meister et al.
-    2023)."""
+    """Keep the tokens whose information -log p is nearest to its mean, the entropy, until their total
+    probability reaches `mass`; renormalise (locally typical sampling, Meister et al. 2023)."""
     information = -probs.log()
     mean = torch.where(probs > 0, probs * information, 0).sum(-1, keepdim=True)
     far, ids = (information - mean).abs().sort(-1)
     last = (probs.gather(1, ids).cumsum(-1) < mass).sum(-1, keepdim=True).clamp_(max=probs.shape[-1] - 1)
     far = far.masked_fill(
         far > far.gather(1, last), float("inf")
-    )  # tokens as far from the mean as the last one are kept too
+    )  # tokens at the same distance from the mean as the last one are kept too
     return _kept(probs, torch.zeros_like(probs).scatter_(1, ids, (far < float("inf")).to(probs.dtype)) > 0)
 
 

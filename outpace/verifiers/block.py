@@ -1,12 +1,14 @@
-"""Block verification (Sun et al. 2024): a drafted chain is judged as a whole instead of token by token.
+"""Block verification (Sun et al. 2024): accepts or rejects a drafted chain as a whole, not token by token.
 
-Down the chain each node gets the weight w = min(1, w of its parent * p / q). The walk then goes up from the
-end of the chain. The last node is kept with its weight; another one with S / (S + 1 - w), where S sums the
-positive part of w p - q at the node; the root always. The bonus is drawn from that positive part. A token
-that was unlikely by itself is thus kept where the tokens around it make up for it, and no valid rule for one
-chain keeps more on average. Exact at any temperature, provided every claim is true.
+From the root down, each node gets the weight w = min(1, w of its parent * p / q), p and q being the target's
+and the draft's probability of its token. Nodes are then tested from the end of the chain upwards until one is
+accepted: the last node with probability w; an inner node with probability S / (S + 1 - w), where S is the sum
+over the vocabulary of the positive part of w p - q for the next token; the root with probability 1. The bonus
+token is drawn from p after the last node, else from the normalised positive part. Some tokens that
+token-level rejection would reject are accepted, because probable tokens around them compensate; no exact rule
+for a single chain accepts more tokens in expectation. Exact at any temperature, provided every claim is true.
 
-Letters: M drafted nodes, N nodes, V vocabulary, K columns of q.
+Letters: M drafted nodes, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from outpace.core.tree import TokenTree
 from outpace.verifiers.rejection import ACCEPT, RESIDUAL
 from outpace.verifiers.rows import Ends, drawn_rows, keys, require_single_draws, smallest_mass, with_matched
 
-NEVER = 1e-30  # below the resolution of any uniform number; 1 / weight stays finite in float32
+NEVER = 1e-30  # weights below it are 0 for any uniform number; its inverse is finite in float32
 
 
 class Block:
-    """core.contracts.Verifier of chains as a whole."""
+    """Implementation of core.contracts.Verifier: block verification of chains; ValueError for other trees."""
 
     want = Want()
     accepts: tuple[type[Claim], ...] = (Drawn,)
@@ -66,15 +68,16 @@ class Block:
 
     def _shorter(
         self,
-        last: Sequence[int],  # ends of the chains that were not kept whole
-        above: Sequence[int],  # (M,) node of each row of p and q
+        last: Sequence[int],  # last nodes of the chains that were not accepted to their end
+        # (M,) parents of the drafted nodes: row m of p and q is the next token after them
+        above: Sequence[int],
         weights: dict[int, float],
         tree: TokenTree,
         p: Tensor,  # (M, V)
         q: Tensor,  # (M, V)
         noise: Noise,
     ) -> Ends:
-        """The deepest other node that is kept in each row, and a token from what is left of p there."""
+        """Row -> (deepest accepted node above its last node, bonus token drawn from the residual there)."""
         forest = tree.forest
         rows = {forest.rows[node] for node in last}
         if len(rows) < len({forest.rows[node] for node in above}):
@@ -88,7 +91,7 @@ class Block:
         ends = [places[node] for node in leaf]
         few = [totals[end] <= smallest_mass(p.dtype) for end in ends]
         distributions = left[ends]
-        if any(few):  # a refusal proves that something was left, but rounding ate it
+        if any(few):  # after a rejection the residual is positive: a sum of 0 is rounding, so draw from p
             distributions = torch.where(torch.tensor(few, device=p.device)[:, None], p[ends], distributions)
         tokens = noise.choose(distributions, keys(leaf, forest, RESIDUAL)).tolist()
         return {forest.rows[node]: (node, token) for node, token in zip(leaf, tokens, strict=True)}
@@ -96,7 +99,7 @@ class Block:
     def _climb(
         self, last: int, weights: dict[int, float], sums: dict[int, float], tree: TokenTree, noise: Noise
     ) -> int:
-        """The first node kept on the way up; a node that is not kept says nothing of those above it."""
+        """The deepest accepted node above `last`; the root if no other is. One random choice per node."""
         forest = tree.forest
         node = forest.parents[last]
         while node >= forest.num_rows:
@@ -106,9 +109,8 @@ class Block:
         return node
 
     def _left(self, p: Tensor, q: Tensor, weights: Tensor) -> Tensor:  # (M, V), (M, V), (M,) -> (M, V)
-        """What the draft's next token leaves of p at each node, the positive part of p - q / w, not
-        normalised."""
-        # a weight of 0 has no inverse; what it leaves is multiplied by it again
+        """Residual at each node: the positive part of p - q / w for the next token, not normalised."""
+        # a weight of 0 has no inverse; any finite one will do, as the sum is multiplied by the weight again
         return torch.addcmul(p, q, 1 / weights.clamp(min=NEVER)[:, None], value=-1).clamp_(min=0)
 
     def _chance(self, weight: float, left: float) -> float:
@@ -116,16 +118,17 @@ class Block:
 
 
 def chance_left(weight: float, left: float) -> float:
-    """Of keeping a node of this weight once its child was refused and the positive part of w p - q sums to
-    `left`."""
+    """Probability of accepting a node of weight `weight` after its child was rejected; `left` is the sum of
+    the positive part of w p - q."""
     total = left + (1 - weight)
-    return left / total if total > 0 else 1.0  # p = q and no token in doubt: every refusal is rounding
+    return left / total if total > 0 else 1.0  # p = q and w = 1: only rounding can have rejected the child
 
 
 def node_weights(
     drafted: Sequence[int], above: Sequence[int], tree: TokenTree, p: Tensor, q: Tensor
 ) -> dict[int, float]:
-    """The weight of every node of these chains."""
+    """Node -> weight w, for the roots and the M drafted nodes; `p` and `q` (M, V) are the distributions that
+    the target and the draft have at each drafted node's parent. AssertionError if q of a token is 0."""
     tokens = tree.tokens[list(drafted), None].to(p.device)
     q_token = q.gather(1, tokens).double()
     assert bool((q_token > 0).all()), "a token is claimed to be drawn from a distribution that cannot give it"
@@ -137,7 +140,7 @@ def node_weights(
 
 
 def draft_distributions(drafted: Sequence[int], tree: TokenTree, claim: Drawn, p: Tensor) -> Tensor:  # (M, V)
-    """The distribution each node was drawn from; one-hot where it was chosen."""
+    """The distribution each of the M drafted nodes was drawn from; one-hot for tokens chosen, not drawn."""
     rows = [claim.row[node] for node in drafted]
     if claim.ids is not None:
         q = p.new_zeros(p.shape).scatter_add_(1, claim.ids[rows], claim.q[rows].to(p.dtype))

@@ -1,11 +1,10 @@
-"""K-sequential selection: test all draws of one distribution under one acceptance rule, scaled so that p is
-just not overdrawn.
+"""K-sequential selection (Sun et al. 2023, SpecTr): one acceptance rule for k independent draws from one q.
 
-Of k independent draws from q, each is accepted in turn with probability min(1, p(x) / (rho q(x))). A rho
-between 1 and k is valid when no token is given more often than p allows; the smallest valid one accepts most
-(Sun et al. 2023, SpecTr). With a single draw rho is 1, which is token-level rejection. Draws from different
-distributions are tested distribution by distribution, each against what the ones before left of p. Exact at
-any temperature, for siblings drawn independently only.
+Each draw x is accepted in turn with probability min(1, p(x) / (rho q(x))). A rho between 1 and k is valid if
+no token is accepted with a higher probability than p(x); the smallest valid rho has the highest acceptance.
+With a single draw rho is 1, which is token-level rejection. Draws from several distributions are tested one
+distribution after the other, each against the residual of p that the earlier ones leave. Exact at any
+temperature, but only for siblings drawn with replacement.
 
 Letters: R nodes tested at once, V vocabulary.
 """
@@ -28,12 +27,12 @@ from outpace.verifiers.rows import Drafted, Draw, keys
 
 Group = tuple[
     int, list[int]
-]  # a row of q and the nodes drawn from it, in order and as often as they were drawn
+]  # row of q, and the nodes drawn from it in drawing order; a node drawn n times is listed n times
 
 
 class KSequential:
-    """core.contracts.Verifier by k-sequential selection; it may accept less than it could by at most
-    `tolerance`."""
+    """Implementation of core.contracts.Verifier: k-sequential selection. `tolerance` is the most acceptance
+    probability per node lost by stopping the search for the smallest valid rho early."""
 
     want = Want()
     accepts: tuple[type[Claim], ...] = (Drawn,)
@@ -53,8 +52,8 @@ class KSequential:
         draft = Drafted(tree, claim)
         levels = [
             [root] for root in range(forest.num_rows)
-        ]  # nodes spelt by the accepted tokens: several where draws
-        bonus = [0] * forest.num_rows  # repeated a token
+        ]  # per row the nodes whose path is the accepted prefix; several if equal tokens were drawn
+        bonus = [0] * forest.num_rows
         walking = list(range(forest.num_rows))
         while walking:
             below = {
@@ -80,7 +79,7 @@ class KSequential:
                 )
             goes_on = []
             for row in walking:
-                # a refused token may be drawn again from what is left, so siblings are looked up in any case
+                # the residual can give the token of a rejected sibling again, which then counts as accepted
                 level = [child for child in below[row] if tokens[child] == found[row]]
                 if level:
                     levels[row] = level
@@ -93,15 +92,15 @@ class KSequential:
     def scale(
         self, p: Tensor, q: Tensor, num: Sequence[int]
     ) -> tuple[list[float], list[float]]:  # (R, V), (R, V), (R,)
-        """Per node rho, and how many times min(p / rho, q) is used up when all of its `num` draws were
-        refused."""
+        """Per node the smallest valid rho, and the factor f of its residual: after `num` rejected draws the
+        residual is p - f min(p / rho, q)."""
         if max(num) == 1:
             return [1.0] * len(num), [1.0] * len(num)
         rho, factor = [], []
         for (at, overlap), k in zip(least_rho(p, q, num, self._slack), num, strict=True):
-            one = overlap / at  # chance that one draw is accepted
+            one = overlap / at  # probability that one draw is accepted
             rho.append(at)
-            factor.append(min(at, any_accepted(one, k) / one) if one > 0 else at)  # more than rho is rounding
+            factor.append(min(at, any_accepted(one, k) / one) if one > 0 else at)  # f > rho is rounding
         return rho, factor
 
     def _test(
@@ -114,12 +113,12 @@ class KSequential:
         target_probs: TargetProbs,
         noise: Noise,
     ) -> list[int]:
-        """The token after each node: the first sibling accepted, else one drawn from what they left of p."""
+        """The token after each of the R nodes: the first accepted draw, else one drawn from the residual."""
         p = target_probs.probs(nodes)
         p = p.to(torch.promote_types(p.dtype, claim.q.dtype))
         left = list(p.unbind())
         found = [-1] * len(nodes)
-        tests: dict[int, int] = {}  # node -> how often it was tested before
+        tests: dict[int, int] = {}  # node -> number of times it was tested, so that each test has its own key
         for turn in range(max(len(each) for each in groups)):
             at = [m for m, each in enumerate(groups) if found[m] < 0 and len(each) > turn]
             if not at:
@@ -155,7 +154,7 @@ class KSequential:
 
 
 def _groups(drawn: Sequence[Draw], claim: Drawn) -> list[Group]:
-    """Draws by the row of q they were drawn from."""
+    """The draws grouped by the row of q they come from. ValueError for siblings drawn without replacement."""
     groups: dict[int, list[int]] = {}
     for child, row in drawn:
         groups.setdefault(row, []).append(child)
@@ -176,7 +175,7 @@ def _distributions(claim: Drawn, rows: Sequence[int], like: Tensor) -> Tensor:  
 
 
 def _ratios(p: Tensor, q: Tensor, siblings: Sequence[list[int]], tokens: list[int]) -> list[list[float]]:
-    """p / q of each sibling's token."""
+    """p / q of each sibling's token, one list per row; AssertionError where q is 0."""
     vocabulary = p.shape[1]
     places = [index * vocabulary + tokens[child] for index, each in enumerate(siblings) for child in each]
     at = torch.tensor(places, device=p.device)
@@ -189,7 +188,7 @@ def _ratios(p: Tensor, q: Tensor, siblings: Sequence[list[int]], tokens: list[in
 
 
 def _rows(distributions: Tensor, rows: Sequence[int]) -> Tensor:
-    # a view of one row saves copying a vocabulary
+    # slicing a single row gives a view, which saves copying V numbers
     return distributions[rows[0] : rows[0] + 1] if len(rows) == 1 else distributions[list(rows)]
 
 

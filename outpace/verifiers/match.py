@@ -1,8 +1,8 @@
-"""Match: let the target choose its own token at a node, and follow the draft while it agrees.
+"""Match: sample the target's token at each node and accept the draft token that is equal to it.
 
-Needs no claim and is exact for any draft whatsoever; with noise keyed by position its text is that of plain
-decoding under the same seed. Optimal for chosen (top-k, retrieved) tokens, less generous than rejection for
-drawn ones.
+Needs no claim and is exact for any draft. As the target's samples are keyed by seed and position, its output
+is the same as that of plain decoding with the same seed. No exact rule accepts more for deterministic draft
+tokens (top-k, retrieved); for tokens drawn from a known distribution rejection accepts more.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from outpace.core.tree import Forest, TokenTree
 
 
 class Match:
-    """core.contracts.Verifier by matching."""
+    """Implementation of core.contracts.Verifier: accepts the draft tokens equal to the target's samples."""
 
     want = Want()
-    accepts: tuple[type[Claim], ...] = (Claim,)  # it never reads them
+    accepts: tuple[type[Claim], ...] = (Claim,)  # all kinds: matching does not use claims
     guarantee = Guarantee.EXACT
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
@@ -27,14 +27,15 @@ class Match:
 
 
 def follow(tree: TokenTree, target_probs: TargetProbs, noise: Noise, rows: Sequence[int]) -> Verdict:
-    """The verdict on these rows of the tree: the path that the target's own choices spell.
+    """The verdict on these rows, in their order: the longest path whose tokens are sampled from the target.
 
-    The target is asked for its choices at the roots, then a level further, then twice as far each time: most
-    drafts end early, and to choose at every node of a wide tree costs more than a small model's forward at a
-    large vocabulary.
+    Tokens are sampled at the roots first, then on 2, 4, 8, ... levels from the end of the accepted prefix:
+    most prefixes are short, and with a large vocabulary sampling at every node of a wide tree costs more than
+    a forward of a small model.
     """
     forest, tokens = tree.forest, tree.tokens.tolist()
-    levels = {root: [root] for root in rows}  # several nodes where independent draws repeated a token
+    # root -> nodes at the end of its accepted prefix; several if equal tokens were drawn
+    levels = {root: [root] for root in rows}
     bonus: dict[int, int] = {}
     reach = 1
     while len(bonus) < len(levels):
@@ -62,7 +63,7 @@ def follow(tree: TokenTree, target_probs: TargetProbs, noise: Noise, rows: Seque
 
 
 def _within(level: Sequence[int], forest: Forest, reach: int) -> list[int]:
-    """The first of these nodes, and what stands less than `reach` levels below any of them."""
+    """The first node of `level`, and the descendants of `level` fewer than `reach` levels below it."""
     found, below = [level[0]], list(level)
     for _ in range(reach - 1):
         below = [child for node in below for child in forest.children[node]]

@@ -1,13 +1,13 @@
-"""Recursive rejection: test the drawn siblings of a node in turn, each against what the refused ones left of
-p.
+"""Recursive rejection: tests the drawn children of a node in turn, each against the residual of p.
 
-A drawn sibling x is accepted with probability min(1, r(x) / q(x)), where r is p at first and the normalised
-positive part of r - q after each refusal (Leviathan et al. 2023 for one sibling; Yang et al. 2024 for draws
-without replacement; Miao et al. 2024 for several drafters). Chosen siblings come last, by matching what is
-left. Exact at any temperature, provided every claim is true and siblings are tested in an order that does not
-depend on which tokens they are.
+A drawn child x is accepted with probability min(1, r(x) / q(x)), where the residual r is p at first and the
+normalised positive part of r - q after each rejection (Leviathan et al. 2023 for one child; Yang et al. 2024
+for draws without replacement; Miao et al. 2024 for several drafters). If all are rejected, a token is sampled
+from the last residual; a child that was chosen, not drawn, is accepted if it is that token. Exact at any
+temperature, provided every claim is true and children are tested in an order that does not depend on their
+tokens.
 
-Letters: M of N nodes, V vocabulary.
+Letters: M selected nodes of N, V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ INFINITE = float("inf")
 
 
 class Rejection:
-    """core.contracts.Verifier by recursive rejection; `random_order` tests independent siblings in random
-    order."""
+    """Implementation of core.contracts.Verifier: recursive rejection. `random_order`: test siblings in random
+    order; ValueError if they were drawn without replacement."""
 
     want = Want()
     accepts: tuple[type[Claim], ...] = (Drawn,)
@@ -52,7 +52,7 @@ class Rejection:
             and -1 not in claim.row[forest.num_rows :]
         ):
             return _chains(tree, claim, target_probs, noise)
-        # rows in which truncation left nothing to draw are matched, as they would be without the others
+        # a row without drawn tokens (top-k or top-p left none) is matched, whatever the other rows drafted
         rows = drawn_rows(tree, claim)
         draft = Drafted(tree, claim)
         return with_matched(
@@ -61,7 +61,7 @@ class Rejection:
 
     def _walk(self, root: int, draft: Drafted, target_probs: TargetProbs, noise: Noise) -> tuple[int, int]:
         children, tokens = draft.forest.children, draft.tokens
-        level = [root]  # the nodes spelt by the accepted tokens: several where two draws gave the same token
+        level = [root]  # the nodes whose path is the accepted prefix; several if equal tokens were drawn
         while True:
             node = level[0]
             below = [child for each in level for child in children[each]]
@@ -78,46 +78,48 @@ class Rejection:
     def _test(
         self, node: int, drawn: list[Draw], draft: Drafted, target_probs: TargetProbs, noise: Noise
     ) -> int:
-        """The token after this node: the first sibling accepted, else one drawn from what they left of p."""
+        """The token after `node`: the first accepted draw, else a token drawn from the residual of p."""
         p = left = target_probs.probs([node])[0]
-        total = 1.0  # sum of what is left, which is not normalised on the way
+        total = 1.0  # sum of the residual `left`, which is not normalised between tests
         if self._random_order and len(drawn) > 1:
             drawn = _shuffled(drawn, node, draft.forest, draft.claim, noise)
-        refused: dict[int, list[int]] = {}  # row of q -> siblings drawn from it and refused
-        tests: dict[int, int] = {}  # node -> how often it was tested before
+        refused: dict[int, list[int]] = {}  # row of q -> siblings drawn from it and rejected
+        tests: dict[int, int] = {}  # node -> number of times it was tested, so that each test has its own key
         for child, row in drawn:
             token, earlier = draft.tokens[child], refused.setdefault(row, [])
-            scale = total / draft.remaining(row, earlier)  # of q, so that it compares with what is left
+            # factor of q that brings it to the scale of the residual
+            scale = total / draft.remaining(row, earlier)
             ratio = float(left[token]) / (draft.belief((child, row)) * scale)
             before_this = tests.get(child, 0)
             tests[child] = before_this + 1
             if noise.flip([ratio], keys([child], draft.forest, ACCEPT, before_this))[0]:
                 return token
             earlier.append(child)
-            # refused tokens need not be taken out of q: a refusal leaves nothing of its token
+            # rejected tokens need not be removed from q: their residual is 0 already
             left = torch.sub(left, draft.distribution(row, len(p)), alpha=scale).clamp_(min=0)
             before, total = total, float(left.sum())
             if (
                 total <= smallest_mass(p.dtype) * before
-            ):  # a refusal proves that mass was left: this is rounding
+            ):  # after a rejection the residual is positive: 0 is rounding, so continue with p
                 left, total = p, 1.0
         return int(noise.choose((left / total)[None], keys([node], draft.forest, RESIDUAL)))
 
 
 def residual(p: Tensor, q: Tensor, otherwise: Tensor) -> Tensor:  # (M, V) each -> (M, V)
-    """What is left of p after q's share was refused, rows sum to 1; `otherwise` where rounding left
-    nothing."""
+    """The residual after a rejection: the positive part of p - q, each row normalised to 1. Rows whose sum is
+    only rounding are taken from `otherwise`."""
     left = (p - q).clamp_(min=0)
     mass = left.sum(-1, keepdim=True)
-    # a refusal proves that mass was left: too little is the work of rounding
+    # after a rejection the residual is positive in exact arithmetic: a smaller sum is rounding
     enough = mass > smallest_mass(p.dtype)
-    if left.device.type == "cpu" and bool(enough.all()):  # elsewhere asking would wait for the device
+    if left.device.type == "cpu" and bool(enough.all()):  # `bool` would synchronise a GPU
         return left.div_(mass)
     return torch.where(enough, left / mass, otherwise)
 
 
 def _shuffled(drawn: list[Draw], node: int, forest: Forest, claim: Drawn, noise: Noise) -> list[Draw]:
-    """A uniformly random order, blind to the tokens (siblings drawn without replacement keep theirs)."""
+    """The draws below `node` in uniformly random order. ValueError for siblings drawn without replacement,
+    which have to be tested in drawing order."""
     if not all(claim.replace[row] for _, row in drawn):
         raise ValueError("siblings drawn without replacement are tested in the order they were drawn")
     left, order = list(drawn), []
@@ -129,8 +131,8 @@ def _shuffled(drawn: list[Draw], node: int, forest: Forest, claim: Drawn, noise:
 
 
 def _chains(tree: TokenTree, claim: Drawn, target_probs: TargetProbs, noise: Noise) -> Verdict:
-    """The same rule for chains: all ratios at once, a walk on the host, one draw for all rows that end
-    alike."""
+    """`Rejection.verify` for chains of drawn tokens: all ratios p / q in one tensor operation, the tests on
+    the CPU, bonus tokens in two batches (end of the chain reached, token rejected)."""
     forest, rows = tree.forest, tree.forest.num_rows
     p, children = target_probs.probs(None), forest.children
     ratios: list[float] = []
@@ -143,7 +145,7 @@ def _chains(tree: TokenTree, claim: Drawn, target_probs: TargetProbs, noise: Noi
         )
     leaf: list[int] = []
     ended: list[int] = []
-    refused: list[int] = []  # nodes whose child was refused
+    refused: list[int] = []  # nodes whose child was rejected
     for node in range(rows):
         while (below := children[node]) and noise.flip(
             (ratios[below[0] - rows],), keys([below[0]], forest, ACCEPT)
@@ -167,15 +169,15 @@ def _chains(tree: TokenTree, claim: Drawn, target_probs: TargetProbs, noise: Noi
 def _at(
     distributions: Tensor, rows: Sequence[int], tokens: Tensor
 ) -> Tensor:  # (N, V), M of them, (M,) -> (M,)
-    """What these rows say of a token each."""
+    """The probability of one token in each of these rows."""
     first, last = rows[0], rows[-1]
     if tuple(rows) == tuple(range(first, last + 1)):
         return distributions[first : last + 1].gather(1, tokens[:, None])[:, 0]
-    return distributions[list(rows), tokens]  # rows that are no view would be copied whole
+    return distributions[list(rows), tokens]  # selecting the rows first would copy M * V numbers
 
 
 def _rows(distributions: Tensor, rows: Sequence[int]) -> Tensor:  # (N, V), M of them -> (M, V)
-    """These rows; neighbours as a view, which is several times faster than looking them up."""
+    """These rows: a view if they are consecutive, several times faster than the copy by index otherwise."""
     first, count = rows[0], len(rows)
     if rows[-1] - first == count - 1 and (count < 3 or tuple(rows) == tuple(range(first, first + count))):
         return distributions[first : first + count]

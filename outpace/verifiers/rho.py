@@ -1,4 +1,4 @@
-"""The scale of k-sequential selection (Sun et al. 2023): the smallest under which no token is overdrawn.
+"""The scale rho of k-sequential selection (Sun et al. 2023): the smallest that keeps the selection exact.
 
 Letters: R nodes, V vocabulary.
 """
@@ -11,23 +11,23 @@ from math import exp, expm1, log, log1p
 import torch
 from torch import Tensor
 
-PATIENCE = 8  # points that are not valid before the largest rho is tried
-NARROW = 1e-15  # of the bracket of log rho: below it, rounding decides
+PATIENCE = 8  # evaluations without a valid rho, after which k, the largest, is tried
+NARROW = 1e-15  # width of the bracket of log rho at which the search ends: below it, rounding decides
 
 
 def any_accepted(one: float, k: int) -> float:
-    """Chance that at least one of k draws is accepted, when each is with chance `one`."""
+    """Probability that at least one of k independent draws is accepted, each with probability `one`."""
     return -expm1(k * log1p(-one)) if one < 1 else 1.0
 
 
 def least_rho(
     p: Tensor, q: Tensor, num: Sequence[int], tolerance: float = 0.0
 ) -> list[tuple[float, float]]:  # (R, V), (R, V), (R,) -> (R,)
-    """The smallest valid rho of each node, from above, and the sum of min(p, rho q): rho is valid where that
-    sum is at least the chance that one of the draws is accepted.
+    """Per node a valid rho close to the smallest one, and its sum over the vocabulary of min(p, rho q).
 
-    The difference grows with rho. Of two valid rho the larger accepts less by no more than the larger's
-    difference, so the search ends at a difference of `tolerance`.
+    A rho is valid if that sum is at least the probability that one of the `num` draws is accepted. The excess
+    of the sum over this probability grows with rho, and bounds the acceptance probability lost against the
+    smallest valid rho; the search ends at a valid rho with an excess of at most `tolerance`.
     """
     enough = max(tolerance, 8 * torch.finfo(p.dtype).eps)
     scratch = torch.empty_like(p)
@@ -41,26 +41,27 @@ def least_rho(
 
 
 class _Search:
-    """For one node's rho: inverse interpolation through the last points, in log rho, kept inside a bracket.
+    """Root finder for one node's rho: inverse interpolation in log rho through the last three evaluations,
+    with bisection where it leaves the bracket or converges slowly.
 
-    Every point costs a sum over the vocabulary, of which this needs about five where bisection needs thirty.
+    Each evaluation costs a sum over the vocabulary; this needs about 5 of them, bisection alone about 30.
     """
 
     def __init__(self, overlap: float, k: int, enough: float) -> None:
         self._k, self._enough = k, enough
-        self._low, self._high = 0.0, log(k)  # of log rho; k is always valid
+        self._low, self._high = 0.0, log(k)  # bracket of log rho; rho = k is always valid
         value = _excess(1.0, overlap, k)
-        self.found = (1.0, overlap) if k == 1 or value >= 0 else None  # rho and its sum
-        self._valid: tuple[float, float] | None = None
-        # the sum at rho is at most rho times that at 1, and at most 1: good enough for the end until there
-        # are points
+        self.found = (1.0, overlap) if k == 1 or value >= 0 else None  # (rho, sum)
+        self._valid: tuple[float, float] | None = None  # smallest valid (rho, sum) evaluated so far
+        # the sum at rho = k is at most k times that at rho = 1, and at most 1: this bound replaces an
+        # evaluation at k in the first interpolation
         most = min(1.0, k * overlap)
         self._points = [(self._high, _excess(float(k), most, k)), (0.0, value)]
-        self._widths = [self._high]  # of the bracket, after each point
+        self._widths = [self._high]  # width of the bracket after each evaluation
         self._at = 1.0
 
     def next(self) -> float:
-        """The rho to sum at."""
+        """The rho at which the sum of min(p, rho q) is needed next; the result once the search has ended."""
         if self.found:
             return self.found[0]
         if self._valid is None and (self._points[0][1] <= self._enough or len(self._widths) > PATIENCE):
@@ -74,8 +75,8 @@ class _Search:
         return self._at
 
     def tell(self, overlap: float) -> None:
-        """What the sum is there."""
-        if self.found:  # so that a row does not depend on its batch
+        """Record `overlap`, the sum of min(p, rho q) at the rho that `next` returned."""
+        if self.found:  # searches of other rows may take longer: this result must not depend on them
             return
         value = _excess(self._at, overlap, self._k)
         if value >= 0 or self._at == self._k:
@@ -90,7 +91,8 @@ class _Search:
 
 
 def _interpolated(points: Sequence[tuple[float, float]], aim: float) -> float | None:
-    """Where a curve through these points, turned on its side, has this value."""
+    """Inverse Lagrange interpolation through points (x, value): the x at which the value is `aim`. None if
+    two points have the same value."""
     if len({value for _, value in points}) < len(points):
         return None
     found = 0.0
@@ -107,7 +109,7 @@ def _excess(rho: float, overlap: float, k: int) -> float:
 
 
 def _overlap(p: Tensor, q: Tensor, rho: Sequence[float], scratch: Tensor) -> list[float]:
-    """Sum of min(p, rho q) in each row; the same (R, V) of scratch for every rho saves asking for new
-    memory."""
+    """Sum of min(p, rho q) in each of the R rows, at most 1. `scratch` (R, V) is overwritten, which saves an
+    allocation per evaluation."""
     scaled = torch.mul(q, rho[0] if len(rho) == 1 else p.new_tensor(rho)[:, None], out=scratch)
     return torch.minimum(p, scaled, out=scratch).sum(-1).clamp_(max=1).tolist()

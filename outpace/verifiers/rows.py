@@ -1,5 +1,4 @@
-"""What rules for drawn tokens share: the draft on the host, the rows left to matching, the keys of their
-choices.
+"""Helpers of the verifiers of drawn tokens: draft probabilities, rows without draws, keys of random choices.
 
 Letters: V vocabulary.
 """
@@ -17,11 +16,11 @@ from outpace.core.noise import Key, Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import follow
 
-Ends = dict[int, tuple[int, int]]  # row -> (leaf, bonus)
+Ends = dict[int, tuple[int, int]]  # row of the batch -> (deepest accepted node, bonus token)
 
 
 def drawn_rows(tree: TokenTree, claim: Claim | None) -> list[int]:
-    """The rows in which at least one token was drawn; in the others nothing is claimed."""
+    """The rows of the batch with at least one drawn token, ascending; empty without a claim."""
     if claim is None:
         return []
     assert isinstance(claim, Drawn)
@@ -30,7 +29,7 @@ def drawn_rows(tree: TokenTree, claim: Claim | None) -> list[int]:
 
 
 def with_matched(ends: Ends, tree: TokenTree, target_probs: TargetProbs, noise: Noise) -> Verdict:
-    """The verdict on all rows: these ends, and the target's own choices in the rows that are missing."""
+    """The verdict on all rows: `ends` where given, match verification in the other rows."""
     missing = [row for row in range(tree.forest.num_rows) if row not in ends]
     if missing:
         matched = follow(tree, target_probs, noise, missing)
@@ -40,29 +39,29 @@ def with_matched(ends: Ends, tree: TokenTree, target_probs: TargetProbs, noise: 
 
 
 def keys(nodes: Sequence[int], forest: Forest, use: str, draw: int = 0) -> Key:
-    """One choice of this use at each of these nodes; `draw` tells several choices at one node apart."""
+    """Noise keys of a random choice per node; `draw` numbers the choices of one `use` at the same node."""
     rows, local, depths = forest.rows, forest.local, forest.depths
     return Key([rows[n] for n in nodes], [local[n] for n in nodes], [depths[n] for n in nodes], use, draw)
 
 
 def smallest_mass(dtype: torch.dtype) -> float:
-    """Less than this is rounding of a sum over the vocabulary, not something a distribution has left."""
+    """The smallest sum of a residual that is not rounding error of a sum over the vocabulary."""
     return 1e-14 if dtype == torch.float64 else 1e-7
 
 
-Draw = tuple[int, int]  # node, and the row of q it was drawn from
+Draw = tuple[int, int]  # (node, row of q it was drawn from)
 
 
 class Drafted:
-    """A draft on the host: its tokens, its draws and the probabilities they were drawn with."""
+    """The tokens, draws and draft probabilities of a tree, read from its claim on demand."""
 
     def __init__(self, tree: TokenTree, claim: Drawn) -> None:
         self.forest, self.claim, self.tokens = tree.forest, claim, tree.tokens.tolist()
-        self.beliefs: dict[Draw, float] = {}  # those computed so far
-        self._draws_below: dict[int, list[Draw]] | None = None  # by parent
+        self.beliefs: dict[Draw, float] = {}  # draft probabilities computed so far
+        self._draws_below: dict[int, list[Draw]] | None = None  # node -> draws of its children
 
     def draws_below(self, nodes: Sequence[int]) -> list[Draw]:
-        """The draws of the children of these nodes, in order; a child that was drawn twice comes twice."""
+        """The draws of the children of these nodes, in drawing order; a child drawn twice is listed twice."""
         if self._draws_below is None:
             self._draws_below = {}
             for draw in self.claim.all_draws():
@@ -81,27 +80,27 @@ class Drafted:
         return self.beliefs[draw]
 
     def check(self, draw: Draw) -> None:
-        """Refuse a claim that cannot be true."""
+        """AssertionError if the claim gives this draw's token probability 0, so that it cannot be true."""
         assert self.beliefs[draw] > 0, (
             f"token {self.tokens[draw[0]]} is claimed to be drawn from a distribution that cannot give it"
         )
 
     def distribution(self, row: int, vocabulary: int) -> Tensor:  # (V,)
-        """This row of q, over the whole vocabulary."""
+        """This row of q over the target's vocabulary, also where the claim lists top-k tokens only."""
         q = self.claim.q[row]
         if self.claim.ids is None:
             return q
         return q.new_zeros(vocabulary).index_add_(0, self.claim.ids[row], q)
 
     def remaining(self, row: int, refused: Sequence[int]) -> float:
-        """The mass that this row of q has left without these nodes, which were drawn from it without
-        replacement."""
+        """The probability that row `row` of q has left without the tokens of the nodes `refused`; 1 for rows
+        drawn with replacement."""
         if self.claim.replace[row] or not refused:
             return 1.0
         mass = 1 - sum(self.belief((other, row)) for other in refused)
         if mass > 0.1:
             return mass
-        # little is left: a difference from 1 would be mostly rounding
+        # a small difference from 1 would be mostly rounding, so sum the remaining probabilities instead
         q, tokens = self.claim.q[row].clone(), [self.tokens[other] for other in refused]
         if self.claim.ids is None:
             q[tokens] = 0
@@ -111,6 +110,6 @@ class Drafted:
 
 
 def require_single_draws(claim: Drawn, verifier: str) -> None:
-    """Refuse drafts in which a node stands for several draws."""
+    """ValueError for a claim with several draws per node (`Drawn.draws`), on behalf of this verifier."""
     if claim.draws is not None:
         raise ValueError(f"{verifier} takes one draw per node: draft without merging equal draws")

@@ -1,18 +1,18 @@
-"""Traversal verification (Weng et al. 2025): a drafted tree is judged from its leaves up to its root.
+"""Traversal verification (Weng et al. 2025): tests the nodes of a draft tree from its leaves up to the root.
 
-The walk goes down to the first leaf. Each node on the way gets the weight w = min(1, w of its parent * r /
-q), where r is what earlier siblings left of p (p at first) and q the distribution the node was drawn from. A
-node without children left to try is kept with its weight, the bonus drawn from its r. A refused child leaves
-its parent the positive part of w r - q as r and, S being the sum of that part, S / (S + 1 - w) as weight;
-then the next child is tried. The root always has the weight 1. On a chain this is block verification. Exact
-at any temperature, provided every claim is true and siblings are tried in an order that does not depend on
-which tokens they are.
+It starts with the path to the first leaf. Each node on it gets the weight w = min(1, w of its parent * r /
+q), where r is the parent's residual at its token (p at first) and q the draft's probability of it. A node
+without untested children is accepted with probability w, and the bonus token is drawn from its residual. If
+it is rejected, its parent's residual becomes the normalised positive part of w r - q and, with S the sum of
+that part, the parent's weight becomes S / (S + 1 - w); then the parent's next child is tested. The root has
+the weight 1. On a chain this is block verification. Exact at any temperature, provided every claim is true
+and siblings are tested in an order that does not depend on their tokens.
 
-Chosen siblings come last, each as a draw from a distribution with all its mass on it. Equal tokens drawn
-below one node are one node with the children of both: a refusal leaves nothing of a token, so nothing below
-its second copy could be kept.
+Siblings that were chosen, not drawn, are tested last, as draws from a one-hot q. Equal tokens drawn below one
+node count as one node with the children of both: after the first is rejected its residual is 0, so nothing
+below the second could be accepted.
 
-Letters: A rows whose verdict is open, N nodes, V vocabulary, K columns of q.
+Letters: A rows without a verdict yet, V vocabulary.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from outpace.verifiers.rows import (
 
 
 class Traversal:
-    """core.contracts.Verifier from the leaves up; all rows take their steps together."""
+    """Implementation of core.contracts.Verifier: traversal verification, all rows of a batch together."""
 
     want = Want()
     accepts: tuple[type[Claim], ...] = (Drawn,)
@@ -80,8 +80,7 @@ class Traversal:
         return {forest.rows[place.node]: (place.node, token) for place, token in pairs}
 
     def _descend(self, paths: Sequence[list[Place]], draft: _Drafted, target_probs: TargetProbs) -> None:
-        """Lengthen every path by the child in turn, its first child, and so on to a leaf or a node of no
-        weight."""
+        """Extend every path by the next child to test and first descendants, to a leaf or weight 0."""
         new = [self._first_path(path[-1], draft) for path in paths]
         unread = [
             place
@@ -102,14 +101,15 @@ class Traversal:
                 path.append(place)
 
     def _first_path(self, place: Place, draft: _Drafted) -> list[Place]:
-        """The places from the child in turn to the first leaf below it."""
+        """Places from the next child to test down to the first leaf below it, their weights not yet set."""
         path: list[Place] = []
         if place.weight == 0:
             return path
         while place.child:
             token = draft.tokens[place.child]
             if any(draft.tokens[child] == token for child in place.refused):
-                below: list[int] = []  # a second copy: what stood below it was tried with the first
+                # equal to a rejected sibling: its children were tested with that sibling's
+                below: list[int] = []
             else:
                 below = draft.below([child for child in place.below if draft.tokens[child] == token])
             place = Place(place.child, 0.0, below)
@@ -117,8 +117,8 @@ class Traversal:
         return path
 
     def _refuse(self, paths: Sequence[list[Place]], draft: _Drafted, target_probs: TargetProbs) -> None:
-        """Leave the last place of every path, and take its token's distribution out of what its parent has
-        left."""
+        """Reject the last node of every path: remove it from the path, and update the residual and the weight
+        of its parent."""
         for path in paths:
             path.pop()
         places = [path[-1] for path in paths]
@@ -133,53 +133,53 @@ class Traversal:
             place.weight = self._weight(place.weight, place.weight * total / place.total)
             if total <= smallest_mass(
                 left.dtype
-            ):  # a refusal proves that something was left, but rounding ate it
+            ):  # after a rejection the residual is positive: a sum of 0 is rounding, so continue with p
                 row, total = target_probs.probs([place.node])[0], 1.0
                 value = float(row[draft.tokens[place.child]])
             place.left, place.value, place.total = row, value, total
 
     def _weight(self, weight: float, left: float) -> float:
-        """A parent's weight after a refusal below it."""
+        """A parent's weight after a child was rejected; `left` is the sum of the positive part of w r - q."""
         return chance_left(weight, left)
 
     def _distribution(self, place: Place, target_probs: TargetProbs) -> Tensor:  # (V,)
-        """What the bonus is drawn from, not normalised."""
+        """The residual of p that the bonus token after this node is drawn from, not normalised."""
         assert place.left is not None
         return place.left
 
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """A node on the path from the root down to where the walk stands."""
+    """State of one node on the path that is being tested."""
 
     node: int
-    weight: float  # the chance to keep it if it had no more children to try
-    below: list[int]  # its children in the order they are tried
-    refused: list[int] = field(default_factory=list[int])  # of these, those tried
-    left: Tensor | None = None  # (V,) what these left of p, not normalised; None: p has not been asked for
+    weight: float  # probability of accepting the node once it has no untested children
+    below: list[int]  # its children in the order they are tested
+    refused: list[int] = field(default_factory=list[int])  # its children that were tested and rejected
+    left: Tensor | None = None  # (V,) residual of p after these, not normalised; None: p not computed yet
     total: float = 1.0  # sum of `left`
-    value: float = 0.0  # `left` at the token of the child in turn
+    value: float = 0.0  # `left` at the token of `child`
 
     @property
     def child(self) -> int:
-        """The child in turn; 0, which is a root, if all were tried."""
+        """The next child to test; 0, which is a root and never a child, if all were tested."""
         return self.below[len(self.refused)] if len(self.refused) < len(self.below) else 0
 
     @property
     def following(self) -> int:
-        """The child after the child in turn; 0 if there is none."""
+        """The child that is tested after `child`; 0 if there is none."""
         return self.below[len(self.refused) + 1] if len(self.refused) + 1 < len(self.below) else 0
 
 
 class _Drafted(Drafted):
-    """What was drafted, in the order in which children are tried."""
+    """`Drafted` with the order and weights of children in tests. ValueError for several draws per node."""
 
     def __init__(self, tree: TokenTree, claim: Drawn) -> None:
         require_single_draws(claim, "traversal verification")
         super().__init__(tree, claim)
         drawn = [
             node for node, row in enumerate(claim.row) if row >= 0
-        ]  # most are asked about: look up all at once
+        ]  # most draft probabilities will be needed: read all of them in one tensor operation
         rows, tokens = [claim.row[node] for node in drawn], tree.tokens[drawn].to(claim.q.device)
         if claim.ids is None:
             beliefs = claim.q[rows, tokens]
@@ -190,16 +190,16 @@ class _Drafted(Drafted):
             self.check(draw)
 
     def on(self, device: torch.device, nodes: Sequence[int]) -> Tensor:  # (A,)
-        """Tokens of these nodes."""
+        """The tokens of these nodes as int64 on `device`."""
         return torch.tensor([self.tokens[node] for node in nodes], device=device)
 
     def below(self, nodes: Sequence[int]) -> list[int]:
-        """The children of nodes spelt by the same tokens, in drawing order; chosen ones last."""
+        """Children of `nodes`, whose paths are equal: drawn ones in drawing order, then chosen ones."""
         below = [child for node in nodes for child in self.forest.children[node]]
         return sorted(below, key=lambda child: self.claim.row[child] < 0)
 
     def weight(self, place: Place) -> float:
-        """The weight of the child in turn."""
+        """The weight of the next child of `place`: min(1, w r / q); 0 if an equal sibling was rejected."""
         child = place.child
         if any(self.tokens[other] == self.tokens[child] for other in place.refused):
             return 0.0
@@ -209,14 +209,14 @@ class _Drafted(Drafted):
         return min(1.0, weight) if weight > NEVER else 0.0
 
     def share(self, place: Place) -> float:
-        """The mass that q had left for the child in turn, which was drawn without the earlier ones."""
+        """Probability that q had left when the next child was drawn; 1 if drawn with replacement."""
         row = self.claim.row[place.child]
         return self.remaining(row, [other for other in place.refused if self.claim.row[other] == row])
 
 
 def _without(places: Sequence[Place], draft: _Drafted) -> Tensor:  # (A, V), not normalised
-    """What is left at these places without the child in turn: the positive part of r - q / w, as r is
-    normalised."""
+    """The residuals of these places once their next child is rejected: the positive part of r - q / w, on the
+    scale of each place's unnormalised r."""
     claim, children = draft.claim, [place.child for place in places]
     rows = [claim.row[child] for child in children]
     shares = [
@@ -235,7 +235,7 @@ def _without(places: Sequence[Place], draft: _Drafted) -> Tensor:  # (A, V), not
             left = r.scatter_add(1, claim.ids.index_select(0, at), q * -share)
     left.clamp_(min=0)
     for index, (child, row) in enumerate(zip(children, rows, strict=True)):
-        if row < 0:  # a distribution with all its mass on the token takes all of it
+        if row < 0:  # a chosen token has a one-hot q: nothing of it is left
             left[index, draft.tokens[child]] = 0
     return left
 

@@ -1,4 +1,4 @@
-"""The models in the package: small, trained from scratch by `zoo_training.build`, for demos, tests and
+"""Small language models in the package, trained from scratch by `zoo_training.build`, for demos, tests and
 benchmarks."""
 
 import json
@@ -9,12 +9,12 @@ WEIGHTS = Path(__file__).parent / "weights"
 
 
 def names() -> list[str]:
-    """Names of the models in the package."""
+    """Names of the models in the package, sorted, without the prefix "zoo:"."""
     return sorted(path.parent.name for path in WEIGHTS.glob("*/config.json"))
 
 
 def path(name: str) -> Path:
-    """The folder of a model, for `from_pretrained`; takes "target" as well as "zoo:target"."""
+    """The folder of a model, for `from_pretrained`; name: "target" or "zoo:target". ValueError if unknown."""
     short = name.removeprefix("zoo:")
     if short not in names():
         known = ", ".join(f"zoo:{other}" for other in names()) or "none: the package has lost its weights"
@@ -23,5 +23,5 @@ def path(name: str) -> Path:
 
 
 def card(name: str) -> dict[str, Any]:
-    """What is known and measured about a model: data, training, losses."""
+    """The model card (card.json): training data, training run, sizes and measured losses."""
     return json.loads((path(name) / "card.json").read_text(encoding="utf-8"))

@@ -1,5 +1,4 @@
-"""How often the first drafted token is accepted, and the upper bound for any lossless rule; measured
-untimed."""
+"""Acceptance of the first draft token and its upper bound over all lossless rules, from untimed decoding."""
 
 from __future__ import annotations
 
@@ -16,20 +15,21 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.sampling.target_probs import LazyTargetProbs
 
-BATCHES = 4  # at most, of each workload
-MAX_TOKENS = 24  # new tokens of each prompt
-ROW_STEPS = 64  # at most, of each batch
+BATCHES = 4  # at most this many batches per workload are decoded
+MAX_TOKENS = 24  # new tokens per prompt, in this untimed decoding
+ROW_STEPS = 64  # counting stops at this many row-steps per batch
 
 AcceptanceBounds = Mapping[tuple[str, str, float], "AcceptanceBound"]  # (contender, workload, temperature)
 
 
 @dataclass(frozen=True)
 class AcceptanceBound:
-    """Sums over row-steps (one row in one step) in which the draft sampled children of the root."""
+    """Sums over row-steps (one row of the batch in one step) in which the draft sampled children of the
+    root."""
 
     row_steps: int = 0
-    accepted: int = 0  # of them, those in which a drafted token was accepted
-    bound: float = 0.0  # sum of the largest probabilities of that which any lossless rule could reach
+    accepted: int = 0  # row-steps in which one of these children was accepted
+    bound: float = 0.0  # sum over row-steps of the largest acceptance probability of any lossless rule
 
     def __add__(self, other: AcceptanceBound) -> AcceptanceBound:
         return AcceptanceBound(
@@ -48,8 +48,8 @@ class AcceptanceBound:
 def acceptance_bound(
     parts: Parts, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
 ) -> AcceptanceBound:
-    """Decode these prompts and bound the acceptance of every step's first token; empty where nothing is
-    sampled."""
+    """Decode these prompts and sum the acceptance and the bound of the first draft token over the steps;
+    empty if no draft tokens are sampled."""
     found = AcceptanceBound()
     if not parts.drafter.claims or all(params.greedy for params in sampling):
         return found  # deterministic drafts are accepted with the target's probability: nothing to bound
@@ -67,7 +67,7 @@ def acceptance_bound(
 
 
 class HasAcceptanceBound(Protocol):
-    """A contender that can bound its acceptance."""
+    """A contender with an `acceptance_bound`."""
 
     name: str
 
@@ -77,7 +77,7 @@ class HasAcceptanceBound(Protocol):
 
 
 class HasTokens(Protocol):
-    """An encoded prompt."""
+    """An encoded prompt and its workload."""
 
     @property
     def workload(self) -> str: ...
@@ -87,13 +87,14 @@ class HasTokens(Protocol):
 
 def acceptance_bounds(
     contenders: Sequence[HasAcceptanceBound],
-    groups: Sequence[Sequence[HasTokens]],  # batches of one workload each
+    groups: Sequence[Sequence[HasTokens]],  # batches, each of one workload
     sampling: SamplingParams,
     temperatures: Sequence[float],
     *,
     seed: int = 0,
 ) -> dict[tuple[str, str, float], AcceptanceBound]:
-    """(contender, workload, temperature) -> acceptance of the first token, at temperatures above 0."""
+    """(Contender, workload, temperature) -> acceptance and bound of the first draft token, at temperatures
+    above 0; without entries for contenders whose draft tokens are not sampled."""
     found: dict[tuple[str, str, float], AcceptanceBound] = {}
     chosen: dict[str, list[Sequence[HasTokens]]] = {}
     for group in groups:

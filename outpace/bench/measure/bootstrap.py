@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-MIN_GROUPS = 3  # prompts (at a batch size over 1: batches) without which there is no interval
+MIN_GROUPS = 3  # prompts (at a batch size over 1: batches) that an interval needs at least
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A median over prompts with its 95 % interval; low and high are NaN with fewer than MIN_GROUPS
+    """A median over prompts with its 95 % bootstrap interval; low and high are NaN with fewer than MIN_GROUPS
     prompts."""
 
     median: float
@@ -35,7 +35,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over prompts with its 95 % interval; low and high are NaN with fewer than MIN_GROUPS prompts."""
+    """A mean over prompts with its 95 % bootstrap interval; low and high are NaN with fewer than MIN_GROUPS
+    prompts."""
 
     mean: float
     low: float
@@ -46,8 +47,8 @@ class Mean:
 
 
 def median_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Interval:
-    """The median over prompts of each prompt's median over its rounds. Whole prompts are resampled, because
-    rounds of one prompt say little about other prompts."""
+    """The median over prompts (one group each) of the prompt's median over its rounds. Whole prompts are
+    resampled, because the rounds of one prompt are not independent samples."""
     medians = np.array([np.median(group) for group in groups if len(group)])
     if not len(medians):
         return Interval(float("nan"), float("nan"), float("nan"))
@@ -55,7 +56,7 @@ def median_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Inte
 
 
 def mean_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Mean:
-    """The mean of all values; whole groups (prompts) are resampled. Paired where the values are
+    """The mean of all values; whole groups (prompts) are resampled. For a paired comparison, pass the pairs'
     differences."""
     kept = [group for group in groups if len(group)]
     if not kept:

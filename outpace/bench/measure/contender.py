@@ -1,4 +1,4 @@
-"""Contenders of a measurement: methods or peers that continue prompts and report the seconds it took."""
+"""Contenders of a benchmark: methods and peer engines that generate from prompts and report the seconds."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from outpace.decode import Session
 from outpace.models.checkpoint import has_native_bfloat16
 from outpace.sampling.target_probs import LazyTargetProbs
 
-COMPILED, EAGER = "compiled", "eager"  # how forwards run
+COMPILED, EAGER = "compiled", "eager"  # modes: how forwards run
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """New tokens and seconds of one run."""
+    """The new tokens and the seconds of one run."""
 
     outputs: list[list[int]]  # new tokens per prompt
-    seconds: float  # of prefill and decoding
-    prompt_seconds: float | None = None  # of these, prefill
+    seconds: float  # prefill and decoding
+    prompt_seconds: float | None = None  # of `seconds`, those of prefill; None: not reported
     counts: Counts | None = None  # None: a peer, which does not report them
 
 
 class Contender(Protocol):
-    """A method, or a peer, bound to its models."""
+    """A method or a peer engine with its models."""
 
-    name: str  # in tables; unique
+    name: str  # unique name, used in tables
     kind: str  # "outpace" or "peer"
-    single: bool  # takes one prompt at a time
+    single: bool  # decodes one prompt at a time, not a batch
 
     @property
     def options(self) -> Mapping[str, Any]: ...
 
     @property
     def precision(self) -> str:
-        """What it computes in, such as bf16; "" if it does not report that."""
+        """Data type of the computation, such as bf16; "" if it is not reported."""
         ...
 
     @property
     def mode(self) -> str:
-        """COMPILED or EAGER forwards; "" if it does not report that."""
+        """COMPILED or EAGER forwards; "" if it is not reported."""
         ...
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome: ...
@@ -56,23 +56,23 @@ class Contender(Protocol):
     def acceptance_bound(
         self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
     ) -> AcceptanceBound:
-        """Acceptance of first tokens and its upper bound, untimed; empty where drafts are not visible or
-        sampled."""
+        """Acceptance of first draft tokens and its upper bound, from untimed decoding; empty if draft tokens
+        are not visible or not sampled."""
         ...
 
     def lossless(self, temperature: float) -> bool:
-        """Whether it promises the target's own distribution at this temperature."""
+        """Whether the output is guaranteed to have the target's distribution at this temperature."""
         ...
 
     def reset(self) -> None:
-        """Drop what was learnt from earlier prompts."""
+        """Drop the state learnt from earlier prompts."""
         ...
 
 
 @dataclass
 class MethodContender:
-    """A recipe in the engine. What its parts learn from a prompt serves the next one, until `reset` builds
-    them anew."""
+    """A recipe run by the engine. State that its parts learn from a prompt is used for later prompts, until
+    `reset` builds new parts."""
 
     name: str
     method: str
@@ -81,7 +81,7 @@ class MethodContender:
     kind: str = "outpace"
     single: bool = False
     clock: Callable[[], float] = perf_counter
-    build: Callable[[], Parts] | None = None  # builds the parts anew; None: they learn nothing
+    build: Callable[[], Parts] | None = None  # builds new parts; None: the parts learn nothing
 
     @property
     def precision(self) -> str:
@@ -124,17 +124,18 @@ class MethodContender:
 
 
 def mode_of(target: Target) -> str:
-    """COMPILED or EAGER."""
+    """COMPILED if the target's forwards are compiled, else EAGER."""
     return COMPILED if getattr(target, "compiled", None) else EAGER
 
 
 def shortened(sampling: SamplingParams, max_tokens: int) -> SamplingParams:
-    """The same parameters with at most this many new tokens."""
+    """A copy of the parameters with at most this many new tokens."""
     return replace(sampling, max_tokens=min(max_tokens, sampling.max_tokens))
 
 
 def precision_of(model: Any) -> str:
-    """The data type of a transformers model, such as bf16, with a remark where the CPU has to emulate it."""
+    """Data type of a transformers model, such as bf16, with `not native` where the CPU emulates it; "" if
+    unknown."""
     dtype, device = getattr(model, "dtype", None), getattr(model, "device", None)
     if not isinstance(dtype, torch.dtype):
         return ""

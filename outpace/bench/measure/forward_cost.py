@@ -1,5 +1,5 @@
-"""What a forward costs: a target's seconds as a function of the nodes it reads, measured and made
-monotone."""
+"""The cost of a forward: a target's measured seconds as a monotone function of the number of nodes per
+row."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import torch
 from outpace.core.contracts import Cache, Forest, Prompt, Target, TokenTree, Want
 
 SIZES = (1, 2, 4, 8, 16, 32)
-IN_A_ROW = 3  # forwards of one size before the next one
+IN_A_ROW = 3  # consecutive forwards of one size
 Name = TypeVar("Name", bound=Hashable)
 
 
 class CostCurve:
-    """Seconds of one forward over q nodes a row: straight lines through monotone points, the last one
-    continued."""
+    """Seconds of one forward by nodes per row: linear interpolation between monotone points, extrapolated
+    beyond the last."""
 
     def __init__(self, points: Mapping[int, float]) -> None:
         if not points or min(points) < 1:
@@ -38,13 +38,13 @@ class CostCurve:
         return seconds[right - 1] + slope * (nodes - sizes[right - 1])
 
     def to_json(self) -> dict[str, float]:
-        """Nodes -> milliseconds."""
+        """Nodes per row -> milliseconds."""
         return {str(size): 1000 * value for size, value in zip(self.sizes, self.seconds, strict=True)}
 
 
 def increasing(values: Sequence[float]) -> list[float]:
-    """The nearest sequence that never falls (pool adjacent violators: neighbours out of order take their
-    mean)."""
+    """The nearest non-decreasing sequence (isotonic regression by pool adjacent violators: neighbours out of
+    order are replaced by their mean)."""
     pools: list[tuple[float, int]] = []
     for value in values:
         pools.append((value, 1))
@@ -56,34 +56,35 @@ def increasing(values: Sequence[float]) -> list[float]:
 
 @dataclass
 class Timings:
-    """Seconds of the forwards of one target, by nodes a row."""
+    """Seconds of the forwards of one target, by nodes per row."""
 
     again: dict[int, list[float]] = field(
         default_factory=dict[int, "list[float]"]
-    )  # after one of the same size
+    )  # seconds of forwards that follow one of the same size
     changed: dict[int, list[float]] = field(
         default_factory=dict[int, "list[float]"]
-    )  # after one of another size
+    )  # seconds of forwards that follow one of another size
 
     @property
     def curve(self) -> CostCurve:
-        """Forwards that follow one of their own size, as most do while a text is written."""
+        """Cost curve of the medians of forwards that follow one of the same size, as most do in decoding."""
         return CostCurve({size: median(seconds) for size, seconds in self.again.items()})
 
 
 def measure_forwards(
     targets: Mapping[Name, Target],
     *,
-    length: int = 192,  # tokens already read
+    length: int = 192,  # committed tokens in the KV cache
     rows: int = 1,
     sizes: Sequence[int] = SIZES,
-    repeats: int = 7,  # of all sizes and targets, after reading each of them once
+    repeats: int = 7,  # of all sizes and targets, after one untimed forward each
     most_seconds: float = 20.0,
     clock: Callable[[], float] = perf_counter,
 ) -> dict[Name, Timings]:
-    """As decoding does, a target reads one size a few times in a row and then another, which a runtime may
-    have to prepare itself for: the first of each size stands apart. Sizes and targets take turns, so that a
-    busy moment of the machine hits all of them."""
+    """Time forwards over `size` nodes per row for each target. Each size is run a few times in a row, as in
+    decoding; the first forward is recorded as `changed`, the others as `again`, because a runtime may have to
+    prepare for a new size. Sizes and targets are interleaved, so that other load on the machine affects all
+    of them."""
     if length < 2:
         raise ValueError("a cost is measured after at least two tokens")
     found = {name: Timings({size: [] for size in sizes}, {size: [] for size in sizes}) for name in targets}

@@ -1,5 +1,5 @@
-"""Whether a method gets better as it goes: the first and the second half of the prompts, in the order they
-came in."""
+"""Whether a method that learns gets faster: the first half of the prompts against the second, in decoding
+order."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from outpace.bench.measure.run import Run
 
 @dataclass(frozen=True)
 class HalfSummary:
-    """Sums over half of the prompts, in all rounds; each round begins with nothing learnt."""
+    """Totals over half of the prompts in all rounds; learnt state is dropped before each round."""
 
     tokens_per_second: float
     speedup: float  # over plain decoding on the same prompts
-    mean_acceptance_length: float | None  # None: a peer that does not say
+    mean_acceptance_length: float | None  # None: a peer, which does not report it
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -29,9 +29,10 @@ class HalfSummary:
 
 
 def in_halves(pairs: Sequence[tuple[Run, Run]]) -> tuple[HalfSummary, HalfSummary] | None:
-    """Runs, each with plain decoding's, by when in its round it was made; None where there is but one prompt.
+    """Summaries of the first and the second half of these (contender, plain decoding) pairs, in the decoding
+    order of a round; None for a single prompt.
 
-    With an odd number of prompts the one in the middle is in the second half.
+    With an odd number of prompts the middle one is in the second half.
     """
     order = sorted({_place(run) for run, _ in pairs})
     first = set(order[: len(order) // 2])
@@ -59,5 +60,5 @@ def _half(pairs: Sequence[tuple[Run, Run]]) -> HalfSummary:
 
 
 def rate(runs: Sequence[Run]) -> float:
-    """Tokens a second, of all together."""
+    """Tokens per second of these runs: total tokens over total seconds."""
     return sum(run.tokens for run in runs) / max(sum(run.seconds for run in runs), 1e-9)

@@ -1,4 +1,4 @@
-"""How fast a method could be: what its acceptance and the measured costs of forwards allow, with no other
+"""The ideal speedup of a method: its measured acceptance at the measured cost of forwards, without other
 overhead."""
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from outpace.bench.measure.metrics import StepCost
 from outpace.bench.measure.run import Run
 
 TARGET, DRAFT = "target", "draft"
-Costs = Mapping[tuple[str, str], CostCurve]  # (TARGET or DRAFT, mode)
+Costs = Mapping[tuple[str, str], CostCurve]  # (TARGET or DRAFT, mode) -> cost curve
 
 
 def ideal_speedup(pairs: Sequence[tuple[Run, Run]], costs: Costs, mode: str) -> float | None:
-    """tau * t(1) / (t(nodes + 1) + draft forwards * t_d), summed over the steps that were really made in this
-    mode."""
+    """Ideal speedup over plain decoding: tau * t(1) / (t(nodes + 1) + draft forwards * t_d), with acceptance
+    length tau, seconds t of a target forward and t_d of a draft forward, summed over the recorded steps in
+    this mode. None if costs or counts are missing."""
     target, draft = costs.get((TARGET, mode)), costs.get((DRAFT, mode))
     if target is None:
         return None
@@ -38,7 +39,8 @@ def ideal_speedup(pairs: Sequence[tuple[Run, Run]], costs: Costs, mode: str) -> 
 
 
 def ideal_seconds(cost: StepCost, target: CostCurve, draft: CostCurve | None, each: float) -> float:
-    """One step on the cost curves; `each` is what a draft forward took where no curve or no levels tell."""
+    """The ideal seconds of one step, on the cost curves; a draft forward takes `each` seconds if the draft
+    has no curve or the step has no levels."""
     if draft is not None and cost.levels:
         drafting = sum(draft(level / cost.rows) for level in cost.levels)
     else:

@@ -1,4 +1,4 @@
-"""Who takes part: plain decoding first, then the methods that were named, then the peers."""
+"""Build the contenders of a benchmark: plain decoding first, then the methods, then the peers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ ALONE = "plain, one at a time"
 
 
 def find(name: str) -> Recipe:
-    """The recipe of this name, or the one in this file."""
+    """The recipe of this name, or the recipe in this file."""
     return from_file(name) if name.endswith(".py") or Path(name).is_file() else get(name)
 
 
 def method_contenders(
     methods: Sequence[Method],
     target: Target,
-    draft: str | None,  # what the user called the draft model of the whole measurement
+    draft: str | None,  # name of the benchmark's draft model, as the user gave it
     opener: Opener,
-    cross_vocabulary: str | None = None,  # the draft of methods that translate, where that is another
+    cross_vocabulary: str | None = None,  # draft model with another vocabulary; None: `draft`
 ) -> tuple[list[MethodContender], dict[str, MethodChoice]]:
-    """An engine a method, plain decoding first, and what a recommendation calls each of them."""
+    """A contender per method, plain decoding first, and {contender's name: method for a recommendation}."""
     found: dict[str, MethodContender] = {"plain": MethodContender("plain", PLAIN, get(PLAIN)(target))}
     choices: dict[str, MethodChoice] = {"plain": MethodChoice(PLAIN, {}, None)}
     for method in methods:
@@ -61,7 +61,7 @@ def method_contenders(
 
 
 def beside(compiled: Sequence[MethodContender], eager: Sequence[MethodContender]) -> list[MethodContender]:
-    """Each engine followed by the same one on models as they are, under a name that says so."""
+    """Each compiled contender followed by its eager counterpart, whose name is marked `(eager)`."""
     pairs = zip(compiled, eager, strict=True)
     return [each for one, other in pairs for each in (one, replace(other, name=f"{other.name} ({EAGER})"))]
 
@@ -69,14 +69,14 @@ def beside(compiled: Sequence[MethodContender], eager: Sequence[MethodContender]
 def contenders(
     found: Sequence[MethodContender],
     peer_models: Mapping[str, Any]
-    | None,  # "target" and, where there is one, "draft": transformers models of their own
+    | None,  # "target" and, if there is a draft model, "draft": transformers models loaded for the peer
     batch: int = 1,
     eager: Sequence[
         MethodContender
-    ] = (),  # the same methods on models as they are, to be measured beside compiled ones
+    ] = (),  # the same methods with eager forwards, to be measured besides the compiled ones
 ) -> list[Contender]:
-    """Engines, plain decoding without batches where there are some, and transformers' own generation where
-    its models are given."""
+    """All contenders in order: the methods, plain decoding of one prompt at a time if `batch` is above 1, and
+    transformers' `generate` if its models are given."""
     line: list[Contender] = list(beside(found, eager) if eager else found)
     if batch > 1:
         line.append(replace(found[0], name=ALONE, single=True))

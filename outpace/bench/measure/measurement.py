@@ -1,4 +1,5 @@
-"""A whole measurement: contenders, prompts and settings in; runs, result rows and a recommendation out."""
+"""A benchmark from settings to results: contenders, prompts and runs, and the result rows and recommendation
+derived from them."""
 
 from __future__ import annotations
 
@@ -32,9 +33,10 @@ class StopMeasurement(Exception):
 
 @dataclass
 class Measurement:
-    """Settings and the runs so far; complete or not, it can always be reported."""
+    """The settings and the runs of a benchmark; results can be reported at any time, also if it is
+    incomplete."""
 
-    # the first contender of each mode is plain decoding; speedups are over the very first
+    # the first contender of each mode is plain decoding; speedups are over the first of all
     contenders: Sequence[Contender]
     cases: Sequence[EncodedPrompt]
     sampling: SamplingParams  # temperature and seed are set per run
@@ -46,19 +48,19 @@ class Measurement:
     provenance: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
     repeat: int = 1  # how often every prompt is decoded in a round
-    selection: str = VARIED  # the prompts that verdicts are about, stated before the run
+    selection: str = VARIED  # selection of prompts for tables and recommendation, stated before the run
     load_seconds: Mapping[str, float] = field(default_factory=dict)
     compile_seconds: Mapping[str, float] = field(default_factory=dict)
-    warm_up_seconds: dict[str, float] = field(default_factory=dict)  # by contender
-    left_out: Sequence[str] = ()  # prompts too long for the target
-    timings: dict[tuple[str, str], Timings] = field(default_factory=dict)  # (TARGET or DRAFT, mode)
-    # (contender, workload, temperature) -> acceptance of the first token
+    warm_up_seconds: dict[str, float] = field(default_factory=dict)  # by contender's name
+    left_out: Sequence[str] = ()  # ids of prompts too long for the target
+    timings: dict[tuple[str, str], Timings] = field(default_factory=dict)  # by (TARGET or DRAFT, mode)
+    # (contender, workload, temperature) -> acceptance and bound of the first draft token
     bounds: dict[tuple[str, str, float], AcceptanceBound] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     interrupted: bool = False
     failed: dict[str, str] = field(default_factory=dict)  # contender (and temperature) -> reason
     unsupported: set[tuple[str, float]] = field(default_factory=set)  # (contender, temperature)
-    error: Exception | None = None  # what ended the measurement
+    error: Exception | None = None  # the exception that ended the measurement
 
     def __post_init__(self) -> None:
         self.groups = batches(self.cases, self.batch)
@@ -66,11 +68,11 @@ class Measurement:
         self.plains: dict[str, str] = {}
         for each in self.contenders:
             self.plains.setdefault(each.mode, each.name)
-        self.plains.pop("", None)  # the mode of peers is unknown
+        self.plains.pop("", None)  # peers do not report a mode
 
     @property
     def total(self) -> int:
-        """Runs planned."""
+        """Number of planned runs, without unsupported pairs of contender and temperature."""
         return sum(
             (each.name, trial.temperature) not in self.unsupported
             for trial in self.planned
@@ -89,7 +91,7 @@ class Measurement:
         after: Callable[[Run], None] = lambda run: None,
         stage: Callable[[str], None] = lambda what: None,
     ) -> None:
-        """Time the forwards, warm up, bound the acceptance, then make all runs, contenders taking turns.
+        """Time the forwards, warm up, bound the acceptance, then make all runs, contenders interleaved.
 
         An interruption or error is stored in `interrupted` or `error`; the runs so far are kept.
         """
@@ -128,11 +130,12 @@ class Measurement:
             )
         except (KeyboardInterrupt, StopMeasurement):
             self.interrupted = True
-        except Exception as error:  # raised again after the runs have been written
+        except Exception as error:  # the caller raises it after the runs have been written
             self.error = error
 
     def _works(self, contender: Contender) -> bool:
-        """Warm it up; a contender that fails here is left out, and the others are still measured."""
+        """Warm up a contender; returns whether it can run, and records the reason in `failed` if not. An
+        error of plain decoding is raised."""
         name, cannot, began = contender.name, dict[float, str](), perf_counter()
         try:
             if isinstance(contender, BestSetting):
@@ -144,7 +147,7 @@ class Measurement:
                     cannot[temperature] = str(error)
         except Exception as error:
             if name == self.contenders[0].name:
-                raise  # every speedup is over plain decoding
+                raise  # nothing can be measured: every speedup is over plain decoding
             self.failed[name] = reason(error)
         self.warm_up_seconds[name] = perf_counter() - began
         if len(cannot) == len(self.temperatures):
@@ -156,15 +159,15 @@ class Measurement:
 
     @property
     def costs(self) -> dict[tuple[str, str], CostCurve]:
-        """A curve for each model in each mode."""
+        """(TARGET or DRAFT, mode) -> cost curve of the model's forwards."""
         return {name: each.curve for name, each in self.timings.items()}
 
     def called(self, kind: str, mode: str) -> str:
-        """A model's name in tables and files; the mode is named unless it is the first contender's."""
+        """A model's name in tables and files; the mode is added unless it is the first contender's."""
         return kind if mode == self.contenders[0].mode else f"{kind} ({mode})"
 
     def rows(self) -> list[ResultRow]:
-        """All result rows."""
+        """The result rows of the runs so far."""
         return summarise(
             self.runs,
             self.contenders,
@@ -176,7 +179,8 @@ class Measurement:
         )
 
     def decisive(self, rows: Sequence[ResultRow]) -> list[ResultRow]:
-        """The rows of all workloads and temperatures together, which the recommendation is based on."""
+        """The rows that the recommendation is based on: all workloads and temperatures pooled, in the stated
+        selection."""
         workload = (
             "all" if any(row.workload == "all" for row in rows) else next((r.workload for r in rows), "all")
         )
@@ -192,7 +196,8 @@ class Measurement:
         return recommend(self.decisive(rows), self.choices)
 
     def answers(self, rows: Sequence[ResultRow]) -> list[str]:
-        """Conclusions, one sentence each."""
+        """Conclusions, one sentence each: the gain of compiling, the peers' best settings, the
+        recommendation."""
         gain = self.compiling(rows)
         compiling = gain and (
             f"Compiled forwards: plain decoding is {gain.median:.2f} times as fast as with the models as "
@@ -212,12 +217,13 @@ class Measurement:
         ]
 
     def trees(self, rows: Sequence[ResultRow]) -> dict[str, TreeChoice]:
-        """Per method that drafts a tree, the fastest tree for its acceptance rates and the cost of its
-        forwards."""
+        """Contender -> draft tree with the highest expected speedup, given its acceptance rates and the cost
+        of forwards."""
         return self._shapes(rows, None)
 
     def chains(self, rows: Sequence[ResultRow]) -> dict[str, TreeChoice]:
-        """Per method with a draft model, the fastest chain: how long a draft pays."""
+        """Contender with a draft model -> draft length with the highest expected speedup, as a tree with one
+        branch."""
         return self._shapes(rows, 1)
 
     def _shapes(self, rows: Sequence[ResultRow], ranks: int | None) -> dict[str, TreeChoice]:
@@ -233,12 +239,13 @@ class Measurement:
                 each, rates = 0.0, row.counts.rank_rates(everywhere=True)
             else:
                 continue
-            nodes = target.sizes[-1] - 1  # beyond the measured sizes the cost curve is extrapolated
+            nodes = target.sizes[-1] - 1  # without the root; larger sizes were not measured
             found[row.contender] = best_shape(rates[:ranks], target, each, nodes=nodes)
         return found
 
     def compiling(self, rows: Sequence[ResultRow]) -> Interval | None:
-        """Plain decoding's speed with compiled forwards over that with eager ones; None without both."""
+        """Speed of plain decoding with compiled forwards over that with eager ones; None unless both were
+        measured."""
         eager = next((row for row in self.decisive(rows) if row.contender == self.plains.get(EAGER)), None)
         if eager is None or eager.contender == self.contenders[0].name:
             return None
@@ -246,11 +253,11 @@ class Measurement:
 
     @property
     def peer_settings(self) -> dict[str, BestSetting]:
-        """Peers by name with the settings that were tried and chosen."""
+        """Peer name -> contender with the settings that were tried and chosen."""
         return {each.name: each for each in self.contenders if isinstance(each, BestSetting)}
 
     def models(self) -> list[Table]:
-        """Tables of loading, compiling and warm-up seconds, and of the milliseconds of a forward."""
+        """Tables of the seconds of loading, compiling and warm-up, and of the milliseconds of a forward."""
         curves = {self.called(*name): curve for name, curve in self.costs.items()}
         ready = preparation(self.load_seconds, self.compile_seconds, self.warm_up_seconds)
         return [*([ready] if ready.rows else []), *([forward_costs(curves)] if curves else [])]
@@ -266,7 +273,7 @@ class Measurement:
         return self.recommendation(rows).to_json(about, self.provenance)
 
     def workload(self) -> dict[str, Any]:
-        """What was measured: prompts, temperatures and sizes."""
+        """The prompts, temperatures, batch size and other settings of the runs, as JSON."""
         return {
             "prompts": list(dict.fromkeys(case.workload for case in self.cases)),
             "num_prompts": len(self.cases),

@@ -1,4 +1,5 @@
-"""Methods named on a command line: `prompt-lookup:depth=8,max_ngram=2,mcsd:widths=(4,2)`."""
+"""Parse methods and their options on a command line:
+`prompt-lookup:depth=8,max_ngram=2,mcsd:widths=(4,2)`."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ PLAIN = "autoregressive"
 
 @dataclass(frozen=True)
 class Method:
-    """A recipe's name and the options it gets."""
+    """The name of a recipe and the options given for it."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        """How a table calls it."""
+        """The method's name in tables: `name`, or `name:option=value,option=value`."""
         if not self.options:
             return self.name
         return self.name + ":" + ",".join(f"{key}={_plain(value)}" for key, value in self.options.items())
@@ -34,8 +35,8 @@ def _plain(value: Any) -> str:
 
 
 def parse_methods(text: str) -> list[Method]:
-    """Names separated by commas, each with options after a colon; a piece with `=` and no colon continues the
-    method before it."""
+    """Parse names separated by commas, each with options after a colon; a piece with `=` and no colon is a
+    further option of the previous method. ValueError for a missing name or a malformed option."""
     methods: list[Method] = []
     for piece in split_outside(text, ","):
         name, colon, first = piece.partition(":")
@@ -60,7 +61,8 @@ def parse_methods(text: str) -> list[Method]:
 
 
 def split_options(text: str) -> list[str]:
-    """Split at colons, but for the one in the name of a model of the package, as in draft=zoo:draft."""
+    """Split at colons outside brackets, except the one in the name of a bundled model, as in
+    draft=zoo:draft."""
     pieces: list[str] = []
     for piece in split_outside(text, ":"):
         if pieces and pieces[-1].endswith("=" + ZOO.removesuffix(":")):
@@ -71,7 +73,7 @@ def split_options(text: str) -> list[str]:
 
 
 def split_outside(text: str, separator: str) -> list[str]:
-    """Split at separators that stand outside brackets; blank pieces are left out."""
+    """Split at separators outside brackets; blank pieces are dropped."""
     pieces, depth = [""], 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
@@ -92,10 +94,11 @@ def _value(text: str) -> Any:
 
 
 def with_draft(method: Method, recipe: Recipe, draft: Any, cross_vocabulary: Any = None) -> dict[str, Any]:
-    """The method's options, with the draft model of the whole measurement where the recipe wants one and got
-    none.
+    """The method's options, with the benchmark's draft model where the recipe has a draft option that is not
+    given.
 
-    `foreign` is the one for recipes that translate between vocabularies; None: the same.
+    `cross_vocabulary` is the draft model for recipes whose draft has another vocabulary; None: `draft` for
+    them too.
     """
     given = dict(method.options)
     for name in ("draft", "drafts"):

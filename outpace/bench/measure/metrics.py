@@ -1,7 +1,8 @@
-"""What is counted while a method runs: drafted, accepted and generated tokens, and where the time went.
+"""Counts of drafted, accepted and generated tokens, and seconds by part, of a decoding run.
 
-A row-step is one row in one step. accepted = draft tokens that became text; generated = accepted + 1, the
-bonus token included, except where a stop token or the limit ended the text inside the draft.
+A row-step is one row of the batch in one step. accepted: draft tokens that were committed; generated:
+accepted + 1, for the bonus token, except where a stop token or the token limit ended the text within the
+accepted path.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ PARTS = ("draft", "target", "warping", "overhead")
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What is kept of a step: host objects only, so that no logits stay alive."""
+    """The part of a step that is kept for counting: no tensors, so that the step's logits can be freed."""
 
     forest: Forest
-    leaf: tuple[int, ...]  # the verdict's
+    leaf: tuple[int, ...]  # last accepted node of each row
     generated: tuple[int, ...]
     forwards: int
-    draft_seconds: float  # of the draft models' forwards
+    draft_seconds: float  # in forwards of draft models
     seconds: Mapping[str, float]
 
     @property
     def drafter_seconds(self) -> float:
-        """What the drafter took beside its models' forwards: to propose, and to learn from what became of
-        it."""
+        """Seconds of the drafter outside draft model forwards: proposing drafts, and learning from the step's
+        outcome."""
         return self.seconds.get("draft", 0.0) + self.seconds.get("observe", 0.0) - self.draft_seconds
 
     @staticmethod
@@ -50,14 +51,14 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What one step asks of the models: enough to say what it costs on a cost curve."""
+    """The model forwards of one step: enough to compute its seconds on a cost curve."""
 
     rows: int
     nodes: int  # of all rows, roots included
     forwards: int
     levels: tuple[
         int, ...
-    ]  # nodes of each level the drafter had to read; () where it did not work level by level
+    ]  # nodes of each tree level that the draft model read; () if it did not draft level by level
 
     @staticmethod
     def of(record: StepRecord) -> StepCost:
@@ -70,26 +71,27 @@ class StepCost:
 
 @dataclass
 class Counts:
-    """Sums over the steps of a run, prompt reading left out; counts of several runs add up."""
+    """Sums over the steps of a run, without prefill; the counts of several runs can be added."""
 
     steps: int = 0
     row_steps: int = 0
-    draft_row_steps: int = 0  # those that drafted at least one token
+    draft_row_steps: int = 0  # row-steps with at least one draft token
     drafted: int = 0
     accepted: int = 0
     generated: int = 0
     forwards: int = 0
     drafted_at: Counter[int] = field(
         default_factory=Counter
-    )  # position (1 = first) -> row-steps that drafted it
-    offered_at: Counter[int] = field(default_factory=Counter)  # ... and had accepted the position before
+    )  # position (1 = first) -> row-steps with a draft token there
+    # position -> row-steps with a draft token there in which the position before was accepted
+    offered_at: Counter[int] = field(default_factory=Counter)
     accepted_at: Counter[int] = field(default_factory=Counter)
     offered_rank: Counter[int] = field(
         default_factory=Counter
-    )  # rank (0 = first) -> nodes reached with that candidate
+    )  # rank among siblings (0 = first) -> accepted nodes and roots that had a child of that rank
     accepted_rank: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-    drafter_seconds: float = 0.0  # a part of the overhead
+    drafter_seconds: float = 0.0  # included in the overhead
     costs: Counter[StepCost] = field(default_factory=Counter)
 
     @staticmethod
@@ -100,7 +102,7 @@ class Counts:
         return counts
 
     def add(self, record: StepRecord) -> None:
-        """Count one step."""
+        """Add one step."""
         forest = record.forest
         depths = forest.depths
         self.steps += 1
@@ -110,7 +112,7 @@ class Counts:
             deepest = max(depths[node] for node in nodes)
             accepted = min(
                 depths[leaf], generated
-            )  # a stop token or the limit may end the text inside the path
+            )  # a stop token or the token limit may end the text within the path
             self.row_steps += 1
             self.draft_row_steps += deepest > 0
             self.drafted += len(nodes) - 1
@@ -135,7 +137,7 @@ class Counts:
         self.costs[StepCost.of(record)] += 1
 
     def within(self, seconds: float) -> Counts:
-        """The same, with everything these seconds hold beyond forwards and warping booked as overhead."""
+        """Set the overhead to `seconds`, the time of all steps, minus forwards and warping; returns self."""
         forwards = sum(value for part, value in self.seconds.items() if part != "overhead")
         self.seconds["overhead"] = max(0.0, seconds - forwards)
         return self
@@ -152,20 +154,21 @@ class Counts:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens a row gains per target forward, bonus token included; 1 for plain decoding."""
+        """Tokens generated per row and target forward, bonus token included; 1 for plain decoding."""
         return self.generated / max(1, self.row_steps)
 
     def rank_rates(self, *, everywhere: bool = False) -> list[float]:
-        """Per candidate rank the chance that it is accepted where its node is reached; with `everywhere` also
-        where there was no such candidate, as a drafter that does not always have one deserves."""
-        reached = self.row_steps + self.accepted  # nodes of the kept paths, roots included
+        """Per candidate rank, the probability that the candidate is accepted when its parent is on the
+        accepted path. Only parents with a candidate of that rank count; with `everywhere` all do, which is
+        right for drafters that do not always have one."""
+        reached = self.row_steps + self.accepted  # nodes of the accepted paths, roots included
         return [
             self.accepted_rank[rank] / (reached if everywhere else self.offered_rank[rank])
             for rank in sorted(self.offered_rank)
         ]
 
     def figures(self) -> dict[str, Any]:
-        """What a report says of these counts."""
+        """These counts and the rates derived from them, as in the JSON report."""
         drafts, steps = self.draft_row_steps, max(1, self.steps)
         positions = sorted(self.drafted_at)
         return {
@@ -191,13 +194,14 @@ class Counts:
 
 
 def repetition(tokens: Sequence[int], size: int = 4) -> float:
-    """Share of n-grams that occurred before in the same text; 0 for a text shorter than one."""
+    """Share of the n-grams of `size` tokens that occurred earlier in the same text; 0 for a shorter text."""
     grams = [tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int | None:
-    """Position of the first token that differs; None where the texts are the same."""
+    """Index of the first token that differs, the shorter length if one text is a prefix of the other, None if
+    they are equal."""
     for position, (token, other) in enumerate(zip(tokens, reference, strict=False)):
         if token != other:
             return position

@@ -1,4 +1,4 @@
-"""The models of a measurement, loaded once for all methods, and the measurement made of them."""
+"""Load the models of a benchmark once for all methods, and build its `Measurement`."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ from outpace.models.names import resolve, usual_draft
 
 
 class ModeModels:
-    """The target and the drafts in one mode, compiled or eager."""
+    """The target and the draft models in one mode, compiled or eager."""
 
     def __init__(self, model: Model, load_model: Callable[[str], Model]) -> None:
-        """`load_model` loads a draft by its name, in this mode; each is loaded once."""
+        """`load_model` loads a draft model by its name, in this mode; each name is loaded once."""
         self.model = model
         self.opener = ModelOpener(model, load_model)
 
     def targets(self, draft: str | None) -> dict[tuple[str, str], Target]:
-        """The target and, where a method opened it, the measurement's draft."""
+        """(TARGET or DRAFT, mode) -> model: the target and, if a method has opened it, the benchmark's draft
+        model."""
         mode = mode_of(self.model.target)
         drafts = {(DRAFT, mode): self.opener.loaded[draft].target} if draft in self.opener.loaded else {}
         return {(TARGET, mode): self.model.target, **drafts}
@@ -51,22 +52,22 @@ class ModeModels:
 
 @dataclass
 class BenchModels:
-    """Opens the models of a measurement and makes a `Measurement` of them.
+    """Loads the models of a benchmark and builds a `Measurement` of them.
 
-    `target` and `draft` are names; without a draft the one that belongs to the target is taken. With
-    `compile` the forwards are compiled, and with `eager` every method is measured with eager forwards too.
+    `target` and `draft` are model names; without `draft` the target's default draft model is used. With
+    `compile` the forwards are compiled, and with `eager` every method is also measured with eager forwards.
     """
 
     stack: ExitStack
     target: str
     draft: str | None = None
     transformers_peer: bool = False  # measure transformers' own generation, with separately loaded models
-    environments: Sequence[PeerEnvironment] = ()  # of the other engines to measure
+    environments: Sequence[PeerEnvironment] = ()  # of the peer engines to measure
     dtype: str = "auto"
     device: str | None = None
     compile: bool = False
     eager: bool = True
-    say: Callable[[str], None] = lambda line: None  # receives a line for each model that is loaded
+    say: Callable[[str], None] = lambda line: None  # is called with a message for each model that is loaded
     load_seconds: dict[str, float] = field(default_factory=dict[str, float])
     compile_seconds: dict[str, float] = field(default_factory=dict[str, float])
 
@@ -104,7 +105,8 @@ class BenchModels:
         return self._loaded[name]
 
     def _load_separately(self, kind: str, name: str) -> Any:
-        """A transformers model that shares nothing with ours: its hooks and settings stay its own."""
+        """A transformers model for the peer alone, so that hooks and settings are not shared with the
+        engine's model."""
         self.say(f"loading peer's {kind} {name}")
         began = perf_counter()
         model = load_checkpoint(resolve(name), dtype=self.torch_dtype, device=self.used_device)[0].eval()
@@ -125,7 +127,7 @@ class BenchModels:
         methods: Sequence[Method],
         items: Sequence[WorkloadItem],
         temperatures: Sequence[float],
-        sampling: SamplingParams,  # temperature, seed and end tokens are set here
+        sampling: SamplingParams,  # its stop tokens are replaced; temperature and seed are set per run
         *,
         rounds: int,
         repeat: int = 1,
@@ -133,9 +135,10 @@ class BenchModels:
         seed: int = 0,
         ignore_eos: bool = False,
         selection: str = VARIED,
-        settings: dict[str, Any] | None = None,  # reported beside the results
+        settings: dict[str, Any] | None = None,  # additional settings to report
     ) -> Measurement:
-        """Encode the prompts and build a contender of every method and peer."""
+        """Encode the prompts and build a contender for every method and peer. ValueError if no prompt fits
+        the target's maximum length."""
         (ours, choices), *eager = [
             method_contenders(
                 methods,
@@ -193,7 +196,7 @@ class BenchModels:
     def _peers(
         self, ours: Sequence[MethodContender], *, room: int, batch: int
     ) -> tuple[list[Contender], dict[str, str], dict[str, str]]:
-        """Contenders of other engines, the engines' versions, and why contenders are left out."""
+        """(Contenders of peer engines, package versions, {contender that is left out: reason})."""
         if not self.environments:
             return [], {}, {}
         if self.used_device != "cpu":

@@ -1,4 +1,4 @@
-"""Where a number comes from: command, versions, machine, in a user's words."""
+"""The provenance of a result: command, commit, package versions, machine, threads and date."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from outpace.models.threads import num_cpus
 
 
 def device_in_words(device: str = "cpu") -> str:
-    """What a user would call this machine."""
+    """Name of a device for reports: a GPU's with its CUDA version, or a CPU's core count, architecture and
+    instruction sets."""
     if device.startswith("cuda"):
         return f"{torch.cuda.get_device_name(torch.device(device))} (CUDA {torch.version.cuda})"
     if device != "cpu":
@@ -39,8 +40,8 @@ def _cpu_flags() -> set[str]:
 
 
 def commit() -> str | None:
-    """The commit of the package's own checkout, with `+` where tracked files differ; None for an installed
-    package."""
+    """Commit of the git checkout that contains this package, with `+` if tracked files are modified; None for
+    an installed package."""
     here = Path(__file__).resolve()
 
     def git(*arguments: str) -> str:
@@ -71,7 +72,8 @@ def _own_version() -> str | None:
 
 
 def typed(argv: Sequence[str]) -> list[str]:
-    """The words of a command as one types them: a program's name, not its place on this machine."""
+    """A command line without machine-specific paths: the program's name, or `python -m benchmarks.NAME`, then
+    the arguments."""
     if not argv:
         return []
     program = Path(argv[0])
@@ -81,7 +83,7 @@ def typed(argv: Sequence[str]) -> list[str]:
 
 
 def provenance(device: str = "cpu", argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """What is written beside every result."""
+    """The provenance stored in every result file."""
     return {
         "argv": typed(sys.argv if argv is None else argv),
         "commit": commit(),
@@ -99,7 +101,8 @@ def provenance(device: str = "cpu", argv: Sequence[str] | None = None) -> dict[s
 
 @contextmanager
 def threads(count: int | None) -> Iterator[int]:
-    """Use this many threads inside, and as many as before outside."""
+    """Context manager: use this number of torch threads (None: leave it), yield the number in use, and
+    restore the previous one."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)

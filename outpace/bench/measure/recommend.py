@@ -1,4 +1,4 @@
-"""A recommendation from a measurement: a method and its expected speedup, or plain decoding."""
+"""Recommend a method from the result rows of a benchmark: the fastest lossless method, or plain decoding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outpace.bench.report.summary import ALL, VARIED, ResultRow
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The contents of a file for `--method @FILE`."""
+    """A method with its options and expected speedup: the contents of a file for `--method @FILE`."""
 
     method: str
     options: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class MethodChoice:
-    """How a contender is named in a recommendation."""
+    """Method, options and draft model that a recommendation of a contender contains."""
 
     method: str
     options: Mapping[str, Any]
@@ -44,9 +44,10 @@ class MethodChoice:
 
 
 def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) -> Recommendation:
-    """The lossless method with the largest median speedup among those whose 95 % interval is above 1.
+    """The lossless method with the largest median speedup among those whose 95 % interval is above 1, else
+    plain decoding.
 
-    There is no interval, and so no recommendation to speculate, with fewer than three prompts.
+    With fewer than three prompts there is no interval, and so plain decoding is recommended.
     """
     offered = [row for row in rows if row.contender in choices and choices[row.contender].method != PLAIN]
     lossless = [row for row in offered if row.lossless]
@@ -81,7 +82,7 @@ def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) ->
 
 
 def too_few(row: ResultRow) -> str:
-    """Why a row has no interval."""
+    """The reason why a row has no interval, as part of a sentence."""
     text = (
         f"only {row.prompts} of the needed {MIN_GROUPS} prompts"
         if row.prompts < MIN_GROUPS

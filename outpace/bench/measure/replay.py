@@ -1,8 +1,9 @@
-"""Replaying recorded texts: what a method that drafts from text would have kept of them, with no model.
+"""Replay recorded texts without a model: the acceptance that methods drafting from text would have had on
+them.
 
-The loop, the drafters and the verifiers are those of decoding; only the target is replaced, by one that says
-what it said before. At temperature 0 the counts are those of the engine on the same requests one at a time,
-in this order; of sampled texts they are those of the same seed.
+Session, drafters and verifiers are those of decoding; only the target is replaced, by one that generates the
+recorded tokens. For texts generated at temperature 0 the counts equal those of the engine on the same
+requests, one at a time in this order; for sampled texts they equal those of sampling with the same seed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Encode = Callable[[str], list[int]]
 
 @dataclass(frozen=True)
 class RecordedText:
-    """A prompt and what followed, at least one token each."""
+    """A prompt and the tokens generated after it, at least one token each."""
 
     prompt: list[int]
     tokens: list[int]
@@ -40,11 +41,11 @@ class RecordedText:
 
 @dataclass
 class ReplayResult:
-    """What a method made of the texts."""
+    """The acceptance counts and drafting times of one method on recorded texts."""
 
     method: str
-    each: list[Counts] = field(default_factory=list[Counts])  # a text
-    seconds: list[float] = field(default_factory=list[float])  # a step, of drafting and of what drafters keep
+    each: list[Counts] = field(default_factory=list[Counts])  # one entry per text
+    seconds: list[float] = field(default_factory=list[float])  # per step: drafting and updating the drafter
 
     @property
     def counts(self) -> Counts:
@@ -52,12 +53,13 @@ class ReplayResult:
 
     @property
     def halves(self) -> list[Counts]:
-        """Of the first and the second half of the texts, in their order; none of a single text."""
+        """Counts of the first and of the second half of the texts, in their order; empty for a single
+        text."""
         middle = len(self.each) // 2
         return [sum(part, Counts()) for part in (self.each[:middle], self.each[middle:])] if middle else []
 
     def figures(self) -> dict[str, Any]:
-        """What a report says of it."""
+        """The method's entry in the JSON report."""
         counts = self.counts
         return {
             "method": self.method,
@@ -71,13 +73,13 @@ class ReplayResult:
             "accepted": counts.accepted,
             "generated": counts.generated,
             "milliseconds_drafting_per_step": 1000
-            * median(self.seconds),  # the first of all may compile loops
+            * median(self.seconds),  # median: the first step may compile numba loops
         }
 
 
 def read(path: Path, encode_prompt: Encode, encode: Encode, vocab: int) -> list[RecordedText]:
-    """Texts of lines of JSON, or of the JSON that `outpace generate --json` prints: each with "prompt" and
-    "text", or with numbers in place of either."""
+    """The texts of a .jsonl file or of the .json file that `outpace generate --json` prints. A row has
+    "prompt" and "text", or token ids in place of either. ValueError for other contents."""
     try:
         data = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
@@ -93,7 +95,7 @@ def read(path: Path, encode_prompt: Encode, encode: Encode, vocab: int) -> list[
         where = f"{path}, text {number}"
         prompt = _tokens(row, PROMPT_TOKENS, encode_prompt, vocab, where)
         tokens = _tokens(row, TOKENS, encode, vocab, where)
-        if prompt and tokens:  # an answer without a token has nothing to replay
+        if prompt and tokens:  # nothing to replay in an empty prompt or output
             texts.append(RecordedText(prompt, tokens))
     return texts
 
@@ -113,7 +115,7 @@ def _tokens(row: Any, names: Sequence[str], encode: Encode, vocab: int, where: s
 
 
 def build(recipe: Recipe, options: dict[str, Any], vocab: int, tokenizer: Any = None) -> Parts:
-    """The method's parts around a target that is replayed; ValueError if it needs a model."""
+    """The recipe's parts with a target that replays texts; RecipeError if the recipe needs a model."""
     if any(option.default is option.empty for option in recipe.options.values()):
         needs_model(recipe.name)
     target = RecordedTarget(vocab)
@@ -130,13 +132,13 @@ def replay(
     parts: Parts,
     texts: Sequence[RecordedText],
     *,
-    stop: tuple[int, ...] = (),  # tokens that ended texts
+    stop: tuple[int, ...] = (),  # stop tokens of the recorded generation
     max_tokens: int
-    | None = None,  # what texts that were ended so might have had; None: no more than they have
+    | None = None,  # max_tokens of texts that a stop token ended; None: the length of each text
     tell: Callable[[], None] = lambda: None,
 ) -> ReplayResult:
-    """Decode every text again, one at a time and all with the same parts, so that what was learnt of one
-    serves the next."""
+    """Decode every text again, one at a time with the same parts, so that drafters keep what they learn from
+    earlier texts. `tell` is called after each text."""
     found = ReplayResult(name)
     for text in texts:
         size = len(text.tokens)
@@ -156,13 +158,14 @@ def _steps(
 
     session = Session(parts, [torch.tensor(text.prompt)], [sampling], distribution)
     for step in session.steps():
-        if step.scores.logits is not None:  # not the reading of the prompt
+        if step.scores.logits is not None:  # prefill is not counted
             found.seconds.append(step.seconds["draft"] + step.seconds["observe"])
             yield StepRecord.of(step)
 
 
 class RecordedTarget:
-    """core.contracts.Target that only keeps count: what it says is the distribution's affair."""
+    """A core.contracts.Target without a model: it keeps cache lengths only; RecordedTargetProbs supplies the
+    tokens."""
 
     chains_only = False
     max_length: int | None = None
@@ -196,7 +199,7 @@ class RecordedTarget:
 
 
 class LengthOnlyCache:
-    """core.contracts.Cache of nothing but lengths."""
+    """A core.contracts.Cache that stores only the length of each slot."""
 
     def __init__(self, slots: int, capacity: int) -> None:
         self.lengths = [0] * slots
@@ -213,7 +216,9 @@ class LengthOnlyCache:
 
 
 class RecordedTargetProbs:
-    """core.contracts.Law of a text that is known: right on its path, and nobody goes elsewhere."""
+    """core.contracts.TargetProbs of a recorded text: `choose` returns the recorded token after each node, by
+    the node's depth, and -1 beyond the end. It is correct for nodes that match the text; verification reaches
+    no others."""
 
     seconds = 0.0
 
@@ -230,7 +235,7 @@ class RecordedTargetProbs:
 
 
 class MissingLogits:
-    """Logits that nobody has: to look at them is an error."""
+    """Placeholder for logits that do not exist: any access raises RecipeError."""
 
     def __getattr__(self, name: str) -> NoReturn:
         needs_model("this method")

@@ -1,4 +1,4 @@
-"""The measurement itself: every contender on every prompt in every round, taking turns."""
+"""Make the runs of a benchmark: every contender on every prompt in every round, interleaved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WARM_UP_TOKENS = 12
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """A prompt as tokens."""
+    """A prompt as token ids."""
 
     id: str
     workload: str
@@ -29,13 +29,13 @@ class EncodedPrompt:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run to be made: these cases together, at this temperature, in this round."""
+    """One planned run of each contender: a batch of prompts at one temperature in one round."""
 
-    index: int  # of the batch among all batches
+    index: int  # index of the batch
     cases: tuple[EncodedPrompt, ...]
     temperature: float
     round: int
-    again: int = 0  # how often these cases came before in this round
+    again: int = 0  # earlier repetitions of this batch in the round
 
     @property
     def workload(self) -> str:
@@ -44,7 +44,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Run:
-    """One run made."""
+    """The result of one contender on one trial."""
 
     contender: str
     trial: Trial
@@ -63,16 +63,17 @@ class Run:
 
     @property
     def decode_seconds(self) -> float | None:
-        """Without reading the prompts."""
+        """Seconds without prefill; None if prefill was not timed separately."""
         return None if self.prompt_seconds is None else self.seconds - self.prompt_seconds
 
     @property
     def repetition(self) -> float:
-        """Mean over the rows."""
+        """Share of repeated 4-grams in the output, averaged over the rows."""
         return sum(map(repetition, self.outputs)) / len(self.outputs)
 
     def differences(self, reference: Run) -> list[int | None]:
-        """Per row the first token that differs from the reference's."""
+        """Per row, the index of the first token that differs from the reference run's; None where they are
+        equal."""
         return [first_difference(a, b) for a, b in zip(self.outputs, reference.outputs, strict=True)]
 
 
@@ -84,8 +85,9 @@ def encode_prompts(
     *,
     room: int | None = None,
 ) -> tuple[list[EncodedPrompt], list[str]]:
-    """One case a turn, after the replies that plain greedy decoding gives to the turns before, so that every
-    contender meets the same prompts; and the ids of those that leave no room for an answer."""
+    """(Encoded prompts, ids of prompts left out: empty ones, and those that with `max_tokens` new tokens
+    exceed `room` tokens). Each turn of a conversation is a prompt; the replies to earlier turns come from
+    plain greedy decoding, so that all contenders get the same prompts."""
     cases: list[EncodedPrompt] = []
     too_long: list[str] = []
     greedy = replace(sampling, temperature=0.0)
@@ -105,7 +107,7 @@ def encode_prompts(
 
 
 def batches(cases: Sequence[EncodedPrompt], size: int) -> list[tuple[EncodedPrompt, ...]]:
-    """Neighbours of one workload together, at most `size` of them."""
+    """Batches of at most `size` consecutive prompts of the same workload."""
     groups: dict[str, list[EncodedPrompt]] = {}
     for case in cases:
         groups.setdefault(case.workload, []).append(case)
@@ -115,27 +117,28 @@ def batches(cases: Sequence[EncodedPrompt], size: int) -> list[tuple[EncodedProm
 def trials(
     groups: Sequence[tuple[EncodedPrompt, ...]], temperatures: Sequence[float], rounds: int, repeat: int = 1
 ) -> Iterator[Trial]:
-    """Rounds outermost, so that stopping early leaves every prompt measured about as often; in them all
-    prompts of one temperature follow one another, since what is learnt at one is not to serve another."""
+    """All planned trials. Rounds are the outermost loop, so that after an early stop all prompts have about
+    the same number of runs; within a round all trials of one temperature are consecutive, because learnt
+    state is dropped between temperatures."""
     for number, temperature, again in product(range(rounds), temperatures, range(repeat)):
         for index, group in enumerate(groups):
             yield Trial(index, group, temperature, number, again)
 
 
 def rotated(contenders: Sequence[Contender], trial: Trial) -> list[Contender]:
-    """The order of this trial: each contender goes first equally often."""
+    """The order of contenders in a trial, rotated so that each is first equally often."""
     start = (trial.index + trial.round + trial.again) % len(contenders)
     return [*contenders[start:], *contenders[:start]]
 
 
 def seeds(trial: Trial, base: int) -> list[int]:
-    """One a row; the same for every contender, new in every round and whenever a prompt comes again."""
+    """One seed per row: the same for every contender, different in every batch, round and repetition."""
     first = base + 1_000_003 * trial.round + 15_485_863 * trial.again + 1009 * trial.index
     return [first + row for row in range(len(trial.cases))]
 
 
 def run_trial(contender: Contender, trial: Trial, sampling: SamplingParams, seed: int) -> Run:
-    """Run one contender on one trial."""
+    """Run one contender on one trial; prompts one at a time if the contender is `single`."""
     row_params = [
         replace(sampling, temperature=trial.temperature, seed=number) for number in seeds(trial, seed)
     ]
@@ -156,7 +159,8 @@ def run_trial(contender: Contender, trial: Trial, sampling: SamplingParams, seed
 def warm_up(
     contender: Contender, trial: Trial, sampling: SamplingParams, temperatures: Sequence[float]
 ) -> None:
-    """Everything once and briefly, so that first calls are not measured."""
+    """Run a trial briefly at each temperature, so that compilation and other first-call costs are not
+    timed."""
     short = shortened(sampling, WARM_UP_TOKENS)
     for temperature in temperatures:
         run_trial(contender, replace(trial, temperature=temperature), short, 0)
@@ -168,15 +172,16 @@ def interleave(
     sampling: SamplingParams,
     *,
     seed: int = 0,
-    unsupported: Container[tuple[str, float]] = (),  # (contender, temperature) left out
+    unsupported: Container[tuple[str, float]] = (),  # (contender, temperature) to skip
     after: Callable[[Run], None] = lambda run: None,
     lost: Callable[[str, str], None] = lambda name, why: None,
 ) -> list[Run]:
-    """Make all runs, in turn; `after` is told of each, so that nothing is lost when one of them is
-    interrupted, and `lost` of a contender whose process is gone; the others go on.
+    """Make all planned runs, contenders interleaved. `after` is called with each run, so that runs survive an
+    interruption; `lost` with the name of a contender whose worker died and the reason, while the others
+    continue.
 
-    Every round, and each temperature in it, begins with contenders that know nothing: a prompt is met as
-    often as `planned` says, however often it is measured.
+    Contenders are reset before every round and temperature: they learn only from trials of the same round and
+    temperature.
     """
     runs: list[Run] = []
     gone: set[str] = set()
@@ -201,7 +206,8 @@ def interleave(
 
 
 def reason(error: Exception) -> str:
-    """Why a contender is left out; a worker's own words need no name of an exception."""
+    """The error message for a contender that is left out; the exception's name is omitted for errors of
+    workers."""
     return (
         str(error) if isinstance(error, (WorkerDied, WorkerRefused)) else f"{type(error).__name__}: {error}"
     )

@@ -1,7 +1,8 @@
-"""`synthetic:rate=0.6:depth=4` as a contender: drafts that are right at a wished rate and cost nothing.
+"""`synthetic:rate=0.6:depth=4` as a contender: a drafter without cost, each of whose tokens is correct with
+probability `rate`.
 
-It is no method, since it has to know the text beforehand: it shows what the engine makes of a given
-acceptance, and is never recommended.
+It is not a decoding method, because it needs the output beforehand: it shows the engine's speed at a given
+acceptance rate, and is never recommended.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ DEFAULTS = {"rate": 0.8, "depth": 4}
 
 @dataclass
 class SyntheticContender(MethodContender):
-    """Plain decoding writes the text first, outside the time that counts."""
+    """Decodes with drafts made from the output of plain decoding, which is generated first, untimed."""
 
     target: Target | None = None
     texts: dict[Any, list[list[int]]] = field(default_factory=dict[Any, "list[list[int]]"])
 
     @staticmethod
     def of(method: Method, target: Target) -> SyntheticContender:
-        """The contender of a method named `synthetic`."""
+        """The contender for a method named `synthetic`; ValueError for options other than rate and depth."""
         options = {**DEFAULTS, **method.options}
         if unknown := set(options) - set(DEFAULTS):
             raise ValueError(f"{NAME} has no option {min(unknown)}; it has rate and depth")

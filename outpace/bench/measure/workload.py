@@ -1,4 +1,4 @@
-"""Prompts to measure on: built-in sets, the files of public benchmarks, or a file of one's own."""
+"""The prompts of a benchmark: built-in sets, files of public benchmarks, or other files."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from torch import Tensor
 
 FOLDER = Path(__file__).parent.parent / "prompts"
 BUILT_IN = ("code", "arithmetic", "edit")
-SEPARATOR = "---"  # a line of its own between prompts of a text file
+SEPARATOR = "---"  # line between two prompts of a text file
 
 
 @dataclass(frozen=True)
 class WorkloadItem:
-    """One prompt: a text to continue, or what a user says turn by turn."""
+    """One prompt: a text to continue, or the user turns of a conversation."""
 
     id: str
     workload: str
     turns: tuple[str, ...]
-    chat: bool  # the turns are a user's; otherwise the one turn is a text to continue
+    chat: bool  # whether the turns are user messages; otherwise there is one, a text to continue
     category: str = ""
 
 
 def load_items(source: str, most: int | None = None) -> list[WorkloadItem]:
-    """Items of a built-in set or a file; at most `most`, spread evenly over it so that every category has its
-    share."""
+    """Prompts of a built-in set or a file; at most `most`, spread evenly over it so that every category is
+    represented. ValueError if the file is missing, malformed or empty."""
     name, path = (source, FOLDER / f"{source}.jsonl") if source in BUILT_IN else (_stem(source), Path(source))
     if not path.is_file():
         raise ValueError(f"no prompts called {source!r}: use {', '.join(BUILT_IN)} or the path of a file")
@@ -97,8 +97,8 @@ def _split(text: str) -> list[str]:
 
 
 def encode(tokenizer: Any, item: WorkloadItem, replies: Sequence[str] = ()) -> Tensor:  # (T,) int64
-    """Tokens of the item up to the turn after these replies, in the tokenizer's chat template where it has
-    one."""
+    """Token ids of the conversation up to the turn after these replies, by the tokenizer's chat template if
+    it has one."""
     said = item.turns[: len(replies) + 1]
     if not item.chat:
         ids = tokenizer(said[0])["input_ids"]

@@ -1,4 +1,4 @@
-"""A peer at the best of its settings, found by a short search before the timed runs."""
+"""A peer engine at the best of its settings, selected by a short search before the timed runs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from outpace.bench.peers.worker import WorkerDied, WorkerRefused
 from outpace.core.sampling_params import SamplingParams
 
 NUM_TRIALS = (
-    3  # prompts (or batches) per setting and temperature, spread evenly over those of the measurement
+    3  # prompts (or batches) decoded per setting and temperature, spread evenly over the measurement's
 )
-MAX_TOKENS = 48  # new tokens of each
+MAX_TOKENS = 48  # new tokens per prompt during the search
 
 
 class PeerContender(Contender, Protocol):
-    """A contender of another engine."""
+    """A contender that runs another engine and holds resources until it is closed."""
 
     def close(self) -> None:
-        """Release what it holds; it is not run again."""
+        """Release its models or its worker process; it is not run afterwards."""
         ...
 
 
@@ -33,9 +33,9 @@ class PeerContender(Contender, Protocol):
 class BestSetting:
     """A contender that runs a peer at the setting with the most tokens per second, for each temperature.
 
-    `settings` maps the name of each setting to a function that starts the peer with it. At most the chosen
-    ones and the one that is being tried are alive at a time. Settings that fail to start or to run are left
-    out.
+    `settings` maps the name of each setting to a function that starts the peer with it. Only the best
+    settings so far and the one being tried are running at a time. Settings that fail to start or to run are
+    excluded.
     """
 
     name: str
@@ -43,14 +43,14 @@ class BestSetting:
     kind: str = "peer"
     mode: str = ""
     single: bool = False
-    chosen: dict[float, str] = field(default_factory=dict[float, str])  # temperature -> setting
+    chosen: dict[float, str] = field(default_factory=dict[float, str])  # temperature -> setting's name
     speeds: dict[float, dict[str, float]] = field(default_factory=dict[float, dict[str, float]])  # tokens/s
     failures: dict[str, str] = field(default_factory=dict[str, str])  # setting -> reason
     _alive: dict[str, PeerContender] = field(default_factory=dict[str, PeerContender])
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The chosen settings by temperature."""
+        """The name of the chosen setting for each temperature."""
         return {f"setting at temperature {heat:g}": setting for heat, setting in self.chosen.items()}
 
     @property
@@ -60,7 +60,8 @@ class BestSetting:
     def search(
         self, trials: Sequence[Trial], sampling: SamplingParams, temperatures: Sequence[float], seed: int = 0
     ) -> dict[float, str]:
-        """Try every setting at every temperature; returns temperature -> reason where no setting can run.
+        """Try every setting at every temperature; returns {temperature: reason} for temperatures that no
+        setting supports.
 
         WorkerDied if no setting could be started or run at all.
         """
@@ -92,7 +93,7 @@ class BestSetting:
         temperature: float,
         seed: int,
     ) -> float:
-        """Tokens per second over a few of these trials, after a warm-up."""
+        """Tokens per second over at most NUM_TRIALS of these trials, after a warm-up."""
         warm_up(contender, trials[0], sampling, [temperature])
         num = min(NUM_TRIALS, len(trials))
         sample = [trials[index * len(trials) // num] for index in range(num)]
@@ -102,7 +103,7 @@ class BestSetting:
         )
 
     def _keep_the_best(self) -> None:
-        """Choose among the settings tried so far and end the others."""
+        """Choose the fastest setting so far for each temperature and close the peers of all others."""
         self.chosen = {
             heat: max(speeds, key=lambda setting: speeds[setting])
             for heat, speeds in self.speeds.items()
@@ -117,13 +118,13 @@ class BestSetting:
     def acceptance_bound(
         self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
     ) -> AcceptanceBound:
-        return AcceptanceBound()  # the drafts of another engine are not visible
+        return AcceptanceBound()  # draft tokens of another engine cannot be observed
 
     def lossless(self, temperature: float) -> bool:
         return True
 
     def reset(self) -> None:
-        pass  # other engines are started without state that outlives a request
+        pass  # peers keep no state between requests: prefix caching is off
 
     def close(self) -> None:
         for contender in self._alive.values():
@@ -131,7 +132,8 @@ class BestSetting:
         self._alive.clear()
 
     def to_json(self) -> dict[str, Any]:
-        """What was tried and chosen."""
+        """The settings that were tried, the chosen ones, their tokens per second, and the reasons of
+        failures."""
         return {
             "settings": list(self.settings),
             "chosen": {f"{heat:g}": setting for heat, setting in self.chosen.items()},

@@ -1,4 +1,4 @@
-"""Other engines to measure, and the Python environments they are installed in: the values of `--peer`."""
+"""The peer engines (values of `--peer`) and the Python environments in which they are installed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ print(json.dumps({"present": importlib.util.find_spec(sys.argv[1]) is not None, 
 
 @dataclass(frozen=True)
 class PeerEngine:
-    """An engine with a Python environment of its own."""
+    """An inference engine that runs in a worker process, usually in a separate Python environment."""
 
-    name: str  # in --peer and in tables
-    module: str  # must be importable
-    packages: tuple[str, ...]  # their versions are reported
-    install: str  # arguments of pip install
-    script: Path  # of the worker process
-    converts: bool = False  # whether it needs models in a format of its own
-    draft: str = "draft"  # its name for decoding with a draft model
-    lookup: str = "prompt-lookup"  # its name for drafting from the prompt
-    compiles: bool = False  # whether it can run compiled as well as eagerly
+    name: str  # used by --peer and in tables
+    module: str  # module that the environment must contain
+    packages: tuple[str, ...]  # packages whose versions are reported
+    install: str  # packages for pip install
+    script: Path  # worker script, run by that interpreter
+    converts: bool = False  # whether models must be converted to the engine's format
+    draft: str = "draft"  # the engine's name for decoding with a draft model
+    lookup: str = "prompt-lookup"  # the engine's name for prompt lookup
+    compiles: bool = False  # whether it supports both compiled and eager forwards
 
 
 WORKERS = Path(__file__).parent / "workers"
@@ -66,7 +66,7 @@ PEER_ENGINES = {
 
 @dataclass(frozen=True)
 class PeerEnvironment:
-    """An engine and the interpreter of the environment it is installed in."""
+    """A peer engine, the Python interpreter of its environment, and the versions of its packages."""
 
     engine: PeerEngine
     python: str
@@ -74,12 +74,13 @@ class PeerEnvironment:
 
     @property
     def own(self) -> bool:
-        """Whether it is the interpreter that runs this program."""
+        """Whether this is the interpreter that runs the benchmark."""
         return self.python == sys.executable
 
 
 def parse_peers(text: str) -> dict[str, str | None]:
-    """`transformers,openvino=/path/to/python` -> name: interpreter (None: the current one)."""
+    """Parse `transformers,openvino=/path/to/python` into {engine name: interpreter}; None is the running
+    interpreter. ValueError for an unknown engine or a missing path."""
     peers: dict[str, str | None] = {}
     for piece in split_outside(text, ","):
         name, equals, python = (part.strip() for part in piece.partition("="))
@@ -99,7 +100,8 @@ def parse_peers(text: str) -> dict[str, str | None]:
 
 
 def find_environment(engine: PeerEngine, python: str | None) -> PeerEnvironment:
-    """The environment an engine is installed in; ValueError with the installation command if it is not."""
+    """The environment in which an engine is installed; ValueError if the interpreter does not work or the
+    engine is not installed there, with the installation command."""
     interpreter = os.path.abspath(os.path.expanduser(python)) if python else sys.executable
     if python and not os.access(interpreter, os.X_OK):
         found = shutil.which(python)
@@ -129,7 +131,8 @@ def find_environment(engine: PeerEngine, python: str | None) -> PeerEnvironment:
 
 
 def find_environments(peers: Mapping[str, str | None], device: str | None) -> list[PeerEnvironment]:
-    """The environments of the named engines; ValueError for one that is not installed or cannot run here."""
+    """The environments of these engines, except transformers, which runs in this process. ValueError if one
+    is not installed or `device` is not the CPU."""
     named = [(PEER_ENGINES[name], python) for name, python in peers.items() if name in PEER_ENGINES]
     if named and device not in (None, "cpu"):
         raise ValueError(f"--peer {named[0][0].name} is measured on a CPU: use --device cpu")

@@ -1,4 +1,5 @@
-"""Models in OpenVINO's format, converted once by the interpreter that has OpenVINO, and kept in a folder."""
+"""Convert models to OpenVINO's format with the peer's Python interpreter, and cache the results in a
+folder."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ from outpace.models.names import resolve
 
 CONVERT = "from optimum.commands.optimum_cli import main; main()"
 DONE = "openvino_model.xml"
-REASON = 300  # characters of a reason
+REASON = 300  # maximum characters of an error message
 
 
 def folder_of(name: str) -> Path:
-    """The folder behind a model's name; a name on the hub is that of the snapshot that was loaded."""
+    """The folder of a model: a local folder, or the cached snapshot of a Hugging Face hub name. OSError or
+    ValueError if it is not on this machine."""
     name = resolve(name)
     if Path(name).is_dir():
         return Path(name).resolve()
@@ -34,13 +36,14 @@ def folder_of(name: str) -> Path:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where converted models are kept."""
+    """The folder for converted models: outpace/openvino below XDG_CACHE_HOME or ~/.cache."""
     cache = environment.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     return Path(cache) / "outpace" / "openvino"
 
 
 def key(model: Path, weights: str, versions: Mapping[str, str]) -> str:
-    """A model as it is now, converted by these versions."""
+    """Cache key of a converted model: a hash of its path, its files' sizes and modification times, the weight
+    format and the converter's versions."""
     files = [path for pattern in ("*.json", "*.safetensors", "*.bin") for path in sorted(model.glob(pattern))]
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     text = json.dumps([str(model), facts, weights, sorted(versions.items())])
@@ -48,14 +51,16 @@ def key(model: Path, weights: str, versions: Mapping[str, str]) -> str:
 
 
 def weight_format(dtype: str) -> str:
-    """How weights are written: float16 holds those of bfloat16 checkpoints."""
+    """Weight format of the conversion: fp32 for float32 and float64, fp16 for all others, bfloat16
+    included."""
     return "fp32" if dtype in ("float32", "float64") else "fp16"
 
 
 def converted(
     peer: PeerEnvironment, name: str, dtype: str, environment: Mapping[str, str], say: Callable[[str], None]
 ) -> tuple[Path, float]:
-    """The converted model's folder, and the seconds that took; 0 where it was there."""
+    """(Folder of the converted model, seconds of the conversion); 0 seconds if it was cached. ValueError if
+    the conversion fails."""
     model, weights = folder_of(name), weight_format(dtype)
     cache = cache_folder(environment)
     place = cache / f"{model.name}-{key(model, weights, peer.versions)}"
@@ -75,6 +80,6 @@ def converted(
             raise ValueError(
                 f"{name} could not be converted: {said[-1][:REASON] if said else 'it said nothing'}"
             )
-        if not place.is_dir():  # another measurement may have been quicker
+        if not place.is_dir():  # another process may have converted it meanwhile
             os.replace(fresh, place)
     return place, perf_counter() - began

@@ -1,5 +1,5 @@
-"""Other engines as contenders: one per way of decoding, in worker processes, at the best of several
-settings."""
+"""Peer engines as contenders: one per way of decoding (plain, draft model, prompt lookup), in worker
+processes, at the best of several settings."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from outpace.bench.peers.worker import Worker, WorkerDied, environment_of
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.names import resolve
 
-# sampling parameters that are sent to a peer unless they have these values, which change nothing
+# values at which a sampling parameter has no effect; only other values are sent to a peer
 NEUTRAL_SETTINGS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
-DRAFT_DEPTHS = (3, 5)  # tried beside the depths of our own rows
-LOOKUPS = ((5, 3), (10, 3))  # (depth, longest n-gram), tried beside those of our own rows
+DRAFT_DEPTHS = (3, 5)  # draft lengths to try, besides those of speculative-sampling in this benchmark
+LOOKUPS = ((5, 3), (10, 3))  # (draft length, longest n-gram) to try, besides those of our prompt-lookup
 Options = dict[str, Any]
 
 
 @dataclass
 class WorkerContender:
-    """Another engine with one setting, in a process of its own."""
+    """A peer engine with one setting, in a worker process."""
 
     name: str
     worker: Worker
     options: Mapping[str, Any] = field(default_factory=dict)
-    precision: str = ""  # of the computation, as the engine reports it
+    precision: str = ""  # data type of the computation, as the engine reports it
     kind: str = "peer"
     mode: str = ""
     single: bool = False
@@ -61,13 +61,13 @@ class WorkerContender:
     def acceptance_bound(
         self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
     ) -> AcceptanceBound:
-        return AcceptanceBound()  # the drafts of another engine are not visible
+        return AcceptanceBound()  # draft tokens of another engine cannot be observed
 
     def lossless(self, temperature: float) -> bool:
         return True
 
     def reset(self) -> None:
-        pass  # its prefix cache is off
+        pass  # nothing to drop: the engine's prefix caching is off
 
     def close(self) -> None:
         self.worker.close()
@@ -75,21 +75,21 @@ class WorkerContender:
 
 @dataclass(frozen=True)
 class PeerRow:
-    """A way of decoding of another engine, with the settings to try."""
+    """One way of decoding with a peer engine, and the settings to try."""
 
     name: str
     mode: str  # "plain", "draft" or "prompt-lookup"
-    settings: Mapping[str, Options]  # by their names in tables
+    settings: Mapping[str, Options]  # name in tables -> options
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The models it runs."""
+        """The models that this way of decoding uses."""
         return ("target", "draft") if self.mode == "draft" else ("target",)
 
 
 def peer_rows(peer: PeerEnvironment, methods: Sequence[MethodContender], draft: str | None) -> list[PeerRow]:
-    """Plain decoding, and the counterparts of speculative-sampling and prompt-lookup where those are
-    measured."""
+    """Plain decoding, decoding with a draft model if speculative-sampling is measured, and prompt lookup if
+    prompt-lookup is measured."""
     engine = peer.engine
     ways: list[tuple[str, str, list[Options]]] = [("plain", "plain", [{}])]
     if depths := draft_depths(methods) if draft is not None else []:
@@ -109,13 +109,13 @@ def peer_rows(peer: PeerEnvironment, methods: Sequence[MethodContender], draft: 
 
 
 def draft_depths(methods: Sequence[MethodContender]) -> list[int]:
-    """The draft lengths to try with a draft model; none if speculative-sampling is not measured."""
+    """The draft lengths to try with a draft model; empty if speculative-sampling is not measured."""
     ours = [int(m.options.get("depth") or 5) for m in methods if m.method == "speculative-sampling"]
     return list(dict.fromkeys([*ours, *DRAFT_DEPTHS])) if ours else []
 
 
 def lookups(methods: Sequence[MethodContender]) -> list[tuple[int, int]]:
-    """(depth, longest n-gram) to try with prompt lookup; none if prompt-lookup is not measured."""
+    """(Draft length, longest n-gram) to try with prompt lookup; empty if prompt-lookup is not measured."""
     ours = [
         (int(m.options.get("depth") or 10), int(m.options.get("max_ngram") or 3))
         for m in methods
@@ -125,7 +125,7 @@ def lookups(methods: Sequence[MethodContender]) -> list[tuple[int, int]]:
 
 
 def setting_name(options: Mapping[str, Any]) -> str:
-    """depth=5,eager; compiled."""
+    """The name of a setting in tables, such as `depth=5,eager` or `compiled`."""
     words = [f"{key}={value}" for key, value in options.items() if key != "eager"]
     if "eager" in options:
         words.append("eager" if options["eager"] else "compiled")
@@ -134,23 +134,24 @@ def setting_name(options: Mapping[str, Any]) -> str:
 
 @dataclass
 class PeerLauncher:
-    """Starts the worker processes of other engines with what they have in common."""
+    """Starts the worker processes of peer engines, all with the same models, data type and number of
+    threads."""
 
-    names: Mapping[str, str | None]  # "target", "draft" -> the model's name
-    dtype: str  # as torch names it
+    names: Mapping[str, str | None]  # "target" and "draft" -> name of the model
+    dtype: str  # torch dtype, such as "bfloat16"
     threads: int
-    room: int  # tokens of the longest prompt and its answer
-    max_length: int | None  # tokens that the target can read
+    room: int  # tokens of the longest prompt and its output
+    max_length: int | None  # maximum tokens of a sequence; None: no limit known
     batch: int
     environment: Mapping[str, str]
     say: Callable[[str], None]
-    register: Callable[[Worker], Any]  # receives every worker, so that its owner can end it
-    seconds: dict[str, float] = field(default_factory=dict)  # of converting and loading
-    failed: dict[str, str] = field(default_factory=dict)  # row -> why it is left out
+    register: Callable[[Worker], Any]  # is passed every worker, so that its owner can close it
+    seconds: dict[str, float] = field(default_factory=dict)  # seconds of converting and loading, by label
+    failed: dict[str, str] = field(default_factory=dict)  # row -> reason why it is left out
 
     def rows(self, peer: PeerEnvironment, methods: Sequence[MethodContender]) -> list[Contender]:
-        """A contender for each way of decoding. One with a single setting is started here, others when they
-        search."""
+        """A contender for each way of decoding. The worker of a way with one setting is started here, others
+        by `BestSetting.search`."""
         rows = peer_rows(peer, methods, self.names.get("draft"))
         models, broken = dict[str, str](), dict[str, str]()
         for kind in dict.fromkeys(kind for row in rows for kind in row.needs):

@@ -1,5 +1,5 @@
-"""transformers' own generation as contenders: plain, assisted and prompt lookup, at the best of several
-settings."""
+"""transformers' `generate` as contenders: plain, assisted generation and prompt lookup, at the best of
+several settings."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DEFAULTS = "its defaults"
 
 @dataclass
 class TransformersContender:
-    """`model.generate` with some arguments. A batch is left-padded; with `single` prompts are decoded one at
-    a time."""
+    """`model.generate` with extra arguments. Batches are left-padded; with `single` prompts are decoded one
+    at a time."""
 
     name: str
     model: Any
@@ -74,37 +74,38 @@ class TransformersContender:
     def acceptance_bound(
         self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]
     ) -> AcceptanceBound:
-        return AcceptanceBound()  # the drafts of another engine are not visible
+        return AcceptanceBound()  # draft tokens of another engine cannot be observed
 
     def lossless(self, temperature: float) -> bool:
         return True
 
     def reset(self) -> None:
-        pass  # generate keeps nothing between calls
+        pass  # generate keeps no state between calls
 
     def close(self) -> None:
-        pass  # the models belong to the measurement
+        pass  # the measurement owns the models
 
 
 def _until(tokens: list[int], stop: Sequence[int]) -> list[int]:
-    """The tokens up to and with the first stop token; what follows is padding."""
+    """The tokens up to and including the first stop token; later tokens are padding."""
     end = next((place for place, token in enumerate(tokens) if token in stop), len(tokens))
     return tokens[: end + 1]
 
 
 def without_defaults(model: Any) -> Any:
-    """Drop the generation defaults of a checkpoint, so that `generate` samples the model's own
-    distribution."""
+    """Replace the checkpoint's generation config by one without sampling parameters, so that `generate`
+    samples the model's unmodified distribution. Returns the model, changed in place."""
     kept = {name: getattr(model.generation_config, name, None) for name in ("bos_token_id", "pad_token_id")}
     model.generation_config = type(model.generation_config)(**kept)
     return model
 
 
 def assisted(model: Any, draft: Any, depth: int) -> TransformersContender:
-    """Assisted generation with drafts of this length, never cut short by the draft's confidence."""
+    """A contender with assisted generation at a constant draft length; drafts are not cut short at low draft
+    confidence."""
     helper = copy.copy(
         draft
-    )  # these settings belong to the draft's generation_config: leave the original's alone
+    )  # shares the weights; a separate generation_config keeps the original's settings unchanged
     helper.generation_config = copy.deepcopy(draft.generation_config)
     helper.generation_config.num_assistant_tokens = depth
     helper.generation_config.num_assistant_tokens_schedule = "constant"
@@ -114,18 +115,18 @@ def assisted(model: Any, draft: Any, depth: int) -> TransformersContender:
 
 
 def lookup(model: Any, depth: int, max_ngram: int) -> TransformersContender:
-    """Prompt lookup with this draft length and longest n-gram."""
+    """A contender with prompt lookup: `depth` draft tokens, n-grams of at most `max_ngram` tokens."""
     arguments = {"prompt_lookup_num_tokens": depth, "max_matching_ngram_size": max_ngram}
     options = {"depth": depth, "max_ngram": max_ngram}
     return TransformersContender(f"{PREFIX} prompt-lookup", model, arguments, options, single=True)
 
 
 def peers(model: Any, draft: Any | None, methods: Sequence[MethodContender]) -> list[Contender]:
-    """Plain generation, and the counterparts of speculative-sampling and prompt-lookup where those are
-    measured.
+    """Plain generation; assisted generation if speculative-sampling is measured; prompt lookup if
+    prompt-lookup is.
 
-    Each counterpart is tried at transformers' own defaults (assisted generation then adapts its draft length)
-    and at the constant lengths that other engines are tried at.
+    The latter two are tried at transformers' defaults (assisted generation then adapts its draft length) and
+    at the constant draft lengths that other peers are tried at.
     """
     without_defaults(model)
     rows: list[Contender] = [TransformersContender(f"{PREFIX} plain", model)]
@@ -151,5 +152,5 @@ def peers(model: Any, draft: Any | None, methods: Sequence[MethodContender]) -> 
 
 
 def returned(contender: TransformersContender) -> TransformersContender:
-    """Start a contender of this process: its models are loaded."""
+    """The contender itself: the start function of a setting whose models are already loaded."""
     return contender

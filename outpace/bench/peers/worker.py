@@ -1,5 +1,5 @@
-"""A worker process: another engine in its own Python, asked line by line over a pipe. Standard library
-only."""
+"""A peer engine in a worker process of another Python interpreter; requests and answers are JSON lines over
+pipes. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from time import monotonic
 from typing import Any
 
 SERVE = Path(__file__).parent / "workers" / "serve.py"
-PATIENCE = 0.5  # seconds between two looks at a silent worker
-GRACE = 10.0  # seconds a worker gets to end by itself, and again after it was told to
-TAIL, REASON = 4096, 300  # characters that are looked at for a reason, and of a reason
+PATIENCE = 0.5  # seconds between two checks that a silent worker is alive
+GRACE = 10.0  # seconds to wait for a worker's exit, before SIGTERM and again before SIGKILL
+TAIL, REASON = 4096, 300  # bytes of stderr searched for an error message, and its maximum length
 
 
 class WorkerDied(RuntimeError):
-    """A worker that cannot go on. Those beside it can."""
+    """A worker failed and is not used again; other workers are unaffected."""
 
 
 class WorkerRefused(ValueError):
-    """A request that an engine has no way to serve; it can serve others."""
+    """A request that the engine does not support; it can serve other requests."""
 
 
 class Worker:
-    """One process, kept warm. It ends when it is closed, or by itself when this process is no more."""
+    """One worker process that serves requests until it is closed or this process ends (end of its standard
+    input)."""
 
     def __init__(
         self, python: str, script: Path, settings: Mapping[str, Any], environment: Mapping[str, str]
@@ -42,21 +43,23 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self.complaints,
             env=dict(environment),
-            start_new_session=True,  # Ctrl-C is for us, and what it starts can be ended with it
+            start_new_session=True,  # no Ctrl-C from the terminal; child processes share its group
         )
         self.lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
         self._send(settings)
 
     def ready(self) -> Mapping[str, Any]:
-        """Wait until its models are loaded; what it says about them."""
+        """Wait until the models are loaded; returns the engine's facts, such as its precision. WorkerDied if
+        loading fails."""
         answer = self._answer()
         if "ready" not in answer:
             raise WorkerDied(answer.get("error", "it did not say that it is ready"))
         return answer["ready"]
 
     def ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Its answer to one request."""
+        """Send one request and return its answer. WorkerRefused if the engine does not support it, WorkerDied
+        if it fails."""
         self._send(request)
         answer = self._answer()
         if "cannot" in answer:
@@ -70,7 +73,7 @@ class Worker:
         with self.process.stdout as said:
             for line in said:
                 self.lines.put(line)
-        self.lines.put(b"")  # the end: an answer is never empty
+        self.lines.put(b"")  # marks the end of output: an answer is never empty
 
     def _send(self, what: Mapping[str, Any]) -> None:
         assert self.process.stdin
@@ -83,50 +86,51 @@ class Worker:
     def _answer(self) -> Mapping[str, Any]:
         line, dead = b"", False
         while not line and not dead:
-            dead = self.process.poll() is not None  # looked at first: what it said before can still be read
+            dead = self.process.poll() is not None  # polled first: output from before the exit is still read
             try:
                 line = self.lines.get(timeout=PATIENCE)
-                dead = True  # if that was the end
+                dead = True  # an empty line means that the output has ended
             except queue.Empty:
-                pass  # busy; or dead, and what it started holds its end of the pipe open
+                pass  # the worker is busy, or it is dead and a child process holds the pipe open
         if not line:
             raise WorkerDied(self._why())
         return json.loads(line)
 
     def _why(self) -> str:
-        """How it ended, and the last it said on its error stream."""
+        """The reason of a failure: exit code or signal, and the last line of standard error."""
         try:
             code = self.process.wait(GRACE)
         except subprocess.TimeoutExpired:
             return "it stopped answering"
         how = f"ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        place = self.complaints.fileno()  # shared with the worker: read without moving where it writes
+        place = self.complaints.fileno()  # the file offset is shared with the worker: pread leaves it
         text = os.pread(place, TAIL, max(0, os.fstat(place).st_size - TAIL)).decode(errors="replace")
         said = [line.strip() for line in text.splitlines() if line.strip()]
         return f"its process {how}" + (f": {said[-1][:REASON]}" if said else "")
 
     def let_go(self) -> None:
-        """Tell it that nothing more will be asked."""
+        """Close the worker's standard input; the worker then exits."""
         if self.process.stdin and not self.process.stdin.closed:
             try:
                 self.process.stdin.close()
             except OSError:
-                pass  # it is gone
+                pass  # the process has exited
 
     def close(self) -> None:
-        """End it and what it started."""
+        """End the worker and its child processes."""
         close_all([self])
 
     def signal(self, number: signal.Signals) -> None:
-        """Send this to it and to all it started."""
+        """Send a signal to the worker and its child processes."""
         try:
             os.killpg(self.process.pid, number)
         except (ProcessLookupError, PermissionError):
-            pass  # nobody is left
+            pass  # the process group is empty
 
 
 def close_all(workers: Sequence[Worker]) -> None:
-    """End all of them and what they started, together rather than one after another."""
+    """End these workers and their child processes, all at once: end of input first, then SIGTERM, then
+    SIGKILL."""
     for worker in workers:
         worker.let_go()
     for then in (signal.SIGTERM, signal.SIGKILL):
@@ -144,8 +148,8 @@ def close_all(workers: Sequence[Worker]) -> None:
 
 
 def environment_of(base: Mapping[str, str], threads: int, *, own: bool) -> dict[str, str]:
-    """The variables a worker starts with. What leads this interpreter to its modules would lead another
-    astray."""
+    """The environment variables of a worker, with `threads` OpenMP threads. Unless it runs the same
+    interpreter (`own`), variables that would make it import this interpreter's packages are removed."""
     dropped: Sequence[str] = () if own else ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     return {name: value for name, value in base.items() if name not in dropped} | {
         "OMP_NUM_THREADS": str(threads)

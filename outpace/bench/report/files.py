@@ -1,4 +1,4 @@
-"""The files of a measurement: checked before anything is measured, written after the tables have been
+"""Output files of a benchmark: paths are checked before the first run, files are written after the tables are
 printed."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from outpace.bench.report.json_file import write_json
 from outpace.bench.report.report import to_json, to_markdown
 from outpace.bench.report.summary import ResultRow
 
-NAMES = ("bench.json", "bench.md", "bench.html")  # in a folder
+NAMES = ("bench.json", "bench.md", "bench.html")  # file names when the output path is a folder
 PAGES: Mapping[str, Callable[[Measurement, Sequence[ResultRow]], str]] = {
     ".md": to_markdown,
     ".html": to_html,
@@ -24,7 +24,8 @@ SUFFIXES = (".json", *PAGES)
 
 
 def expanded(outputs: Sequence[Path]) -> list[Path]:
-    """The files to write: a path without a suffix is a folder for one of each kind."""
+    """The files to write; a path without a suffix is a folder that gets bench.json, bench.md and bench.html.
+    ValueError for an unknown suffix."""
     files = [
         file for path in outputs for file in ([path / name for name in NAMES] if not path.suffix else [path])
     ]
@@ -37,9 +38,9 @@ def expanded(outputs: Sequence[Path]) -> list[Path]:
 
 
 def check_writable(files: Sequence[Path]) -> None:
-    """Make the folders of these files; ValueError for one that cannot be written.
+    """Create the parent folders of these files; ValueError if a file cannot be written.
 
-    An HTML page also needs matplotlib: ModuleNotFoundError without it.
+    ModuleNotFoundError if an HTML page is to be written and matplotlib, which draws its charts, is missing.
     """
     for file in files:
         if file.is_dir():
@@ -55,8 +56,8 @@ def check_writable(files: Sequence[Path]) -> None:
 
 
 def write_files(measurement: Measurement, rows: Sequence[ResultRow], files: Sequence[Path]) -> list[str]:
-    """Write each file; a sentence for each that failed. If any failed, the JSON goes into a temporary file as
-    well."""
+    """Write each file and return an error message for each that failed. After a failure the JSON also goes to
+    a temporary file, and the last message gives its path. Without result rows only JSON is written."""
     failures: list[str] = []
     for file in files:
         try:

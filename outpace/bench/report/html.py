@@ -1,4 +1,4 @@
-"""A measurement as one self-contained HTML page: charts of the speedups, then the tables."""
+"""The results of a benchmark as one self-contained HTML page: charts of the speedups, then the tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ TEMPLATES = Environment(loader=PackageLoader("outpace.bench.report"), autoescape
 
 
 def chart(rows: Sequence[ResultRow], name: str) -> str:
-    """An inline SVG with a bar per method; empty where no row has enough prompts for an interval."""
+    """A bar chart of speedups as inline SVG, one bar per row with enough prompts for an interval; the empty
+    string if there is none."""
     two_modes = {COMPILED, EAGER} <= {row.mode for row in rows}
     bars = [
         plot.Bar(
@@ -42,7 +43,7 @@ def chart(rows: Sequence[ResultRow], name: str) -> str:
 
 
 def to_html(measurement: Measurement, rows: Sequence[ResultRow]) -> str:
-    """The whole page; it refers to no other files."""
+    """The HTML page as text; it loads no other files."""
     groups: list[dict[str, Any]] = []
     for temperature in dict.fromkeys(row.temperature for row in rows):
         for workload in dict.fromkeys(row.workload for row in rows):
@@ -76,7 +77,7 @@ def to_html(measurement: Measurement, rows: Sequence[ResultRow]) -> str:
 
 
 def facts(measurement: Measurement) -> list[tuple[str, str]]:
-    """Models, machine, versions and command."""
+    """(Label, value) of models, data type, machine, versions, commit, date and command."""
     source, settings = measurement.provenance, measurement.settings
     versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items() if version)
     return [

@@ -1,4 +1,4 @@
-"""JSON files that are written whole or not at all, and hold only what JSON knows."""
+"""Write JSON files atomically, with NaN and infinities as null."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Whole or not at all: an interruption while writing leaves the file that was there before."""
+    """Write a temporary file in the same folder, then rename it to `path`: an interruption leaves the
+    previous file intact."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".part")
     draft.write_text(json.dumps(finite(data), indent=1) + "\n", encoding="utf-8")
@@ -18,7 +19,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """JSON knows no NaN: null instead."""
+    """A copy with NaN and infinities replaced by None (null in JSON), keys as strings and tuples as lists."""
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else None
     if isinstance(value, Mapping):

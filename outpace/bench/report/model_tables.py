@@ -1,4 +1,5 @@
-"""Tables about the models of a measurement: how long they took to get ready, and what their forwards cost."""
+"""Tables about the models of a benchmark: seconds of loading, compiling and warm-up, and milliseconds per
+forward."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from outpace.tables import Table
 def preparation(
     loading: Mapping[str, float], compiling: Mapping[str, float], warm_up: Mapping[str, float]
 ) -> Table:
-    """Seconds before the first run that counts."""
+    """Seconds of loading and compiling per model, and in the note the total seconds of warm-up."""
     names = list(dict.fromkeys((*loading, *compiling)))
     columns, parts = ["model", "loading"], [loading]
     if compiling:
@@ -23,7 +24,8 @@ def preparation(
 
 
 def forward_costs(curves: Mapping[str, CostCurve]) -> Table:
-    """One row a model and mode, one column a number of tokens."""
+    """Milliseconds per forward: one row per model and mode, one column per number of tokens in a row of the
+    batch."""
     sizes = sorted({size for curve in curves.values() for size in curve.sizes})
     rows = tuple((name, *(f"{1000 * curve(size):.2f}" for size in sizes)) for name, curve in curves.items())
     return Table("A forward over so many tokens, in milliseconds", ("model", *map(str, sizes)), rows)

@@ -1,6 +1,7 @@
-"""Plots of results as SVG, with matplotlib (extra `report`): horizontal bars with 95 % intervals.
+"""Charts of results, drawn by matplotlib (extra `report`): horizontal bars with 95 % intervals.
 
-Text and axes are grey, which reads on light and on dark pages; inline SVG takes the page's own text colour.
+Text and axes are grey, which is legible on light and dark pages; inline SVG replaces the grey by the page's
+text colour.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 COLOURS = ("#3a7d44", "#2f6690", "#c8553d", "#8a94a3", "#e1a730", "#6d597a")
 OURS, EAGER_OURS, PEER = "#3a7d44", "#9cc3a3", "#c3c9d1"
 TEXT = (
-    "#7a828c"  # contrast of at least 3.9 with white and with the dark pages of GitHub and the documentation
+    "#7a828c"  # contrast ratio of at least 3.9 to white and to the dark pages of GitHub and the documentation
 )
-WIDTH = 5.6  # inches: at 400 pixels, the width of a phone, a label of 9 points is still 9 pixels high
-BAR_HEIGHT = 0.27  # inches
+WIDTH = 5.6  # inches; scaled to a phone's 400 pixels, a 9-point label is 9 pixels high
+BAR_HEIGHT = 0.27  # inches per bar
 STYLE = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -41,7 +42,7 @@ STYLE = {
 
 @dataclass(frozen=True)
 class Bar:
-    """A labelled value with its interval; `limit` is marked by a dashed line where there is one."""
+    """A labelled value with its interval; `limit`, if given, is marked by a dashed line."""
 
     label: str
     value: float
@@ -49,19 +50,19 @@ class Bar:
     high: float
     colour: str = OURS
     limit: float | None = None
-    note: str = ""  # printed behind the bar; default: the value
+    note: str = ""  # text after the bar; empty: the value with two decimals
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Bars with an axis of their own."""
+    """A titled group of bars; the panels of a chart share the x axis."""
 
     title: str
     bars: Sequence[Bar]
 
 
 def bar_chart(panels: Sequence[Panel], axis_label: str, *, reference: float | None = None) -> Figure:
-    """Panels below one another, with a dotted line at `reference`."""
+    """A figure with the panels stacked vertically and a dotted vertical line at `reference`."""
     with _style():
         from matplotlib.figure import Figure
 
@@ -99,7 +100,7 @@ def _draw(axes: Axes, panel: Panel, reference: float | None) -> None:
 
 
 def svg(figure: Figure, *, name: str = "outpace") -> str:
-    """The figure as an SVG element: the same text every time, identifiers made from `name`, text in
+    """The figure as an SVG element: reproducible text, element ids derived from `name`, text colour
     `currentColor`."""
     out = StringIO()
     with _style({"svg.hashsalt": name}):
@@ -109,7 +110,7 @@ def svg(figure: Figure, *, name: str = "outpace") -> str:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure in the format of the path's suffix."""
+    """Write the figure to `path`, whose suffix selects the format."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _style({"svg.hashsalt": path.stem}):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -125,8 +126,8 @@ def _style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
 
 
 def draw_rules(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Acceptance length of verification rules with intervals and upper bounds, grouped by how trees were
-    drafted."""
+    """Write a chart of the mean acceptance lengths of verification rules with intervals and upper bounds, one
+    panel per way of drafting."""
     kinds = list(dict.fromkeys(row["drafting"] for row in rows))
     panels = [
         Panel(

@@ -1,4 +1,4 @@
-"""A measurement as JSON and as Markdown."""
+"""The results of a benchmark as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = "outpace-bench/2"
 
 
 def to_json(of: Measurement, rows: Sequence[ResultRow]) -> dict[str, Any]:
-    """Everything that was measured."""
+    """All runs and result rows with settings, provenance, the cost of forwards and the recommendation."""
     return {
         "schema": SCHEMA,
         "provenance": dict(of.provenance),
@@ -48,7 +48,8 @@ def to_json(of: Measurement, rows: Sequence[ResultRow]) -> dict[str, Any]:
 
 
 def to_markdown(of: Measurement, rows: Sequence[ResultRow]) -> str:
-    """The tables and the recommendation."""
+    """A Markdown page: provenance, result tables, tables about the models, notes on the columns, and the
+    recommendation."""
     known = of.provenance
     versions = ", ".join(f"{name} {version}" for name, version in known["versions"].items() if version)
     lines = [
@@ -65,12 +66,13 @@ def to_markdown(of: Measurement, rows: Sequence[ResultRow]) -> str:
 
 
 def tree_to_json(tree: TreeChoice) -> dict[str, Any]:
-    """A draft's shape, and its expected speedup over plain decoding in the same mode."""
+    """A draft tree as parent indices, with its expected acceptance length and its expected speedup over plain
+    decoding in the same mode."""
     return {"parents": tree.shape.parents, "mean_acceptance_length": tree.length, "speedup": tree.speedup}
 
 
 def run_to_json(run: Run) -> dict[str, Any]:
-    """One run, without its text."""
+    """One run without its output: prompt ids, temperature, round, seconds and token counts."""
     counts = run.counts
     counted = {name: getattr(counts, name) for name in ("steps", "accepted", "drafted")} if counts else {}
     return {

@@ -1,4 +1,5 @@
-"""From timed runs to rows of results: one per contender, workload, temperature and selection of prompts."""
+"""Aggregate timed runs into result rows: one per contender, workload, temperature and selection of
+prompts."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from outpace.bench.measure.ideal import Costs, ideal_speedup
 from outpace.bench.measure.metrics import Counts
 from outpace.bench.measure.run import Run
 
-MAX_REPETITION = 0.15  # text that repeats itself is easy to draft, whatever the method
-MIN_TOKENS = 8  # the time of a shorter answer is mostly that of prefill
+MAX_REPETITION = 0.15  # share of repeated 4-grams: repetitive text is easy to draft for every method
+MIN_TOKENS = 8  # shorter outputs are left out of speeds: most of their time is prefill
 ALL, VARIED = "all", "varied"
 SELECTIONS = {
     ALL: "all prompts, also those whose plain output repeats itself",
@@ -28,38 +29,39 @@ SELECTIONS = {
 
 @dataclass(frozen=True)
 class ResultRow:
-    """What is reported of one contender under one selection of prompts.
+    """The results of one contender on one selection of prompts.
 
-    All three intervals are over the same pairs of runs: the contender's and plain decoding's on the same
-    prompt, in the same round, with the same seed. A pair counts once per prompt: the median over its rounds.
+    The intervals of tokens/s, plain tokens/s and speedup are over the same pairs of runs: the contender's and
+    plain decoding's on the same prompt, in the same round, with the same seed. A prompt contributes one
+    value: the median over its rounds.
     """
 
     contender: str
     kind: str
     workload: str
-    temperature: float | None  # None: all of them pooled
+    temperature: float | None  # None: all temperatures pooled
     selection: str
     prompts: int
     runs: int
     tokens_per_second: Interval
-    plain_tokens_per_second: Interval  # of plain decoding in the same pairs
-    speedup: Interval  # of the paired ratios: not the ratio of the two medians above
+    plain_tokens_per_second: Interval  # tokens/s of plain decoding in the same pairs
+    speedup: Interval  # median of the pairs' ratios, not the ratio of the two medians above
     speedup_of_totals: float
     repetition: float
     lossless: bool
     mode: str = ""  # COMPILED or EAGER forwards; "": unknown
     decode_speedup: float | None = None  # over plain decoding in the same mode, prefill left out
-    ideal_speedup: float | None = None  # what its acceptance and the measured seconds of forwards allow
-    efficiency: Interval | None = None  # decode speedup / ideal speedup by prompt; None: it drafted nothing
-    different: int | None = None  # greedy texts that differ from plain decoding's
+    ideal_speedup: float | None = None  # from its acceptance and the measured seconds of forwards
+    efficiency: Interval | None = None  # decode speedup / ideal speedup by prompt; None: no drafts
+    different: int | None = None  # greedy outputs that differ from plain decoding's
     compared: int = 0
-    first_difference: float | None = None  # median position among those that differ
+    first_difference: float | None = None  # median index of the first differing token
     counts: Counts | None = None
-    first_token: AcceptanceBound | None = None  # from decoding that was not timed
+    first_token: AcceptanceBound | None = None  # from untimed decoding
     options: Mapping[str, Any] = field(default_factory=dict)
-    precision: str = ""  # of the computation, as the engine reports it
+    precision: str = ""  # data type of the computation, such as bf16
     repeat: int = 1  # how often each prompt was decoded in a round
-    halves: tuple[HalfSummary, HalfSummary] | None = None  # of the prompts, in their order
+    halves: tuple[HalfSummary, HalfSummary] | None = None  # first and second half of the prompts
 
     @property
     def too_few_prompts(self) -> bool:
@@ -112,13 +114,14 @@ Key = tuple[int, float, int, int]
 
 
 def key(run: Run) -> Key:
-    """Identifies a run's prompts, temperature, round and repetition: runs of two contenders with the same key
-    are a pair."""
+    """Batch index, temperature, round and repetition of a run: runs of two contenders with equal keys form a
+    pair."""
     return run.trial.index, run.trial.temperature, run.trial.round, run.trial.again
 
 
 def varied(plain: Sequence[Run]) -> set[tuple[int, float]]:
-    """(batch, temperature) of the prompts whose plain output repeats little, on average over the rounds."""
+    """(Batch index, temperature) of the batches whose plain outputs repeat at most 15 % of their 4-grams,
+    averaged over rounds."""
     rates: dict[tuple[int, float], list[float]] = {}
     for run in plain:
         rates.setdefault((run.trial.index, run.trial.temperature), []).append(run.repetition)
@@ -130,12 +133,13 @@ def summarise(
     contenders: Sequence[Contender],
     plain: str,
     *,
-    plains: Mapping[str, str] | None = None,  # mode -> the name of plain decoding in that mode
+    plains: Mapping[str, str] | None = None,  # mode -> name of plain decoding in that mode
     costs: Costs | None = None,
     bounds: AcceptanceBounds | None = None,
     seed: int = 0,
 ) -> list[ResultRow]:
-    """A row for each contender, temperature (and all pooled), workload (and all together) and selection."""
+    """A result row for each contender, temperature (and all pooled), workload (and all together) and
+    selection."""
     names = {plain, *(plains or {}).values()}
     references = {name: {key(run): run for run in runs if run.contender == name} for name in names}
     reference = references[plain]
@@ -149,7 +153,7 @@ def summarise(
     rows: list[ResultRow] = []
     measured = {(run.contender, run.trial.temperature) for run in runs}
     for temperature, workload, selection in product(temperatures, workloads, (ALL, VARIED)):
-        pooled = temperatures[:-1] if temperature is None else []  # a pooled row needs every temperature
+        pooled = temperatures[:-1] if temperature is None else []  # the temperatures that a pooled row needs
         complete = [each for each in contenders if all((each.name, heat) in measured for heat in pooled)]
 
         def here(run: Run, t: float | None = temperature, w: str = workload) -> bool:
@@ -184,7 +188,8 @@ def summarise(
 def _first_token(
     bounds: AcceptanceBounds, contender: str, workload: str, temperature: float | None
 ) -> AcceptanceBound | None:
-    """The sum over what a row pools; None where no tokens were sampled by the draft."""
+    """The sum of the bounds over the workloads and temperatures that a row covers; None if the draft model
+    sampled no tokens."""
     parts = [
         bound
         for (name, where, heat), bound in bounds.items()
@@ -194,15 +199,15 @@ def _first_token(
 
 
 def _values(
-    pairs: Sequence[tuple[Run, Run]],  # the contender's run and plain decoding's; may be empty
-    own: Mapping[Key, Run],  # plain decoding in the contender's mode
+    pairs: Sequence[tuple[Run, Run]],  # (contender's run, plain decoding's run); may be empty
+    own: Mapping[Key, Run],  # runs of plain decoding in the contender's mode
     contender: Contender,
     costs: Costs,
     seed: int,
 ) -> dict[str, Any]:
     same_mode = [(run, own[key(run)]) for run, _ in pairs if key(run) in own]
-    # plain decoding in another mode is compared with the reference, methods with plain decoding in their own
-    # mode
+    # a method's outputs are compared with plain decoding in the same mode; plain decoding in another mode
+    # than the reference's is compared with the reference
     texts = pairs if any(run is plain for run, plain in same_mode) else same_mode
     timed = [pair for pair in pairs if min(run.tokens for run in pair) >= MIN_TOKENS] or pairs
     speeds: dict[int, list[float]] = {}
@@ -254,7 +259,7 @@ def _values(
 def grouped_by(
     pairs: Sequence[tuple[Run, Run]], name: Callable[[Run], tuple[Any, ...]]
 ) -> dict[tuple[Any, ...], list[tuple[Run, Run]]]:
-    """Pairs by a property of the contender's run."""
+    """Group pairs (contender's run, plain decoding's run) by the value of `name` for the contender's run."""
     groups: dict[tuple[Any, ...], list[tuple[Run, Run]]] = {}
     for pair in pairs:
         groups.setdefault(name(pair[0]), []).append(pair)
@@ -277,7 +282,8 @@ def _ratio_of_totals(
 def headline(
     rows: Sequence[ResultRow], workload: str, temperature: float | None, selection: str = VARIED
 ) -> list[ResultRow]:
-    """The rows that tables show, for the selection that was stated before the run; never another one."""
+    """The rows that tables show: this workload, temperature and the selection stated before the run; never
+    another selection."""
     return [
         row
         for row in rows

@@ -1,4 +1,5 @@
-"""The tables of a measurement."""
+"""The result tables of a benchmark: speed, efficiency and differing texts, acceptance and time per step,
+learning."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def percent(value: float | None) -> str:
 
 
 def with_interval(interval: Interval | None) -> str:
-    """1.97 (1.77-2.46); without enough prompts for an interval there is no number either."""
+    """Text such as `1.97 (1.77-2.46)`; without enough prompts for an interval the number is left out too."""
     if interval is None:
         return "-"
     if not interval.known:
@@ -106,7 +107,7 @@ CHECKS: tuple[Column, ...] = (
     ("efficiency (95 %)", lambda row: with_interval(row.efficiency)),
     ("differing texts", _differs),
 )
-PRECISION: Column = ("precision", lambda row: row.precision or "-")  # shown where peers take part
+PRECISION: Column = ("precision", lambda row: row.precision or "-")  # shown only in tables with peers
 INSIDE: tuple[Column, ...] = (
     ("method", lambda row: row.contender),
     (
@@ -136,13 +137,13 @@ LEARNING: tuple[Column, ...] = (
 
 
 def notes(rows: Sequence[ResultRow]) -> str:
-    """The meaning of the columns."""
+    """Explanation of the columns, printed below the tables."""
     return NOTE + (TWO_MODES if {COMPILED, EAGER} <= {row.mode for row in rows} else "")
 
 
 def tables(rows: Sequence[ResultRow], selection: str = VARIED) -> list[Table]:
-    """For each workload and temperature: speed, what happens inside a step, and with repeated prompts both
-    halves."""
+    """The tables of each workload and temperature: speed, efficiency, inside a step, and for repeated prompts
+    the first against the second half."""
     found: list[Table] = []
     for temperature in dict.fromkeys(row.temperature for row in rows):
         for workload in dict.fromkeys(row.workload for row in rows):
@@ -171,7 +172,7 @@ def tables(rows: Sequence[ResultRow], selection: str = VARIED) -> list[Table]:
 
 
 def heading(workload: str, temperature: float | None) -> str:
-    """The title of a group of rows."""
+    """Title of a workload and temperature; None: all temperatures pooled."""
     return f"{workload}, " + ("all temperatures" if temperature is None else f"temperature {temperature:g}")
 
 

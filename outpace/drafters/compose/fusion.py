@@ -1,9 +1,9 @@
-"""Two ways of drafting in one tree: what was found in text, merged into what a model drafted by longest
-common prefix.
+"""Fusing two drafts in one tree: retrieved tokens are merged into a draft model's tree by longest common
+prefix.
 
-Found tokens are chosen, so they carry no claim. One that equals a drawn child shares its node: chosen
-siblings are verified by matching what the drawn ones left, and a drawn token that was refused leaves nothing
-of itself.
+Retrieved tokens are not drawn, so they carry no claim. One that equals a drawn child shares its node: tokens
+without a claim are matched with the residual distribution left by the drawn siblings, in which a rejected
+token has probability 0, so a node of its own could never be accepted.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from outpace.drafters.lookup.sources import TextSources
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import Read, grow
 
-# (context, plan, the model's tree, its logits at the roots (B, V)) -> the tree with what was found
+# (context, plan, the model's tree, its logits at the roots (B, V)) -> the tree with retrieved tokens added
 Fuse = Callable[[Context, Plan, TokenTree, Tensor], TokenTree]
 
 
 class Fusion:
-    """A tree to which paths are added; parents come before their children, and no two siblings added are
-    equal."""
+    """A token tree to which branches are added; parents come before their children, and no two added siblings
+    have the same token."""
 
     def __init__(self, tree: TokenTree) -> None:
         self._tree = tree
@@ -35,7 +35,7 @@ class Fusion:
         self.parents = list(tree.forest.parents)
         self.reach = [1.0] * len(
             tree
-        )  # chance that a node is reached, as far as anybody knows; falls along paths
+        )  # estimated probability that a node is reached: at most its parent's, 1 if unknown
         self._below: dict[tuple[int, int], int] = {}
         if tree.confidence is not None:
             beliefs: list[float] = tree.confidence.exp().tolist()
@@ -45,7 +45,8 @@ class Fusion:
             self._below.setdefault((self.parents[node], self.tokens[node]), node)
 
     def merge(self, at: int, tokens: Sequence[int], parents: Sequence[int], reach: Sequence[float]) -> None:
-        """Merge branches below a node: parents are places in `tokens`, -1 for the node."""
+        """Merge branches below node `at`: `parents` are indices into `tokens`, -1 for `at`; `reach` are
+        estimated probabilities that the nodes are reached."""
         nodes: list[int] = []
         for token, parent, chance in zip(tokens, parents, reach, strict=True):
             above = at if parent < 0 else nodes[parent]
@@ -60,7 +61,8 @@ class Fusion:
             nodes.append(node)
 
     def tree(self, most: int | None = None) -> TokenTree:
-        """All of it, or in each row the `most` nodes that are reached most likely and all that were drawn."""
+        """The whole tree; with `most`, in each row all drawn nodes and the other nodes most likely to be
+        reached, up to `most` nodes together."""
         claim, num_rows = self._tree.claim, self._tree.forest.num_rows
         assert isinstance(claim, Drawn | None)
         drawn = [-1] * len(self.tokens)
@@ -81,7 +83,7 @@ class Fusion:
         left = [most] * num_rows
         for node in range(num_rows, len(self.tokens)):
             rows.append(row := rows[self.parents[node]])
-            if drawn[node] >= 0:  # dropping it for its token would make a false claim of the others
+            if drawn[node] >= 0:  # drawn nodes stay: dropping one by its token makes other nodes' claim false
                 kept.append(node)
                 left[row] -= 1
             else:
@@ -93,7 +95,8 @@ class Fusion:
 
 
 class Fused:
-    """core.contracts.Drafter: a model's tree of a given shape, and what `fuse` adds to it."""
+    """core.contracts.Drafter: a draft model's tree of a fixed shape, to which `fuse` adds tokens retrieved
+    from `sources`."""
 
     def __init__(
         self, model: Target, shape: Shape, sources: TextSources, fuse: Fuse, *, sampled: bool = False

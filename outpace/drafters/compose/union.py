@@ -1,6 +1,6 @@
-"""Several drafters at once: their trees side by side below the same roots.
+"""Several drafters at once, their trees merged below the same roots.
 
-Letters: M choices at once, K options each.
+Letters: M distributions, K options in each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from outpace.core.tree import Forest, TokenTree
 
 
 class UnionDrafter:
-    """core.contracts.Drafter: each of `drafters` follows the plan, and what they propose is merged."""
+    """core.contracts.Drafter that gives each of `drafters` the same plan and merges their trees."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         if not drafters:
@@ -52,7 +52,8 @@ class UnionDrafter:
 
 
 def merged(one: TokenTree, other: TokenTree) -> TokenTree:
-    """Both drafts below the same roots. Equal texts are one node, which keeps the draws of both trees."""
+    """One tree with the nodes of two trees of the same roots (else ValueError). Equal token sequences become
+    one node, which keeps the draws of both trees."""
     rows, tokens = one.forest.num_rows, other.tokens.to(one.tokens.device)
     if rows != other.forest.num_rows or not torch.equal(one.tokens[:rows], tokens[:rows]):
         raise ValueError("only trees of the same roots can be merged")
@@ -71,8 +72,8 @@ def merged(one: TokenTree, other: TokenTree) -> TokenTree:
 
 
 def _both_claims(one: TokenTree, other: TokenTree, nodes: Sequence[int], size: int) -> Claim | None:
-    """The claims of both trees, for a tree of `size` nodes in which node i of the other tree is
-    `nodes[i]`."""
+    """The joint claim for a merged tree of `size` nodes in which node i of `other` is `nodes[i]`; None if
+    neither tree has a claim, TypeError if their claims cannot be joined."""
     row, draws = [-1] * size, list[tuple[int, int]]()
     replace, q, ids = list[bool](), list[Tensor](), list[Tensor]()
     for tree, place in ((one, range(len(one))), (other, nodes)):
@@ -106,7 +107,8 @@ def _both_claims(one: TokenTree, other: TokenTree, nodes: Sequence[int], size: i
 
 
 class Rekeyed:
-    """core.noise.Noise: another's, under other keys."""
+    """core.noise.Noise that passes every call to another noise source, with the key transformed by
+    `rekey`."""
 
     def __init__(self, noise: Noise, rekey: Callable[[Key], Key]) -> None:
         self._noise, self._rekey = noise, rekey
@@ -122,5 +124,6 @@ class Rekeyed:
 
 
 def apart(noise: Noise, index: int) -> Noise:
-    """Noise of its own for one of several parts that draw in the same step, so that no two share a draw."""
+    """The noise source for part number `index` of several that draw in the same step: its keys differ from
+    the other parts', so that no two share a draw."""
     return Rekeyed(noise, lambda key: Key(key.rows, key.nodes, key.depths, key.use, key.draw + (index << 16)))

@@ -1,4 +1,4 @@
-"""Draft trees from what an index found: one piece of host data a row, put together into one tree.
+"""Draft trees from index lookups: the candidates of all rows, kept on the host, joined in one token tree.
 
 Letters: B rows.
 """
@@ -15,7 +15,7 @@ from outpace.indexes.candidates import CandidateTree
 
 
 def candidate_tree(roots: Tensor, found: Sequence[CandidateTree]) -> TokenTree:  # (B,) int64 on the host, B
-    """Each row's branches below its root, without a claim: nothing was drawn."""
+    """The token tree with each row's candidates below its root, without a claim, since no token was drawn."""
     parents, tokens = [-1] * len(found), list[int]()
     for row, branches in enumerate(found):
         first = len(parents)

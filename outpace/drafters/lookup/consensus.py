@@ -1,5 +1,5 @@
-"""Drafts from what the other samples of the same prompt said: what most of them, and the surest, went on
-with."""
+"""Drafts from the other samples of the same prompt: their continuations of the same last tokens, merged by
+number of samples and probability."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.text_lookup import chain
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
-SCANNED = 4  # places looked at for each that is merged
+SCANNED = 4  # occurrences examined per occurrence that may be merged
 
 
 class Consensus:
-    """core.contracts.Drafter: what followed a row's last tokens in the other rows of its group, merged.
+    """core.contracts.Drafter: the continuations of a row's last tokens in the other rows of its group,
+    merged.
 
-    A group are the rows of one batch whose prompts are equal, token for token: contexts say as much, so no
-    request has to. A row alone in its group drafts nothing. What a row said helps the others even after it
-    has ended; all of it is forgotten with the last row of the group, and no row is asked about another
-    group's text.
+    A group consists of the rows of one batch whose prompts are equal, token for token; it is derived from the
+    contexts, so requests do not name it. A row that is alone in its group drafts nothing. The text of a row
+    serves the others even after it has ended; with the last row of the group all of it is dropped, and no
+    text of another group is ever searched.
 
-    `tree`: the `nodes` likeliest nodes in place of one path.
+    `tree`: draft the `nodes` most probable nodes in place of one path.
     """
 
     want = Want()
@@ -39,10 +40,10 @@ class Consensus:
         max_ngram: int = 4,
         min_ngram: int = 2,
         *,
-        min_share: float = 0.3,  # least share of what was said that a drafted token has at its place
+        min_share: float = 0.3,  # least share of a draft token in the weight of its parent's continuations
         tree: bool = False,
         nodes: int = 16,
-        max_matches: int = 32,  # most places that are merged
+        max_matches: int = 32,  # most occurrences that are merged
     ) -> None:
         if not 1 <= min_ngram <= max_ngram:
             raise ValueError(
@@ -54,8 +55,8 @@ class Consensus:
             raise ValueError(f"nodes is {nodes} and max_matches {max_matches}; keep at least one of each")
         self._max_ngram, self._min_ngram, self._min_share = max_ngram, min_ngram, min_share
         self._tree, self._nodes, self._max_matches = tree, nodes, max_matches
-        self._rows: dict[int, tuple[bytes, int]] = {}  # slot -> prompt, place in its group
-        self._groups: dict[bytes, Group] = {}  # by prompt
+        self._rows: dict[int, tuple[bytes, int]] = {}  # slot -> prompt, index of the sample in its group
+        self._groups: dict[bytes, Group] = {}  # prompt -> group
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         self._join(ctx)
@@ -99,7 +100,7 @@ class Consensus:
                     del self._groups[prompt]
 
     def _join(self, ctx: Context) -> None:
-        """Put rows that are new into their groups."""
+        """Add rows that are new to the groups of their prompts."""
         for row, slot in enumerate(ctx.slots):
             if slot not in self._rows:
                 given = ctx.tokens[row][: ctx.prompt_lengths[row]]
@@ -111,26 +112,27 @@ class Consensus:
 
 
 class Group:
-    """What the samples of one prompt have said, and where in it every few tokens ended."""
+    """The texts that the samples of one prompt generated, with a hash map from n-grams of `min_ngram` tokens
+    to their occurrences."""
 
     def __init__(self, before: Sequence[int], min_ngram: int) -> None:
-        self.open = 0  # samples that have not ended
-        self.texts: list[list[int]] = []  # one a sample: the end of the prompt, and what was said
+        self.open = 0  # number of samples that have not ended
+        self.texts: list[list[int]] = []  # per sample: the last prompt tokens, then the generated tokens
         self._before, self._min_ngram = list(before), min_ngram
-        self._beliefs: list[list[float]] = []  # the target's probability of each of these tokens
+        self._beliefs: list[list[float]] = []  # the target's probability of each token; 0 in the prompt
         self._ends: dict[
             tuple[int, ...], list[tuple[int, int]]
-        ] = {}  # tokens -> text, index of the token after them
+        ] = {}  # n-gram -> its occurrences: (index of the sample, index of the token after the n-gram)
 
     def join(self) -> int:
-        """The number of a new sample."""
+        """Add a new sample; returns its index."""
         self.open += 1
         self.texts.append(list(self._before))
         self._beliefs.append([0.0] * len(self._before))
         return len(self.texts) - 1
 
     def extend(self, member: int, said: Iterator[tuple[int, float]]) -> None:
-        """Tokens that a sample generated, each with the target's probability of it."""
+        """Append the tokens that a sample generated, each with the target's probability of it."""
         text, beliefs, size = self.texts[member], self._beliefs[member], self._min_ngram
         for token, belief in said:
             if len(text) >= size:
@@ -139,10 +141,10 @@ class Group:
             beliefs.append(belief)
 
     def matches(self, member: int, last: Sequence[int], most: int) -> list[Match]:
-        """Places in the other samples' texts where these tokens ended: the longest matches, of equal ones the
-        newest.
+        """Occurrences of the last tokens in the other samples' texts, at most `most`: those with the longest
+        matches, of equally long ones the newest first.
 
-        Only the newest `SCANNED * most` places are looked at.
+        Only the newest `SCANNED * most` occurrences are examined.
         """
         size, found = self._min_ngram, list[Match]()
         for other, end in islice(reversed(self._ends.get(tuple(last[-size:]), ())), SCANNED * most):
@@ -157,16 +159,17 @@ class Group:
 
 Match = tuple[
     int, list[int], list[float], int
-]  # its length, the text and its beliefs, the index of the token after it
-Node = tuple[int, int]  # how many tokens after the match, the token there
+]  # match length, text, probabilities of its tokens, index of the token after the match
+Node = tuple[int, int]  # distance from the match in tokens, token id
 ROOT: Node = (0, -1)
 
 
 class Merged:
-    """A weighted graph of what followed at some places: equal tokens at an equal distance are one node.
+    """A weighted graph of the continuations of several matches: equal tokens at an equal distance from the
+    match are one node.
 
-    An edge weighs the sum, over the places that take it, of the match's length times the target's probability
-    of the token when it was said.
+    The weight of an edge is the sum, over the matches that contain it, of the match length times the target's
+    probability of the token when it was generated.
     """
 
     def __init__(self, matches: Sequence[Match]) -> None:
@@ -174,7 +177,8 @@ class Merged:
         self._edges: dict[Node, list[tuple[float, int]]] = {}
 
     def after(self, node: Node) -> list[tuple[float, int]]:
-        """Share and token of what follows a node, by falling share; of equal ones the smaller token first."""
+        """(share of the weight, token) of every continuation of a node, by falling share, of equal ones the
+        smaller token first."""
         if node not in self._edges:
             distance, token = node
             weights: dict[int, float] = {}
@@ -188,7 +192,8 @@ class Merged:
         return self._edges[node]
 
     def path(self, depth: int, threshold: float) -> list[int]:
-        """The heaviest edge after another, while its share reaches the threshold."""
+        """The path along the heaviest edges, as long as the share of an edge is at least `threshold`: at most
+        `depth` tokens."""
         tokens, node = list[int](), ROOT
         while len(tokens) < depth and (edges := self.after(node)) and edges[0][0] >= threshold:
             tokens.append(edges[0][1])
@@ -196,8 +201,8 @@ class Merged:
         return tokens
 
     def branches(self, depth: int, nodes: int, threshold: float, stop: Sequence[int]) -> CandidateTree:
-        """The nodes with the largest product of shares on the way to them, over edges that reach the
-        threshold."""
+        """The at most `nodes` nodes with the largest product of shares along their paths, over edges whose
+        shares are at least `threshold`; no node is below a stop token or deeper than `depth`."""
         tokens, parents, weights, open_ = (
             list[int](),
             list[int](),

@@ -1,7 +1,7 @@
-"""Dense retrieval (Gritta et al. 2025): what followed where the target's hidden state was like the newest
-one.
+"""Dense retrieval (Gritta et al. 2025, DReSD): drafts the continuations of those indexed hidden states that
+are nearest to the target's newest one.
 
-Letters: D hidden size, L tokens after a state.
+Letters: T tokens of a text, D hidden size, L tokens stored with a state.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from outpace.indexes.compiled_loops import Tokens
 from outpace.indexes.hidden_states import HiddenStateIndex
 from outpace.indexes.suffix_array.count_trie import count_trie
 
-HEAD = Want(hidden=frozenset({-1}))  # the input of the LM head
-VALUE = 20  # tokens kept with each state
-WINDOW = 4096  # tokens of a text that are read with one KV cache, or as many as the model can read
+HEAD = Want(hidden=frozenset({-1}))  # hidden states at the input of the LM head
+VALUE = 20  # continuation tokens stored with each state (L)
+WINDOW = 4096  # tokens of a text computed with one KV cache; less if the model's maximum length is less
 DIMS = 64
 
 Ints = NDArray[np.int32]
 
 
 def indexed(target: Target, texts: Iterable[Tokens], *, dims: int = DIMS) -> HiddenStateIndex:
-    """Read texts with the target: each state, and the tokens that followed it."""
+    """Build an index of texts: the target's hidden state at each token but the last, and the tokens that
+    follow it. ValueError for fewer than two states."""
     states, values = list[NDArray[np.float32]](), list[Ints]()
     window = min(WINDOW, target.max_length or WINDOW)
     for text in texts:
@@ -50,8 +51,9 @@ def indexed(target: Target, texts: Iterable[Tokens], *, dims: int = DIMS) -> Hid
 
 
 def windows(length: int, size: int) -> Iterator[tuple[int, int]]:
-    """(start, first state to keep) of the windows in which a text is read: each begins at the middle of the
-    one before, and the states in that half, which the earlier window has with more context, are dropped."""
+    """(start, first state to keep) of the windows in which a text of `length` tokens is computed: each begins
+    at the middle of the one before, and the states of their overlap are taken from the earlier one, where
+    they have more context."""
     first = 0
     for start in range(0, max(length - 1, 0), max(size // 2, 1)):
         if first < length - 1:
@@ -72,13 +74,14 @@ def _following(text: NDArray[np.int64]) -> Ints:  # (T,) -> (T - 1, L), -1 after
 
 
 def opened(path: str | None, vocab: int) -> HiddenStateIndex | None:
-    """The index in this file; ValueError if it holds tokens that the model does not know."""
+    """The memory-mapped index in this file, None without a path; ValueError if it contains token ids beyond
+    the model's vocabulary."""
     return store.open_index(HiddenStateIndex, path, vocab)
 
 
 class HiddenStateSearch:
-    """core.contracts.Drafter: of the `near` states most like the one that chose the newest token, those after
-    which that token came; what followed at the first `keep` of them, merged."""
+    """core.contracts.Drafter: of the `neighbors` states nearest to the one that produced the newest token,
+    the first `max_paths` whose next token equals that token; their continuations are merged into a tree."""
 
     claims: tuple[type[Claim], ...] = ()
     learns_across_rows = drafts_across_rows = False
@@ -88,7 +91,7 @@ class HiddenStateSearch:
             raise ValueError(f"neighbors is {neighbors} and max_paths {max_paths}; use at least one")
         self.want = NO_SIGNALS if index is None else HEAD
         self._index, self._neighbors, self._max_paths = index, neighbors, max_paths
-        self._states: dict[int, Tensor] = {}  # slot -> (D,) the state that chose its newest token
+        self._states: dict[int, Tensor] = {}  # slot -> (D,) the hidden state that produced its newest token
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         return Draft(

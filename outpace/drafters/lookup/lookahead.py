@@ -1,10 +1,10 @@
-"""Lookahead (Fu et al. 2024): guess tokens further ahead side by side, step by step better, and keep the
-n-grams.
+"""Lookahead decoding (Fu et al. 2024): guesses of several future tokens are refined by Jacobi iteration, and
+n-grams of them are stored as drafts.
 
-A window is rows of tokens, as wide as there are columns. Row 0 is a chain from the last token of the text;
-below each of its tokens hangs the rest of the column, row after row. So a window token is an ordinary node of
-the tree: in row r and column j it sees the text, row 0 up to column j and its own column above, r + j places
-from the root. What the target finds likeliest after the last row is the next row.
+The window is a matrix of guessed tokens. Its row 0 is a chain that starts with the last token of the text;
+below each token of row 0 hangs the rest of its column as a chain. A window token is thus an ordinary tree
+node: the one in row r and column j attends to the text, to row 0 up to column j and to its column above it,
+at depth r + j. The target's most probable tokens after the last row become the next row.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.sampling.topk import argmax
 
-STRIDE = 0x9E3779B1  # a large odd number: first guesses come from all over the text
+STRIDE = 0x9E3779B1  # large odd step through the prompt, from all over which the initial guesses are taken
 
 
 class Lookahead:
-    """core.contracts.Drafter: the n-grams last met that begin with the root, and the window that makes them.
+    """core.contracts.Drafter: the newest stored n-grams that begin with the root token, and the window that
+    produces n-grams.
 
-    A window token may be accepted like any other. With `pool_from_prompt` the n-grams of the text itself are
-    kept too.
+    A window token can be accepted like any other node. With `pool_from_prompt` the n-grams of the prompt and
+    of the generated text are stored too.
     """
 
     want = Want()
@@ -44,7 +45,7 @@ class Lookahead:
 
     @property
     def depth(self) -> int:
-        """Of the deepest node."""
+        """Depth of the deepest draft node."""
         return self._ngram - 1 + max(self._columns - 2, 0)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -73,7 +74,7 @@ class Lookahead:
         last = [node for text in texts for node in text.last]
         if not last:
             return
-        # the likeliest also where tokens are sampled: a window does better when it does not waver
+        # argmax in sampled rows too: windows converge better without sampling noise
         chosen, at = argmax(logits[last]).tolist(), 0
         for text, params in zip(texts, step.ctx.sampling, strict=True):
             end = at + len(text.last)
@@ -86,21 +87,21 @@ class Lookahead:
 
 
 class _Text:
-    """The window of one request, and up to `guesses` n-grams for each of their first tokens."""
+    """The window of one request, and its pool of up to `guesses` n-grams per first token."""
 
     def __init__(self, tokens: list[int], columns: int, ngram: int, guesses: int) -> None:
         self._ngram, self._guesses = ngram, guesses
         self._prompt, self._known = tokens, 0
-        self._pool: dict[int, dict[tuple[int, ...], None]] = {}  # first token -> the others, the newest last
-        # every row that is still missing will take one column off
+        self._pool: dict[int, dict[tuple[int, ...], None]] = {}  # first token -> n-gram rests, oldest first
+        # one column is dropped for each of the `ngram` - 2 rows to come, so row 0 starts that much wider
         self.rows = [[self._any(column) for column in range(columns + ngram - 2)]] if columns else []
-        self.last: list[int] = []  # nodes of the last row; none where the window did not fit
+        self.last: list[int] = []  # tree nodes of the window's last row; empty if the window was not drafted
 
     def _any(self, index: int) -> int:
         return self._prompt[STRIDE * (index + 1) % len(self._prompt)]
 
     def read(self, text: torch.Tensor) -> None:
-        """Keep the n-grams of the text that were not kept before."""
+        """Store the n-grams of the text that end in tokens added since the last call."""
         new = text[max(self._known - self._ngram + 1, 0) :].tolist()
         self._known = len(text)
         for start in range(len(new) - self._ngram + 1):
@@ -114,8 +115,8 @@ class _Text:
             del found[next(iter(found))]
 
     def draft(self, row: int, root: int, depth: int, tokens: list[int], parents: list[int]) -> None:
-        """Append this row's guesses and window, no deeper than that; a window that does not fit is left
-        out."""
+        """Append this row's n-grams, cut to `depth`, and its window to `tokens` and `parents`; a window
+        deeper than `depth` is left out."""
         places: dict[tuple[int, int], int] = {}
         for guess in reversed(self._pool.get(root, ())):
             node = row
@@ -141,12 +142,13 @@ class _Text:
             self.last = list(range(first, len(parents)))
 
     def advance(self, new: list[int], stop: Sequence[int]) -> None:
-        """Take the next row of the window."""
+        """Append `new` as the next row of the window; if the window is full, store its columns as n-grams and
+        drop row 0."""
         if not new:
             return
         new = [self._any(column) if token in stop else token for column, token in enumerate(new)]
         self.rows.append(new)
-        if len(self.rows) < self._ngram:  # not all rows yet
+        if len(self.rows) < self._ngram:  # the window is not full yet
             self.rows = [each[1:] for each in self.rows]
             return
         for column, first in enumerate(self.rows[0]):

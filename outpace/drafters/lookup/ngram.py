@@ -1,4 +1,5 @@
-"""N-gram lookup in the request's own text: draft what followed the last n-gram the first time it occurred."""
+"""N-gram lookup in the request's own text: draft the continuation of the first occurrence of its last
+n-gram."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from outpace.indexes.candidates import CandidateTree
 
 
 class NGram:
-    """core.contracts.Drafter by a map from n-grams to where they first ended; O(longest) per committed
-    token."""
+    """core.contracts.Drafter with a hash map from n-grams to the ends of their first occurrences;
+    O(`max_ngram`) per committed token."""
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()
@@ -36,14 +37,15 @@ class NGram:
         return Draft(candidate_tree(ctx.roots, found))
 
     def observe(self, step: Step) -> None:
-        """Nothing to learn: `propose` reads what was committed."""
+        """Does nothing: `propose` reads the committed tokens from its context."""
 
     def release(self, slots: Sequence[int]) -> None:
         self._requests.release(slots)
 
 
 class _Text:
-    """One request's tokens, and where each n-gram first ended, the last token's own n-grams not counted."""
+    """One request's tokens and a hash map of their n-grams, without the n-grams that end with the last
+    token."""
 
     def __init__(self, max_ngram: int) -> None:
         self.tokens: list[int] = []
@@ -55,20 +57,20 @@ class _Text:
     def extend(self, new: Sequence[int]) -> None:
         tokens, max_ngram, first = self.tokens, self._max_ngram, self._first
         for token in new:
-            # the n-grams that end where something now follows
+            # n-grams that end before this token: they have a continuation from now on
             end = len(tokens)
             for size in range(1, min(max_ngram, end) + 1):
                 first.setdefault(tuple(tokens[end - size :]), end)
             tokens.append(token)
 
     def following(self, most: int, allow_shorter: bool) -> tuple[int, list[int]]:
-        """Size of the longest known n-gram and up to `most` tokens that followed it; all of them unless
-        `allow_shorter`."""
+        """Length of the longest last n-gram that occurred before, and up to `most` tokens after it; matches
+        with fewer tokens after them count only with `allow_shorter`. (0, []) without a match."""
         tokens = self.tokens
         if most > 0:
             for size in range(min(self._max_ngram, len(tokens)), 0, -1):
                 start = self._first.get(tuple(tokens[-size:]))
-                # the first occurrence has the longest continuation: if it falls short, every other does
+                # the first occurrence has the longest continuation: if it is too short, all are
                 if start is not None and (allow_shorter or start + most <= len(tokens)):
                     return size, tokens[start : start + most]
         return 0, []

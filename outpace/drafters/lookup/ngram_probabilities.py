@@ -1,6 +1,6 @@
-"""Drafts drawn from the target's own mean probabilities after n-grams (Song et al. 2025).
+"""Drafts drawn from the target's mean probabilities after n-grams (Song et al. 2025, STAND).
 
-Letters: F nodes that get children, K tokens known after each.
+Letters: F nodes that get children, K tokens stored per n-gram.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from outpace.sampling.warp import warp
 
 
 class _Node(NamedTuple):
-    """A node that may get children."""
+    """A tree node that may get children."""
 
     node: int
-    children: Sequence[int]  # nodes of the template below the one that it stands for
-    text: list[int]  # the last tokens up to it
+    children: Sequence[int]  # children of the template node that it fills
+    text: list[int]  # the last `max_ngram` tokens, this node's included
 
 
 class _Parent(NamedTuple):
-    """A node that gets children, and where the table has what follows it."""
+    """A tree node that gets `count` children, drawn from row `place` of the n-gram table."""
 
     node: int
     count: int
@@ -43,10 +43,11 @@ class _Parent(NamedTuple):
 
 
 class NGramProbabilityDrafter:
-    """core.contracts.Drafter by a table of n-grams, shared by all requests.
+    """core.contracts.Drafter that draws from a table of next-token probabilities after n-grams, shared by all
+    requests.
 
-    It learns from the nodes that were accepted, at temperature 1 and before truncation; what it drafts is
-    drawn at the request's own, without replacement. A table that is full starts anew.
+    It learns from accepted nodes the target's distribution at temperature 1, without truncation; drafts are
+    drawn without replacement at the request's own temperature and truncation. A full table is cleared.
     """
 
     claims: tuple[type[Claim], ...] = (Drawn,)
@@ -63,9 +64,7 @@ class NGramProbabilityDrafter:
         learn_from_prompts: bool = False,
     ) -> None:
         self.want = Want(prompt_logits=learn_from_prompts)
-        self._device = torch.device(
-            "cpu"
-        )  # where the target's distributions are, so where q is compared with them
+        self._device = torch.device("cpu")  # device of the target's logits, to which the claim's q is moved
         self.table = NGramProbabilities(max_ngram, min(top_k, vocab), room)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -84,7 +83,7 @@ class NGramProbabilityDrafter:
         return Draft(drawn if len(tree) == len(found) else merged(tree, drawn))
 
     def _drawn(self, ctx: Context, plan: Plan, rows: Sequence[int]) -> TokenTree:
-        """Templates below these rows, filled by drawing."""
+        """Templates below the roots of these rows, filled with drawn tokens, with their claim."""
         assert plan.shape is not None
         grower, below, table = Grower(ctx.roots), plan.shape.children, self.table
         frontier = [_Node(row, below[0], self._last(ctx.tokens[row])) for row in rows]
@@ -121,10 +120,10 @@ class NGramProbabilityDrafter:
         return [-1] * (self.table.max_ngram - len(found)) + found
 
     def draw(self, grower: Grower, parents: list[_Parent], ctx: Context) -> None:
-        """Draw children of these nodes from what is known after them."""
+        """Draw the children of these nodes from the mean probabilities in their rows of the table."""
         places = [each.place for each in parents]
         ids = torch.from_numpy(self.table.tokens[places]).long().clamp_(min=0)
-        # float64: these distributions are narrow, so it costs nothing, and they sum to 1 the more nearly
+        # float64 costs nothing with so few columns, and the probabilities sum more exactly to 1
         means = torch.from_numpy(self.table.means[places]).double()
         q = warp(means.log_(), [ctx.sampling[grower.rows[each.node]] for each in parents])
         grower.add_drawn([each.node for each in parents], q, [each.count for each in parents], ctx.noise, ids)
@@ -147,4 +146,4 @@ class NGramProbabilityDrafter:
             at = end
 
     def release(self, slots: Sequence[int]) -> None:
-        """Nothing kept by request."""
+        """Does nothing: no state is kept per request."""

@@ -1,5 +1,4 @@
-"""What earlier requests wrote, in suffix arrays beside one of a corpus: where the last tokens of a text
-occurred."""
+"""Suffix arrays of the texts of earlier requests and of a corpus, searched for the last tokens of a text."""
 
 from __future__ import annotations
 
@@ -16,21 +15,22 @@ from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.indexes.suffix_array.count_trie import count_trie
 
 Ints = NDArray[np.int32]
-PARTS = 8  # into which the room for the past is divided; the oldest is forgotten as a whole
+PARTS = 8  # a suffix array of 1/8 of the capacity is merged no further; the oldest is dropped as a whole
 
 
 def corpus(path: str | None, vocab: int) -> SuffixArray | None:
-    """The suffix array in this file, left on disk; ValueError if it holds tokens that the model does not
-    know."""
+    """The memory-mapped suffix array in this file, None without a path; ValueError if it contains token ids
+    beyond the model's vocabulary."""
     return store.open_index(SuffixArray, path, vocab)
 
 
 class PastRequests:
-    """Texts of requests that have ended, with their prompts, and a corpus if there is one.
+    """Suffix arrays of the texts of requests that have ended, prompts included, and of a corpus if one is
+    given.
 
-    A request is indexed when it has ended; the drafts of requests still running then find its text too. The
-    newest `most` tokens are kept, at 8 bytes each. Suffix arrays of similar size are merged, so that a token
-    is sorted a few times in all.
+    A request is indexed when it ends and is found from then on, also by requests that are still running. The
+    newest `most` tokens are kept, at 8 bytes each. Suffix arrays of similar size are merged, so that each
+    token is sorted a few times in all.
     """
 
     def __init__(self, corpus: SuffixArray | None = None, most: int = 1 << 20) -> None:
@@ -47,12 +47,12 @@ class PastRequests:
         self.learns_across_rows = most > 0
 
     def __len__(self) -> int:
-        """Tokens of earlier requests that can be found."""
+        """Number of indexed tokens of earlier requests."""
         return sum(run.metadata["tokens"] for run in self._runs)
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to search."""
+        """Whether neither a corpus nor an earlier request is indexed."""
         return not self._indexes
 
     def observe(self, step: Step) -> None:
@@ -64,7 +64,8 @@ class PastRequests:
             self._index()
 
     def rows(self, context: Sequence[int], length: int, max_ngram: int, min_ngram: int) -> tuple[int, Ints]:
-        """How many last tokens were found, and (num, length) what followed them wherever they occurred."""
+        """Length of the longest suffix of `context` that occurs, and the (num, length) tokens after its
+        occurrences."""
         found = [
             index.continuations(context, length, max_ngram=max_ngram, min_ngram=min_ngram)
             for index in self._indexes
@@ -78,7 +79,8 @@ class PastRequests:
     def branches(
         self, context: Sequence[int], num_nodes: int, length: int, max_ngram: int, min_ngram: int
     ) -> CandidateTree:
-        """The `num_nodes` most frequent beginnings of what followed; weights are counts."""
+        """The `num_nodes` most frequent prefixes of the continuations of `context`, as a tree; weights are
+        counts."""
         matched, rows = self.rows(context, length, max_ngram, min_ngram)
         return count_trie(rows, num_nodes, matched) if matched else NO_CANDIDATES
 
@@ -103,7 +105,7 @@ def _documents(index: SuffixArray) -> list[Ints]:
 
 
 def _joined(runs: Sequence[SuffixArray]) -> SuffixArray:
-    """All of them as chunks of one."""
+    """One suffix array that has the given ones as its chunks."""
     metadata = {name: sum(run.metadata[name] for run in runs) for name in ("tokens", "documents")}
     suffixes = np.concatenate([run.suffixes for run in runs])
     text = np.concatenate([run.text for run in runs])

@@ -1,7 +1,7 @@
-"""Drafting what the caller expects the answer to be, such as the file that is to be edited.
+"""Drafting from the answer that the caller expects, such as the file that is to be edited.
 
-A pointer follows the answer through the expected tokens. Where the answer departs from them, its last n-gram
-shows where the two meet again, as in a comparison of files.
+A pointer follows the answer through the expected tokens. After a difference the answer's last n-gram is
+looked up in the expected tokens to set the pointer again, as a diff of two files does.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from outpace.indexes.candidates import CandidateTree
 LEAST, MOST = (
     8,
     63,
-)  # tokens drafted at once; with its root the longest is one of the sizes that models are made for
-LONGEST, SHORTEST = 3, 1  # n-grams by which a place is found again
+)  # least and most tokens of a draft; with its root the longest has 64 nodes, a CUDA graph size
+LONGEST, SHORTEST = 3, 1  # longest and shortest n-gram with which the pointer is set again
 
 
 class PredictionDrafter:
-    """core.contracts.Drafter: each row's prediction where it has something to say, `otherwise` where it has
-    not.
+    """core.contracts.Drafter: the expected tokens in rows whose answer agrees with them, the drafter
+    `otherwise` in the others.
 
-    A draft is as long as the answer has agreed with the prediction before it, however deep the plan is, which
-    was made for the other drafter. Which of the two a row gets depends on committed tokens alone, so that the
-    other one may claim what it draws.
+    A draft of expected tokens is as long as the current run of agreement, between LEAST and MOST tokens; the
+    plan's depth applies to `otherwise` alone. Which of the two drafts a row depends on committed tokens
+    alone, so that claims of `otherwise` stay true.
     """
 
     def __init__(
         self, otherwise: Drafter, predictions: Sequence[Sequence[int]]
-    ) -> None:  # one a slot; may be empty
+    ) -> None:  # `predictions`: expected tokens per slot; may be empty
         self._otherwise = otherwise
         self._places = [Place(tokens) for tokens in predictions]
         self.want = otherwise.want
         self.claims: tuple[type[Claim], ...] = otherwise.claims
         self.learns_across_rows = otherwise.learns_across_rows
         self.drafts_across_rows = otherwise.drafts_across_rows
-        self.drafted: dict[int, list[int]] = {}  # slot -> tokens of its prediction in the last draft
+        self.drafted: dict[int, list[int]] = {}  # slot -> expected tokens in the last draft
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         found: list[CandidateTree] = []
@@ -59,19 +59,19 @@ class PredictionDrafter:
 
 
 class Place:
-    """Where an answer stands in what was expected."""
+    """The pointer of one answer into its expected tokens."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = list(tokens)
-        self._at: int | None = 0  # the token that comes next; None where the answer has departed
-        self._near = 0  # the last place known to be right
+        self._at: int | None = 0  # index of the next expected token; None after a difference
+        self._near = 0  # index after the last expected token that agreed
         self._last: list[int] = []  # the answer's last tokens
-        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> where its occurrences end, in order
-        self.num_read = 0  # tokens of the answer
-        self.agreed = 0  # how many of them, up to the last, the prediction has in a row
+        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> indices after occurrences, ascending
+        self.num_read = 0  # number of answer tokens read
+        self.agreed = 0  # length of the current run of agreeing tokens
 
     def read(self, new: Sequence[int]) -> None:
-        """The answer goes on with these tokens."""
+        """Append tokens to the answer and move the pointer."""
         self.num_read += len(new)
         if not new or not self._tokens:
             return
@@ -87,13 +87,15 @@ class Place:
             self._find()
 
     def following(self, room: int) -> list[int]:
-        """The tokens expected next, at most so many."""
+        """The expected tokens from the pointer on, at most `room`: as many as agreed before, between LEAST
+        and MOST; none after a difference."""
         if self._at is None:
             return []
         return self._tokens[self._at : self._at + min(room, MOST, max(LEAST, self.agreed))]
 
     def _find(self) -> None:
-        """Meet again where the longest n-gram ends next, or else where it ended last before."""
+        """Set the pointer after an occurrence of the answer's longest last n-gram that occurs: the first one
+        that ends after the last agreement, or else the last one."""
         self._ends = self._ends or _ends(self._tokens)
         for size in range(len(self._last), SHORTEST - 1, -1):
             if ends := self._ends.get(tuple(self._last[-size:])):
@@ -103,7 +105,8 @@ class Place:
 
 
 def _ends(tokens: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
-    """Where the n-grams of these tokens end: the index of the token after each."""
+    """n-gram of SHORTEST to LONGEST tokens -> index of the token after each of its occurrences in `tokens`,
+    ascending."""
     ends: dict[tuple[int, ...], list[int]] = {}
     for end in range(1, len(tokens) + 1):
         for size in range(SHORTEST, min(LONGEST, end) + 1):

@@ -1,8 +1,9 @@
-"""Rank templates: fixed trees whose nodes stand for a drafter's first guess below their parent, its second,
-and so on.
+"""Rank templates: fixed trees whose nodes stand for ranks, such as the most probable token after the parent
+or the second most probable.
 
-The ranks (r_1, ..., r_d) name a node: of the root's guesses the r_1-th, of the r_2-th below that, counted
-from 0. A template holds with a node its parent and its elder siblings.
+A node is named by ranks (r_1, ..., r_d), counted from 0: the candidate of rank r_1 after the root, below it
+the candidate of rank r_2, and so on. With a node a template contains its parent and its siblings of lower
+rank.
 """
 
 from __future__ import annotations
@@ -19,30 +20,32 @@ from outpace.core.tree import Shape
 Ranks = tuple[int, ...]
 Weight = Callable[
     [Ranks], float
-]  # what a node is worth beside others: not more than its parent or an elder sibling
+]  # weight of a node: at most that of its parent and of its siblings of lower rank
 
 
 def rank_template(nodes: int, levels: Sequence[int] = (), *, width: int, depth: int = 6) -> Shape:
-    """A template that leans to low ranks: of `nodes` nodes, or with exactly so many at each of `levels`."""
+    """A template weighted towards low ranks, at most `width` children per node: `nodes` nodes of at most
+    `depth` levels, or with `levels` that many nodes at each depth."""
     if levels:
         return by_level(levels, leaning, width=width)
     return heaviest(nodes, leaning, width=width, depth=depth)
 
 
 def leaning(ranks: Ranks) -> float:
-    """A weight that spreads the 80 heaviest nodes over depths nearly as Luo et al. (2025) do: 8, 21, 25, 19,
-    6, 1."""
+    """Weight of a node under which the 80 heaviest nodes number 8, 21, 25, 19, 6, 1 at depths 1 to 6, nearly
+    as in the tree of Luo et al. (2025)."""
     return prod(0.8 * (rank + 1) ** -0.5 for rank in ranks)
 
 
 def fitted(accepted: Mapping[Ranks, int], nodes: int) -> Shape:
-    """The template of the nodes accepted most often; smaller where no more were ever accepted."""
+    """The template of the `nodes` nodes with the highest acceptance counts; nodes that were never accepted
+    are left out."""
     return heaviest(nodes, lambda ranks: accepted.get(ranks, 0), width=1 << 16, depth=1 << 16)
 
 
 def accepted_ranks(steps: Iterable[Step]) -> Counter[Ranks]:
-    """How often each node of a template was accepted in these steps, whose siblings stand in the order of
-    ranks."""
+    """Number of times that each template node was accepted in these steps; siblings of their trees must be in
+    order of rank."""
     counts: Counter[Ranks] = Counter()
     for step in steps:
         forest = step.draft.tree.forest
@@ -55,8 +58,8 @@ def accepted_ranks(steps: Iterable[Step]) -> Counter[Ranks]:
 
 
 def heaviest(nodes: int, weigh: Weight, *, width: int, depth: int) -> Shape:
-    """The template grown by the heaviest node that fits, until there are so many or the rest weighs
-    nothing."""
+    """The template of the `nodes` heaviest nodes of positive weight, with at most `width` children per node
+    and `depth` levels. ValueError for sizes that are too small."""
     if nodes < 0 or width < 1 or depth < 1:
         raise ValueError(f"a template has nodes, a width and a depth, not {nodes}, {width} and {depth}")
     found: list[Ranks] = []
@@ -75,8 +78,9 @@ def heaviest(nodes: int, weigh: Weight, *, width: int, depth: int) -> Shape:
 
 
 def by_level(levels: Sequence[int], weigh: Weight, *, width: int) -> Shape:
-    """The heaviest nodes below those of the level above, so many at each level; fewer where there is no
-    room."""
+    """The template of the `levels[d]` heaviest nodes at each depth d + 1 whose parents are in it, at most
+    `width` children per node; fewer nodes where these limits leave fewer. ValueError for a level without
+    nodes."""
     if min(levels) < 1:
         raise ValueError(f"a template has at least one node at every level, not {tuple(levels)}")
     found: list[Ranks] = []
@@ -96,7 +100,7 @@ def by_level(levels: Sequence[int], weigh: Weight, *, width: int) -> Shape:
 
 
 def shape_of(template: Iterable[Ranks]) -> Shape:
-    """These nodes level by level, siblings by rank."""
+    """The shape of these nodes, in order of depth, siblings by rank."""
     order = sorted(template, key=lambda ranks: (len(ranks), ranks))
     place = {ranks: node for node, ranks in enumerate([(), *order])}
     return Shape(tuple(place[ranks[:-1]] for ranks in order))
@@ -104,7 +108,7 @@ def shape_of(template: Iterable[Ranks]) -> Shape:
 
 @lru_cache
 def cut(shape: Shape, depth: int) -> Shape:
-    """The levels of a shape down to this depth."""
+    """The shape without its nodes deeper than `depth`."""
     depths = [0]
     for parent in shape.parents:
         depths.append(depths[parent] + 1)

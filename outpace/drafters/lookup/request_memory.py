@@ -1,4 +1,4 @@
-"""State that a drafter keeps for each request, and the texts of requests that have ended."""
+"""A drafter's state for each request, and the texts of requests that have ended."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ State = TypeVar("State")
 
 
 class RequestMemory(Generic[State]):
-    """One state per request, made by `begin` when a request is first met and dropped when it is released.
+    """One state per request, created by `begin` at the request's first draft and dropped when it is released.
 
-    `learn` receives the tokens of each request when it is released, finished or interrupted: what it
-    generated, or with `prompts` its prompt and what it generated.
+    `learn` receives the token ids of each request when it is released, finished or interrupted: the generated
+    tokens, or with `prompts` the prompt and the generated tokens.
     """
 
     def __init__(
@@ -28,14 +28,14 @@ class RequestMemory(Generic[State]):
         prompts: bool = False,
     ) -> None:
         self._begin, self._learn, self._prompts = begin, learn, prompts
-        self._states: dict[int, State] = {}  # by slot
-        self._num_read: dict[int, int] = {}  # slot -> tokens that `follow` has returned
+        self._states: dict[int, State] = {}  # slot -> state
+        self._num_read: dict[int, int] = {}  # slot -> number of tokens that `follow` has returned
         self._texts: dict[
             int, tuple[Tensor, list[int]]
-        ] = {}  # slot -> tokens before the last step, and from it
+        ] = {}  # slot -> tokens committed before the last step, tokens committed by it
 
     def follow(self, ctx: Context) -> Iterator[tuple[State, Tensor]]:
-        """Each row's state, and its tokens committed since the last call; on the first call the prompt
+        """Per row its state and the tokens committed since the last call; the first call returns the prompt
         too."""
         for slot, tokens in zip(ctx.slots, ctx.tokens, strict=True):
             if slot not in self._states:
@@ -45,14 +45,14 @@ class RequestMemory(Generic[State]):
             yield self._states[slot], new
 
     def observe(self, step: Step) -> None:
-        """Keep each row's text, for `learn`."""
+        """Store each row's text, which `release` passes to `learn`."""
         if self._learn is None:
             return
         ctx = step.ctx
         for slot, tokens, generated, prompt in zip(
             ctx.slots, ctx.tokens, step.generated, ctx.prompt_lengths, strict=True
         ):
-            if len(tokens) >= prompt:  # shorter while the prompt is read
+            if len(tokens) >= prompt:  # shorter during prefill
                 self._texts[slot] = tokens[0 if self._prompts else prompt :], generated
 
     def release(self, slots: Sequence[int]) -> None:

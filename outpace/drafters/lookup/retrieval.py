@@ -1,5 +1,5 @@
-"""Retrieval (He et al. 2024): what most often followed the last tokens in a corpus and in earlier
-requests."""
+"""Retrieval (He et al. 2024, REST): the most frequent continuations of a text's last tokens in a corpus and
+in earlier requests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from outpace.indexes.candidates import NO_CANDIDATES
 
 
 class Retrieval:
-    """core.contracts.Drafter: the `nodes` most frequent beginnings of what followed the longest known end of
-    a text."""
+    """core.contracts.Drafter: the `nodes` most frequent prefixes of the continuations of the longest suffix
+    of the text that occurs in the corpus or in earlier requests."""
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()

@@ -1,5 +1,5 @@
-"""What followed the last tokens of a text before, in the text itself and elsewhere, asked at many places of a
-draft."""
+"""Continuations of a text's last tokens in the text itself, in earlier requests and in a corpus, for lookups
+at many nodes of one draft."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outpace.indexes.suffix_array.count_trie import count_trie
 
 
 class TextSources:
-    """A request's own text, and what earlier requests and a corpus hold."""
+    """The texts searched for continuations: the request's own text, earlier requests and a corpus."""
 
     def __init__(self, past: PastRequests, *, max_ngram: int = 16, min_ngram: int = 2) -> None:
         if not 1 <= min_ngram <= max_ngram:
@@ -25,10 +25,11 @@ class TextSources:
         self._past, self._max_ngram, self._min_ngram = past, max_ngram, min_ngram
         self.learns_across_rows = past.learns_across_rows
         self._requests = RequestMemory(SuffixAutomaton)
-        self._own: list[SuffixAutomaton] = []  # of each row of this draft
+        self._own: list[SuffixAutomaton] = []  # per row of the current draft the suffix automaton of its text
 
     def attend(self, ctx: Context) -> None:
-        """Call before each draft: catch up with what was committed."""
+        """Append the newly committed tokens to each row's suffix automaton; to be called before each
+        draft."""
         self._own = []
         for own, new in self._requests.follow(ctx):
             own.extend(new.tolist())
@@ -37,7 +38,8 @@ class TextSources:
     def found(
         self, ctx: Context, row: int, length: int, num_nodes: int, assumed: Sequence[int] = ()
     ) -> list[CandidateTree]:
-        """What follows the row's text and these tokens; weights are shares of the places that were found."""
+        """Continuations, up to `length` tokens long, of the row's text with `assumed` appended: one tree per
+        source with a match, the weights being shares of the occurrences."""
         if length < 1:
             return []
         found: list[CandidateTree] = []

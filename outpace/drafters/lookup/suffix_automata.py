@@ -1,5 +1,5 @@
-"""Lookup in suffix automata (Hu et al. 2025): one of the request's own text and, where there is one, of a
-corpus."""
+"""Lookup in suffix automata (Hu et al. 2025, SAM Decoding): one of the request's own text and, if given, one
+of a corpus."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from outpace.indexes.automata.online import SuffixAutomaton
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
-GROWTH = 4  # nodes drafted alone for each token matched
-PER_DEPTH = 8  # of a tree from the corpus
+GROWTH = 4  # draft nodes per matched token if `min_ngram` is 0
+PER_DEPTH = 8  # most nodes at one depth of a tree from the corpus
 
 
 class Request:
-    """One text: its own automaton, and where it stands in the corpus."""
+    """One request's text: its suffix automaton, and its longest suffix in the corpus automaton."""
 
     def __init__(self) -> None:
         self.own = SuffixAutomaton()
@@ -26,12 +26,13 @@ class Request:
 
 
 class SuffixAutomatonLookup:
-    """drafters.lookup.Lookup: what followed the longest end of the text that occurred before.
+    """drafters.lookup.text_lookup.TextLookup: continuations of the longest suffix of the text that occurred
+    before, in the text or in the corpus.
 
-    The corpus is asked where its match is longer by more than `bias`, or the only one. With `shortest`, for a
-    fallback to take the rest, matches of fewer tokens, in the corpus less `bias`, count for nothing and the
-    others give chains as long as the plan. Without, the number of nodes grows with the match, from
-    `length_offset`, and the corpus gives trees.
+    The corpus is used where its match is longer by more than `bias` tokens or the text has no match. With
+    `min_ngram` above 0, for use with a fallback drafter, matches of fewer tokens (corpus matches less `bias`)
+    are ignored, and the others give chains of the plan's depth. With 0 the draft has `length_offset` plus 4
+    tokens per matched token, within the plan's depth, and corpus matches give trees.
     """
 
     learns_across_rows = False
@@ -69,7 +70,7 @@ class SuffixAutomatonLookup:
         return found
 
     def observe(self, step: Step) -> None:
-        """Nothing to learn: `look_up` reads what was committed."""
+        """Does nothing: `look_up` reads the committed tokens from its context."""
 
     def release(self, slots: Sequence[int]) -> None:
         self._requests.release(slots)

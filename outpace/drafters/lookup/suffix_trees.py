@@ -1,5 +1,5 @@
-"""Lookup in counted suffix trees (Oliaro et al. 2025): one of the request's own text, one of what was said
-before."""
+"""Lookup in suffix trees with counts (Oliaro et al. 2025, SuffixDecoding): one of the request's own text, one
+of the text of earlier requests."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from outpace.indexes.suffix_tree import SuffixTree
 
 
 class SuffixTreeLookup:
-    """drafters.lookup.Lookup: the better of both trees' drafts, by the number of tokens they expect to be
-    kept.
+    """drafters.lookup.text_lookup.TextLookup: of the drafts from two suffix trees, the one with the larger
+    expected number of accepted tokens.
 
-    A request's own tree holds its prompt and generated tokens; the common one the generated tokens of
+    A request's own tree holds its prompt and generated tokens; the common tree holds the generated tokens of
     requests that have ended, at most `max_cached_tokens` of them, the oldest dropped first. The end of the
-    request's own text, which nothing follows yet, counts as a place in both: numbers of one place are then
-    alike.
+    request's text, which has no continuation yet, counts as one more occurrence in both trees, so that
+    probability estimates from the same number of occurrences are comparable.
     """
 
     learns_across_rows = True
 
     def __init__(
         self,
-        depth: int = 64,  # of the trees: matched and drafted tokens together
+        depth: int = 64,  # depth of the suffix trees: matched and drafted tokens together
         *,
-        max_spec_factor: float = 1.0,  # at most factor * matched + offset tokens
+        max_spec_factor: float = 1.0,  # most draft tokens: max_spec_factor * matched tokens + max_spec_offset
         max_spec_offset: float = 0.0,
-        min_token_prob: float = 0.1,  # least estimated probability of a drafted token
-        tree: bool = False,  # the likeliest nodes in place of one path
-        min_score: float = 0.0,  # tokens that must be expected to be kept for a draft to be made
+        min_token_prob: float = 0.1,  # least estimated probability that a draft token is reached
+        tree: bool = False,  # draft the most probable nodes in place of one path
+        min_score: float = 0.0,  # drafts with no more expected accepted tokens than this are dropped
         max_cached_tokens: int = 1 << 22,
     ) -> None:
         if not 0 < min_token_prob <= 1:
@@ -44,7 +44,7 @@ class SuffixTreeLookup:
         self._min_token_prob = min_token_prob
         self._tree, self._min_score = tree, min_score
         self._requests = RequestMemory(lambda: SuffixTree(depth, max_cached_tokens), self._learn)
-        self._learnt = 0  # texts so far
+        self._learnt = 0  # number of texts added to the common tree
 
     def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
         found: list[CandidateTree] = []

@@ -1,4 +1,4 @@
-"""Drafting what an index found: trees of chosen tokens, and a model for the rows in which nothing was found.
+"""Drafting from an index: trees of retrieved tokens, and a fallback drafter for rows without a match.
 
 Letters: B rows.
 """
@@ -18,12 +18,13 @@ from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
 
 class TextLookup(Protocol):
-    """Where drafts are looked up."""
+    """An index that proposes continuations of each row's text."""
 
     learns_across_rows: bool  # as in core.contracts.Drafter
 
     def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
-        """What may follow each row, within the plan; NO_CANDIDATES in rows to which it has nothing to say."""
+        """Per row a tree of likely continuations within the plan's depth; NO_CANDIDATES for rows without a
+        match."""
         ...
 
     def observe(self, step: Step) -> None: ...
@@ -31,16 +32,15 @@ class TextLookup(Protocol):
 
 
 class LookupDrafter:
-    """core.contracts.Drafter: what `lookup` finds; rows without a find go to `fallback`, as far as
-    `otherwise` says.
+    """core.contracts.Drafter: the candidates of `lookup`; in rows without any, `fallback` drafts a chain of
+    depth `otherwise` or a tree of that shape.
 
-    Which of the two a row gets depends on committed tokens alone, so that the fallback may claim what it
-    draws.
+    Which of the two drafts a row depends on committed tokens alone, so that claims of the fallback stay true.
     """
 
     def __init__(
         self, lookup: TextLookup, fallback: Drafter | None = None, otherwise: int | Shape = 0
-    ) -> None:  # a depth, or a tree's shape
+    ) -> None:  # `otherwise`: depth of a chain, or shape of a tree
         self._lookup, self._fallback = lookup, fallback
         self._shape = otherwise if isinstance(otherwise, Shape) else None
         self._depth = otherwise.depth if isinstance(otherwise, Shape) else otherwise
@@ -70,18 +70,18 @@ class LookupDrafter:
 
 
 def first_found(ctx: Context, found: Sequence[CandidateTree], fallback: Drafter, plan: Plan) -> Draft:
-    """What was found for each row, and below the roots of the other rows what `fallback` drafts."""
+    """The candidates of the rows that have any in `found`, and the draft of `fallback` in the other rows."""
     tree = candidate_tree(ctx.roots, found)
     depth = tuple(0 if each.tokens else most for each, most in zip(found, plan.depth, strict=True))
     draft = fallback.propose(ctx, replace(plan, depth=depth))
     if len(draft.tree) == len(depth):
         return replace(draft, tree=tree)
-    # the fallback's nodes come first, in case it learns from them by their index
+    # the fallback's nodes keep their indices, since it may learn from them by index
     return draft if len(tree) == len(depth) else replace(draft, tree=merged(draft.tree, tree))
 
 
 def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> CandidateTree:
-    """These tokens one after the other, to the first that ends the text."""
+    """The tokens as a chain, up to and including the first stop token; NO_CANDIDATES if there are none."""
     size = next((place for place, token in enumerate(tokens, 1) if token in stop), len(tokens))
     return (
         CandidateTree(list(tokens[:size]), list(range(-1, size - 1)), [1.0] * size, matched)
@@ -91,7 +91,7 @@ def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> Cand
 
 
 def within(branches: CandidateTree, depth: int) -> CandidateTree:
-    """The branches without what is deeper."""
+    """The candidate tree without its nodes deeper than `depth`."""
     if len(branches.tokens) <= depth:
         return branches
     depths, place = list[int](), dict[int, int]({-1: -1})

@@ -1,4 +1,4 @@
-"""Drafts from what the target thought likely after each token when it last read it (Luo et al. 2025)."""
+"""Drafts from the target's top-k next tokens after the last occurrence of each token (Luo et al. 2025)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from outpace.sampling.topk import top
 
 
 class TokenRecycling:
-    """core.contracts.Drafter by an adjacency table, shared by all requests and never larger than at the
-    start.
+    """core.contracts.Drafter with an adjacency table of the `top_k` next tokens of every token, shared by all
+    requests and of constant size.
 
-    It learns from every node that the target read, accepted or not, from logits as they come: what
-    temperature and truncation hide at one place may be chosen at another.
+    It learns from every node that the target scored, accepted or not, from logits before temperature and
+    truncation: a token that truncation removes in one context may be chosen in another.
     """
 
     claims: tuple[type[Claim], ...] = ()
@@ -51,10 +51,11 @@ class TokenRecycling:
         if step.scores.logits is not None:
             self.learn(step.draft.tree.tokens, step.scores.logits)
 
-    def learn(self, tokens: Tensor, logits: Tensor) -> None:  # (N,) read, (N, V) unwarped after them
-        """Replace what follows these tokens."""
+    def learn(self, tokens: Tensor, logits: Tensor) -> None:  # (N,), (N, V)
+        """Store the most probable tokens of `logits`, before temperature and truncation, as the next tokens
+        of the scored nodes' `tokens`, in place of those stored before."""
         likeliest = top(logits, self.table.table.shape[1])[1]
         self.table.update(tokens.cpu().numpy(), likeliest.cpu().numpy())
 
     def release(self, slots: Sequence[int]) -> None:
-        """Nothing kept by request."""
+        """Does nothing: no state is kept per request."""

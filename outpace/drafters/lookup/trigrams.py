@@ -1,5 +1,5 @@
-"""A tree searched in a table of trigrams, which every request shifts towards its own words (Liu et al. 2025,
-ADED)."""
+"""Drafts from a tree search in a table of trigram weights that adapts to each request's text (Liu et al.
+2025, ADED)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.tables.trigram_search import search
 from outpace.indexes.tables.trigrams import TrigramTable
 
-OWN, SHARED = 1 << 12, 1 << 16  # pairs that one request may add, and all of them together
-LAST = 16  # tokens of a text that its table is adapted to before each draft
-CAP = 3.0  # largest weight
+OWN, SHARED = 1 << 12, 1 << 16  # most token pairs added by one request, and by all to the shared table
+LAST = 16  # last tokens of a text whose trigrams gain weight before each draft
+CAP = 3.0  # largest weight of a trigram
 
 
 def table(path: str | None, vocab: int) -> TrigramTable:
-    """The table in this file, or an empty one; ValueError if it holds tokens that the model does not know."""
+    """The trigram table in this file, or an empty one without a path; ValueError if it contains token ids
+    beyond the model's vocabulary."""
     return store.open_index(TrigramTable, path, vocab, mapped=False) or TrigramTable(capacity=SHARED)
 
 
 class Trigrams:
-    """core.contracts.Drafter: the continuations that a tree search visits most often.
+    """core.contracts.Drafter: the paths that a Monte Carlo tree search in the trigram table visits most
+    often.
 
-    A request's additions to the weights are its own until it has ended and are then added to the shared
-    table. The search is seeded by the length of the text alone.
+    The weights that a request adds are its own while it runs and are added to the shared table when it ends.
+    The seed of the search is the length of the text.
     """
 
     want = Want()
@@ -88,7 +90,7 @@ class Trigrams:
         )
 
     def observe(self, step: Step) -> None:
-        """Nothing to learn: `propose` reads what was committed."""
+        """Does nothing: `propose` reads the committed tokens from its context."""
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:

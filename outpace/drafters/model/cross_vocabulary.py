@@ -1,4 +1,5 @@
-"""A drafter that speaks other tokens: every row's text in its tokens, so that its model can read along.
+"""A drafter around a draft model with another vocabulary: each row's text is translated into the draft
+model's tokens.
 
 Letters: B rows, T tokens of a text.
 """
@@ -19,25 +20,26 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import Read
 from outpace.models.vocabulary import BEGIN, END, CrossVocabularyDraft
 
-WINDOW = 10  # tokens cut anew when text is added: a word may be longer, and is then cut less well
+WINDOW = 10  # number of last tokens that are tokenized again when text is appended
 
-Tails = Sequence[Sequence[int]]  # per row the last tokens of its text abroad, those that may yet change
-Growing = Callable[[Context, Plan, Read, Tails], TokenTree]  # drafts abroad, below those tails
+Tails = Sequence[Sequence[int]]  # per row the last draft model tokens of its text: later text may change them
+Growing = Callable[[Context, Plan, Read, Tails], TokenTree]  # builds the draft tree below those last tokens
 Returning = Callable[
     [TokenTree, Context, Tails], TokenTree
-]  # brings the tree home: into the context's own tokens
+]  # translates the draft tree into the target's tokens
 
 
 class CrossVocabularyDrafter:
-    """core.contracts.Drafter around a model with another vocabulary.
+    """core.contracts.Drafter around a draft model whose vocabulary differs from the target's.
 
-    `growing` drafts in a context of the model's tokens; `returning` puts the draft into the target's, if need
-    be.
+    `growing` builds the draft tree from a context in the draft model's tokens. If that tree is not in the
+    target's tokens yet, `returning` translates it.
 
-    Texts are translated token by token: a twin where there is one, else what the token spells. `recut`
-    translates them as a whole instead, which is how the model met text in training; their last word is then
-    read again in every step, since it may end otherwise than it seemed. A text longer than the model can read
-    loses its older half.
+    Texts are translated token by token: into the matching token (same bytes or same special role) where there
+    is one, else into the tokenization of its bytes. With `recut` texts are tokenized as a whole instead, as
+    in the draft model's training; the tokens of the last word are then computed in every step, since later
+    text may change them. A text that would exceed the model's maximum length is cut to its last tokens, half
+    that length.
     """
 
     want = Want()
@@ -49,8 +51,8 @@ class CrossVocabularyDrafter:
         growing: Growing,
         returning: Returning | None = None,
         *,
-        nodes: int,  # most that one row's tree can have on the model's side
-        reach: int,  # and how deep it can be
+        nodes: int,  # most nodes of one row's tree in the draft model's tokens
+        reach: int,  # largest depth of such a tree
         recut: bool = False,
         claims: tuple[type[Claim], ...] = (Drawn,),
     ) -> None:
@@ -76,7 +78,7 @@ class CrossVocabularyDrafter:
         return replace(draft, tree=replace(tree, tokens=tokens))
 
     def observe(self, step: Step) -> None:
-        """Nothing to learn: `propose` translates what was committed."""
+        """Does nothing: `propose` translates the committed tokens."""
 
     def release(self, slots: Sequence[int]) -> None:
         self._lm.release(slots)
@@ -90,7 +92,7 @@ class CrossVocabularyDrafter:
         return [self._texts[slot].unsettled for slot in ctx.slots]
 
     def _abroad(self, ctx: Context) -> Context:
-        """The same context in the model's tokens, as far as they are settled."""
+        """The context in the draft model's tokens, without the last ones that later text may change."""
         tokens: list[Tensor] = []
         for slot, row in zip(ctx.slots, ctx.tokens, strict=True):
             text = self._texts.get(slot)
@@ -113,10 +115,10 @@ class CrossVocabularyDrafter:
 
 @dataclass(frozen=True, eq=False)
 class CacheSize:
-    """core.contracts.Cache that stores nothing: the number of slots and the capacity that the draft's cache
-    needs."""
+    """core.contracts.Cache that stores nothing: it carries the number of slots and the capacity that the
+    draft model's KV cache needs."""
 
-    capacity: int  # in the draft model's tokens
+    capacity: int  # per slot, in the draft model's tokens
     lengths: list[int]
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
@@ -127,22 +129,24 @@ class CacheSize:
 
 
 class Text:
-    """One row's text in the model's tokens, translated token by token: what stands there stays."""
+    """One row's text in the draft model's tokens, translated token by token; a translated token never
+    changes."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft) -> None:
         self.cross_vocabulary = cross_vocabulary
         self.tokens: list[int] = list(cross_vocabulary.theirs.begin)
-        self.num_translated = 0  # tokens of the target
+        self.num_translated = 0  # number of target tokens translated
         self.settled = torch.empty(
             0, dtype=torch.int64
-        )  # (T,) those that will not change; once read, at least one
+        )  # (T,) tokens that later text will not change; at least one after `extend`
 
     def extend(self, ours: Sequence[int]) -> bool:
-        """Take the target's next tokens; False if tokens have changed that were settled."""
+        """Append the next tokens of the target's text. Returns False if tokens in `settled` have changed, so
+        that their KV cache entries are invalid."""
         self.num_translated += len(ours)
         first = self.take(ours)
         specials = self.cross_vocabulary.theirs.specials
-        if not self.tokens:  # nothing it could read, but it has to read something
+        if not self.tokens:  # the draft model needs at least one token: begin, end or token 0
             self.put(specials.get(BEGIN, specials.get(END, 0)))
         kept = min(first, len(self.settled))
         changed, self.settled = kept < len(self.settled), self.settled[:kept]
@@ -151,37 +155,39 @@ class Text:
         return not changed
 
     def take(self, ours: Sequence[int]) -> int:
-        """Translate these tokens; how many of the tokens before are as they were."""
+        """Append the translation of these target tokens; returns the number of leading tokens that are
+        unchanged."""
         before = len(self.tokens)
         self.tokens += [own for token in ours for own in self.cross_vocabulary.translated(token)]
         return before
 
     def put(self, token: int) -> None:
-        """Append a token that is no part of the words around it."""
+        """Append a special token: the text before it and the text after it are tokenized separately."""
         self.tokens.append(token)
 
     def end(self) -> int:
-        """How many tokens are settled."""
+        """Number of leading tokens that later text will not change."""
         return len(self.tokens)
 
     def shorten(self, most: int) -> None:
-        """Forget all but the last tokens."""
+        """Keep the begin token, if there is one, and the last tokens of the text, `most` tokens together."""
         begin = self.cross_vocabulary.theirs.begin
         self.tokens = [*begin, *self.tokens[len(begin) - most :]]
         self.settled = torch.tensor(self.tokens[: self.end()], dtype=torch.int64)
 
     @property
     def unsettled(self) -> list[int]:
-        """The tokens after those."""
+        """The tokens after `settled`, which later text may change."""
         return self.tokens[len(self.settled) :]
 
 
 class Recut(Text):
-    """One row's text cut as a whole: with every addition the last tokens are cut anew."""
+    """One row's text tokenized as a whole: when text is appended, the last `WINDOW` tokens are tokenized
+    again with it."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft) -> None:
         super().__init__(cross_vocabulary)
-        self._run = len(self.tokens)  # where the text after the last special token begins
+        self._run = len(self.tokens)  # index of the first token after the last special token
 
     def take(self, ours: Sequence[int]) -> int:
         first, added = len(self.tokens), b""
@@ -201,7 +207,7 @@ class Recut(Text):
         self._run = len(self.tokens)
 
     def end(self) -> int:
-        # a word that has begun may go on, a new one leaves those before it alone
+        # the last word may continue and change its tokens; those before the start of a new word are final
         pieces, lowest = self.cross_vocabulary.theirs.pieces, max(1, len(self.tokens) - WINDOW)
         for place in range(len(self.tokens) - 1, lowest - 1, -1):
             if place < self._run:
@@ -216,14 +222,15 @@ class Recut(Text):
         super().shorten(most)
 
     def _add(self, added: bytes) -> int:
-        """Append text; how many tokens are as they were."""
+        """Append bytes to the text and tokenize its end again; returns the number of leading tokens that are
+        unchanged."""
         if not added:
             return len(self.tokens)
         theirs, start = self.cross_vocabulary.theirs, max(self._run, len(self.tokens) - WINDOW)
         window = self.tokens[start:]
         text = theirs.spell(window) + added
         cut = theirs.cut(text)
-        if theirs.spell(cut) != text:  # it writes this text otherwise, so places in it mean nothing
+        if theirs.spell(cut) != text:  # tokenizing changes the bytes, so byte offsets cannot be compared
             self.tokens += theirs.cut(added)
             return start + len(window)
         if start > self._run:
@@ -243,7 +250,8 @@ class Recut(Text):
 def _agreeing(
     old: Sequence[int], new: Sequence[int], pieces: Sequence[bytes | None]
 ) -> tuple[int, int] | None:
-    """The first token of `old` that `new` has in the same place of the text, as an index into each."""
+    """Index in `old` and index in `new` of the first token of `old` that `new` has at the same byte offset;
+    None if there is no such token."""
     at, places = 0, dict[int, int]()
     for index, token in enumerate(new):
         places[at] = index

@@ -1,4 +1,5 @@
-"""A smaller language model as drafter, with a cache of its own that catches up by itself."""
+"""A smaller language model as drafter, with a KV cache of its own that it keeps up to date with the committed
+tokens."""
 
 from __future__ import annotations
 
@@ -18,11 +19,14 @@ Growth = Callable[[Context, Plan, Read], TokenTree]
 
 
 class DraftModel:
-    """core.contracts.Drafter around any model that scores trees.
+    """core.contracts.Drafter around any language model that implements core.contracts.Target.
 
-    Its cache starts each draft by keeping what it read of the last one that has been committed since;
-    whatever else was committed (the prompt, tokens of skipped turns) is read in the same forward as the first
-    level. `growth` makes the tree in place of `drafters.grow`.
+    Before each draft its KV cache keeps the entries of the last draft's nodes that have since been committed.
+    The other committed tokens that the cache lacks (the prompt, tokens of steps without a draft) are computed
+    in the same forward as the first level of the new tree.
+
+    `sampled`: draw the draft tokens instead of taking the most probable ones; `replace`: draw siblings with
+    replacement; `growth`: a function that builds the tree, in place of `drafters.model.grow.grow`.
     """
 
     want = Want()
@@ -39,9 +43,9 @@ class DraftModel:
         self._cache: Cache | None = None
         self._active: set[int] = set()  # slots of requests that have not ended
         self._read: tuple[TokenTree, tuple[int, ...]] | None = (
-            None  # the tree last read, and the slots of its rows
+            None  # tree of the last forward, and the slots of its rows
         )
-        self._gone: set[int] = set()  # slots released since
+        self._gone: set[int] = set()  # slots released or forgotten since that forward
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         if max(plan.depth, default=0) == 0:
@@ -66,34 +70,34 @@ class DraftModel:
             tree = self._growth(ctx, plan, read)
         except (
             Exception
-        ) as error:  # a token drawn from NaN is none of the vocabulary, which fails in many places
+        ) as error:  # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
             for logits in every_logits:
                 _check(logits, error)
             raise
         if every_logits:
-            _check(
-                every_logits[-1]
-            )  # one look a step: a model with a NaN somewhere has one everywhere after it
+            _check(every_logits[-1])  # one check per step: NaN in the KV cache makes all later logits NaN
         return Draft(tree, forwards, seconds)
 
     def observe(self, step: Step) -> None:
-        """Nothing to learn: `propose` catches up from the committed tokens."""
+        """Does nothing: `propose` reads the committed tokens from its context."""
 
     def release(self, slots: Sequence[int]) -> None:
         self.forget(slots)
         self._active.difference_update(slots)
-        if not self._active:  # free the memory until the next request
+        if not self._active:  # free the memory of the KV cache until the next request
             self._cache = self._read = None
             self._gone = set()
 
     def forget(self, slots: Sequence[int]) -> None:
-        """Read the texts in these slots again from their first token: tokens that were read have changed."""
+        """Empty these slots of the KV cache, because tokens in them have changed; the next draft computes
+        them anew."""
         if self._cache is not None:
             self._cache.release(slots)
             self._gone.update(slots)
 
     def _catch_up(self, ctx: Context) -> tuple[Cache, list[Tensor] | None]:
-        """Keep what was read and has been committed since; the committed tokens still unread, if any."""
+        """Bring the KV cache up to date. Returns it and, per row, the committed tokens before the root that
+        it still lacks (None if it lacks none in any row), for the next forward."""
         if self._cache is None or len(self._cache.lengths) < len(ctx.cache.lengths):
             self._cache = self.model.open(len(ctx.cache.lengths), ctx.cache.capacity)
             self._read, self._gone = None, set()
@@ -109,25 +113,26 @@ class DraftModel:
         return cache, gap if any(len(each) for each in gap) else None
 
     def _keep(self, cache: Cache, ctx: Context, tree: TokenTree, slots: Sequence[int]) -> None:
-        """Keep of the tree last read what has been committed since; nothing of rows that have ended."""
+        """Keep the KV cache entries of the nodes of `tree`, the last one scored, that have since been
+        committed; none of rows whose requests have ended or are not in `ctx`."""
         rows = {slot: row for row, slot in enumerate(ctx.slots) if slot not in self._gone}
         follow: list[list[int]] = []
         for slot in slots:
             row = rows.get(slot)
-            # up to the new root, which stays unread
+            # tokens between the old root and the new one, whose own entry is not kept
             follow.append(
                 []
                 if row is None
                 else ctx.tokens[row][cache.lengths[slot] + 1 : ctx.committed[row] - 1].tolist()
             )
         leaf = tree.match(follow)
-        # a root that has not moved on stays unread, like every root
+        # if no token was committed since, the root's entry is dropped: every forward computes its root anew
         moved = [slot in rows and ctx.committed[rows[slot]] > cache.lengths[slot] + 1 for slot in slots]
         cache.commit(tree, [node if each else -1 for node, each in zip(leaf, moved, strict=True)], slots)
 
 
 def _check(logits: Tensor, cause: Exception | None = None) -> None:
-    """ValueError if there is a NaN or an infinite logit; -inf is none, it masks a token."""
+    """Raise ValueError for NaN or +inf among the logits; -inf is allowed, since it masks a token."""
     if not float(logits.amax()) < float("inf"):
         raise ValueError(
             "the draft model gave NaN or infinite logits: load it in another dtype, such as float32, or use "

@@ -1,4 +1,5 @@
-"""Children of which all but one are the likeliest and the last is drawn from the rest (Hu et al. 2025).
+"""Children of a node of which all but one are the most probable tokens and the last is drawn from the others
+(Hu et al. 2025).
 
 Letters: F nodes that get children, V vocabulary.
 """
@@ -17,13 +18,14 @@ from outpace.sampling.topk import top
 def greedy_last(
     grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise
 ) -> list[int]:
-    """The likeliest children, all but one of the width, then one drawn from what they leave of q."""
+    """Add `widths` children to each node: the width - 1 most probable tokens without a claim, then one drawn
+    from q without them, renormalised. Returns the new nodes."""
     tops = [min(width - 1, q.shape[1]) for width in widths]
     most = max(tops)
     rest = q
     added: list[int] = []
     if most > 0:
-        values, ids = top(q, most)  # one look at q: the draw must leave out just the tokens that were chosen
+        values, ids = top(q, most)  # one top-k for choosing and masking: two could break ties differently
         kept = values > 0
         for rank in range(most):
             kept[[index for index, number in enumerate(tops) if number <= rank], rank] = False
@@ -34,7 +36,7 @@ def greedy_last(
         belief = q[index, tokens] if grower.keeps_confidence else None
         added += grower.add_chosen([at[each] for each in index.tolist()], tokens, belief)
     mass = rest.sum(-1)
-    left = (mass > 0).nonzero()[:, 0]  # a truncated q may be used up
+    left = (mass > 0).nonzero()[:, 0]  # nodes with probability left: truncation may leave q no other tokens
     if len(left):
         nodes = [at[each] for each in left.tolist()]
         added += grower.add_drawn(nodes, rest[left] / mass[left, None], 1, noise)

@@ -1,5 +1,5 @@
-"""Growing a tree level by level from a model that scores nodes: sampled children with a claim, or the
-likeliest ones.
+"""Building a draft tree level by level from a model's logits: drawn children with a claim, or the most
+probable tokens.
 
 Letters: F frontier nodes, V vocabulary.
 """
@@ -22,32 +22,34 @@ from outpace.sampling.warp import warp
 
 Read = Callable[
     [TokenTree], tuple[int, Tensor]
-]  # what has grown -> (first node read, logits of the nodes from it on)
+]  # one forward over the tree so far -> (first node that was computed, logits of it and all later nodes)
 # (grower, nodes (F,), number of children of each (F,), their distributions q (F, V), noise) -> the new nodes,
-# one per child: a node that was drawn several times comes as often
+# one entry per draw: a node that was drawn several times is listed as often
 AddChildren = Callable[[Grower, Sequence[int], Sequence[int], Tensor, Noise], list[int]]
 
 
 def with_replacement(
     grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise
 ) -> list[int]:
-    """Children drawn independently of one another; equal tokens are separate nodes."""
+    """Draw children independently of one another; equal tokens become separate nodes. Returns the new
+    nodes."""
     return grower.add_drawn(at, q, widths, noise, replace=True)
 
 
 def without_replacement(
     grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise
 ) -> list[int]:
-    """Children drawn one after the other, each without the earlier ones."""
+    """Draw the children of each node one after the other, without replacement. Returns the new nodes."""
     return grower.add_drawn(at, q, widths, noise)
 
 
 def merged_draws(
     grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise
 ) -> list[int]:
-    """Children drawn independently of one another; equal tokens are one node, which is read once."""
+    """Draw children independently of one another; equal tokens below a node become one node, scored once.
+    Returns one node per draw."""
     added: list[int] = []
-    for width in sorted(set(widths)):  # a call draws as often at each of its nodes
+    for width in sorted(set(widths)):  # one call per width: a merged draw has one width for all its nodes
         picked = [index for index, each in enumerate(widths) if each == width]
         rows = q if len(picked) == len(at) else q[picked]
         nodes = [at[index] for index in picked]
@@ -63,13 +65,16 @@ def grow(
     sampled: bool = True,
     children: AddChildren = without_replacement,
     given: Sequence[Sequence[int]] | None = None,
-    beliefs: bool = False,  # also without a plan that may stop, keep the model's belief in every node
+    beliefs: bool = False,  # keep the draft probability of every node even if `plan.stop` is None
 ) -> TokenTree:
-    """Extend every row's root by the plan; `read` is called once a level, with all that has grown so far.
+    """Build the tree of `plan` below every row's root; `read` is called once per level, with the whole tree
+    so far.
 
-    Rows at temperature 0 get the likeliest tokens: a draw from a one-hot distribution has no second choice.
-    In the others `children` makes them, from the distributions at the nodes that are extended. `given` are
-    tokens of each row that come first, not counted in the plan: known, but not yet for good.
+    Rows at temperature 0, or all rows without `sampled`, get the most probable tokens as children: draws
+    without replacement from a one-hot distribution would end after one child. In the other rows `children`
+    draws them from the distributions at the frontier nodes. `given` are tokens per row that are inserted
+    between its root and the draft, not counted in the plan's depth: committed text that later text may
+    tokenize otherwise.
     """
     beliefs = beliefs or plan.stop is not None
     if given is None and plan.shape is None and not beliefs and min(plan.depth) == max(plan.depth):
@@ -79,9 +84,9 @@ def grow(
     grower = Grower(ctx.roots, confidence=beliefs)
     ends = range(len(plan.depth)) if given is None else _chosen_chains(grower, given)
     frontier = [ends[row] for row, depth in enumerate(plan.depth) if depth > 0]
-    # node -> the nodes of the plan's shape that it stands for: several where equal draws were merged
+    # tree node -> the nodes of `plan.shape` that it fills: several where equal draws were merged
     shape_nodes: dict[int, list[int]] = {node: [0] for node in frontier}
-    below: dict[int, list[int]] = {}  # node -> the children of those
+    below: dict[int, list[int]] = {}  # tree node -> the children of those nodes in `plan.shape`
     for level in range(max(plan.depth, default=0)):
         if plan.shape is not None:
             below = {
@@ -116,7 +121,7 @@ def grow(
 
 
 def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]:
-    """Hang a chain of known tokens below every root; where each ends."""
+    """Add a chain of known tokens, without a claim, below every root; returns the last node of each row."""
     ends = list(range(len(chains)))
     for level in range(max(map(len, chains))):
         rows = [row for row, chain in enumerate(chains) if len(chain) > level]
@@ -130,8 +135,8 @@ def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]
 
 
 def _chains(ctx: Context, depth: int, read: Read, children: AddChildren | None) -> TokenTree:
-    """The same for chains of one length whose rows are all greedy (no `children`), or all not: the usual
-    case."""
+    """`grow` for the usual case: chains of one length in rows that are all greedy (`children` is None) or all
+    sampled."""
     grower = Grower(ctx.roots)
     frontier: Sequence[int] = range(len(ctx.slots))
     ones, tree = [1] * len(frontier), TokenTree.roots(ctx.roots)
@@ -158,7 +163,8 @@ def _add(
     sampled: bool,
     children: AddChildren,
 ) -> list[int]:
-    """Children of the frontier: drawn in the rows that sample, chosen in the others."""
+    """Add children to the nodes `at`: drawn in rows that sample, the most probable tokens in greedy rows.
+    Returns the new nodes."""
     drawn = [sampled and not ctx.sampling[grower.rows[node]].greedy for node in at]
     if all(drawn):
         q = warp(logits, [ctx.sampling[grower.rows[node]] for node in at])

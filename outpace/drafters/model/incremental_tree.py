@@ -1,7 +1,6 @@
-"""A tree that a model reads piece by piece, at whichever nodes are asked about: for drafters that look
-around.
+"""A tree whose nodes a model scores on demand, for drafters that need the logits of nodes of their choice.
 
-Letters: M nodes asked about, V vocabulary.
+Letters: M nodes whose logits are requested, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from outpace.drafters.model.grow import Read
 
 
 class IncrementalTree:
-    """Nodes below the roots of a context, each of them one text; what was not read yet is read when asked
-    about."""
+    """A tree below the roots of a context with one node per token sequence; new nodes are scored when the
+    logits of one of them are requested."""
 
     def __init__(self, ctx: Context, read: Read) -> None:
         self._read, self._grower = read, Grower(ctx.roots)
-        self._logits: list[Tensor] = []  # of every node that was read
+        self._logits: list[Tensor] = []  # (V,) logits of each scored node
         self._children: dict[tuple[int, int], int] = {}
 
     @property
     def rows(self) -> Sequence[int]:
-        """The row of each node."""
+        """(N,) row of the batch that each node belongs to."""
         return self._grower.rows
 
     def down(self, node: int, tokens: Sequence[int]) -> int:
-        """The node that these tokens lead to."""
+        """The node at the end of the path `tokens` below `node`; nodes that are missing on it are added."""
         for token in tokens:
             child = self._children.get((node, token))
             if child is None:
@@ -41,7 +40,8 @@ class IncrementalTree:
         return node
 
     def logits(self, nodes: Sequence[int]) -> Tensor:  # (M, V)
-        """What the model says after these nodes."""
+        """The model's logits after these nodes. If one of them is not scored yet, one forward scores all
+        nodes that are not."""
         if max(nodes) >= len(self._logits):
             self._logits += self._read(self._grower.structure())[1].unbind()
         return torch.stack([self._logits[node] for node in nodes])

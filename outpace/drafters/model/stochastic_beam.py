@@ -1,17 +1,16 @@
-"""Growing a tree by stochastic beam search: at every level the paths that come first, paths drawn without
+"""Building a draft tree by stochastic beam search: at each level a beam of paths is drawn without
 replacement.
 
-Every path of a level comes at an exponentially distributed time whose rate is its probability under the
-drafter, and the first `widths[level]` stay (Kool et al. 2019; Jeon et al. 2024). A node's first child comes
-when the node itself came, since some continuation must: that is what conditioning perturbed scores on their
-parent's amounts to. Exponential times have no memory, so it never matters when something comes, only what
-comes next: either the next node of the level above brings its first child, or one that is already there
-brings another, in proportion to the probability still open below it. These are choices like all others, which
-can be enumerated; extreme-value noise could not be.
+Every path of a level has an exponentially distributed arrival time whose rate is its probability under the
+draft model, and the first `widths[level]` arrivals are kept (Kool et al. 2019; Jeon et al. 2024). A node's
+first child arrives at the node's own arrival time, since the children's rates add up to the node's: this is
+what the papers' conditioning of perturbed scores on the parent's score amounts to. Exponential times are
+memoryless, so only the order of arrivals is drawn: the next arrival is either the first child of the next
+node of the level above or a further child of a node that has arrived, in proportion to the probability of the
+tokens not yet drawn below it. These are discrete choices, which a proof can enumerate, unlike Gumbel noise.
 
 Whether a node gets another child thus depends on the children it has, never on the token about to be drawn:
-every child is a true draw from its parent's distribution without the earlier children, in the order they
-came.
+every child is a draw from its parent's distribution without the earlier children, in order of arrival.
 
 Letters: F frontier nodes, G of them that get a child, V vocabulary.
 """
@@ -39,41 +38,44 @@ BEAM = "beam"
 
 @dataclass(slots=True)
 class _Path:
-    """The path to a node that was kept, in the order of coming."""
+    """The path to a kept node, and the state of the draws of its children; the paths of a level are in order
+    of arrival."""
 
     node: int
-    mass: float  # its probability under the drafter
-    rate: float  # of everything that could have come when it did
+    mass: float  # probability of the path under the draft model
+    rate: float  # total rate of all possible arrivals when this path arrived
     children: int = 0
-    left: float = 1.0  # probability, given the path, of the tokens that have not come below it
-    distribution: Tensor | None = None  # (1, V) of its next child, but for the one that came last
-    last: int | None = None  # the token of that one, if the distribution still has it
+    left: float = 1.0  # probability, given the path, of the tokens not yet drawn as its children
+    distribution: Tensor | None = None  # (1, V) distribution of its next child, once `last` is removed
+    last: int | None = None  # child drawn last, if `distribution` still contains it
 
     @property
     def open(self) -> float:
-        """Probability of its continuations that have not come."""
+        """Probability of the path followed by a token not yet drawn below it: the rate of its next child."""
         return self.mass * self.left
 
     def next_distribution(self) -> Tensor:  # (1, V)
-        """The distribution of the next child."""
+        """The distribution of the next child, in which tokens drawn before have probability 0."""
         assert self.distribution is not None
         if self.last is not None:
             self._drop(self.last)
         return self.distribution
 
     def come(self, token: int, share: float) -> None:
-        """This token has come, of which the distribution said so much."""
+        """Record that the token was drawn as a child; `share` is its probability in the distribution of the
+        next child."""
         self.children += 1
         if share < 0.9:
             self.left, self.last = (
                 self.left * (1 - share),
                 token,
-            )  # most paths get no other child that would need a distribution
+            )  # removed only when another child is drawn: most paths get none
         else:
-            self.left *= self._drop(token)  # little is left: a difference from 1 would be mostly rounding
+            self.left *= self._drop(token)  # little is left: 1 - share would be mostly rounding error
 
     def _drop(self, token: int) -> float:
-        """Take the token out of the distribution; what the others had of it."""
+        """Set the token's probability to 0 and renormalise the rest; returns the rest's probability
+        before."""
         assert self.distribution is not None
         distribution = self.distribution.clone()
         distribution.select(1, token).zero_()
@@ -83,10 +85,10 @@ class _Path:
 
 
 def beam(ctx: Context, plan: Plan, read: Read, *, widths: Sequence[int]) -> TokenTree:
-    """Keep `widths[level]` nodes at each level of every row; `read` is called once a level.
+    """Build a tree with `widths[level]` nodes at each level of every row; `read` is called once per level.
 
-    Rows at temperature 0 keep the likeliest paths: that is where stochastic beam search ends as temperature
-    falls.
+    Rows at temperature 0 keep the most probable paths, the limit of stochastic beam search as the temperature
+    falls to 0.
     """
     grower = Grower(ctx.roots)
     beams = {row: [_Path(row, 1.0, 1.0)] for row in range(len(plan.depth))}
@@ -122,20 +124,21 @@ def beam(ctx: Context, plan: Plan, read: Read, *, widths: Sequence[int]) -> Toke
 def _race(
     grower: Grower,
     beams: dict[int, list[_Path]],
-    q: Tensor,  # (F, V) below the beams' paths, in order
+    q: Tensor,  # (F, V) distributions after the paths of `beams`, in order
     width: int,
     level: int,
     noise: Noise,
 ) -> dict[int, list[_Path]]:
-    """The next level of every row: `width` times, what comes next and its token."""
+    """The paths kept at the next level of each row: up to `width` arrivals, each with a token drawn as child
+    of its parent."""
     for path, distribution in zip(
         (path for paths in beams.values() for path in paths), q.split(1), strict=True
     ):
         path.distribution = distribution
     after: dict[int, list[_Path]] = {row: [] for row in beams}
-    come = dict.fromkeys(beams, 0)  # paths that have come on this level
+    come = dict.fromkeys(beams, 0)  # row -> number of its paths whose first child has arrived
     for step in range(width):
-        coming: list[tuple[int, _Path, float]] = []  # row, parent, rate of everything that can come
+        coming: list[tuple[int, _Path, float]] = []  # row, parent of the new node, total rate of the arrivals
         for row, paths in beams.items():
             masses = [path.open for path in paths[: come[row]]]
             if come[row] < len(paths):
@@ -145,7 +148,7 @@ def _race(
                 continue
             come[row] += index == come[row]
             coming.append((row, paths[index], sum(masses)))
-        # noise is keyed by the number of a node's earlier children: one call for each such number
+        # a noise key contains the number of a node's earlier children: one call per number
         groups: dict[int, list[tuple[int, _Path, float]]] = {}
         for each in coming:
             groups.setdefault(each[1].children, []).append(each)
@@ -164,7 +167,7 @@ def _race(
 
 
 def _next(masses: Sequence[float], row: int, level: int, step: int, noise: Noise) -> int:
-    """Which of these comes next; -1 if nothing can."""
+    """Index of the next arrival, drawn in proportion to `masses`; -1 if all of them are 0."""
     for index, mass in enumerate(masses):
         rest = sum(masses[index:])
         if mass > 0 and (rest == mass or noise.flip((mass / rest,), _key(row, level, step, index))[0]):
@@ -179,7 +182,8 @@ def _key(row: int, level: int, step: int, index: int) -> Key:
 def _argmaxes(
     grower: Grower, beams: dict[int, list[_Path]], logits: Tensor, width: int
 ) -> dict[int, list[_Path]]:
-    """The next level of rows at temperature 0: the likeliest continuations of all kept paths, chosen."""
+    """The paths kept at the next level of rows at temperature 0: the `width` most probable continuations of
+    all paths in a row, without a claim."""
     logits = at_least_float32(logits)
     found_values, found_ids = top(logits.log_softmax(-1), min(width, logits.shape[-1]))
     values, ids = found_values.exp().tolist(), found_ids.tolist()

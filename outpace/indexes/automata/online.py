@@ -1,5 +1,5 @@
-"""A suffix automaton that grows with a text and tracks its longest suffix that occurred before (Hu et al.
-2025, SAM)."""
+"""Suffix automaton of a growing text that tracks the longest suffix with an earlier occurrence (Hu et al.
+2025, SAM Decoding)."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from outpace.indexes.tables.hash_map import HashMap, find, put
 
 Ints = NDArray[np.int32]
 Keys = NDArray[np.int64]
-# columns of a state (state 0 is the empty string): suffix link, length of its longest string, where that
-# first ended, first edge
+# columns of a state (state 0 is the empty string): suffix link, length of its longest string, index of the
+# last token of that string's first occurrence, first edge
 LINK, LENGTH, END, EDGES = range(4)
-TOKEN, TARGET, NEXT = range(3)  # columns of an edge; NEXT is another edge of the same state
-# fields of the automaton: sizes, the state of the whole text, and state and length of the match
+TOKEN, TARGET, NEXT = range(3)  # columns of an edge: token, state it leads to, next edge of its source state
+# scalars of the automaton: sizes; the state of the whole text; state and length of the current match
 NUM_TOKENS, NUM_STATES, NUM_EDGES, LAST, STATE, MATCHED = range(6)
-LOW = 0xFFFFFFFF  # the half of a key that holds the token
-MAX_TOKENS = (1 << 31) // 3  # up to three edges per token are counted in int32
+LOW = 0xFFFFFFFF  # mask of the token in a key of the edge map, source state << 32 | token
+MAX_TOKENS = (1 << 31) // 3  # up to three edges per token, and edge indices are int32
 
 
 class Match(NamedTuple):
-    """The longest suffix of a text that occurred earlier in it."""
+    """The longest suffix of a text that also occurs earlier in it."""
 
-    length: int  # tokens; 0: no match
-    start: int  # index of the token after its first occurrence
+    length: int  # number of tokens; 0: no match
+    start: int  # index of the token after the first occurrence
 
 
 class SuffixAutomaton:
-    """All substrings of one text, in at most 2 states and 3 edges per token and amortised constant time per
-    token."""
+    """Suffix automaton of one text: at most 2 states and 3 edges per token, amortised O(1) time per token.
+
+    While tokens are appended it maintains the longest suffix of the text that also occurs earlier.
+    """
 
     def __init__(self, tokens: Tokens = ()) -> None:
         self.text = np.zeros(64, np.int32)
@@ -45,7 +47,7 @@ class SuffixAutomaton:
         self.extend(tokens)
 
     def __len__(self) -> int:
-        """Tokens of the text."""
+        """Number of tokens of the text."""
         return int(self.fields[NUM_TOKENS])
 
     @property
@@ -58,7 +60,7 @@ class SuffixAutomaton:
 
     @property
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """All arrays, with their unused rows."""
+        """All arrays by name, unused rows included."""
         keys, values = self.map
         return {
             "text": self.text,
@@ -74,12 +76,17 @@ class SuffixAutomaton:
         return sum(each.nbytes for each in self.arrays.values())
 
     def extend(self, tokens: Tokens) -> None:
-        """Append tokens to the text. The match moves before each token is added: the text does not match
-        itself."""
+        """Append non-negative tokens to the text and update the match.
+
+        The match is advanced by a token before that token is inserted, so a suffix never matches itself.
+        """
         self.append(as_tokens(tokens))
 
     def append(self, tokens: Ints) -> None:
-        """Append int32 tokens, among which -1 may separate documents."""
+        """Append int32 tokens; -1 may be used as a separator of documents.
+
+        Raises ValueError above MAX_TOKENS tokens in total.
+        """
         size = len(self) + len(tokens)
         if size > MAX_TOKENS:
             raise ValueError(f"a suffix automaton holds at most {MAX_TOKENS} tokens: index the text in parts")
@@ -90,13 +97,16 @@ class SuffixAutomaton:
         _extend(self.text, self.states, self.edges, *self.map, self.fields, tokens)
 
     def match(self, assumed: Tokens = ()) -> Match:
-        """The longest suffix that occurred earlier, as if `assumed` were appended to the text."""
+        """The longest suffix of text + `assumed` with an earlier occurrence in the text (not modified)."""
         state, length = self._walk(assumed)
         return Match(length, int(self.states[state, END]) + 1 if length else 0)
 
     def continuation(self, max_tokens: int, assumed: Tokens = ()) -> list[int]:
-        """Up to `max_tokens` tokens that followed the match; a shorter match is used if more tokens followed
-        that."""
+        """Up to `max_tokens` tokens after the first occurrence of the match of text + `assumed`; [] if none.
+
+        If that occurrence is within `max_tokens` of the end of the text, shorter matches with an earlier
+        occurrence are used instead.
+        """
         state, length = self._walk(assumed)
         if not length:
             return []
@@ -113,8 +123,8 @@ class SuffixAutomaton:
 @loop
 def _walk(
     states: Ints, edges: Ints, keys: Keys, values: Ints, state: int, length: int, tokens: Ints
-):  # -> (int, int)
-    """State and length of the longest known suffix after further tokens."""
+):  # -> state, length
+    """State and length of the match after further tokens, from `state` and `length` before them."""
     for token in tokens:
         edge = find(keys, values, (state << 32) | (token & LOW))
         while edge < 0 and state > 0:
@@ -129,7 +139,8 @@ def _walk(
 
 @loop
 def _match_end(states: Ints, state: int, latest: int) -> int:
-    """Where the state's string first ended, or the longest suffix of it that first ended before `latest`."""
+    """Last index of the first occurrence of the state's string or, if that is `latest` or later, of its
+    longest suffix that occurs before; of the shortest non-empty one if none does."""
     while states[state, END] >= latest and states[state, LINK] > 0:
         state = states[state, LINK]
     return states[state, END]
@@ -163,7 +174,8 @@ def _new_state(states: Ints, fields: Ints, length: int, end: int) -> int:
 def _split(
     states: Ints, edges: Ints, keys: Keys, values: Ints, fields: Ints, above: int, state: int, token: int
 ) -> int:
-    """Move the strings of `state` that are at most one token longer than those of `above` to a new state."""
+    """Clone `state` for its strings of at most length(above) + 1 tokens, and redirect to the clone the edges
+    with this token from `above` and its suffix links; returns the clone."""
     clone = _new_state(states, fields, states[above, LENGTH] + 1, states[state, END])
     edge = states[state, EDGES]
     while edge >= 0:

@@ -1,4 +1,4 @@
-"""A suffix automaton of a corpus with occurrence counts (Hu et al. 2025, the static part of SAM Decoding)."""
+"""Read-only suffix automaton of a corpus with occurrence counts (Hu et al. 2025, SAM Decoding)."""
 
 from __future__ import annotations
 
@@ -15,37 +15,40 @@ from outpace.indexes.compiled_loops import Tokens, as_tokens, loop
 from outpace.indexes.store import Arrays, in_range, require, typed
 
 Ints = NDArray[np.int32]
-# columns of a state: suffix link, length of its longest string, where that first ended, occurrences, first
-# edge; the edges of a state end where those of the next one begin
+# columns of a state: suffix link, length of its longest string, index of the last token of that string's
+# first occurrence, number of occurrences, first edge (the edges end at the first edge of the next state)
 LINK, LENGTH, END, COUNT, EDGES = range(5)
-TOKEN, TARGET = range(2)  # columns of an edge
-NUM_BY_COUNT = 8  # first edges of a state, sorted by count; the others follow, sorted by token
-SEPARATOR = -1  # after each document
+TOKEN, TARGET = range(2)  # columns of an edge: token and the state it leads to
+NUM_BY_COUNT = 8  # the first 8 edges of a state are the most frequent, by count; the rest is sorted by token
+SEPARATOR = -1  # token id inserted after each document
 
 
 class Pointer(NamedTuple):
-    """The state of the longest suffix of a text that occurs in the corpus, and the length of that suffix."""
+    """Match of a text: automaton state and length of its longest suffix that occurs in the corpus."""
 
     state: int = 0
-    length: int = 0  # tokens
+    length: int = 0  # number of tokens
 
 
 class StaticAutomaton:
-    """All substrings of documents; read-only. `move` takes amortised constant time per token."""
+    """Read-only suffix automaton of documents. `move` takes amortised O(1) time per token."""
 
     kind = "suffix-automaton"
 
     def __init__(self, text: Ints, states: Ints, edges: Ints, documents: int) -> None:
-        self.text = text  # (n,) documents, each with a separator behind it
-        self.states = states  # (num_states + 1, 5); state 0 is the empty string, the last row ends the edges
-        self.edges = edges  # (num_edges, 2)
+        self.text = text  # (n,) concatenated documents, each followed by a separator
+        self.states = states  # (num_states + 1, 5); row 0: empty string; last row: only the end of the edges
+        self.edges = edges  # (num_edges, 2) token and target state, sorted by source state
         self.num_documents = documents
 
     @classmethod
     def build(
         cls, documents: Iterable[Tokens], on_progress: Callable[[int], None] | None = None
     ) -> StaticAutomaton:
-        """Takes up to 200 bytes of memory per token. `on_progress` gets the number of tokens just added."""
+        """Build the automaton; needs up to 200 bytes of memory per token.
+
+        `on_progress` is called with the number of tokens just added.
+        """
         online, num_documents = SuffixAutomaton(), 0
         for document in documents:
             online.append(np.append(as_tokens(document), np.int32(SEPARATOR)))
@@ -57,7 +60,7 @@ class StaticAutomaton:
     @classmethod
     def _from_online(cls, online: SuffixAutomaton, num_documents: int) -> Self:
         size, num_states, num_edges = len(online), online.num_states, online.num_edges
-        sources = (online.map.keys_by_value(num_edges) >> 32).astype(np.int32)  # the state each edge leaves
+        sources = (online.map.keys_by_value(num_edges) >> 32).astype(np.int32)  # source state of each edge
         states = np.zeros((num_states + 1, 5), np.int32)
         states[:num_states, :COUNT] = online.states[:num_states, :COUNT]
         states[:num_states, COUNT] = _counts(states[:num_states], size - num_documents)
@@ -95,7 +98,7 @@ class StaticAutomaton:
             (first_edges[:-1] <= first_edges[1:]).all(),
             lengths[0] == 0,
         )
-        # suffix links lead to shorter strings, so that following them ends
+        # suffix links must lead to shorter strings: otherwise following them might not terminate
         require((lengths[links] < lengths[1:]).all())
         return cls(text, states, edges, metadata["documents"])
 
@@ -104,22 +107,23 @@ class StaticAutomaton:
         return sum(each.nbytes for each in self.arrays.values())
 
     def move(self, pointer: Pointer, tokens: Tokens) -> Pointer:
-        """The pointer after further tokens of the text."""
+        """The match after appending tokens to the text whose match is `pointer`."""
         return Pointer(*_move(self.states, self.edges, *pointer, as_tokens(tokens)))
 
     def count(self, pointer: Pointer) -> int:
-        """Occurrences of the matched tokens in the corpus; its number of tokens for an empty match."""
+        """Number of occurrences of the matched suffix in the corpus; for an empty match, the corpus size in
+        tokens."""
         return int(self.states[pointer.state, COUNT])
 
     def successors(self, pointer: Pointer, num: int = NUM_BY_COUNT) -> list[tuple[int, int]]:
-        """(token, count) of the `num` most frequent next tokens, at most 8, by falling count."""
+        """(token, count) of the `num` most frequent next tokens after the match, at most 8, by falling
+        count."""
         first, last = self.states[pointer.state : pointer.state + 2, EDGES].tolist()
         frequent = self.edges[first : min(first + NUM_BY_COUNT, last)].tolist()
         return [(token, int(self.states[to, COUNT])) for token, to in frequent if token != SEPARATOR][:num]
 
     def continuation(self, pointer: Pointer, max_tokens: int) -> list[int]:
-        """Up to `max_tokens` tokens that followed the first occurrence of the match, to the end of its
-        document."""
+        """Up to `max_tokens` tokens after the first occurrence of the match, within its document."""
         if not pointer.length:
             return []
         start = int(self.states[pointer.state, END]) + 1
@@ -127,9 +131,10 @@ class StaticAutomaton:
         return tokens[: tokens.index(SEPARATOR)] if SEPARATOR in tokens else tokens
 
     def continuation_tree(self, pointer: Pointer, num_nodes: int = 60, per_depth: int = 8) -> CandidateTree:
-        """The `num_nodes` most probable continuations, at most `per_depth` nodes at one depth, best first.
+        """Tree of the `num_nodes` most frequent continuations of the match, at most `per_depth` nodes per
+        depth, by falling weight.
 
-        The weight of a node is its share of the occurrences of the match.
+        A node's weight estimates its path's probability: the product of count(child) / count(parent).
         """
         if not pointer.length or num_nodes < 1:
             return NO_CANDIDATES
@@ -141,7 +146,7 @@ class StaticAutomaton:
 
 @loop
 def _next(states: Ints, edges: Ints, state: int, token: int) -> int:
-    """The target of the state's edge with this token, -1 if there is none."""
+    """The state that the edge with this token leads to, -1 if `state` has no such edge."""
     first, last = states[state, EDGES], states[state + 1, EDGES]
     rest = min(first + NUM_BY_COUNT, last)
     for edge in range(first, rest):
@@ -160,7 +165,7 @@ def _next(states: Ints, edges: Ints, state: int, token: int) -> int:
 
 
 @loop
-def _move(states: Ints, edges: Ints, state: int, length: int, tokens: Ints):  # -> (int, int)
+def _move(states: Ints, edges: Ints, state: int, length: int, tokens: Ints):  # -> state, length
     for token in tokens:
         target = _next(states, edges, state, token)
         while target < 0 and state > 0:
@@ -177,10 +182,11 @@ def _move(states: Ints, edges: Ints, state: int, length: int, tokens: Ints):  # 
 def _continuation_tree(
     states: Ints, edges: Ints, start: int, per_depth: int, nodes: Ints, weights: NDArray[np.float64]
 ) -> int:
-    """Fill (num_nodes, 2) tokens and parents, and (num_nodes,) weights; returns the number of nodes."""
+    """Fill `nodes` (num_nodes, 2: token, parent) and `weights` (num_nodes,) with the continuations of the
+    state `start` by falling weight; returns the number of nodes."""
     state_of, depth_of, used = [0] * len(nodes), [0] * len(nodes), [0] * (len(nodes) + 1)
-    # (-weight, order of insertion, edge, end of its state's edges by count, parent); of siblings only the
-    # most frequent one not used yet is in the heap
+    # entries: (-weight, order of insertion, edge, end of the source state's edges by count, parent node); of
+    # sibling edges only the most frequent unused one is in the heap
     heap = [(0.0, 0, 0, 0, 0)]
     heap.pop()
     state, parent, above, inserted, size = start + 0, -1, 1.0, 0, 0
@@ -205,31 +211,30 @@ def _continuation_tree(
                 heappush(heap, (weight * share, inserted, child, end, size))
                 inserted += 1
             size += 1
-        # go on with its next sibling
+        # continue with the next sibling edge
         state = start if parent < 0 else state_of[parent]
         above = 1.0 if parent < 0 else weights[parent]
         edge += 1
 
 
 @loop
-def _edges_by_count(states: Ints, state: int):  # -> (int, int)
-    """First and end of the edges of a state that are sorted by count."""
+def _edges_by_count(states: Ints, state: int):  # -> first, end
+    """Range [first, end) of the edges of a state that are sorted by count."""
     first = states[state, EDGES] + 0
     return first, min(first + NUM_BY_COUNT, states[state + 1, EDGES] + 0)
 
 
 @loop
 def _add_to_suffixes(states: Ints, counts: Ints, order: NDArray[np.int64]) -> None:
-    """Add the count of each string to that of its suffix; `order` is by falling length."""
+    """Add each state's count to that of its suffix link; `order`: the states by falling length."""
     for state in order:
         if state > 0:
             counts[states[state, LINK]] += counts[state]
 
 
 def _counts(states: Ints, num_tokens: int) -> Ints:
-    """(S,) occurrences of each state's strings, from the first three columns."""
-    # a state whose longest string is a prefix of the text occurs once more than the longer strings that end
-    # with it
+    """(S,) number of occurrences of each state's strings, from the first three columns of the states."""
+    # standard counting in suffix automata: 1 per state of a text prefix (no clone), summed along suffix links
     counts = (states[:, LENGTH] == states[:, END] + 1).astype(np.int32)
     _add_to_suffixes(states, counts, np.argsort(-states[:, LENGTH], kind="stable"))
     counts[0] = num_tokens
@@ -237,8 +242,10 @@ def _counts(states: Ints, num_tokens: int) -> Ints:
 
 
 def _by_count(sources: Ints, edges: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """The edges sorted by state, and within a state as NUM_BY_COUNT describes; with their sorted source
-    states."""
+    """Source states and edges, sorted by source state and within a state in the order of NUM_BY_COUNT.
+
+    counts: number of occurrences of each state.
+    """
     order = np.lexsort((edges[:, TOKEN], -counts[edges[:, TARGET]], sources))
     sources, edges = sources[order], edges[order]
     rank = np.arange(len(edges)) - np.searchsorted(sources, sources)

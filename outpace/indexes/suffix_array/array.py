@@ -1,5 +1,5 @@
-"""Suffix arrays of a corpus, in chunks: all positions where the last tokens of a text occur (He et al. 2024,
-REST)."""
+"""Suffix array of a corpus, in chunks: finds all occurrences of the longest matching suffix of a context (He
+et al. 2024, REST)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ from outpace.indexes.suffix_array.sort import EMPTY, sort_suffixes
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
-SEPARATOR = -1  # after each document
-MAX_CHUNK = 1 << 29  # tokens; sorting counts their bytes in int32
+SEPARATOR = -1  # token id inserted after each document
+MAX_CHUNK = 1 << 29  # tokens per chunk: positions of their bytes (up to 4 per token) are int32 when sorting
 
 
 class SuffixArray:
-    """8 bytes per token, read-only. Loaded with `mapped=True` it may be larger than memory."""
+    """Read-only suffix array of documents, 8 bytes per token.
+
+    Loaded with `mapped=True` (memory map) it may be larger than main memory.
+    """
 
     kind = "suffix-array"
 
     def __init__(self, text: Ints, suffixes: Ints, chunk_ends: Longs, metadata: Mapping[str, int]) -> None:
-        self.text = text  # (n,) documents, each with a separator behind it
+        self.text = text  # (n,) concatenated documents, each followed by a separator
         self.suffixes = (
-            suffixes  # (n,) for each chunk the positions in the chunk, sorted by the suffix that begins there
+            suffixes  # (n,) per chunk: positions relative to its start, sorted by the suffixes there
         )
-        self.chunk_ends = chunk_ends  # (chunks,) the end of each chunk in both arrays
+        self.chunk_ends = chunk_ends  # (chunks,) end index of each chunk in `text` and `suffixes`
         self._metadata = dict(metadata)
 
     @classmethod
@@ -45,11 +48,11 @@ class SuffixArray:
         on_progress: Callable[[int], None] | None = None,
         temporary_folder: Path | None = None,
     ) -> Self:
-        """Sort in chunks of at most `chunk` tokens, which take about 30 bytes of memory per token; sorted
-        chunks are kept in unnamed temporary files.
+        """Build the index, sorting chunks of at most `chunk` tokens (about 30 bytes of memory per token of a
+        chunk); sorted chunks go to unnamed temporary files in `temporary_folder`.
 
-        A document longer than a chunk is cut; matches across a cut are not found. `on_progress` gets the
-        number of tokens just sorted.
+        A document longer than a chunk is split, and matches across the split are missed. `on_progress` is
+        called with the number of tokens just sorted. Raises ValueError for a chunk size out of range.
         """
         if not 2 <= chunk <= MAX_CHUNK:
             raise ValueError(f"a chunk has between 2 and {MAX_CHUNK} tokens, not {chunk}")
@@ -65,7 +68,7 @@ class SuffixArray:
                     on_progress(int((text != SEPARATOR).sum()))
             texts.flush()
             suffixes.flush()
-            # a memory map stays valid when its file is closed
+            # memory maps stay valid after their files are closed
             maps = [np.asarray(np.memmap(each, np.int32, mode="c")) for each in (texts, suffixes) if ends[-1]]
         text, order = maps or (EMPTY, EMPTY)
         return cls(text, order, np.array(ends[1:], np.int64), counts)
@@ -88,8 +91,11 @@ class SuffixArray:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
-        """`text` and `suffixes` may be larger than memory: the compiled functions check their values as they
-        read them."""
+        """Build the index from saved arrays; ValueError for wrong shapes or chunk ends.
+
+        Values of `text` and `suffixes`, which may be larger than memory, are not checked here: the compiled
+        functions check each value that they read.
+        """
         (text,) = typed(arrays, text=(None,))
         (suffixes,) = typed(arrays, suffixes=text.shape)
         (chunk_ends,) = typed(arrays, np.int64, chunk_ends=(None,))
@@ -100,8 +106,10 @@ class SuffixArray:
     def find(
         self, context: Tokens, max_ngram: int = 16, min_ngram: int = 2
     ) -> tuple[int, list[tuple[int, int]]]:
-        """The longest suffix of the context that occurs, of `min_ngram` to `max_ngram` tokens: its length,
-        and for each chunk the range [low, high) of `suffixes` that begin with it; (0, []) if there is none.
+        """Longest suffix of the context with `min_ngram` to `max_ngram` tokens that occurs in the corpus.
+
+        Returns its length and for each chunk the range [low, high), relative to the chunk, of sorted suffixes
+        that begin with it; (0, []) if none occurs. Raises ValueError unless 1 <= min_ngram <= max_ngram.
         """
         matched, ranges = self._find(context, max_ngram, min_ngram)
         return matched, [(low, high) for low, high in ranges.tolist()] if matched else []
@@ -125,10 +133,10 @@ class SuffixArray:
         max_ngram: int = 16,
         min_ngram: int = 2,
     ) -> tuple[int, Ints]:
-        """Length of the longest match, and (num, length) the tokens after its occurrences, -1 after the end
-        of a document.
+        """Length of the longest match, and (num, length) tokens after its occurrences, -1 after the end of a
+        document.
 
-        Of more than `max_occurrences` in a chunk, that many, spread evenly over the sorted suffixes.
+        At most `max_occurrences` per chunk are used, spread evenly over the sorted suffixes.
         """
         matched, ranges = self._find(context, max_ngram, min_ngram)
         num = int(np.minimum(ranges[:, 1] - ranges[:, 0], max_occurrences).sum()) if matched else 0
@@ -147,7 +155,7 @@ class SuffixArray:
         max_ngram: int = 16,
         min_ngram: int = 2,
     ) -> CandidateTree:
-        """The `num_nodes` most frequent prefixes of the continuations; weights are counts."""
+        """Trie of the `num_nodes` most frequent prefixes of the continuations; weights are counts."""
         matched, rows = self.continuations(
             context, length, max_occurrences=max_occurrences, max_ngram=max_ngram, min_ngram=min_ngram
         )
@@ -163,7 +171,7 @@ def _counted(documents: Iterable[Tokens], counts: dict[str, int]) -> Iterator[In
 
 
 def _chunks(documents: Iterable[Ints], size: int) -> Iterator[Ints]:
-    """Concatenate documents, a separator behind each, to texts of at most this size."""
+    """Concatenate documents, each followed by a separator, into chunks of at most `size` tokens."""
     parts, used = list[Ints](), 0
     for document in documents:
         for start in range(0, len(document), size - 1):
@@ -179,8 +187,8 @@ def _chunks(documents: Iterable[Ints], size: int) -> Iterator[Ints]:
 
 @loop
 def _compare(text: Ints, start: int, position: int, end: int, query: Ints, first: int) -> int:
-    """-1, 0 or 1: the suffix at a position of a chunk is less than, begins with, or is greater than
-    query[first:]."""
+    """Compare the suffix at `position` of the chunk [start, end) with query[first:]: -1 less, 1 greater, 0 if
+    the suffix begins with it; -1 also for negative positions."""
     if position < 0:
         return -1
     for index in range(first, len(query)):
@@ -196,8 +204,8 @@ def _compare(text: Ints, start: int, position: int, end: int, query: Ints, first
 def _bound(
     text: Ints, suffixes: Ints, start: int, end: int, query: Ints, first: int, low: int, beyond: int
 ) -> int:
-    """Binary search of a chunk for the first suffix from `low` on that is not less than query[first:]; with
-    `beyond` 1, that is greater."""
+    """Binary search in a chunk: index (from `low` on) of the first sorted suffix that is not less than
+    query[first:] or begins with it (`beyond` 0), or that is greater (`beyond` 1)."""
     high = end - start
     while low < high:
         middle = (low + high) // 2
@@ -210,12 +218,12 @@ def _bound(
 
 @loop
 def _find(text: Ints, suffixes: Ints, ends: Longs, query: Ints, min_ngram: int, ranges: Longs) -> int:
-    """Fill (chunks, 2) ranges of suffixes for the longest suffix of the query that occurs; returns its
-    length."""
+    """Fill `ranges` (chunks, 2) for the longest suffix of the query that occurs in any chunk; returns its
+    length, 0 if none of at least `min_ngram` tokens occurs."""
     matched = 0
     for chunk in range(len(ends)):
         start, end = (ends[chunk - 1] if chunk > 0 else 0), ends[chunk]
-        # binary search for the length, from that found in earlier chunks: if a suffix occurs, shorter ones do
+        # binary search for the match length, from that of earlier chunks: if a suffix occurs, shorter ones do
         shortest, longest = max(matched, min_ngram), len(query)
         length, low = 0, 0
         probe = shortest
@@ -242,14 +250,14 @@ def _find(text: Ints, suffixes: Ints, ends: Longs, query: Ints, min_ngram: int, 
 def _read(
     text: Ints, suffixes: Ints, ends: Longs, ranges: Longs, matched: int, max_occurrences: int, rows: Ints
 ) -> None:
-    """Fill (num, length) with the tokens after the match, at up to `max_occurrences` positions a range."""
+    """Fill `rows` (num, length) with the tokens after the match, for up to `max_occurrences` per range."""
     row = 0
     for chunk in range(len(ends)):
         start, end = (ends[chunk - 1] if chunk > 0 else 0), ends[chunk]
         low, num = ranges[chunk, 0], ranges[chunk, 1] - ranges[chunk, 0]
         num_read = min(num, max_occurrences)
         for index in range(num_read):
-            # a negative position can only come from a damaged file
+            # max: negative positions occur only in damaged files
             at = start + max(suffixes[start + low + index * num // num_read], 0) + matched
             for column in range(min(rows.shape[1], end - at)):
                 if text[at + column] < 0:

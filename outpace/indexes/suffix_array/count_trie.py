@@ -1,4 +1,4 @@
-"""The most frequent prefixes of many continuations, as a trie (He et al. 2024, REST)."""
+"""Trie of the most frequent prefixes of retrieved continuations (He et al. 2024, REST)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.compiled_loops import loop
 
 Ints = NDArray[np.int32]
-TOKEN, PARENT, COUNT, DEPTH = range(4)  # columns of a node
+TOKEN, PARENT, COUNT, DEPTH = range(4)  # columns of a trie node; DEPTH 0: first token
 
 
 def count_trie(continuations: Ints, num_nodes: int, matched: int = 0) -> CandidateTree:
-    """The `num_nodes` most frequent prefixes of (num, length) tokens, -1 after the end of a continuation.
+    """Trie of the `num_nodes` most frequent prefixes of continuations; weights are counts.
 
-    Weights are counts. Of equal counts the shorter prefix is kept, then the one with the smaller tokens.
+    continuations: (num, length) tokens, -1 after the end of each; matched: copied to the result. Of prefixes
+    with equal counts the shorter is kept, then the lexicographically smaller.
     """
     num, length = continuations.shape
     if not num or not length or num_nodes < 1:
@@ -24,20 +25,20 @@ def count_trie(continuations: Ints, num_nodes: int, matched: int = 0) -> Candida
     nodes = np.empty((num * length, 4), np.int32)
     size = int(_count(rows, nodes))
     nodes = nodes[:size].astype(np.int64)
-    # count, depth and index in one integer; no child sorts before its parent, so parents of kept nodes are
-    # kept
+    # one sort key of falling count, depth and index: a parent sorts before its children, so the parents of
+    # kept nodes are kept
     keys = ((num - nodes[:, COUNT]) << 40) | (nodes[:, DEPTH] << 32) | np.arange(size)
     if num_nodes < size:
         keys = np.partition(keys, num_nodes)[:num_nodes]
     best = np.sort(keys) & 0xFFFFFFFF
-    new_index = np.full(size + 1, -1)  # the last entry is for parent -1
+    new_index = np.full(size + 1, -1)  # the last entry maps parent -1 (the root) to -1
     new_index[best] = np.arange(len(best))
     tokens, parents, counts = nodes[best][:, [TOKEN, PARENT, COUNT]].T
     return CandidateTree(tokens.tolist(), new_index[parents].tolist(), counts.astype(float).tolist(), matched)
 
 
 def _in_lexical_order(rows: Ints) -> Ints:
-    """The rows sorted by their tokens; rows from one suffix array already are."""
+    """The rows in lexicographic order; rows from a single chunk already are."""
     if _sorted(rows):
         return rows
     return rows[np.lexsort(rows.T[::-1])]
@@ -56,8 +57,11 @@ def _sorted(rows: Ints) -> bool:
 
 @loop
 def _count(rows: Ints, nodes: Ints) -> int:
-    """Fill (size, 4) with the distinct prefixes of sorted rows, in their order; parent -1 is the root."""
-    size, path = 0, [-1] * rows.shape[1]  # the node at each depth of the previous row
+    """Fill `nodes` with one row per distinct prefix of the sorted rows, in their order; returns the number.
+
+    Parent -1 is the root.
+    """
+    size, path = 0, [-1] * rows.shape[1]  # path: the previous row's node at each depth
     for row in range(len(rows)):
         same, parent = row > 0, -1
         for column in range(rows.shape[1]):

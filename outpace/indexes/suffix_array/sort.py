@@ -1,4 +1,4 @@
-"""Sorting the suffixes of a text of tokens."""
+"""Suffix sorting of a sequence of tokens."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ EMPTY = np.zeros(0, np.int32)
 
 
 def sort_suffixes(text: Ints) -> Ints:
-    """The positions of a text (tokens >= -1), sorted by the suffix that begins there; linear time with
-    pydivsufsort."""
+    """(n,) positions of a text (tokens >= -1), sorted by the suffix that begins there.
+
+    With pydivsufsort in linear time, else by prefix doubling.
+    """
     return by_bytes(text) if find_spec("pydivsufsort") else by_doubling(text)
 
 
 def by_bytes(text: Ints) -> Ints:
-    """Sort the big-endian bytes of the tokens, which gives the same order, and drop suffixes that begin
-    within a token."""
+    """Suffix array by pydivsufsort over the big-endian bytes of the tokens, which preserves the order;
+    suffixes that begin within a token are dropped."""
     from pydivsufsort import divsufsort
 
     highest = int(text.max(initial=0)) + 1
@@ -40,7 +42,7 @@ def by_bytes(text: Ints) -> Ints:
 
 
 def by_doubling(text: Ints) -> Ints:
-    """Sort by the first token, then by the first two, four, ... until no two suffixes are equal."""
+    """Suffix array by prefix doubling: sort by the first 1, 2, 4, ... tokens until all ranks differ."""
     ranks, size, known = text.astype(np.int64) + 2, len(text), 1
     while True:
         later = np.zeros(size, np.int64)

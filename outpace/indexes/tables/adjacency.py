@@ -1,5 +1,4 @@
-"""For each token the most probable next tokens when the target last read it (Luo et al. 2025, Token
-Recycling)."""
+"""Adjacency matrix of Token Recycling (Luo et al. 2025): per token the most recent top-k next tokens."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ UNKNOWN = -1
 
 
 class AdjacencyTable:
-    """A (vocab, width) array of token ids, most probable first; rows of tokens never read are -1. Its size is
-    fixed."""
+    """(vocab, width) array: for each token the top next tokens of the target's last forward pass on it, most
+    probable first; rows of tokens without an observation are -1."""
 
     kind = "adjacency"
 
@@ -52,14 +51,16 @@ class AdjacencyTable:
         (table,) = typed(arrays, table=(None, None))
         require(table.size > 0, in_range(table, UNKNOWN, len(table)))
         known = table != UNKNOWN
-        require((known == known[:, :1]).all())  # a row is filled as a whole
+        require((known == known[:, :1]).all())  # a row has all its successors or none
         index = cls(1)
         index.table = table
         return index
 
     def update(self, tokens: Tokens, successors: Sequence[Sequence[int]] | NDArray[Any]) -> None:
-        """Replace the rows of (N,) tokens by (N, width) next tokens, most probable first. Of equal tokens the
-        last wins."""
+        """Replace the rows of (N,) tokens by (N, width) next tokens, most probable first.
+
+        If a token occurs twice, its last row is kept. Raises ValueError for wrong shapes or ids >= vocab.
+        """
         read, rows = as_tokens(tokens), np.ascontiguousarray(successors, np.int32)
         if not len(read) and not len(rows):
             return
@@ -72,14 +73,15 @@ class AdjacencyTable:
         _replace(self.table, read, rows)
 
     def successors(self, token: int) -> list[int]:
-        """The next tokens, most probable first; empty if the token was never read."""
+        """The stored next tokens after a token, most probable first; empty if there is no observation."""
         row = self.table[token].tolist()
         return row if row[0] != UNKNOWN else []
 
     def draft(self, root: int, shape: Shape) -> CandidateTree:
-        """Fill a tree of fixed shape: the r-th child of a node with token t is the r-th successor of t.
+        """Draft tree of fixed shape: the r-th child of a node with token t is the r-th successor of t.
 
-        Nodes below an unknown token are left out. A weight is 1 / (1 + sum of ranks along the path).
+        Nodes below a token without an observation are omitted. The weight of a node is
+        1 / (1 + sum of ranks along its path). Raises ValueError for a root outside the vocabulary.
         """
         if not 0 <= root < len(self.table):
             raise ValueError(f"token {root} is not one of the table's {len(self.table)}")
@@ -98,11 +100,11 @@ def _replace(table: Ints, tokens: Ints, rows: Ints) -> None:
 
 @loop
 def _fill(table: Ints, root: int, shape: Ints, nodes: Ints) -> int:
-    """Fill (S, 3) token, parent and sum of ranks of the nodes that are known; returns their number.
+    """Fill `nodes` (S, 3) with token, parent and sum of ranks of each drafted node; returns their number.
 
     shape: (S, 2) parent and rank of each node.
     """
-    index_of, size = [0] * (len(shape) + 1), 0  # node of the shape -> row of `nodes`, -1: left out
+    index_of, size = [0] * (len(shape) + 1), 0  # node of the shape -> row of `nodes`, -1: omitted
     index_of[0] = -1
     for node in range(len(shape)):
         above, rank = shape[node, 0], shape[node, 1]

@@ -1,8 +1,8 @@
 """A hash map from int64 keys to int32 values in two arrays, with open addressing and linear probing.
 
-Keys are not negative; -1 marks a free slot. Sizes are powers of two, and at most three quarters of the slots
-are used. Files hold the keys only, in the order of their values, so that no file can contain a map on which a
-search never ends.
+Keys are not negative; -1 marks a free slot. The number of slots is a power of two, at most three quarters of
+them used. Index files store only the keys, in the order of their values, and the map is rebuilt on loading: a
+damaged file cannot give a map without free slots, on which probing would not terminate.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FREE = -1
 
 
 class HashMap(NamedTuple):
-    """The arrays that the functions of this module take."""
+    """Keys and values of a hash map: the first two arguments of the functions of this module."""
 
     keys: Keys
     values: Values
 
     @staticmethod
     def empty(capacity: int) -> HashMap:
-        """A map for this many keys."""
+        """An empty hash map with capacity for `capacity` keys."""
         size = 16
         while 3 * size < 4 * capacity:
             size *= 2
@@ -35,7 +35,7 @@ class HashMap(NamedTuple):
 
     @staticmethod
     def enumerated(keys: Keys, capacity: int = 0) -> HashMap:
-        """Each key with its index as value, and capacity for at least as many keys as given."""
+        """A map from each key to its index in `keys`, with capacity for at least `capacity` keys."""
         result = HashMap.empty(max(len(keys), capacity))
         put_all(*result, np.ascontiguousarray(keys))
         return result
@@ -45,7 +45,7 @@ class HashMap(NamedTuple):
         return 3 * len(self.keys) // 4
 
     def grown(self, capacity: int) -> HashMap:
-        """The same map with capacity for at least so many keys."""
+        """The map itself if it has this capacity, else a larger copy."""
         if capacity <= self.capacity:
             return self
         larger = HashMap.empty(max(capacity, 2 * self.capacity))
@@ -53,7 +53,7 @@ class HashMap(NamedTuple):
         return larger
 
     def keys_by_value(self, size: int) -> Keys:
-        """(size,) the key of each value, where the values are 0 to size - 1."""
+        """(size,) the key of each value; the values must be 0 to size - 1, each once."""
         used = self.keys != FREE
         result = np.zeros(size, np.int64)
         result[self.values[used]] = self.keys[used]
@@ -62,8 +62,8 @@ class HashMap(NamedTuple):
 
 @loop
 def first_slot(key: int, size: int) -> int:
-    """The slot where the search for a key begins; `size` is a power of two."""
-    # two rounds of multiply and shift; factors are small enough for every product to fit int64
+    """Hash of a key: the slot where probing begins, below `size`, a power of two."""
+    # two multiply-xorshift rounds; the factors are small enough for all products to fit int64
     mixed = ((key >> 32) * 0x9E3779B1 + (key & 0xFFFFFFFF) * 0x2545F491) & 0x7FFFFFFFFFFF
     mixed = ((mixed ^ (mixed >> 21)) & 0x7FFFFFFF) * 0x45D9F3B1 & 0x7FFFFFFFFFFFFFFF
     return (mixed ^ (mixed >> 29)) & (size - 1)
@@ -82,7 +82,7 @@ def find(keys: Keys, values: Values, key: int) -> int:
 
 @loop
 def put(keys: Keys, values: Values, key: int, value: int) -> None:
-    """Set the value of a key, new or not. The caller keeps a slot free: see `HashMap.grown`."""
+    """Insert a key or replace its value. The caller must ensure a free slot: see `HashMap.grown`."""
     slot = first_slot(key, len(keys))
     while keys[slot] != -1 and keys[slot] != key:
         slot = (slot + 1) & (len(keys) - 1)
@@ -92,7 +92,8 @@ def put(keys: Keys, values: Values, key: int, value: int) -> None:
 
 @loop
 def remove(keys: Keys, values: Values, key: int) -> None:
-    """Remove a key that is in the map. Later keys of the same run move up, so that no search misses them."""
+    """Remove a key, which must be in the map. Later keys of its probe sequence are shifted back into the gap,
+    so that probing still reaches them."""
     last = len(keys) - 1
     slot = first_slot(key, len(keys))
     while keys[slot] != key:
@@ -102,7 +103,7 @@ def remove(keys: Keys, values: Values, key: int) -> None:
         ahead = (ahead + 1) & last
         if keys[ahead] == -1:
             break
-        # a key may move into the gap unless its search begins after it
+        # shift this key into the gap unless its probing begins after the gap
         if ((ahead - first_slot(keys[ahead], len(keys))) & last) >= ((ahead - slot) & last):
             keys[slot] = keys[ahead]
             values[slot] = values[ahead]
@@ -112,7 +113,7 @@ def remove(keys: Keys, values: Values, key: int) -> None:
 
 @loop
 def copy(keys: Keys, values: Values, to_keys: Keys, to_values: Values) -> None:
-    """Put all entries into another map."""
+    """Insert all entries into another map."""
     for slot in range(len(keys)):
         if keys[slot] != -1:
             put(to_keys, to_values, keys[slot], values[slot])
@@ -120,6 +121,6 @@ def copy(keys: Keys, values: Values, to_keys: Keys, to_values: Values) -> None:
 
 @loop
 def put_all(keys: Keys, values: Values, new_keys: Keys) -> None:
-    """Put keys with their indices as values."""
+    """Insert each of `new_keys` with its index as value."""
     for index in range(len(new_keys)):
         put(keys, values, new_keys[index], index)

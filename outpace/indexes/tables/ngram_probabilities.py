@@ -1,4 +1,4 @@
-"""The target's mean probabilities after n-grams it has read (Song et al. 2025, STAND)."""
+"""Mean of the target's next-token probabilities per n-gram (Song et al. 2025, STAND)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
-FREE = -1  # a column of a row without a token
-SHORTEST, LONGEST = 2, 64  # tokens of an n-gram
+FREE = -1  # token id of an unused column
+SHORTEST, LONGEST = 2, 64  # limits of max_ngram, in tokens
 MAX_WIDTH = 1 << 16
-MAX_CAPACITY = 1 << 30  # row numbers and token ids share the upper half of a key
+MAX_CAPACITY = 1 << 30  # the upper 32 bits of a key are a row number, or `capacity` + a token id
 
 
 class NGramProbabilities:
-    """n-grams of 2 to `max_ngram` tokens -> up to `width` next tokens with mean probabilities.
+    """Hash map from n-grams of 2 to `max_ngram` tokens to up to `width` next tokens with mean probabilities.
 
-    The key of an n-gram is its first token and the row of the n-gram that is left without it; for n = 2,
-    where one token is left, `capacity` plus that token. A table that holds `capacity` n-grams takes no new
-    ones until `clear`.
+    Key of an n-gram: row << 32 | first token, where row is that of the n-gram without its first token; for
+    n = 2 it is `capacity` + the second token. When `capacity` n-grams are stored, new ones are ignored until
+    `clear`.
     """
 
     kind = "ngram-probabilities"
@@ -47,14 +47,14 @@ class NGramProbabilities:
 
     def clear(self) -> None:
         """Remove all n-grams and free their memory."""
-        self.map = HashMap.empty(16)  # key -> row
-        self.tokens = np.full((16, self.width), FREE, np.int32)  # by falling probability, then by token
+        self.map = HashMap.empty(16)  # key of an n-gram -> its row in `tokens`, `means` and `visits`
+        self.tokens = np.full((16, self.width), FREE, np.int32)  # next tokens, by falling mean, then by id
         self.means = np.zeros((16, self.width), np.float32)
-        self.visits = np.zeros(16, np.int32)  # observations that a row averages
-        self.size = np.zeros(1, np.int32)  # rows in use; an array, because compiled functions change it
+        self.visits = np.zeros(16, np.int32)  # number of observations averaged in each row
+        self.size = np.zeros(1, np.int32)  # number of rows; an array that compiled functions can write
 
     def __len__(self) -> int:
-        """Number of n-grams."""
+        """Number of stored n-grams."""
         return int(self.size[0])
 
     @property
@@ -93,7 +93,7 @@ class NGramProbabilities:
             in_range(means, 0, 1.001) and (means[:, :-1] >= means[:, 1:]).all(),
             in_range(visits, 1, np.iinfo(np.int32).max),
             in_range(keys & 0xFFFFFFFF, 0, 1 << 31) and len(np.unique(keys)) == len(keys),
-            # the row in a key is an earlier one, or it stands for a token
+            # the upper half of a key is an earlier row, or `capacity` + a token id
             in_range(keys >> 32, 0, index.capacity + (1 << 31)),
             ((keys >> 32 < np.arange(len(keys))) | (keys >> 32 >= index.capacity)).all(),
         )
@@ -108,11 +108,11 @@ class NGramProbabilities:
         ids: Sequence[Sequence[int]] | NDArray[Any],
         probs: Sequence[Sequence[float]] | NDArray[Any],
     ) -> None:
-        """Average in the target's probabilities at the last n positions of a text.
+        """Update the means with the target's top-K probabilities at the last n positions of a text.
 
-        tokens: (T,); ids and probs: (n, K) the most probable next tokens after each of the last n tokens, K
-        <= width. The k-th observation of an n-gram moves its mean by 1 / k over the union of tokens; the top
-        `width` are kept.
+        tokens: (T,) the text; ids and probs: (n, K) most probable next tokens after each of the last n
+        tokens, K <= width. The k-th observation of an n-gram has weight 1 / k in the running mean, where
+        missing tokens count as probability 0; the top `width` tokens are kept. ValueError for wrong shapes.
         """
         num = len(ids)
         if not num:
@@ -137,8 +137,8 @@ class NGramProbabilities:
         _update(*self.map, *table, text, new_ids, new_probs, self.max_ngram, self.capacity, *scratch)
 
     def lookup(self, tokens: Tokens) -> tuple[int, list[int], list[float]]:
-        """The longest known n-gram at the end of a text: n, its next tokens, their mean probabilities; or (0,
-        [], [])."""
+        """Longest stored n-gram that is a suffix of a text: n, its next tokens and their mean probabilities;
+        (0, [], []) if there is none."""
         length, row = _longest_ngram(*self.map, as_tokens(tokens[-self.max_ngram :]), self.capacity)
         if not length:
             return 0, [], []
@@ -147,9 +147,9 @@ class NGramProbabilities:
         return length, ids[:size], self.means[row, :size].tolist()
 
     def rows(self, texts: Sequence[Sequence[int]]) -> Ints:
-        """(M,) the row of the longest known n-gram at the end of each text, -1 where none is known.
+        """(M,) row of the longest stored n-gram that is a suffix of each text, -1 if there is none.
 
-        texts: (M, max_ngram) the last tokens, padded with -1 on the left.
+        texts: (M, max_ngram) last tokens of each text, padded with -1 on the left.
         """
         result = np.full(len(texts), FREE, np.int32)
         if len(texts):
@@ -157,10 +157,11 @@ class NGramProbabilities:
         return result
 
     def draft(self, tokens: Tokens, shape: Shape) -> CandidateTree:
-        """Fill a tree of fixed shape: the r-th child of a node is the r-th most probable token after the text
-        up to it.
+        """Draft tree of fixed shape: the r-th child of a node is the token with the r-th largest mean after
+        the text up to that node.
 
-        Nodes below an unknown n-gram are left out. A weight is the product of the means along the path.
+        Nodes below a text without a stored n-gram are omitted. The weight of a node is the product of the
+        means along its path.
         """
         text = tokens[-self.max_ngram :]
         num = len(shape.parents)
@@ -175,8 +176,8 @@ class NGramProbabilities:
 
 
 @loop
-def _longest_ngram(keys: Longs, values: Ints, tokens: Ints, capacity: int):  # -> (int, int)
-    """Length and row of the longest known n-gram at the end."""
+def _longest_ngram(keys: Longs, values: Ints, tokens: Ints, capacity: int):  # -> length, row
+    """Length and row of the longest stored n-gram that is a suffix of `tokens`; (0, -1) if there is none."""
     length, row = 0, -1
     above = capacity + tokens[len(tokens) - 1] if len(tokens) > 0 else 0
     for back in range(2, len(tokens) + 1):
@@ -195,7 +196,7 @@ def _rows(keys: Longs, values: Ints, texts: Ints, capacity: int, result: Ints) -
 
 @loop
 def _row(keys: Longs, values: Ints, texts: Ints, index: int, capacity: int) -> int:
-    """The row of the longest known n-gram at the end of one of the texts, -1 if there is none."""
+    """Row of the longest stored n-gram that is a suffix of texts[index], -1 if there is none."""
     last, row = texts.shape[1] - 1, -1
     above = capacity + texts[index, last]
     for back in range(1, last + 1):
@@ -220,10 +221,10 @@ def _fill(
     nodes: Ints,
     weights: Doubles,
 ) -> int:
-    """Fill (S, 2) tokens and parents, and (S,) weights, of the nodes that are known; returns their number.
+    """Fill `nodes` (S, 2: token, parent) and `weights` (S,) of the draft tree; returns its number of nodes.
 
-    shape: (S, 2) parent and rank of each node; texts: (S + 1, max_ngram) the last tokens up to each node, on
-    entry those of the root only; index_of: (S + 1,) node of the shape -> row of `nodes`, -1: left out.
+    shape: (S, 2) parent and rank of each node; texts: (S + 1, max_ngram) last tokens up to each node, on
+    entry only those of the root; index_of: (S + 1,) node of the shape -> row of `nodes`, -1: omitted.
     """
     size, last = 0, texts.shape[1] - 1
     for node in range(len(shape)):
@@ -289,7 +290,10 @@ def _average(
     union: Ints,
     sums: Doubles,
 ) -> None:
-    """Average one observation into a row; `union` and `sums` are scratch of twice the row's width."""
+    """Update the running means of a row with the observation ids[index], probs[index].
+
+    union and sums: scratch arrays of twice the row's width.
+    """
     k, size, width = visits[row] + 0, 0, tokens.shape[1]
     while size < width and tokens[row, size] != FREE:
         union[size], sums[size] = tokens[row, size], k / (k + 1) * means[row, size]
@@ -305,7 +309,7 @@ def _average(
             size += 1
         sums[place] += probs[index, column] / (k + 1)
     visits[row] = k + 1
-    for rank in range(min(size, width)):  # the first steps of a selection sort
+    for rank in range(min(size, width)):  # partial selection sort: the top `width`
         best = rank
         for other in range(rank + 1, size):
             if sums[other] > sums[best] or (sums[other] == sums[best] and union[other] < union[best]):

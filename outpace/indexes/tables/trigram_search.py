@@ -1,4 +1,4 @@
-"""Monte Carlo tree search over trigrams for continuations with the most weight (Liu et al. 2025, ADED)."""
+"""Monte Carlo tree search over a trigram table for a draft tree of large weight (Liu et al. 2025, ADED)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
-# integer columns of a node: its first child and their number (-1: not expanded yet) ...
+# integer columns of a node; FIRST: row of its first child, CHILDREN: number of children (-1: not expanded)
 TOKEN, PARENT, FIRST, CHILDREN, DEPTH, VISITS = range(6)
-# ... and its float columns: sum of values, weight of its trigram, sum of the weights along its path
+# float columns of a node: sum of values, weight of its trigram, sum of the weights along its path
 VALUE, PRIOR, PATH_WEIGHT = range(3)
-EXPLORATION_BASE = 8.0  # visits after which the exploration term begins to grow; the c_base of PUCT
+EXPLORATION_BASE = 8.0  # c_base of PUCT: number of visits after which the exploration term begins to grow
 
 
 def search(
@@ -37,20 +37,24 @@ def search(
     cap: float = 3.0,
     seed: int = 0,
 ) -> CandidateTree:
-    """A tree of the `num_paths` nodes visited most often, and for each the most probable next token.
+    """Draft tree of the `num_paths` most visited nodes, each extended by its next token of largest weight.
 
-    The weights of the result are visits; of equally visited nodes those found first are kept.
+    The weights of the result are visit counts; of equally visited nodes those created first are kept. Raises
+    ValueError for tables of different widths.
 
     Args:
         table: the table shared by all requests.
-        own: the table of this request, of equal width; weights of both are added.
-        iterations: each adds to the nodes of one path the value 1 + the sum of the weights along it; below
-            the first new node the path is drawn in proportion to the weights.
-        depth: levels that are searched.
-        max_depth: levels of the result, next tokens included.
+        own: the table of this request, of equal width; the weights of both are added.
+        context: the tokens of the request so far; the last two select the first trigrams.
+        iterations: number of simulations. Each adds 1 + the sum of the weights along its path to the values
+            of the path's nodes; below the expanded node tokens are sampled in proportion to the weights.
+        num_paths: maximum number of visited nodes in the result.
+        num_nodes: maximum number of nodes in the result, next tokens included.
+        depth: maximum depth of the search.
+        max_depth: maximum depth of the result, next tokens included.
         explore: factor of the exploration term of PUCT.
-        cap: largest sum of two weights.
-        seed: the only source of randomness.
+        cap: maximum of the sum of the weights of both tables.
+        seed: seed of the sampled paths; the search has no other randomness.
     """
     if len(context) < 2 or num_nodes < 1 or depth < 1 or iterations < 1:
         return NO_CANDIDATES
@@ -107,8 +111,8 @@ def _successors(
     found: Ints,
     weight: Floats,
 ) -> int:
-    """Fill (2 width,) tokens and weights after two tokens in both tables, by falling weight; returns how many
-    of them to use."""
+    """Fill `found` and `weight` (2 width,) with the next tokens after the pair (first, second) and the sums
+    of their weights in both tables, by falling weight; returns their number, at most width."""
     pair, size = (first << 32) | second, 0
     row = find(keys, values, pair)
     if row >= 0:
@@ -132,7 +136,7 @@ def _successors(
             else:
                 found[size], weight[size] = token, more
                 size += 1
-        for index in range(1, size):  # both rows are sorted, so little is out of place
+        for index in range(1, size):  # insertion sort: two sorted rows are almost in order
             token, more, at = found[index] + 0, weight[index] + 0, index
             while at > 0 and (weight[at - 1] < more or (weight[at - 1] == more and found[at - 1] > token)):
                 found[at], weight[at] = found[at - 1], weight[at - 1]
@@ -143,7 +147,7 @@ def _successors(
 
 @loop
 def _best_child(nodes: Ints, numbers: Doubles, node: int, explore: float) -> int:
-    """The child to visit next: the first one never visited, or the one of the highest PUCT score."""
+    """The child to visit next: the first unvisited one, else the one with the highest PUCT score."""
     total = float(nodes[node, VISITS])
     bonus = (explore + log((total + EXPLORATION_BASE + 1) / EXPLORATION_BASE)) * sqrt(total)
     best, best_score = nodes[node, FIRST] + 0, -1.0
@@ -183,7 +187,7 @@ def _search(
     cap: float,
     seed: int,
 ) -> int:
-    """Fill (size, 3) draft: token, parent and visits of each node."""
+    """Run the search and fill `draft` (num_nodes, 3: token, parent, visits); returns its number of nodes."""
     nodes[0, TOKEN], nodes[0, PARENT], nodes[0, CHILDREN] = last, -1, -1
     nodes[0, DEPTH], nodes[0, VISITS] = 0, 0
     numbers[0, VALUE], numbers[0, PRIOR], numbers[0, PATH_WEIGHT] = 0.0, 1.0, 0.0
@@ -280,11 +284,10 @@ def _collect(
     max_depth: int,
     cap: float,
 ) -> int:
-    """Fill the draft with the nodes visited most, then with the most probable next tokens of each; returns
-    its size.
+    """Fill `draft` with the most visited nodes, then with the next token of largest weight of each; returns
+    its number of nodes.
 
-    A parent is visited at least as often as its children and was found before them, so it comes first in the
-    draft.
+    A parent has at least as many visits as its children and was created before them, so it precedes them.
     """
     visited = 0
     for node in range(1, size):
@@ -298,14 +301,13 @@ def _collect(
             if nodes[picked[other], VISITS] > nodes[picked[best], VISITS]:
                 best = other
         node = picked[best] + 0
-        for other in range(best, place, -1):  # the others stay in the order in which they were found
+        for other in range(best, place, -1):  # the others stay in order of creation
             picked[other] = picked[other - 1]
         picked[place] = node
         parent = nodes[node, PARENT] + 0
         draft[place, 0], draft[place, 2] = nodes[node, TOKEN], nodes[node, VISITS]
         draft[place, 1] = -1 if parent == 0 else -1 - nodes[parent, DEPTH]
-        # from here on two columns of drafted nodes are reused: VISITS for -depth, DEPTH for -1 - index in the
-        # draft
+        # for drafted nodes two columns are overwritten: VISITS by -depth, DEPTH by -1 - index in the draft
         nodes[node, VISITS], nodes[node, DEPTH] = -nodes[node, DEPTH], -1 - place
     paths = drafted
     for place in range(paths):
@@ -315,7 +317,7 @@ def _collect(
         if nodes[node, CHILDREN] > 0:
             child = nodes[node, FIRST] + 0
             if nodes[child, DEPTH] < 0:
-                continue  # drafted already
+                continue  # the child is in the draft already
             draft[drafted, 0], draft[drafted, 2] = nodes[child, TOKEN], nodes[child, VISITS]
         else:
             parent = nodes[node, PARENT] + 0

@@ -1,4 +1,4 @@
-"""The next tokens after two tokens in a corpus, with weights adapted to the text (Liu et al. 2025, ADED)."""
+"""Trigram table of a corpus whose weights adapt to the generated text (Liu et al. 2025, ADED)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from outpace.indexes.tables.hash_map import HashMap, find, put, remove
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Floats = NDArray[np.float32]
-FREE = -1  # a column of a row without a token
+FREE = -1  # token id of an unused column
 MAX_CAPACITY = 1 << 30
-MAX_WEIGHT = 1e6  # in a file; weights are frequencies or at most the cap of `adapt`
+MAX_WEIGHT = 1e6  # accepted in a file; real weights are at most 1 (frequencies) or the cap of `adapt`
 
 
 class TrigramTable:
-    """Pairs of tokens -> up to `width` next tokens with weights, at first their conditional frequencies.
+    """Hash map from token pairs to up to `width` next tokens with weights, initially conditional frequencies.
 
-    Pairs of the corpus are permanent; of the pairs added later the newest `capacity` are kept.
+    Pairs of the corpus are permanent; of the pairs added later only the newest `capacity` are kept.
     """
 
     kind = "trigrams"
@@ -36,10 +36,10 @@ class TrigramTable:
             )
         self.capacity = capacity
         self.pairs = np.zeros(0, np.int64)  # (R,) first token << 32 | second token
-        self.tokens = np.zeros((0, width), np.int32)  # by falling weight, of equal weights by token; then -1
+        self.tokens = np.zeros((0, width), np.int32)  # next tokens by falling weight, then by id; -1: unused
         self.weights = np.zeros((0, width), np.float32)
-        self.map = HashMap.empty(0)  # pair -> row
-        self.counts = np.zeros(2, np.int64)  # permanent pairs, and pairs ever added after them
+        self.map = HashMap.empty(0)  # pair -> row in `pairs`, `tokens` and `weights`
+        self.counts = np.zeros(2, np.int64)  # number of permanent pairs, and of pairs ever added later
 
     @classmethod
     def build(
@@ -49,8 +49,10 @@ class TrigramTable:
         capacity: int = 1 << 16,
         on_progress: Callable[[int], None] | None = None,
     ) -> Self:
-        """The `width` most frequent third tokens of each pair. `on_progress` gets the number of tokens just
-        read."""
+        """Build a table with the `width` most frequent next tokens of each pair in the documents.
+
+        `on_progress` is called with the number of tokens just read.
+        """
         table = cls(width, capacity)
         pairs, thirds = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
         for document in documents:
@@ -82,7 +84,7 @@ class TrigramTable:
         self.map = HashMap.enumerated(self.pairs)
 
     def __len__(self) -> int:
-        """Number of pairs."""
+        """Number of stored pairs."""
         permanent, added = self.counts.tolist()
         return permanent + min(added, self.capacity)
 
@@ -125,25 +127,25 @@ class TrigramTable:
             in_range(pairs >> 32, 0, 1 << 31) and in_range(pairs & 0xFFFFFFFF, 0, 1 << 31),
             len(np.unique(pairs)) == len(pairs),
             in_range(tokens, FREE, np.inf),
-            (used[:, :-1] >= used[:, 1:]).all(),  # free columns come last
-            # a weight that is negative or not a number would break the comparisons of the search
+            (used[:, :-1] >= used[:, 1:]).all(),  # unused columns come last
+            # negative or NaN weights would break the comparisons of the search
             in_range(weights, 0, MAX_WEIGHT) and (weights[:, :-1] >= weights[:, 1:]).all(),
         )
         index.map = HashMap.enumerated(pairs)
         return index
 
     def adapt(self, context: Tokens, last: int = 16, step: float = 0.04, cap: float = 3.0) -> None:
-        """Add `step` to the weight of each trigram in the `last` tokens, up to `cap`; weights are not
-        normalised."""
+        """Add `step`, up to a weight of `cap`, to each trigram in the `last` tokens of the context; weights
+        are not normalized."""
         tokens = as_tokens(context[max(len(context) - last, 0) :])
         self._reserve(len(tokens))
-        # rounded as the stored weights are, so that equal weights compare equal
+        # round to float32 like the stored weights, so that equal weights compare equal
         step, cap = float(np.float32(step)), float(np.float32(cap))
         arrays = self.pairs, self.tokens, self.weights, self.counts
         _adapt(*self.map, *arrays, tokens, step, cap, self.capacity)
 
     def add(self, other: TrigramTable, cap: float = 3.0) -> None:
-        """Add the weights of another table, its oldest pairs first; each sum is at most `cap`."""
+        """Add the weights of another table to this one, oldest pairs first; sums are limited to `cap`."""
         permanent, added = other.counts.tolist()
         size = len(other)
         self._reserve(size)
@@ -164,7 +166,7 @@ class TrigramTable:
         )
 
     def _reserve(self, more: int) -> None:
-        """Make the arrays large enough for so many further pairs."""
+        """Grow the arrays so that `more` further pairs fit."""
         permanent, added = self.counts.tolist()
         rows = permanent + min(added + more, self.capacity)
         self.map = self.map.grown(rows)
@@ -175,7 +177,7 @@ class TrigramTable:
             self.weights = grown(self.weights, rows, limit=limit)
 
     def successors(self, first: int, second: int) -> list[tuple[int, float]]:
-        """(token, weight) after these two tokens, by falling weight."""
+        """(token, weight) of the next tokens after the pair (first, second), by falling weight."""
         row = int(find(*self.map, first << 32 | second))
         if row < 0:
             return []
@@ -220,7 +222,7 @@ def _add(
     capacity: int,
 ) -> None:
     for index in range(size):
-        # the added pairs of a full table are a ring buffer, whose oldest pair is not the first row
+        # the added pairs are a ring buffer, so in a full table the oldest pair need not be in the first row
         other = index if index < permanent else permanent + (first + index - permanent) % (size - permanent)
         row = _row(keys, values, pairs, tokens, weights, counts, int(other_pairs[other]), capacity)
         for column in range(other_tokens.shape[1]):
@@ -240,7 +242,8 @@ def _row(
     pair: int,
     capacity: int,
 ) -> int:
-    """The row of a pair; for a new pair an empty row, in a full table that of the oldest added pair."""
+    """Row of a pair; a new pair gets an empty row, in a full table that of the oldest added pair, which is
+    removed."""
     row = find(keys, values, pair)
     if row < 0:
         row = counts[0] + counts[1] % capacity
@@ -256,8 +259,11 @@ def _row(
 
 @loop
 def _increase(tokens: Ints, weights: Floats, row: int, token: int, step: float, cap: float) -> None:
-    """Add to the weight of a token and keep the row sorted. A new token takes a free column, or the last one
-    if that has no more weight."""
+    """Add `step` (up to `cap`) to the weight of a token and keep the row sorted.
+
+    A new token takes an unused column, else the last one if its weight is smaller (or equal, with a larger
+    token id); otherwise it is dropped.
+    """
     last = tokens.shape[1] - 1
     column = 0
     while column < last and tokens[row, column] != token and tokens[row, column] != FREE:

@@ -1,10 +1,10 @@
 """Forwards of fixed sizes as CUDA graphs, recorded once and replayed: one launch instead of hundreds of
-kernels.
+kernel launches.
 
-A forward covers all slots of a cache; rows with fewer tokens than its size, and slots without tokens, are
+A forward covers all slots of a KV cache; rows with fewer tokens than its size, and slots without tokens, are
 padded.
 
-Letters: S slots, n tokens of each, V vocabulary.
+Letters: S slots, n tokens of each slot, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 
-SIZES = (1, 4, 8, 16, 32, 64)  # tokens of a row; longer inputs run eagerly
-WARMUP_RUNS = 2  # forwards before recording, in which libraries allocate their memory
+SIZES = (1, 4, 8, 16, 32, 64)  # tokens per row of the recorded forwards; longer inputs run eagerly
+WARMUP_RUNS = 2  # forwards before recording, during which libraries allocate their workspaces
 
 Run = Callable[[], Tensor]
 
 
 class GraphReplay:
-    """A model's forwards on static memory. Longer inputs, and those with more outputs than logits, run in
-    `forward`."""
+    """A model's forwards as CUDA graphs on static memory. Inputs longer than the largest size, and forwards
+    that need outputs other than logits, run eagerly in `forward`. ValueError if the model has attention code
+    of its own or takes no position ids."""
 
     def __init__(self, forward: Forward, record: Callable[[Run], Run]) -> None:
         if forward.dense or "position_ids" not in forward.parameters:
             raise ValueError("it has attention code or position ids of its own")
         self.forward, self.packs, self._record = forward, forward.packs, record
         self._pool = MemoryPool()
-        self._made: dict[tuple[int, int], tuple[StaticInputs, Run]] = {}  # by address of the memory and size
-        self.seconds = 0.0  # nothing is compiled: a size is recorded when it first occurs
+        self._made: dict[tuple[int, int], tuple[StaticInputs, Run]] = {}  # by KV cache address and size
+        self.seconds = 0.0  # compile time: none, as a size is recorded when it first occurs
 
     def open(self, slots: int, capacity: int) -> StaticCache:
-        """A KV cache for this many sequences of `capacity` tokens each, draft nodes included."""
+        """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included."""
         return StaticCache(self._pool, self.forward.planes, slots, capacity, self.forward.device)
 
     def read(
@@ -53,7 +54,8 @@ class GraphReplay:
         *,
         logits: bool,
     ) -> ForwardOutputs:
-        """One forward over the rows' tokens; outputs of the last `nodes` tokens of each row."""
+        """Run one forward over the rows' tokens, concatenated in `tokens`; returns the outputs of the last
+        `nodes[i]` tokens of row i."""
         sizes = [row.end - row.start for row in rows]
         if want.hidden or want.attention or not logits or max(sizes) > SIZES[-1]:
             return self.forward.read(rows, nodes, tokens, cache, want, logits=logits)
@@ -85,7 +87,8 @@ class GraphReplay:
 
 
 def record_graph(forward: Run) -> Run:
-    """The forward as a CUDA graph; its inputs and its output keep their addresses."""
+    """Record the forward as a CUDA graph; returns a function that replays it. Inputs and output keep their
+    addresses, so a replay overwrites the previous output."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the GPU

@@ -1,6 +1,7 @@
 """Inputs and KV cache at fixed addresses, as CUDA graphs require.
 
-Letters: S slots, n tokens of each, T cache positions of each, P planes, H heads, D head size.
+Letters: S slots, n tokens of each slot, T cache positions of each slot, P planes (keys or values of one
+layer), H heads, D head size.
 """
 
 from __future__ import annotations
@@ -17,30 +18,31 @@ from transformers.cache_utils import Cache
 from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
 from outpace.models.hf.kv_cache import Planes, SlotCache
 
-MIN_CAPACITY = 256  # cache positions of the smallest cache; capacities are this times a power of 2
+MIN_CAPACITY = 256  # cache positions per slot of the smallest cache; sizes are this times a power of 2
 
 Storages = list[Tensor]
 Rule = Callable[..., Tensor]
 
 
 class MemoryPool:
-    """Reuses the memory of caches that are no longer used, so that recorded graphs stay valid for it."""
+    """Reuses the memory of freed KV caches, so that CUDA graphs recorded for that memory stay valid."""
 
     def __init__(self) -> None:
-        self._free: dict[tuple[int, int], list[Storages]] = {}  # by slots and cache positions
+        self._free: dict[tuple[int, int], list[Storages]] = {}  # (slots, cache positions) -> free memory
 
     def take(self, slots: int, places: int) -> Storages | None:
-        """Free memory of this size, or None."""
+        """Remove free memory of this size from the pool and return it; None if there is none."""
         free = self._free.get((slots, places))
         return free.pop() if free else None
 
     def give(self, slots: int, places: int, storages: Storages) -> None:
-        """Mark memory as free."""
+        """Return memory to the pool."""
         self._free.setdefault((slots, places), []).append(storages)
 
 
 class StaticCache(SlotCache):
-    """A `SlotCache` on pooled memory, with one scratch position to which padding is written."""
+    """A `SlotCache` on pooled memory. The last cache position of each slot is a scratch position to which
+    keys and values of padding tokens are written."""
 
     def __init__(
         self, pool: MemoryPool, planes: Planes, slots: int, capacity: int, device: torch.device
@@ -64,21 +66,21 @@ class StaticCache(SlotCache):
 
 @dataclass(eq=False)
 class StaticInputs(Cache):
-    """The static inputs of forwards of one size; the model sees them as its KV cache."""
+    """The inputs at fixed addresses for forwards of one size; passed to the model as its KV cache."""
 
-    places_of: dict[int, tuple[int, int]]  # layer -> planes of its keys and values
+    places_of: dict[int, tuple[int, int]]  # layer -> indices of the planes of its keys and values
     flat: list[Tensor]  # P × (S, H, T, D)
-    ids: Tensor  # (S, n)
-    positions: Tensor  # (S, n)
-    places: Tensor  # (S, n) cache positions of keys and values
-    slots: Tensor  # (S, 1)
-    kinds: list[tuple[Rule, int | None]] = field(default_factory=list[Any])
+    ids: Tensor  # (S, n) token ids
+    positions: Tensor  # (S, n) position ids
+    places: Tensor  # (S, n) cache positions to which keys and values are written
+    slots: Tensor  # (S, 1) 0 to S - 1
+    kinds: list[tuple[Rule, int | None]] = field(default_factory=list[Any])  # layer type's mask rule, reach
     masks: list[Tensor] = field(
         default_factory=list[Tensor]
-    )  # (S, 1, n, T) to add to attention scores, one a layer type
-    masks_used: int = 0  # layer types seen so far in the running forward
+    )  # (S, 1, n, T) additive attention masks, one per layer type, in order of `kinds`
+    masks_used: int = 0  # number of masks requested so far in the running forward
 
-    # transformers tells layer types apart by these; all layers are treated alike
+    # attributes by which transformers distinguishes layer types; empty, as all layers are treated alike
     layers: ClassVar[list[Any]] = []
     is_sliding: ClassVar[list[bool]] = []
     is_linear: ClassVar[list[bool]] = []
@@ -86,7 +88,7 @@ class StaticInputs(Cache):
 
     @staticmethod
     def of(cache: StaticCache, size: int) -> StaticInputs:
-        """The inputs of forwards with `size` tokens a slot."""
+        """New inputs for forwards with `size` tokens per slot."""
         slots = len(cache.lengths)
         with torch.inference_mode(False):
             ids, positions, places = (
@@ -106,7 +108,8 @@ class StaticInputs(Cache):
         return key, value
 
     def get_seq_length(self, layer_idx: int | None = None) -> int:
-        """0: position ids are an input. ValueError for a layer that computes them itself."""
+        """0, since position ids are an input of the model. ValueError for a layer that computes them from the
+        cache's length."""
         if layer_idx is not None:
             raise ValueError("its layers compute position ids themselves")
         return 0
@@ -115,11 +118,12 @@ class StaticInputs(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
-        """Number of keys, and this object as their offset: it reaches the mask function unchanged."""
+        """Number of keys, and this object as their offset, which transformers passes on to the mask
+        function."""
         return self.flat[0].shape[2], self
 
     def mask(self, rule: Rule, reach: int | None, dtype: torch.dtype) -> Tensor:  # (S, 1, n, T)
-        """The mask of the next layer type."""
+        """The additive mask of the next layer type in the running forward; allocated in the first forward."""
         if self.masks_used == len(self.masks):
             slots, size = self.ids.shape
             self.kinds.append((rule, reach))
@@ -131,8 +135,8 @@ class StaticInputs(Cache):
         return self.masks[self.masks_used - 1]
 
     def fill(self, cache: StaticCache, rows: list[RowInputs], tokens: Tensor) -> None:
-        """Write the rows' inputs. Padding tokens attend to at least one key and write to the scratch
-        position."""
+        """Write the inputs of these rows, whose tokens are concatenated in `tokens`. Padding tokens attend to
+        at least one key, and their keys and values are written to the scratch position."""
         inputs = ForwardInputs(cache, rows)
         self.places.fill_(cache.capacity)
         at = 0
@@ -148,7 +152,7 @@ class StaticInputs(Cache):
 
 
 def _write_mask(values: Tensor, row: RowInputs, seen: RowMask) -> None:  # (n, T)
-    """Write a row's mask as values to add to attention scores."""
+    """Write a row's attention mask into `values`, in additive form: 0 or the dtype's minimum."""
     hidden = torch.finfo(values.dtype).min
     values.fill_(hidden)
     own = values[:, seen.low : row.end]

@@ -1,9 +1,9 @@
-"""The attention and attention mask functions registered with transformers: each row attends to its own KV
-cache.
+"""The attention and attention mask functions registered with transformers: each row of the batch attends to
+the keys and values of its own slot.
 
-In forwards without `ForwardInputs` as the cache, both do what transformers' own functions do.
+In forwards that have none of our caches, both behave like transformers' own functions.
 
-Letters: N tokens of all rows, n of one row, T cache positions, H query heads, K key heads, g = H / K, D head
+Letters: N tokens of all rows, n tokens of one row, T cache positions, H query heads, K key heads, D head
 size.
 """
 
@@ -26,23 +26,23 @@ from outpace.models.hf.probe import ProbeCache
 FUSED, EAGER = (
     "outpace_tree",
     "outpace_tree_eager",
-)  # they differ in forwards without `ForwardInputs` only
+)  # names registered with transformers; they differ only in the masks of forwards without our caches
 FEW, MANY = (
     4,
     8,
-)  # query heads a key head from which, and tokens up to which, folding them into one head is faster on a CPU
+)  # query heads per key head from which, and tokens up to which, they are folded into one head
 
 
 def tree_mask(usual: Callable[..., Any]) -> Callable[..., Any]:
-    """The attention mask function, which transformers calls once per layer type. `usual` serves other
-    forwards."""
+    """Make the attention mask function, which transformers calls once per layer type in a forward. `usual`
+    computes the masks of forwards without our caches."""
 
     def mask(*, kv_offset: Any, mask_function: Any, dtype: torch.dtype, device: Any, **rest: Any) -> Any:
         if isinstance(kv_offset, ProbeCache):
             return kv_offset.mask(dtype, device)
         if not isinstance(kv_offset, ForwardInputs | StaticInputs):
             return usual(kv_offset=kv_offset, mask_function=mask_function, dtype=dtype, device=device, **rest)
-        # a mask that transformers itself would not skip is more than a window of `local_size` tokens
+        # only masks that transformers may skip are plain sliding windows or chunks of `local_size` tokens
         simple = rest.get("allow_is_causal_skip", False) and not rest.get("use_vmap", False)
         reach = rest.get("local_size") if simple else None
         if isinstance(kv_offset, StaticInputs):
@@ -56,7 +56,8 @@ def tree_mask(usual: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def additive(row: RowMask, start: int, end: int, dtype: torch.dtype, device: Any) -> Tensor:  # (1, 1, n, end)
-    """The attention mask as values to add to the attention scores."""
+    """The attention mask of the tokens at cache positions start to end - 1, as values to add to the attention
+    scores: 0 or the dtype's minimum."""
     mask = row.on(device)
     if mask is None:
         count = torch.arange(end, device=device)
@@ -68,7 +69,7 @@ def additive(row: RowMask, start: int, end: int, dtype: torch.dtype, device: Any
 def tree_attention(
     module: nn.Module,
     query: Tensor,  # (1, H, N, D)
-    key: Any,  # (1, K, T, D), or a tuple of that per row
+    key: Any,  # (1, K, T, D); for several rows a tuple with one such tensor per row
     value: Any,
     attention_mask: Any,
     scaling: float | None = None,
@@ -76,8 +77,8 @@ def tree_attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **rest: Any,
-) -> tuple[Tensor, Tensor | None]:  # (1, N, H, D), attention weights for masks of other forwards
-    """Attention of each row over its own keys and values."""
+) -> tuple[Tensor, Tensor | None]:  # (1, N, H, D), and in forwards without our caches attention weights
+    """Attention of each row's tokens to the keys and values of that row."""
     if not isinstance(attention_mask, RowMasks):
         if isinstance(probe := getattr(attention_mask, "probe", None), ProbeCache):
             if probe.tuples:
@@ -115,17 +116,17 @@ def tree_attention(
 def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, row: RowMask, scaling: float | None
 ) -> Tensor:  # (1, n, H, D)
-    """One row's attention, by a fused kernel."""
+    """Attention of one row by torch's scaled_dot_product_attention."""
     if row.low:
         key, value = key[:, :, row.low :], value[:, :, row.low :]
     _, heads, num_tokens, size = query.shape
     groups = heads // key.shape[1]
     if num_tokens == 1 or (groups >= FEW and num_tokens <= MANY):
-        # the query heads of one key head become queries of one head: keys are read once, and the kernel is
-        # slow with one query
+        # the query heads of one key head become queries of one head: keys are loaded once, and the kernel is
+        # slow with a single query
         folded = query.reshape(1, -1, groups * num_tokens, size)
         if groups == 1 and query.dtype != torch.float32 and query.device.type == "cpu":
-            folded = folded.expand(-1, -1, 2, -1)  # the kernel is faster with two queries, even equal ones
+            folded = folded.expand(-1, -1, 2, -1)  # two equal queries are faster than one
         output = scaled_dot_product_attention(
             folded, key, value, attn_mask=row.folded(groups, query.device), scale=scaling
         )
@@ -137,8 +138,8 @@ def fused_attention(
             query, key, value, attn_mask=mask, is_causal=row.is_causal, scale=scaling, enable_gqa=groups > 1
         )
         return output.transpose(1, 2).contiguous()
-    # on a GPU grouped heads with a mask have no fused kernel: key heads become the batch, shared with a
-    # stride of 0
+    # on a GPU no fused kernel supports grouped heads with a mask: key heads become the batch dimension,
+    # expanded over their query heads without a copy (stride 0)
     output = scaled_dot_product_attention(
         query.view(-1, groups, num_tokens, size),
         key.transpose(0, 1).expand(-1, groups, -1, -1),
@@ -160,8 +161,8 @@ def _row_explicit_attention(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:  # (1, n, H, D)
-    """One row's attention with explicit weights, for what fused kernels lack: soft caps, sinks, weights as
-    output."""
+    """Attention of one row with explicit weights, for features that fused kernels lack: soft caps, sinks,
+    weights as output. Weights of requested layers are appended to `masks.inputs.weights`."""
     row, place = masks.rows[index], masks.inputs.rows[index]
     mask = additive(row, place.start, place.end, query.dtype, query.device)
     output, weights = explicit_attention(query, key, value, mask, scaling, softcap, sinks)
@@ -180,9 +181,9 @@ def explicit_attention(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # (1, n, H, D), (1, H, n, T)
-    """Attention with explicit weights; returns the weights too."""
+    """Attention without a fused kernel; returns the output and the attention weights."""
     _, heads, num_tokens, size = query.shape
-    groups = int(heads) // int(key.shape[1])  # sizes are tensors in a trace
+    groups = int(heads) // int(key.shape[1])  # sizes are tensors while tracing
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = query @ key.transpose(2, 3) * (int(size) ** -0.5 if scaling is None else scaling)

@@ -1,11 +1,11 @@
 """Hooks that capture layer outputs and the input of the LM head during one forward, and attention weights by
 node.
 
-Hooks are registered only while an output is wanted. The LM head's input is captured at the head itself,
-because architectures scale or project it after the last layer. The same hook gives the head no tokens when no
-logits are wanted.
+Hooks are registered only for forwards in which such an output is requested. The LM head's input is captured
+at the head itself, because some architectures scale or project it after the last layer. The same hook passes
+no tokens to the head if no logits are requested.
 
-Letters: N tokens of a forward, n of one row, T cache positions, D hidden size, H heads.
+Letters: N tokens of a forward, n tokens of one row, T cache positions, D hidden size, H heads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from outpace.models.hf.forward_inputs import RowInputs
 
 
 class Captures:
-    """Captures outputs of a model's layers and its LM head's input."""
+    """Captures the outputs of a model's layers and the input of its LM head."""
 
     def __init__(self, model: PreTrainedModel, num_layers: int) -> None:
         self.head = model.get_output_embeddings()
@@ -37,8 +37,8 @@ class Captures:
 
     @contextmanager
     def capture(self, wanted: frozenset[int], logits: bool) -> Iterator[dict[int, Tensor]]:
-        """Yields layer -> (1, N, D), filled while the model runs. Without `logits` the LM head gets no
-        tokens."""
+        """Context manager around one forward: yields a dict layer -> (1, N, D), filled while the model runs.
+        Without `logits` the LM head receives no tokens. ValueError for a layer that the model lacks."""
         found: dict[int, Tensor] = {}
         with ExitStack() as stack:
             for layer in sorted(wanted - {-1}):
@@ -80,8 +80,8 @@ def _head_hook(found: dict[int, Tensor], wanted: bool, logits: bool) -> Any:
 
 
 def per_node(weights: Tensor, row: RowInputs, num_nodes: int) -> list[Tensor]:  # (H, n, T) -> n × (H, seen)
-    """Attention weights of the last `num_nodes` tokens of a row, each over the tokens visible to it, by
-    position."""
+    """Attention weights of each of the last `num_nodes` tokens of a row over the tokens visible to it, in the
+    order of their cache positions."""
     total = row.end - row.start
     nodes = []
     for index in range(total - num_nodes, total):

@@ -1,6 +1,7 @@
-"""Forwards of a transformers model over rows of a KV cache: one for all rows, or one a row.
+"""Forwards of a transformers model over rows of a KV cache: one for all rows if the model permits it, else
+one per row.
 
-Letters: N tokens, V vocabulary, D hidden size.
+Letters: N tokens, V vocabulary size, D hidden size.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from outpace.models.hf.probe import ProbeCache
 
 
 class Forward:
-    """Runs a private copy of a model, with our attention, over rows of a KV cache."""
+    """Runs a private copy of a model, with our attention functions, over rows of a KV cache."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         switchable = getattr(model, "_supports_attention_backend", False)
@@ -36,8 +37,8 @@ class Forward:
 
     @torch.no_grad()
     def probe(self) -> None:
-        """Run one token through the model, to learn the shapes of its keys and values and how its attention
-        is called."""
+        """Run one token through the model to determine the shapes of its keys and values and whether its
+        layers call our attention function. ValueError if it stores nothing in the cache."""
         probe = ProbeCache()
         token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         self.model(**self._arguments(token, token, probe))
@@ -47,12 +48,12 @@ class Forward:
                 "choose a model that transformers supports without remote code"
             )
         self.planes = Planes.of(probe.shapes)
-        # a model without position ids counts them from one start, so it takes one row a forward
+        # without position ids as input, a model numbers all tokens consecutively: one row per forward
         self.packs = probe.packs and "position_ids" in self.parameters and self._takes_tuples(token)
         self.dense = not probe.takes_masks
 
     def _takes_tuples(self, token: Tensor) -> bool:
-        """Whether keys and values pass through the layers as tuples, one entry a row."""
+        """Whether the layers accept keys and values from the cache as tuples with one tensor per row."""
         try:
             self.model(**self._arguments(token, token, ProbeCache(tuples=True)))
         except (AttributeError, TypeError):
@@ -75,8 +76,8 @@ class Forward:
         *,
         logits: bool,
     ) -> ForwardOutputs:
-        """Forwards over the rows' tokens, one for all rows where possible; outputs of the last `nodes` tokens
-        of each row."""
+        """Run the rows' tokens, concatenated in `tokens`, through the model, in one forward if possible;
+        returns the outputs of the last `nodes[i]` tokens of row i."""
         if len(rows) == 1:
             return self._read_row(rows[0], nodes[0], tokens, cache, want, logits)
         if self.packs:
@@ -125,7 +126,7 @@ class Forward:
 
 
 def _kept(rows: list[RowInputs], nodes: list[int]) -> Tensor | None:
-    """Indices of the last `nodes` tokens of each row; None: all tokens."""
+    """Indices of the last `nodes[i]` tokens of each row i among the tokens of all rows; None: all tokens."""
     if len(rows) == 1:
         read, num = rows[0].end - rows[0].start, nodes[0]
         return None if read == num else torch.arange(read - num, read)

@@ -1,9 +1,9 @@
 """The inputs of one forward over several rows: cache positions, position ids and attention masks.
 
 `ForwardInputs` is passed to the model as its KV cache. transformers passes it on to the mask function (as
-`kv_offset`), and the masks made there reach the attention function, so no global state is needed.
+`kv_offset`), and the masks created there reach the attention function, so no global state is needed.
 
-Letters: N tokens of all rows, n of one row, T cache positions of one row, H heads, D head size.
+Letters: N tokens of all rows, n tokens of one row, T cache positions of one row, H heads, D head size.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from outpace.models.hf.kv_cache import MAX_SLICED_MASK, SlotCache
 
 @dataclass(eq=False, slots=True)
 class RowInputs:
-    """The tokens of one row: n tokens, whose keys and values go to cache positions start to end of a slot."""
+    """The n tokens of one row in a forward, whose keys and values are written to a slot of the KV cache."""
 
     slot: int
-    start: int
-    end: int
-    base: int  # cache positions before it hold committed tokens, visible to every draft node
+    start: int  # cache position of the first token
+    end: int  # cache position after the last token
+    base: int  # cache positions before `base` hold committed tokens, visible to every draft node
     depths: Tensor | None = None  # (end - base,) depths of all nodes of the row's tree so far; None: a chain
     visible: Tensor | None = (
-        None  # (end - base, end - base) which nodes (columns) each node attends to; None: a chain
+        None  # (end - base, end - base) bool, which nodes (columns) each node (row) attends to; None: chain
     )
-    top: int = 0  # largest position id
+    top: int = 0  # largest position id of the row's tokens
 
 
 @dataclass(eq=False, slots=True)
@@ -41,19 +41,19 @@ class RowMask:
     """The attention mask of one row in the layers of one type."""
 
     low: int  # first cache position that any of the tokens attends to
-    mask: Tensor | None  # (n, end - low) bool; None: no mask, or a causal one
-    is_causal: bool = False  # causal, over a whole row from cache position 0
-    is_chain: bool = False  # every token attends to all cache positions before it
-    _folded: Tensor | None = None
+    mask: Tensor | None  # (n, end - low) bool; None: the mask is causal or hides no key
+    is_causal: bool = False  # the mask is causal over the whole row, from cache position 0, and not stored
+    is_chain: bool = False  # every token attends to itself and to all cache positions before it
+    _folded: Tensor | None = None  # the last result of `folded`
 
     def on(self, device: torch.device) -> Tensor | None:  # (n, end - low)
-        """The mask on the device of a layer."""
+        """The mask on this device, a layer's; kept there for the next layer."""
         if self.mask is not None and self.mask.device != device:
             self.mask, self._folded = self.mask.to(device), None
         return self.mask
 
     def folded(self, groups: int, device: torch.device) -> Tensor | None:  # (groups * n, end - low)
-        """The mask repeated for the query heads of one key head; computed once for all layers."""
+        """The mask repeated for the `groups` query heads of one key head; computed once for all layers."""
         mask = self.on(device)
         if mask is None or groups == 1:
             return mask
@@ -64,17 +64,17 @@ class RowMask:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowMasks:
-    """The attention masks of all rows in the layers of one type: what the attention function receives as
-    mask."""
+    """The attention masks of all rows in the layers of one type; the attention function receives this object
+    as its mask."""
 
     inputs: ForwardInputs
     rows: list[RowMask]
 
 
 class ForwardInputs(Cache):
-    """The KV cache as the model sees it during one forward."""
+    """The KV cache object of one forward: writes new keys and values to the rows' slots of a `SlotCache`."""
 
-    # transformers tells layer types apart by these; all layers are treated alike
+    # attributes by which transformers distinguishes layer types; empty, as all layers are treated alike
     layers: list[Any] = []
     is_sliding: list[bool] = []
     is_linear: list[bool] = []
@@ -86,7 +86,7 @@ class ForwardInputs(Cache):
         rows: list[RowInputs],
         *,
         attention: frozenset[int] = frozenset(),  # layers whose attention weights are captured
-        dense: bool = False,  # the model has its own attention code, which adds a dense mask
+        dense: bool = False,  # the model's own attention code adds a dense mask
     ) -> None:
         # transformers' Cache.__init__ requires layer objects, so it is not called
         self.cache, self.rows, self.attention, self.dense = cache, rows, attention, dense
@@ -95,7 +95,7 @@ class ForwardInputs(Cache):
         self._one = len(rows) == 1
         self._reads: list[
             Sequence[Tensor]
-        ] = []  # views per row, created when the first layer stores its keys
+        ] = []  # per row, views of its keys and values in every plane; empty until the first layer runs
 
     def _bind(self) -> None:
         cache = self.cache
@@ -110,8 +110,8 @@ class ForwardInputs(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Any, Any]:
-        """Store keys and values (1, H, N, D); return those of the row so far (1, H, T, D), or a tuple with
-        one entry a row."""
+        """Store a layer's keys and values (1, H, N, D); return those at all cache positions of the row so far
+        (1, H, T, D), or, for several rows, tuples with one such tensor per row."""
         key, value = self._places[layer_idx]
         if not self._reads:
             self._bind()
@@ -119,15 +119,15 @@ class ForwardInputs(Cache):
             self._writes[key].copy_(key_states)
             self._writes[value].copy_(value_states)
             return self._reads[0][key], self._reads[0][value]
-        # one scatter for all rows: several times faster than a copy for each
+        # one scatter for all rows is several times faster than one copy per row
         slots, places = self._slots.to(key_states.device), self._to.to(key_states.device)
         self.cache.flat[key][slots, :, places] = key_states[0].transpose(0, 1)
         self.cache.flat[value][slots, :, places] = value_states[0].transpose(0, 1)
         return tuple(reads[key] for reads in self._reads), tuple(reads[value] for reads in self._reads)
 
     def get_seq_length(self, layer_idx: int | None = None) -> Any:
-        """Cache position of the first token. For a layer: what it adds to 0, 1, 2, ... to get the position
-        ids."""
+        """Cache position of the first token. With `layer_idx`: the offset (a number, or one per token) that
+        the layer adds to 0, 1, 2, ... to compute position ids."""
         if layer_idx is None or (self._one and self.rows[0].depths is None):
             return self.rows[0].start
         positions = self.positions()
@@ -137,18 +137,20 @@ class ForwardInputs(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
-        """Number of keys, and this object as their offset: it reaches the mask function unchanged."""
+        """Number of keys, and this object as their offset, which transformers passes on to the mask
+        function."""
         return self.rows[0].end if self._one else query_length, self
 
     def positions(self) -> Tensor:  # (N,)
-        """Position id of every token."""
+        """Position id of every token, row by row."""
         if self._one:
             return self.query_positions(self.rows[0])
         return torch.cat([self.query_positions(row) for row in self.rows])
 
     def masks(self, rule: Callable[..., Tensor], reach: int | None, device: torch.device) -> list[RowMask]:
-        """The model's own mask rule at the tokens' positions, restricted to each node's ancestors. `reach` is
-        the length of a sliding window or chunk; None: unknown or unlimited."""
+        """The attention mask of each row for one layer type: the model's mask rule at the tokens' position
+        ids, restricted to each node's ancestors. `reach`: length of the sliding window or chunk; None:
+        unknown or unlimited."""
         masks = []
         for row in self.rows:
             if rule is causal_mask_function or (reach is not None and row.top < reach):

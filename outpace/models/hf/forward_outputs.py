@@ -1,6 +1,6 @@
-"""Outputs of a forward for its wanted tokens, in the order of its inputs.
+"""Outputs of a forward for the requested tokens, in the order of its inputs.
 
-Letters: N tokens, V vocabulary, D hidden size, H heads.
+Letters: N tokens, V vocabulary size, D hidden size, H heads.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class ForwardOutputs:
     hidden: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N, D)
     attention: dict[int, list[Tensor]] = field(
         default_factory=dict[int, "list[Tensor]"]
-    )  # layer -> N × (H, seen)
+    )  # layer -> N × (H, tokens attended to)
 
     @staticmethod
     def joined(parts: Sequence[ForwardOutputs]) -> ForwardOutputs:
-        """Concatenate outputs."""
+        """Concatenate the outputs of several forwards or rows."""
         if len(parts) == 1:
             return parts[0]
         logits = [part.logits for part in parts if part.logits is not None]
@@ -40,7 +40,7 @@ class ForwardOutputs:
         )
 
     def split(self, sizes: list[int]) -> list[ForwardOutputs]:
-        """Split the tokens into parts of these sizes."""
+        """Split the outputs into consecutive parts with these numbers of tokens."""
         if len(sizes) == 1:
             return [self]
         parts, start = [], 0
@@ -59,7 +59,7 @@ class ForwardOutputs:
     def scores(
         self, first: int, places: Tensor | None
     ) -> Scores:  # (N,) index of each node in these outputs; None: in order
-        """The outputs in node order."""
+        """These outputs as `Scores`, reordered to node order; `first` is the index of the first node."""
         if places is None:
             return Scores(first, self.logits, self.hidden, self.attention)
         return Scores(

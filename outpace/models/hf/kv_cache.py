@@ -1,11 +1,11 @@
-"""The KV cache: every slot holds one sequence, at preallocated cache positions, committed tokens first and
-draft nodes after them.
+"""The KV cache: every slot holds one sequence at preallocated cache positions, first committed tokens, then
+draft nodes.
 
-The j-th node of a row is at cache position `committed + j`, so extending a tree or committing a chain moves
-nothing; committing a branch moves the accepted nodes only. Layers of one shape share a storage, so that one
-copy moves an entry in all of them.
+The j-th node of a row is at cache position `committed + j`, so extending a tree or committing a chain copies
+nothing; committing another branch moves the entries of the accepted nodes only. Keys and values of one shape,
+of all layers, share a storage, so that one copy moves an entry in all of them.
 
-Letters: P planes (keys or values of one layer), S slots, H heads, T capacity, D head size.
+Letters: P planes of a storage (keys or values of one layer), S slots, H heads, T capacity, D head size.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_SLICED_MASK = 64  # longest chain whose causal mask is a slice of a precompu
 
 @dataclass(frozen=True)
 class PlaneShape:
-    """Shape of what one layer stores per token, as keys or as values."""
+    """Shape, dtype and device of the keys, or of the values, that one layer stores per token."""
 
     heads: int
     size: int
@@ -33,15 +33,15 @@ class PlaneShape:
 
 @dataclass(frozen=True)
 class Planes:
-    """Where the keys and the values of each layer are stored; a plane is keys or values of one layer."""
+    """The division of a cache into storages and planes; a plane holds the keys or values of one layer."""
 
-    shapes: tuple[PlaneShape, ...]  # one storage each
-    counts: tuple[int, ...]  # planes in each storage
-    places: dict[int, tuple[int, int]]  # layer -> planes of its keys and values, counted over all storages
+    shapes: tuple[PlaneShape, ...]  # one per storage
+    counts: tuple[int, ...]  # number of planes in each storage
+    places: dict[int, tuple[int, int]]  # layer -> indices of its key and value planes, over all storages
 
     @staticmethod
     def of(layers: dict[int, tuple[PlaneShape, PlaneShape]]) -> Planes:
-        """Group the layers' keys and values by shape."""
+        """Group the keys and values of all layers into one storage per shape."""
         members: dict[PlaneShape, list[tuple[int, int]]] = {}
         for layer, pair in layers.items():
             for side, shape in enumerate(pair):
@@ -52,21 +52,21 @@ class Planes:
 
 
 class SlotCache:
-    """Keys and values of several sequences: committed tokens and, until the next commit, the nodes of one
-    tree."""
+    """core.contracts.Cache in tensors: per slot the keys and values of the committed tokens and, until the
+    next commit, of the nodes of one tree."""
 
     def __init__(self, planes: Planes, slots: int, capacity: int, device: torch.device) -> None:
         self.lengths = [0] * slots
         self.planes = planes
         self.device = device
-        self.storages: list[Tensor] = []  # one a shape, (P, S, H, T, D)
+        self.storages: list[Tensor] = []  # one per shape, (P, S, H, T, D)
         self._allocate(capacity)
         self.tree: TokenTree | None = None  # the tree scored last, not yet committed
-        self.slots: tuple[int, ...] = ()  # of its rows
-        self.read = 0  # how many of its nodes are in the cache
+        self.slots: tuple[int, ...] = ()  # slots of that tree's rows
+        self.read = 0  # number of that tree's nodes whose keys and values are stored
 
     def _allocate(self, capacity: int) -> None:
-        """Allocate this many cache positions in every slot and copy what is stored."""
+        """Allocate `capacity` cache positions per slot and copy the entries of the present storages."""
         before = self.storages
         self.capacity, slots = capacity, len(self.lengths)
         with torch.inference_mode(False):
@@ -76,13 +76,13 @@ class SlotCache:
         self.flat = [
             plane for storage in self.storages for plane in storage.unbind()
         ]  # planes × (S, H, T, D)
-        self._of_slot = [  # per slot and storage (P, 1, H, T, D)
+        self._of_slot = [  # per slot and storage a view (P, 1, H, T, D)
             [storage[:, slot : slot + 1] for storage in self.storages] for slot in range(slots)
         ]
         self.count = torch.arange(capacity + 1, device=self.device)  # position ids are slices of it
         self._causal_mask: Tensor | None = None
 
-    def _memory(self, capacity: int) -> list[Tensor]:  # (P, S, H, T, D), one a shape
+    def _memory(self, capacity: int) -> list[Tensor]:  # (P, S, H, T, D), one per shape
         slots = len(self.lengths)
         # zeros: masked values are multiplied by 0, and 0 times an uninitialised NaN is NaN
         return [
@@ -93,8 +93,8 @@ class SlotCache:
         ]
 
     def extend(self, tree: TokenTree, slots: tuple[int, ...]) -> int:
-        """The number of this tree's nodes that are in the cache. ValueError unless the tree extends the one
-        scored last."""
+        """Number of this tree's nodes whose keys and values are stored already. ValueError if another tree is
+        not yet committed and this one does not extend it."""
         if self.tree is None or self.read == 0:
             return 0
         last, read = self.tree, self.read
@@ -111,12 +111,12 @@ class SlotCache:
         return read
 
     def reserve(self, tokens: int) -> None:
-        """Enlarge the cache if a slot has room for fewer tokens: only the largest drafts need that."""
+        """Enlarge the cache if its slots have fewer than `tokens` cache positions (large drafts only)."""
         if tokens > self.capacity:
             self._allocate(max(tokens, self.capacity * 5 // 4))
 
     def causal_mask(self, start: int, end: int) -> Tensor:  # (end - start, end) bool
-        """The causal mask of a chain at cache positions start to end."""
+        """The causal mask of tokens at cache positions start to end - 1."""
         if end - start > MAX_SLICED_MASK:
             return self.count[:end] <= self.count[start:end, None]
         if self._causal_mask is None:
@@ -130,14 +130,15 @@ class SlotCache:
         return self._causal_mask[: end - start, shift : shift + end]
 
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
-        """Cache positions start to end of one slot, in every plane; views, no copies."""
+        """Views of the entries at cache positions start to end - 1 of one slot, one per plane; no copies."""
         storages = self._of_slot[slot]
         if len(storages) == 1:
             return storages[0].narrow(3, start, end - start).unbind()
         return [view for storage in storages for view in storage.narrow(3, start, end - start).unbind()]
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-        """Keep the path from each root to its leaf and drop the other nodes. -1 keeps no node of that row."""
+        """Keep the entries of the path from each root to its leaf and discard those of the other nodes. Leaf
+        -1 keeps no node of that row. AssertionError for a leaf that was not scored."""
         forest, moves = tree.forest, []
         for node, slot in zip(leaf, slots, strict=True):
             if node < 0:
@@ -155,8 +156,8 @@ class SlotCache:
         self.tree, self.read, self.slots = None, 0, ()
 
     def _move(self, moves: list[tuple[int, int, int]]) -> None:  # (slot, from, to)
-        """Move entries to lower cache positions, in all planes of a storage at once; in increasing order
-        within a slot."""
+        """Move entries to lower cache positions, in all planes of a storage at once. Moves within a slot are
+        in increasing order."""
         for storage in self.storages:
             if storage.device.type == "cpu":
                 for (
@@ -171,12 +172,12 @@ class SlotCache:
                 storage[:, slot, :, place] = storage[:, slot, :, source]
 
     def release(self, slots: Sequence[int]) -> None:
-        """Empty these slots: their lengths become 0."""
+        """Free these slots by setting their lengths to 0."""
         for slot in slots:
             self.lengths[slot] = 0
 
 
 def _local_path(forest: Forest, node: int) -> list[int]:
-    """The path to the node as indices within its row."""
+    """The path from the root to the node, as indices within its row."""
     local = forest.local
     return [local[n] for n in forest.path(node)]

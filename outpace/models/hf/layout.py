@@ -1,6 +1,6 @@
-"""The order of a forest's new nodes in one forward: row by row.
+"""The order in which a forward processes a forest's new nodes: row by row.
 
-It depends on the forest's structure alone, so it is computed once per forest and reused at every step.
+It depends only on the forest's structure, so it is computed once per forest and reused at every step.
 
 Letters: N nodes of this forward, n nodes of one row.
 """
@@ -18,31 +18,31 @@ from outpace.core.tree import Forest
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowLayout:
-    """The new nodes of one row."""
+    """The nodes of one row that are not yet in the KV cache."""
 
     row: int
-    first: int  # index of the first one within the row: how many of the row's nodes are in the cache
-    nodes: tuple[int, ...]  # (n,) indices in the forest
-    deepest: int  # depth of the deepest of them
-    is_chain: bool  # all nodes of the row so far form one chain, so cache positions are position ids
-    depths: Tensor | None  # (first + n,) int64 of all the row's nodes so far; None for chains
-    visible: Tensor | None  # (first + n, first + n) bool, of all of them; None for chains
+    first: int  # number of the row's nodes that are in the KV cache; index of the first new one
+    nodes: tuple[int, ...]  # (n,) indices of the new nodes in the forest
+    deepest: int  # depth of the deepest new node
+    is_chain: bool  # all nodes of the row form one chain, so cache positions equal position ids
+    depths: Tensor | None  # (first + n,) int64 depths of all nodes of the row; None for chains
+    visible: Tensor | None  # (first + n, first + n) bool tree attention mask of the row; None for chains
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Layout:
-    """The new nodes of a forest by row."""
+    """The nodes of a forest that are not yet in the KV cache, row by row."""
 
-    rows: tuple[RowLayout, ...]  # rows with new nodes
+    rows: tuple[RowLayout, ...]  # only rows with new nodes
     order: (
         Tensor | None
-    )  # (N,) int64 node minus the first new one, in the order of the forward; None: in node order
-    places: Tensor | None  # (N,) int64 the inverse: index of each node in the order of the forward
+    )  # (N,) int64 node indices minus the first new one, in the forward's order; None: node order
+    places: Tensor | None  # (N,) int64 inverse of `order`: index of each node in the forward's order
 
 
 @lru_cache(maxsize=4096)
 def layout_of(forest: Forest, first: int) -> Layout:
-    """The layout of the nodes from `first` on."""
+    """The layout of the forest's nodes with index `first` and above."""
     rows: list[RowLayout] = []
     for row, nodes in enumerate(forest.nodes):
         read = sum(node < first for node in nodes)

@@ -1,9 +1,8 @@
-"""A copy of a model that shares its weights and nothing else, so that decoding never changes the user's own
-model.
+"""A copy of a model that shares only its weights, so that decoding never changes the user's model.
 
-The copy has its own modules, hooks, config, training mode and non-persistent buffers (rotary frequencies,
+The copy has separate modules, hooks, configs, training mode and non-persistent buffers (rotary frequencies,
 which some models rewrite in their forward). Parameters and persistent buffers are the same tensors: the copy
-takes no memory for weights, and an optimizer's in-place updates are seen by it.
+needs no memory for weights, and an optimizer's in-place updates apply to it too.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from transformers.configuration_utils import PreTrainedConfig
 
 
 def private_copy(model: PreTrainedModel, attention: dict[str, str], otherwise: str) -> PreTrainedModel:
-    """A copy in evaluation mode. Each of its configs names `attention[name]` as its attention implementation,
-    where `name` is what the model's own config names, or `otherwise`."""
+    """A copy of the model in evaluation mode. In each of its configs, attention implementation `name` is
+    replaced by `attention[name]`, or by `otherwise` if `attention` has no such key."""
     copies = {id(module): object.__new__(type(module)) for module in model.modules()}
     rebind = _Rebinding(copies)
     for module in model.modules():
         state = vars(copies[id(module)])
         state.update({name: rebind(value) for name, value in vars(module).items()})
         state["training"] = False
-        state.pop("_compiled_call_impl", None)  # torch.compile's code runs the original modules
+        state.pop("_compiled_call_impl", None)  # compiled code that runs the original modules
         if hasattr(state.get("forward"), "_torchdynamo_orig_callable"):
             del state["forward"]
         for name in module._non_persistent_buffers_set:
@@ -48,7 +47,7 @@ class _Rebinding:
 
     def __init__(self, copies: dict[int, nn.Module]) -> None:
         self._copies = copies
-        self._configs: dict[int, Any] = {}  # deepcopy's memo: configs that share a part share its copy
+        self._configs: dict[int, Any] = {}  # memo of deepcopy: configs that share an object share its copy
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, nn.Module):
@@ -61,7 +60,7 @@ class _Rebinding:
             return type(value)(self(each) for each in value)
         if isinstance(value, MethodType) and id(value.__self__) in self._copies:
             return MethodType(value.__func__, self._copies[id(value.__self__)])
-        if isinstance(value, partial):  # how accelerate wraps a module's forward
+        if isinstance(value, partial):  # accelerate's wrapper of a module's forward
             bound = partial(self(value.func), *map(self, value.args), **value.keywords)
             vars(bound).update({name: self(each) for name, each in vars(value).items()})
             return bound

@@ -1,4 +1,4 @@
-"""A cache for one trial forward, recording what the layers store and how the model calls its attention."""
+"""A KV cache for one trial forward that records the shapes of keys and values and the calls of attention."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from outpace.models.hf.kv_cache import PlaneShape
 
 
 class ProbeMask(Tensor):
-    """An attention mask that our attention function recognises if the model passes it on unchanged."""
+    """An attention mask with a reference to the probe, which our attention function uses if it receives the
+    mask unchanged."""
 
     probe: ProbeCache
 
 
 class ProbeCache(Cache):
-    """A KV cache that stores nothing and records how it is used."""
+    """A KV cache for one trial forward, which returns keys and values unchanged and records its use."""
 
     layers: list[Any] = []
     is_sliding: list[bool] = []
@@ -28,7 +29,7 @@ class ProbeCache(Cache):
     def __init__(self, *, tuples: bool = False) -> None:
         # transformers' Cache.__init__ requires layer objects, so it is not called
         self.tuples = tuples  # return keys and values as tuples, as for several rows
-        self.shapes: dict[int, tuple[PlaneShape, PlaneShape]] = {}  # layer -> of its keys and values
+        self.shapes: dict[int, tuple[PlaneShape, PlaneShape]] = {}  # layer -> shapes of keys and values
         self._stored: list[Tensor] = []
         self._attended = 0
         self._as_stored = True
@@ -40,8 +41,8 @@ class ProbeCache(Cache):
 
     @property
     def packs(self) -> bool:
-        """Whether also keys and values reach our attention function as the cache returned them, so that they
-        may be tuples."""
+        """Whether keys and values too reach our attention function unchanged, so that they may be tuples with
+        one tensor per row."""
         return self.takes_masks and self._as_stored
 
     def update(
@@ -62,17 +63,18 @@ class ProbeCache(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
-        """One key, and this object in place of its offset: it reaches the mask function unchanged."""
+        """Number of keys, and this object as their offset, which transformers passes on to the mask
+        function."""
         return query_length, self
 
     def mask(self, dtype: torch.dtype, device: Any) -> Tensor:  # (1, 1, 1, 1)
-        """A mask of zeros that any attention can add, with a reference to this cache."""
+        """An additive mask of zeros, valid for any attention code, with a reference to this cache."""
         mask = torch.zeros(1, 1, 1, 1, dtype=dtype, device=device).as_subclass(ProbeMask)
         mask.probe = self
         return mask
 
     def attend(self, key: Tensor, value: Tensor) -> None:
-        """Called by our attention function when it receives our mask."""
+        """Record a call of our attention function with our mask and these keys and values."""
         self._attended += 1
         stored = {id(states) for states in self._stored}
         self._as_stored = self._as_stored and id(key) in stored and id(value) in stored

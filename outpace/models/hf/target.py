@@ -1,9 +1,9 @@
 """Any transformers causal language model as a target.
 
-A private copy of the model runs with our attention implementation; the tree reaches our mask and attention
-functions through the cache object of the forward.
+A private copy of the model runs with our attention functions; these receive the tree through the forward's
+cache object.
 
-Letters: B rows, N nodes of all trees, V vocabulary, D hidden size, T tokens.
+Letters: B rows, N nodes of all trees, V vocabulary size, D hidden size, T tokens.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from outpace.models.hf.layout import RowLayout, layout_of
 from outpace.models.openvino.compiled import CompiledForward, Tell, compiled
 from outpace.models.unsupported import attends_by_cache_slot, refuse, rope_limit
 
-CHUNK = 512  # prompt tokens of one forward
+CHUNK = 512  # maximum number of prompt tokens per forward
 
 
 def load(
     name_or_path: str | Path,
     *,
     dtype: str | torch.dtype = "auto",
-    device: str | torch.device | None = None,  # None: CUDA where there is one
+    device: str | torch.device | None = None,  # None: CUDA if available, else CPU
     revision: str | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
@@ -45,7 +45,8 @@ def load(
     compile: bool = False,
     tell: Tell = lambda stage: None,
 ) -> tuple[HFTarget, Tokenizer]:
-    """A checkpoint folder or hub name as a target, with its tokenizer."""
+    """Load a checkpoint folder or hub name as a target, with its tokenizer. `threads` sets torch's number of
+    threads for the process. ValueError if the checkpoint cannot be used."""
     if threads is not None:
         torch.set_num_threads(threads)
     model, tokenizer = load_checkpoint(
@@ -60,11 +61,11 @@ def load(
 
 
 class HFTarget:
-    """A transformers causal language model that scores trees of draft tokens.
+    """core.contracts.Target for a transformers causal language model.
 
     The model itself is never changed: forwards run on a private copy that shares its weights. Several threads
-    may decode with one target, each in a session of its own; their forwards take turns. Move the model to its
-    device and add adapters before it is wrapped.
+    may decode with one target, each in a separate session; only one forward runs at a time. Move the model to
+    its device and add adapters before it is wrapped. ValueError for unsupported models.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class HFTarget:
         model: PreTrainedModel,
         *,
         compile: bool = False,  # OpenVINO on a CPU, with the present weights; CUDA graphs on a GPU
-        tell: Tell = lambda stage: None,  # called with each stage of compiling
+        tell: Tell = lambda stage: None,  # called with the name of each stage of compiling
     ) -> None:
         self.model = model
         self.forward = Forward(model)
@@ -84,7 +85,7 @@ class HFTarget:
         limits = [int(getattr(config, name)) for name in names if getattr(config, name, None)][:1]
         if self.rope_limit is not None:
             limits.append(self.rope_limit)
-        self.max_length: int | None = min(limits, default=None)  # tokens of prompt and answer together
+        self.max_length: int | None = min(limits, default=None)  # of prompt and output together
         self.forward.probe()
         self.chains_only = attends_by_cache_slot(model, self.forward.parameters, dense=self.forward.dense)
         if self.chains_only:
@@ -103,17 +104,18 @@ class HFTarget:
 
     @property
     def compiled(self) -> CompiledForward | GraphReplay | None:
-        """The compiled forwards; None: the model runs eagerly."""
+        """The compiled forwards; None if the model runs eagerly."""
         return None if isinstance(self.reader, Forward) else self.reader
 
     @property
     def torch_threads(self) -> int | None:
-        """Torch threads while a session makes a step: one beside OpenVINO, which has threads of its own."""
-        # idle torch threads spin for a while, on the cores that OpenVINO's threads need
+        """Number of torch threads during a session's steps: 1 if OpenVINO runs the model, else None, which
+        leaves the number unchanged."""
+        # idle torch threads spin for a while on the cores that OpenVINO's threads need
         return 1 if isinstance(self.reader, CompiledForward) else None
 
     def open(self, slots: int, capacity: int) -> SlotCache:
-        """A KV cache for this many sequences of `capacity` tokens each, draft nodes included."""
+        """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included."""
         if self.compiled:
             with self._lock:
                 return self.compiled.open(slots, capacity)
@@ -123,7 +125,8 @@ class HFTarget:
     def prefill(
         self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Cache, want: Want
     ) -> tuple[TokenTree, Scores]:
-        """Compute and keep the cache entries of all but the last token of each prompt, in chunks."""
+        """Compute and store the KV entries of all but the last token of each prompt, in chunks. ValueError
+        for a prompt of one token or a slot in use."""
         assert isinstance(cache, SlotCache)
         pieces = [prompt.tokens[:-1] for prompt in prompts]
         if short := [row for row, tokens in enumerate(pieces) if len(tokens) == 0]:
@@ -134,7 +137,7 @@ class HFTarget:
             raise ValueError(f"slot {used[0]} is in use: release it before the prefill of another prompt")
         found = self._keep(pieces, slots, cache, want)
         forest = Forest.chain(tuple(len(tokens) - 1 for tokens in pieces))
-        # layouts of forests are cached, and prompts are too large for that
+        # not by `layout_of`, whose results are cached: prompts are too large for that
         order = (
             None
             if len(pieces) == 1
@@ -153,8 +156,9 @@ class HFTarget:
         *,
         gap: Sequence[Tensor] | None = None,
     ) -> Scores:
-        """One forward over `gap` and the tree's new nodes."""
-        if torch.is_grad_enabled():  # off in a session: switching it at every call takes measurable time
+        """Run one forward over `gap` and the tree's new nodes; a gap of more than CHUNK tokens is computed
+        in forwards before it. ValueError for a tree that the target or the KV cache cannot process."""
+        if torch.is_grad_enabled():  # sessions have it off: switching it at every call takes measurable time
             with torch.no_grad():
                 return self.score(tree, slots, cache, want, gap=gap)
         assert isinstance(cache, SlotCache)
@@ -182,7 +186,7 @@ class HFTarget:
         if gap is not None:
             parts = zip(
                 gap, tokens.split(nodes), strict=True
-            )  # no node is in the cache yet, so every row has new ones
+            )  # with a gap no node is in the KV cache, so every row has new nodes
             tokens = torch.cat([part for pair in parts for part in pair])
         if not rows:
             return Scores(first, torch.empty(0, self.vocab, device=self.device))
@@ -216,7 +220,8 @@ class HFTarget:
     def _keep(
         self, pieces: Sequence[Tensor], slots: Sequence[int], cache: SlotCache, want: Want
     ) -> ForwardOutputs:
-        """Prefill these tokens, at most CHUNK a forward; returns the outputs row by row."""
+        """Compute and store the KV entries of these committed tokens, at most CHUNK tokens per forward;
+        returns the outputs row by row."""
         for tokens, slot in zip(pieces, slots, strict=True):
             self._check_positions(cache.lengths[slot] + len(tokens) - 1)
             cache.reserve(cache.lengths[slot] + len(tokens))
@@ -238,8 +243,8 @@ class HFTarget:
 
 
 def _batches(lengths: list[int], packs: bool) -> list[list[tuple[int, int, int]]]:
-    """The rows' tokens as (row, start, end), grouped into forwards of at most CHUNK tokens with each row
-    once."""
+    """The rows' tokens as pieces (row, start, end), grouped into forwards of at most CHUNK tokens in which no
+    row occurs twice. Without `packs` each forward has one piece."""
     pieces = [
         (row, start, min(start + CHUNK, length))
         for row, length in enumerate(lengths)

@@ -1,6 +1,6 @@
-"""Forwards of a model compiled with OpenVINO, on a paged KV cache, with the results of the eager `Forward`.
+"""Forwards of a model compiled with OpenVINO on a paged KV cache; outputs agree with the eager `Forward`.
 
-The tokens of all rows share one inference, up to `MAX_TOKENS`.
+The tokens of all rows share one inference, up to `MAX_TOKENS` tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.runtime import HINTS, build, convert, fix_batch_of_one, openvino, torch_type
 
-MAX_TOKENS = SIZES[-1]  # tokens of one inference; only a larger tree has more
+MAX_TOKENS = SIZES[-1]  # maximum number of tokens of one inference; only larger trees exceed it
+# tree attention mask of the nodes (rows) in `check`
 TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
 STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
 Tell = Callable[[str], None]
@@ -36,7 +37,8 @@ Tell = Callable[[str], None]
 def compiled(
     forward: Forward, tell: Tell = lambda stage: None, *, trees: bool = True
 ) -> CompiledForward | GraphReplay | Forward:
-    """This model's forwards compiled; the eager ones, with a warning that gives the reason if that fails."""
+    """Compile a model's forwards with OpenVINO (CPU) or CUDA graphs. If that fails, warn with the reason and
+    return the eager forwards. ValueError for an unsupported dtype, ModuleNotFoundError without OpenVINO."""
     name, dtype = type(forward.model).__name__, forward.model.dtype
     on_cpu = forward.device.type == "cpu"
     if on_cpu:
@@ -51,15 +53,15 @@ def compiled(
         return made
     except Exception as error:  # tracing runs the model's own code, which may raise anything
         told = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        why = told[-1][:200]  # OpenVINO's messages end with the cause
+        why = told[-1][:200]  # the last line of OpenVINO's messages is the cause
         warnings.warn(f"{name} cannot be compiled and runs eagerly: {why}", stacklevel=3)
         return forward
 
 
 @torch.no_grad()
 def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool) -> None:
-    """Raise ValueError unless compiled and eager logits agree for a prompt, and for a tree after it in a
-    batch of two."""
+    """Raise ValueError unless compiled and eager logits agree for a prompt, and then for a batch of two rows:
+    a tree after that prompt (a chain without `trees`) and another prompt."""
     vocab = forward.model.config.get_text_config().vocab_size
     tree = RowInputs(0, 9, 13, 9, torch.tensor((0, 1, 1, 2)), TREE, 11)
     text, other = RowInputs(0, 0, 9, 0, top=8), RowInputs(1, 0, 6, 0, top=5)
@@ -78,7 +80,7 @@ def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool)
 
 
 class CompiledForward:
-    """A model's forwards through OpenVINO; those with other outputs than logits run eagerly in `forward`."""
+    """A model's forwards compiled with OpenVINO; forwards that need outputs other than logits run eagerly."""
 
     packs = True  # prompts of several rows share one inference
 
@@ -100,7 +102,7 @@ class CompiledForward:
         self.seconds = perf_counter() - began  # compile time, without the comparison with the eager model
 
     def _stored_as(self, planes: Planes) -> Planes:
-        """The planes with the dtypes in which OpenVINO stores keys and values."""
+        """The planes with the dtypes of the compiled model's KV cache inputs."""
         first, types = 2 + self._graph.selects + len(PAGED_INPUTS), list[torch.dtype]()
         for count in planes.counts:
             types.append(torch_type(self.model.inputs[first].get_element_type()))
@@ -110,13 +112,13 @@ class CompiledForward:
 
     @torch.no_grad()
     def _warm_up(self) -> None:
-        """Run every size once: the first inference of each size takes much longer."""
+        """Run one inference of every size, as the first inference of a size takes much longer."""
         cache = self.open(1, MAX_TOKENS)
         for size in SIZES:
             self._request_of(cache).read([_chain(cache, size)], True)
 
     def open(self, slots: int, capacity: int) -> PagedCache:
-        """A KV cache for this many sequences of `capacity` tokens each, draft nodes included."""
+        """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included."""
         return PagedCache(self._planes, slots, capacity)
 
     def read(
@@ -129,7 +131,8 @@ class CompiledForward:
         *,
         logits: bool,
     ) -> ForwardOutputs:
-        """Inferences over the rows' tokens; outputs of the last `nodes` tokens of each row."""
+        """Run inferences over the rows' tokens, concatenated in `tokens`; returns the outputs of the last
+        `nodes[i]` tokens of row i."""
         assert isinstance(cache, PagedCache)
         # OpenVINO's sliding windows count cache positions, which differ from position ids in trees
         window = self._graph.window
@@ -151,7 +154,7 @@ class CompiledForward:
 
     def _request_of(self, cache: PagedCache) -> InferRequest:
         request = cache.request
-        if request is None or request.storages is not cache.storages:  # an enlarged cache has other memory
+        if request is None or request.storages is not cache.storages:  # an enlarged cache has new memory
             request = cache.request = InferRequest(self.model, cache, self._graph, self._rotations)
         return request
 
@@ -165,7 +168,7 @@ class CompiledForward:
         *,
         logits: bool,
     ) -> ForwardOutputs:
-        """The eager forward, on a copy of the rows' cache entries."""
+        """Run the eager forward on a copy of the rows' KV entries; new entries are written to `cache`."""
         aside = SlotCache(self.forward.planes, len(rows), max(row.end for row in rows), self.forward.device)
         for index, row in enumerate(rows):
             for view, stored in zip(
@@ -187,8 +190,8 @@ def _chain(cache: PagedCache, size: int) -> RowTokens:
 
 
 def group_rows(parts: list[RowTokens]) -> list[list[RowTokens]]:
-    """The tokens of each inference, in order: at most `MAX_TOKENS`, except for larger trees. Long chains are
-    split."""
+    """Group the rows' tokens into inferences of at most `MAX_TOKENS` tokens in which no row occurs twice.
+    Long chains are split; a larger tree is one inference."""
     groups: list[list[RowTokens]] = []
     room = 0
     for part in parts:
@@ -203,7 +206,8 @@ def group_rows(parts: list[RowTokens]) -> list[list[RowTokens]]:
 
 
 def _pieces(part: RowTokens, room: int) -> list[RowTokens]:
-    """The part, or a chain with too many tokens split so that the first piece fits into the room left."""
+    """The tokens of one row, split into pieces if they are a chain of more than `room` tokens: the first of
+    `room` tokens (MAX_TOKENS if that is 0), the others of at most MAX_TOKENS."""
     total = len(part.tokens)
     if part.seen is not None or total <= room:
         return [part]

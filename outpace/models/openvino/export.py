@@ -1,9 +1,9 @@
-"""A transformers model traced as a graph: token ids, position ids and a paged KV cache in, logits out.
+"""Traces a transformers model as a graph: token ids, position ids and a paged KV cache in, logits out.
 
-The model is traced in float32, as a copy that shares float32 weights; OpenVINO chooses lower precision. The
-tokens of all sequences form one row, and the graph takes any number of them.
+The model is traced in float32, as a copy that shares float32 weights; lower precision is set when OpenVINO
+compiles it. The tokens of all sequences are concatenated in a batch of one; their number may vary.
 
-Letters: N tokens of all sequences, H heads, G heads of keys and values, D head size, V vocabulary.
+Letters: N tokens of all sequences, H query heads, G key and value heads, D head size, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from outpace.models.hf.kv_cache import Planes
 from outpace.models.openvino.paged_attention import PAGED_INPUTS
 
 NAME = "outpace_graph"
-TOKENS = 3  # of the traced example
-FIRST = 7  # its first position id; chosen so that no other size in the example has this value
+TOKENS = 3  # number of tokens of the example input used for tracing
+FIRST = 7  # first position id of the example; no dimension of the example has this size
 
 
 @dataclass(frozen=True, eq=False)
 class TracedModel:
-    """A traced model. Its inputs: ids, position ids, `keep` if it selects, the inputs of paged attention,
-    cache planes."""
+    """A traced model. Its inputs in order: token ids, position ids, `keep` if `selects`, the inputs of paged
+    attention (PAGED_INPUTS), the planes of the KV cache."""
 
     traced: Any  # torch.jit.ScriptModule
-    example: dict[str, Any]
-    selects: bool  # takes `keep`: indices of the tokens whose logits are computed
-    window: int | None  # the shortest sliding window of a layer; None: all layers have full attention
+    example: dict[str, Any]  # the inputs with which it was traced
+    selects: bool  # it has the input `keep`: indices of the tokens whose logits are computed
+    window: int | None  # length of the shortest sliding window; None: all layers have full attention
 
 
 class TracedCache(Cache):
-    """The KV cache during tracing: records which layer keys and values belong to."""
+    """The KV cache object passed to the model during tracing: records the layer of each call's keys and
+    values, so that attention uses the planes of that layer."""
 
     layers: list[Any] = []
     is_sliding: list[bool] = []
@@ -50,7 +51,7 @@ class TracedCache(Cache):
     def __init__(self, planes: Planes, places: tuple[Tensor, ...], cached: tuple[Tensor, ...]) -> None:
         # transformers' Cache.__init__ requires layer objects, so it is not called
         self.planes, self.places, self.cached = planes.places, places, cached
-        self._stored: tuple[int, Any, Any] | None = None  # layer and shapes of the last update
+        self._stored: tuple[int, Any, Any] | None = None  # layer and shapes of the last `update`
         self.windows: list[int] = []
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
@@ -64,11 +65,13 @@ class TracedCache(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
-        """Number of keys, and this object as their offset: it reaches the mask function unchanged."""
+        """Number of keys, and this object as their offset, which transformers passes on to the mask
+        function."""
         return query_length, self
 
     def taken(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The cache planes of the layer that these keys and values belong to."""
+        """The cache planes of the layer whose keys and values were updated last. ValueError if the shapes of
+        these keys and values differ from the updated ones."""
         stored, self._stored = self._stored, None
         if stored is None or stored[1:] != (key.shape, value.shape):
             raise ValueError("it attends to other keys and values than it stores")
@@ -78,24 +81,25 @@ class TracedCache(Cache):
 
 @dataclass(frozen=True, eq=False)
 class TracedMask:
-    """What the attention function receives as mask: the sliding window of one layer type, and the cache."""
+    """The mask argument of the attention function: a layer type's sliding window, and the cache."""
 
     past: TracedCache
-    window: int  # 0: everything
+    window: int  # length in tokens; 0: full attention
 
 
 def graph_mask(*, kv_offset: TracedCache, mask_function: Any, **rest: Any) -> TracedMask:
-    """The attention mask function, which transformers calls once per layer type."""
+    """The attention mask function for tracing, which transformers calls once per layer type. ValueError for
+    masks that are neither causal nor sliding windows."""
     window = window_of(mask_function, rest)
     kv_offset.windows.append(window)
     return TracedMask(kv_offset, window)
 
 
 def window_of(rule: Callable[..., Tensor], rest: dict[str, Any]) -> int:
-    """The length of a mask's sliding window, 0 for full attention; ValueError for other masks."""
+    """Length of a mask rule's sliding window in tokens; 0 for full attention. ValueError for other rules."""
     if rule is causal_mask_function:
         return 0
-    # a mask that transformers itself would not skip is more than a window of `local_size` tokens
+    # only masks that transformers may skip are plain sliding windows or chunks of `local_size` tokens
     reach = (
         rest.get("local_size")
         if rest.get("allow_is_causal_skip", False) and not rest.get("use_vmap")
@@ -122,10 +126,10 @@ def graph_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:  # (1, N, H, D)
-    """Attention over the paged KV cache, as one operation."""
+    """Attention over the paged KV cache, traced as one operation. ValueError for layers with a soft cap."""
     if softcap is not None:
         raise ValueError("its attention caps its scores")
-    heads, groups, size, value_size = (  # sizes are tensors in a trace
+    heads, groups, size, value_size = (  # sizes are tensors while tracing
         int(each) for each in (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
     )
     flat = [
@@ -149,7 +153,7 @@ def graph_attention(
 
 
 class TraceWrapper(nn.Module):
-    """The model as a module whose forward takes the KV cache as explicit inputs."""
+    """A module for tracing: the model with its KV cache as explicit tensor inputs."""
 
     def __init__(self, model: PreTrainedModel, planes: Planes, selects: bool) -> None:
         super().__init__()
@@ -179,7 +183,8 @@ class TraceWrapper(nn.Module):
 
 
 def refuse_untraceable(model: PreTrainedModel, parameters: Set[str], *, dense: bool) -> None:
-    """Raise ValueError for models that a trace does not represent."""
+    """Raise ValueError for models whose trace would not be equivalent: those without position ids as input,
+    with attention code of their own, or with rotary frequencies that depend on the length."""
     if "position_ids" not in parameters:
         raise ValueError("it takes no position ids")
     if dense:
@@ -191,7 +196,7 @@ def refuse_untraceable(model: PreTrainedModel, parameters: Set[str], *, dense: b
 
 @torch.no_grad()
 def trace(model: PreTrainedModel, planes: Planes, *, selects: bool) -> TracedModel:
-    """The model's forward as a graph; the model itself is not changed."""
+    """Trace the model's forward as a graph; the model itself is not changed."""
     wrapper = TraceWrapper(widened(model), planes, selects)
     example: dict[str, Any] = {
         "ids": torch.zeros(1, TOKENS, dtype=torch.int64),
@@ -209,7 +214,7 @@ def trace(model: PreTrainedModel, planes: Planes, *, selects: bool) -> TracedMod
 
 
 def widened(model: PreTrainedModel) -> PreTrainedModel:
-    """The same model in float32, with the attention that can be traced; weights in float32 are shared."""
+    """A copy of the model in float32 with `graph_attention` as its attention; float32 weights are shared."""
     shared = {
         id(each): each for each in (*model.parameters(), *model.buffers()) if each.dtype == torch.float32
     }
@@ -221,7 +226,7 @@ def widened(model: PreTrainedModel) -> PreTrainedModel:
     if hasattr(match, "set_experts_implementation"):
         match.set_experts_implementation(
             "batched_mm"
-        )  # the others loop over the experts chosen in the example
+        )  # other implementations loop over the experts that the example selects
     return match
 
 

@@ -1,9 +1,9 @@
-"""Inference requests of OpenVINO over rows of one paged KV cache, and their input tensors.
+"""OpenVINO inference requests over rows of one paged KV cache, and their input tensors.
 
-The tokens of all rows are concatenated and padded to one of a few sizes: OpenVINO prepares every new size
-once, and a change of size has a cost.
+The tokens of all rows are concatenated and padded to one of a few sizes: the first inference of a size is
+slow, and so is a change of size.
 
-Letters: R rows, N tokens of all rows, n of one row, T cache positions, V vocabulary.
+Letters: R rows, N tokens of all rows, n tokens of one row, T cache positions, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -23,49 +23,48 @@ from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.runtime import InputTensor, shared
 
-# tokens of an inference: plain decoding, chains of five and of ten, trees, chunks of prompts; larger sizes
-# are multiples of the last
+# padded numbers of tokens of an inference: plain decoding, chains of five and of ten, trees, chunks of
+# prompts; larger sizes are multiples of the last
 SIZES = (1, 6, 11, 16, 32, 64)
 MAX_PADDING = (
-    32  # padding tokens, summed since the size was last needed, that cost less than a change of size
+    32  # padding tokens, summed over inferences that would fit a smaller size, before a change to it
 )
 
 
 Array = numpy.ndarray[
     Any, Any
-]  # numpy, because every call into torch between two forwards takes measurable time
+]  # numpy arrays, because every torch call between two forwards takes measurable time
 
 
 @dataclass(eq=False, slots=True)
 class RowTokens:
-    """The tokens of one row in one inference."""
+    """The n tokens of one row in one inference."""
 
     slot: int
-    start: int  # cache position of the first
-    tokens: Array  # (n,)
-    positions: Array  # (n,)
-    seen: Array | None  # (n, n) bool, which tokens each attends to; None: causal
-    num: int  # number of tokens, from the last, whose logits are wanted
+    start: int  # cache position of the first token
+    tokens: Array  # (n,) token ids
+    positions: Array  # (n,) position ids
+    seen: Array | None  # (n, n) bool, which tokens (columns) each token (row) attends to; None: causal
+    num: int  # number of tokens, counted from the last, whose logits are requested
 
 
 @dataclass(eq=False, slots=True)
 class TokenInputs:
-    """The input tensors of one size that depend on tokens and position ids."""
+    """Views of the input tensors of one size that are filled from token ids and position ids."""
 
-    size: int
+    size: int  # number of tokens, padding included
     ids: Array  # (N,)
     positions: Array  # (N,)
-    lookups: list[tuple[Array, Array]]  # table over all position ids (T, ...), input tensor (N, ...)
+    lookups: list[tuple[Array, Array]]  # table of values by position id (T, ...), input tensor (N, ...)
 
 
 class InferRequest:
-    """An OpenVINO inference request for one cache; its input tensors are reused from one inference to the
-    next."""
+    """An OpenVINO inference request for one KV cache; its input tensors are reused by all inferences."""
 
     def __init__(self, model: Any, cache: PagedCache, graph: TracedModel, rotations: PositionTables) -> None:
-        # it must not refer to the cache, which owns it: a cycle would delay freeing the memory
+        # no reference to the cache, which owns this object: a cycle would delay freeing the memory
         self._infer = request = model.create_infer_request()
-        self.storages = cache.storages  # memory that the request was created for
+        self.storages = cache.storages  # storages whose memory the request uses
         self._blocks = cache.blocks
         self._ids, self._positions = (InputTensor(request, index, numpy.int64) for index in (0, 1))
         self._keep = InputTensor(request, 2, numpy.int64) if graph.selects else None
@@ -98,12 +97,12 @@ class InferRequest:
         self._frame = TokenInputs(0, self._count[:0], self._count[:0], [])
         self._rows: tuple[int, ...] = ()  # slots of the last inference
         self._kept: tuple[int, int] | None = (
-            None  # (logits, tokens) of the last inference if it selected the first logits
+            None  # (logits, padded tokens) of the last inference if it requested all tokens' logits
         )
         self._size = self._waste = 0
 
-    def read(self, parts: Sequence[RowTokens], logits: bool) -> Tensor | None:  # (wanted of all parts, V)
-        """One inference."""
+    def read(self, parts: Sequence[RowTokens], logits: bool) -> Tensor | None:  # (requested tokens, V)
+        """Run one inference over the rows' tokens; returns the requested logits, row by row, or None."""
         sizes = [len(part.tokens) for part in parts]
         total = sum(sizes)
         size = self._padded_size(total)
@@ -118,12 +117,12 @@ class InferRequest:
         wanted = self._select_logits(parts, total, size)
         self._infer.infer(
             share_outputs=True
-        )  # in this thread: waking another takes as long as a small draft forward
+        )  # in the calling thread: waking another takes as long as a small draft model's forward
         if not logits:
             return None
         scores = torch.from_numpy(self._infer.get_output_tensor(0).data)[
             0
-        ]  # overwritten by the next inference
+        ]  # memory that the next inference overwrites
         if wanted is None:
             return scores[:total].clone()
         return scores[: len(wanted)].clone() if self._keep is not None else scores[torch.from_numpy(wanted)]
@@ -136,13 +135,13 @@ class InferRequest:
         return self._size
 
     def _write(self, parts: Sequence[RowTokens], total: int, size: int) -> None:
-        """Write token ids, position ids and values that depend on them."""
+        """Write token ids, position ids, and the values that are looked up by position id."""
         frame = self._frame
         if size != frame.size:
             frame = self._frame = self._token_inputs(size)
         ids, positions = frame.ids, frame.positions
         ids[total:] = 0
-        if len(parts) == 1 and parts[0].seen is None:  # cache positions are position ids
+        if len(parts) == 1 and parts[0].seen is None:  # position ids are cache positions
             start = parts[0].start
             ids[:total] = parts[0].tokens
             positions[:] = self._count[start : start + size]
@@ -159,7 +158,7 @@ class InferRequest:
             values[:] = table[positions]
 
     def _token_inputs(self, size: int) -> TokenInputs:
-        """The input tensors for this size."""
+        """Set the input tensors to this size; returns their views."""
         lookups = []
         for lookup, table, feed in self._lookups:
             shape = list(table.shape[1:])
@@ -169,7 +168,8 @@ class InferRequest:
         return TokenInputs(size, self._ids.take(1, size)[0], self._positions.take(1, size)[0], lookups)
 
     def _write_cache_positions(self, parts: Sequence[RowTokens], sizes: list[int]) -> None:
-        """Write the inputs of paged attention: blocks, lengths and first tokens of each row."""
+        """Write the inputs of paged attention: each row's blocks, number of tokens in the cache (lengths) and
+        index of its first token (begins). `sizes`: tokens per row, padding included."""
         rows = tuple(part.slot for part in parts)
         if rows != self._rows:
             self._rows = rows
@@ -187,7 +187,7 @@ class InferRequest:
         self._longest.take()[...] = longest
 
     def _write_mask(self, parts: Sequence[RowTokens], sizes: list[int]) -> None:
-        """Write the attention mask among the tokens of this inference."""
+        """Write the attention mask among the tokens of this inference, one square per row."""
         areas = [num * num for num in sizes]
         bias, begins = self._bias.take(sum(areas)), self._bias_begins.take(len(parts) + 1)
         begins[0] = end = 0
@@ -197,7 +197,7 @@ class InferRequest:
                 square[:] = numpy.tri(num, dtype=numpy.uint8)
             else:
                 read = len(part.seen)
-                square[:] = 1  # padding attends to everything, and nothing attends to it
+                square[:] = 1  # padding tokens attend to all tokens, and no other token attends to them
                 square[:read, read:] = 0
                 square[:read, :read] = part.seen
             end += area
@@ -205,8 +205,9 @@ class InferRequest:
 
     def _select_logits(
         self, parts: Sequence[RowTokens], total: int, size: int
-    ) -> Array | None:  # indices of tokens; None: the first ones
-        """Select the wanted logits, padded to one of the sizes."""
+    ) -> Array | None:  # indices of the tokens; None: the first `total` tokens
+        """Write the input that selects the tokens whose logits are computed, padded to one of the sizes;
+        returns their indices."""
         num = sum([part.num for part in parts])
         kept: Array | None = None
         if num < total:
@@ -228,7 +229,8 @@ class InferRequest:
 
 
 def row_tokens_of(row: RowInputs, tokens: Tensor, num: int, cache: PagedCache) -> RowTokens:
-    """The tokens of one row. Nodes of a tree that are in the cache are computed again with the new ones."""
+    """The tokens of one row of an inference, also stored in `cache.tokens`. Nodes of a tree that are in the
+    KV cache already are computed again together with the new nodes."""
     own, places = cache.tokens[row.slot], cache.places
     own[row.start : row.end] = numbers = tokens.numpy()
     if row.depths is None or row.visible is None:

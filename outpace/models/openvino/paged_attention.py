@@ -1,10 +1,11 @@
-"""Attention over a paged KV cache as one operation: its name in traces, and its conversion to OpenVINO.
+"""Attention over a paged KV cache as one operation: its definition for tracing, and its conversion to
+OpenVINO.
 
 The operation writes new keys and values into the cache in place. Every token attends to the cache entries of
-its sequence and, among the tokens of the same inference, to those the bias allows (without one: the tokens
-before it), all within the sliding window (0: no window).
+its sequence and, among the tokens of the same inference, to those that the bias allows (without a bias: the
+tokens before it), all within the sliding window (0: no window).
 
-Letters: N tokens of all sequences, R sequences, C blocks, H heads, G heads of keys and values, D head size.
+Letters: N tokens of all sequences, H query heads, D head size.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import numpy
 import torch
 from torch import Tensor
 
-BLOCK_SIZE = 32  # tokens of a block: the only size that OpenVINO supports on a CPU
-# shapes and dtypes of the inputs that describe sequences, blocks and the mask among new tokens:
-# lengths, begins, blocks, block begins, longest, bias, bias begins
+BLOCK_SIZE = 32  # cache positions of a block (page): the only size that OpenVINO supports on a CPU
+# example shapes and dtypes of the inputs that describe sequences, blocks and the mask among new tokens:
+# lengths (per sequence, tokens already in the cache), begins (index of its first new token), blocks (indices
+# of the blocks of all sequences), block begins (index of a sequence's first entry in them), longest (largest
+# number of tokens of a sequence), bias (mask among new tokens), bias begins (a sequence's first entry in it)
 PAGED_INPUTS = (*[((1,), torch.int32)] * 4, ((), torch.int32), ((1,), torch.uint8), ((1,), torch.int32))
 NAME = "outpace::paged_attention"
 
@@ -31,7 +34,7 @@ _library.define(
 
 
 def _shapes_alone(query: Tensor, key: Tensor, *rest: Any) -> Tensor:  # (N, H*D)
-    """For tracing: an output of the right shape."""
+    """The operation's implementation while tracing: zeros of the output's shape."""
     *_, heads, key_size, value_size = rest
     return query.new_zeros(len(query), query.shape[1] // key_size * value_size)
 
@@ -40,10 +43,11 @@ _library.impl("paged_attention", _shapes_alone, "CPU")
 
 
 def conversion(ov: Any) -> Any:
-    """The extension by which OpenVINO's front end converts the operation."""
+    """The extension with which OpenVINO's front end converts the traced operation to its own. `ov`: the
+    openvino module."""
     from openvino.frontend.pytorch import ConversionExtension
 
-    ops, node = ov.opset13, ov.op._PagedAttentionExtension  # its only name in Python
+    ops, node = ov.opset13, ov.op._PagedAttentionExtension  # OpenVINO's operation has no public name
 
     def constant(value: Any, kind: Any = numpy.int32) -> Any:
         return ops.constant(numpy.array(value, kind)).output(0)
@@ -61,12 +65,12 @@ def conversion(ov: Any) -> Any:
                 *places[:4],
                 constant(scale, numpy.float32),
                 constant(window),
-                none,  # slopes
+                none,  # no ALiBi slopes
                 places[4],
                 *(nothing, nothing, nothing, none),  # no scores are returned, no keys rotated
-                *(none, constant(0), constant(0)),  # nothing is skipped as unimportant
+                *(none, constant(0), constant(0)),  # no sparse attention: no block is skipped
                 sinks,
-                *(constant(0), nothing, nothing, nothing, nothing),  # nothing is evicted; all tokens are text
+                *(constant(0), nothing, nothing, nothing, nothing),  # no cache eviction; all tokens are text
                 *places[5:],
             ]
         )

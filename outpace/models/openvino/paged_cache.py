@@ -1,6 +1,7 @@
 """The paged KV cache of compiled forwards.
 
-Letters: P planes, S slots, C blocks of a slot, H heads, D head size, T tokens.
+Letters: P planes of a storage (keys or values of one layer), S slots, C blocks (pages) of a slot, H heads,
+D head size, T cache positions.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from torch import Tensor
 from outpace.models.hf.kv_cache import Planes, SlotCache
 from outpace.models.openvino.paged_attention import BLOCK_SIZE
 
-PADDING_CAPACITY = 128  # cache positions after a slot's capacity, to which padding is written
+PADDING_CAPACITY = 128  # cache positions after a slot's capacity, to which padding tokens are written
 
 
 class PagedCache(SlotCache):
-    """A `SlotCache` with storages (P, S, C, H, BLOCK_SIZE, D), which also stores the token ids."""
+    """A `SlotCache` in blocks: its storages are (P, S, C, H, BLOCK_SIZE, D). It also stores the token ids."""
 
     def __init__(self, planes: Planes, slots: int, capacity: int) -> None:
         self.tokens = numpy.zeros((slots, 0), numpy.int64)  # (S, T) token id at each cache position
-        self.request: Any = None  # the inference request for this cache
+        self.request: Any = None  # the InferRequest that uses this cache; None until the first forward
         super().__init__(planes, slots, capacity, torch.device("cpu"))
 
     def _allocate(self, capacity: int) -> None:
-        self.blocks = -(-(capacity + PADDING_CAPACITY) // BLOCK_SIZE)  # of each slot
+        self.blocks = -(-(capacity + PADDING_CAPACITY) // BLOCK_SIZE)  # per slot
         self.capacity, slots = self.blocks * BLOCK_SIZE - PADDING_CAPACITY, len(self.lengths)
         before, tokens = self.storages, self.tokens
         with torch.inference_mode(False):
@@ -43,13 +44,13 @@ class PagedCache(SlotCache):
         self.tokens[:, : tokens.shape[1]] = tokens
 
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
-        """Cache positions start to end of one slot, in every plane; copies."""
+        """Copies of the entries at cache positions start to end - 1 of one slot, one per plane."""
         places = torch.arange(start, end)
         found = (storage[:, slot, places // BLOCK_SIZE, :, places % BLOCK_SIZE] for storage in self.storages)
         return [plane.transpose(0, 1)[None] for storage in found for plane in storage.transpose(0, 1)]
 
     def write(self, slot: int, start: int, planes: Sequence[Tensor]) -> None:  # planes × (1, H, T, D)
-        """Write keys and values to cache positions of one slot."""
+        """Write keys and values, one tensor per plane, to the T cache positions of one slot from `start`."""
         places = torch.arange(start, start + planes[0].shape[2])
         at = 0
         for storage in self.storages:
@@ -70,7 +71,7 @@ class PagedCache(SlotCache):
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros whose memory is allocated when it is first written: most of a cache is never used."""
+    """A tensor of zeros whose memory the system allocates on first write: most of a cache is never used."""
     # zeros: masked values are multiplied by 0, and 0 times an uninitialised NaN is NaN
     numbers = numpy.zeros(math.prod(shape) * dtype.itemsize, numpy.uint8)
     return torch.from_numpy(numbers).view(dtype).view(shape)

@@ -1,9 +1,9 @@
-"""Values that a graph computes from position ids alone (rotary embeddings), replaced by tables in float32.
+"""Replaces values that a graph computes from position ids alone (rotary embeddings) by tables in float32.
 
-With bfloat16 precision OpenVINO would also compute these in bfloat16, which cannot represent all integers
+With bfloat16 precision OpenVINO would compute these in bfloat16 too, which cannot represent all integers
 above 256.
 
-Letters: R rows, n tokens of each, N positions.
+Letters: N position ids.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class PositionTable:
-    """One value that depends on a token's position id alone."""
+    """The layout of one value that a graph computes from position ids alone."""
 
-    axes: tuple[int, int]  # axes of rows and tokens
-    rank: int
+    axes: tuple[int, int]  # axes of the value that stand for rows and tokens
+    rank: int  # number of axes
 
 
 class PositionTables:
-    """The values removed from a graph, which become its last inputs in this order."""
+    """Tables of the values that a graph computes from position ids alone. In the graph (`model`) these values
+    become the last inputs, in the order of `lookups`. ValueError if one is not a value per token."""
 
     def __init__(self, ov: Any, model: Any, positions: Any) -> None:
         cuts = cut_position_outputs(model, positions)
@@ -57,7 +58,7 @@ class PositionTables:
         return [torch.from_numpy(found[index].copy()) for index in range(len(self._compute.outputs))]
 
     def tables(self, length: int) -> list[Tensor]:  # (N, ...) with N >= length
-        """The values of every position id up to at least this length."""
+        """One table per lookup: its values at position ids 0 to N - 1, with N at least `length`."""
         if self.lookups and (not self._tables or len(self._tables[0]) < length):
             found = self._at(torch.arange(length)[None])
             self._tables = [
@@ -68,8 +69,8 @@ class PositionTables:
 
 
 def cut_position_outputs(model: Any, positions: Any) -> dict[Any, list[Any]]:
-    """Floating-point outputs computed from position ids alone, each with the inputs of the rest of the graph
-    that use it."""
+    """Floating-point outputs that depend on position ids alone and are used by the rest of the graph. Returns
+    output -> the inputs there that use it."""
     own, alone, floating = positions.get_friendly_name(), set[str](), set[str]()
     cuts: dict[Any, list[Any]] = {}
     for node in model.get_ordered_ops():

@@ -1,7 +1,4 @@
-"""Converting a traced model to OpenVINO, compiling it for the CPU, and input tensors without copies.
-
-Letters: those of `export`.
-"""
+"""Converts a traced model to OpenVINO and compiles it for the CPU; input tensors that share numpy memory."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from outpace.models.openvino.export import TracedModel
 from outpace.models.openvino.paged_attention import PAGED_INPUTS, conversion
 from outpace.models.threads import num_cpus
 
-LARGE = 1 << 16  # elements from which a constant is a weight; biases and norms stay in float32
-HINTS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+LARGE = 1 << 16  # elements from which a constant is a weight matrix; biases and norms stay in float32
+HINTS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}  # names in OpenVINO's options
 
 
 def openvino() -> Any:
-    """The openvino module; ModuleNotFoundError with the command that installs it."""
+    """The openvino module. ModuleNotFoundError, with the install command, if it is not installed."""
     try:
         import openvino
     except ModuleNotFoundError as error:
@@ -32,7 +29,8 @@ def openvino() -> Any:
 
 
 def convert(graph: TracedModel, dtype: torch.dtype) -> Any:
-    """The graph as an OpenVINO model, its weights in `dtype`."""
+    """Convert the graph to an OpenVINO model; with bfloat16 as `dtype`, weights are stored in bfloat16.
+    ValueError if the model ignores some of the graph's inputs."""
     ov = openvino()
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
@@ -41,7 +39,7 @@ def convert(graph: TracedModel, dtype: torch.dtype) -> Any:
     front.add_extension(conversion(ov))
     decoder = TorchScriptPythonDecoder(
         graph.traced, example_input=graph.example
-    )  # must outlive the conversion
+    )  # it must outlive the conversion
     model = front.convert(front.load(decoder))
     shapes: list[list[int]] = [[-1, -1], [-1, -1]]
     shapes += [[-1]] if graph.selects else []
@@ -64,16 +62,16 @@ def convert(graph: TracedModel, dtype: torch.dtype) -> Any:
 
 
 def fix_batch_of_one(model: Any) -> None:
-    """Fix the batch size of token ids and position ids to 1: operations on a known batch size are faster."""
+    """Set the batch size of token ids and position ids to the constant 1, which makes operations faster."""
     for port in model.inputs[:2]:
         port.get_node().set_partial_shape(openvino().PartialShape([1, -1]))
     model.validate_nodes_and_infer_types()
 
 
 def split_gates(model: Any) -> None:
-    """Prevent OpenVINO from fusing gated MLPs. With AMX the fused operation divides the threads by two and
-    crashes with one thread (OpenVINO 2026.4). The fusion requires the third matrix to be transposed, so it is
-    stored untransposed."""
+    """Prevent OpenVINO from fusing gated MLPs: with AMX the fused operation divides the number of threads by
+    two and crashes with one thread (OpenVINO 2026.4). The fusion requires the down projection's matrix in
+    transposed form, so it is stored untransposed."""
     ov = openvino()
     for node in model.get_ordered_ops():
         if node.get_type_name() != "MatMul" or not node.get_attributes()["transpose_b"]:
@@ -90,8 +88,8 @@ def split_gates(model: Any) -> None:
 
 
 def store_in_bfloat16(model: Any) -> None:
-    """Store weights in bfloat16 that were traced in float32 from bfloat16: the compiled model keeps a copy of
-    them."""
+    """Convert the weights, which were traced in float32 from a bfloat16 model, back to bfloat16: the compiled
+    model keeps a copy of them, which then takes half the memory."""
     ov = openvino()
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Constant" or node.get_element_type() != ov.Type.f32:
@@ -103,22 +101,21 @@ def store_in_bfloat16(model: Any) -> None:
         weight = ov.op.Constant(shared(data), shared_memory=False)
         wide = ov.opset13.convert(weight, ov.Type.f32)
         wide.get_rt_info()["decompression_0"] = (
-            ""  # else the conversion would be folded into a float32 constant
+            ""  # else OpenVINO would fold the conversion into a float32 constant
         )
         for reader in readers:
             reader.replace_source_output(wide.output(0))
 
 
 def build(model: Any, dtype: torch.dtype) -> Any:
-    """The model compiled for this CPU, in the precision of `dtype` where the CPU supports it, else in
-    float32."""
+    """Compile the model for this CPU, in the precision of `dtype` if the CPU supports it, else float32."""
     core = openvino().Core()
     able = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     name = {"f16": "FP16", "bf16": "BF16"}.get(HINTS[dtype])
     hint = HINTS[dtype] if name in able else "f32"
     options = {
         "INFERENCE_PRECISION_HINT": hint,
-        "KV_CACHE_PRECISION": hint,  # the default is 8 bits
+        "KV_CACHE_PRECISION": hint,  # OpenVINO's default is 8 bits
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": False,  # target and draft share the cores with other processes
@@ -132,7 +129,7 @@ def torch_type(kind: Any) -> torch.dtype:
 
 
 def shared(tensor: Tensor) -> Any:
-    """An OpenVINO tensor on the same memory."""
+    """An OpenVINO tensor that shares the memory of a torch tensor."""
     ov = openvino()
     if tensor.dtype == torch.bfloat16:  # numpy has no such type
         return ov.Tensor(tensor.view(torch.uint16).numpy(), list(tensor.shape), ov.Type.bf16)
@@ -140,17 +137,17 @@ def shared(tensor: Tensor) -> Any:
 
 
 class InputTensor:
-    """One input tensor of an inference request: memory that is set once and written for every inference."""
+    """One input tensor of an inference request, whose memory is reused and rewritten for every inference."""
 
     def __init__(self, request: Any, index: int, dtype: Any) -> None:
         self._request, self._index = request, index
         self._memory = numpy.zeros(0, dtype)
         self._tensor: Any = None
         self._shape: tuple[int, ...] | None = None
-        self.array = self._memory  # the memory in its present shape
+        self.array = self._memory  # numpy view of the memory in the tensor's present shape
 
     def take(self, *shape: int) -> numpy.ndarray[Any, Any]:
-        """The memory in this shape, for writing; its content is undefined."""
+        """Give the tensor this shape and return its memory as an array to write to; content is undefined."""
         if shape == self._shape:
             return self.array
         size = math.prod(shape)

@@ -1,4 +1,4 @@
-"""Known-wrong rules that walk up: what is easily mistaken in block verification and in its form for trees."""
+"""Mutants of the bottom-up rules, block verification and traversal verification."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outpace.verifiers.traversal import Place, Traversal, _Drafted, _without
 
 
 class FirstRefusal(Block):
-    """Goes down and stops at the first node that is not kept, as the rule for single tokens does."""
+    """Tests nodes from the root down and stops at the first rejection, as token-level rejection does."""
 
     def _ends(self, rows: Sequence[int], tree: TokenTree, target_probs: TargetProbs, noise: Noise) -> Ends:
         forest, claim, ends = tree.forest, tree.claim, {}
@@ -48,41 +48,41 @@ class FirstRefusal(Block):
 
 
 class WeightAsChance(Block):
-    """Keeps every node with its weight, as if the tokens below it had not been looked at."""
+    """Accepts an inner node with probability w, as if the nodes below it had not been tested before."""
 
     def _chance(self, weight: float, left: float) -> float:
         return weight
 
 
 class Unweighted(Block):
-    """What is left of p is p - q, without the weight of the node."""
+    """Computes the residual as p - q instead of p - q / w."""
 
     def _left(self, p: Tensor, q: Tensor, weights: Tensor) -> Tensor:
         return (p - q).clamp_(min=0)
 
 
 class FirstWeight(Traversal):
-    """A parent keeps its first weight for all its children."""
+    """Does not update a parent's weight after a child was rejected."""
 
     def _weight(self, weight: float, left: float) -> float:
         return weight
 
 
 class WholeAgain(Traversal):
-    """The bonus is drawn from p instead of what the refused children left of it."""
+    """Draws the bonus token from p instead of the residual that the rejected children leave."""
 
     def _distribution(self, place: Place, target_probs: TargetProbs) -> Tensor:
         return target_probs.probs([place.node])[0]
 
 
 class LaterWeight(Traversal):
-    """What a refusal leaves of p is computed with the weight that the refusal leaves of the parent."""
+    """Computes the residual after a rejection with the parent's weight after it instead of the one before."""
 
     def _refuse(self, paths: Sequence[list[Place]], draft: _Drafted, target_probs: TargetProbs) -> None:
         before = [(path[-2], replace(path[-2], refused=list(path[-2].refused))) for path in paths]
         super()._refuse(paths, draft, target_probs)
         for place, first in before:
-            if place.weight == 0:  # nothing is left in any case
+            if place.weight == 0:  # no division by 0; the node is rejected whatever its residual
                 continue
             first.weight = place.weight
             left = _without([first], draft)[0]

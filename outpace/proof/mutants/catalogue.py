@@ -1,7 +1,6 @@
-"""Known-wrong variants: mistakes made in published code, kept so that the distribution test is seen to catch
-each of them.
+"""The mutants on table models: mistakes in published code, each of which the distribution test must detect.
 
-Every variant is a set of parts on table models that would be exact but for one line.
+Every mutant is a set of parts that would be exact but for one small change.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ from outpace.verifiers.traversal import Traversal
 
 
 class Forgetful(Rejection):
-    """After a refusal it draws from p instead of what is left of p."""
+    """After a rejection, draws the bonus token from p instead of the residual."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         verdict, forest = super().verify(tree, target_probs, scores, noise), tree.forest
@@ -93,15 +92,15 @@ class Forgetful(Rejection):
 
 
 class LateDistribution(Rejection):
-    """Off by one on the target's side: a node is tested against the distribution after it."""
+    """Tests a draft token against the target's distribution after it instead of the one before it."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         return super().verify(tree, _Late(target_probs, tree), scores, noise)
 
 
 class PerPath(Match):
-    """Every path is checked with draws of its own and the longest match wins: the most agreeable draw is
-    picked."""
+    """Matches every path with separate samples of the target and accepts the longest match, which favours
+    tokens that were drafted."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         forest, tokens = tree.forest, tree.tokens.tolist()
@@ -124,7 +123,7 @@ class PerPath(Match):
 
 
 class _Late:
-    """The distribution, looked up one node too far down a chain."""
+    """Implementation of core.contracts.TargetProbs whose `probs` are those of each node's first child."""
 
     def __init__(self, target_probs: TargetProbs, tree: TokenTree) -> None:
         self._distribution, self._forest, self.seconds = target_probs, tree.forest, 0.0
@@ -141,15 +140,15 @@ class _Late:
 
 
 class _TargetResidual(Rejection):
-    """Draws the residual with the target's noise."""
+    """Rejection that draws from the residual with the noise keys of the target's tokens."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         return super().verify(tree, target_probs, scores, as_target(noise, RESIDUAL))
 
 
 class PositionNoise(EnumeratedNoise):
-    """Every use keyed by absolute position alone: met again after a refusal, when its outcome has been looked
-    at."""
+    """Enumerated noise keyed by use and absolute position alone: after a rejection the next step reuses
+    numbers whose outcomes have already influenced the text."""
 
     def _names(self, key: Key) -> list[tuple[Branch, tuple[object, ...]]]:
         pairs = zip(super()._names(key), key.rows, key.depths, strict=True)
@@ -160,17 +159,17 @@ class PositionNoise(EnumeratedNoise):
 
 @dataclass(frozen=True)
 class Mutant:
-    """One known-wrong variant."""
+    """One mutant: parts, noise and target probabilities, of which one is wrong."""
 
     name: str
     build: Callable[[], Parts]
     noise: type[EnumeratedNoise] = EnumeratedNoise
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs
-    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])  # settings of its requests
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])  # sampling parameters of its requests
 
 
 def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVocabularyDraft) -> list[Mutant]:
-    """Variants whose output distribution is not the target's."""
+    """All mutants on table models; none of them has the target's output distribution."""
     once, chain, twice = Fixed(1), Fixed(2), Fixed(Shape.branching((2,)))
     sequences, tree = Fixed(Shape.branching((2, 1))), Fixed(Shape.branching((1, 2)))
     other = TableTarget(target.vocab, seed=3, order=1)

@@ -1,4 +1,4 @@
-"""Known-wrong drafters for other vocabularies: one line away from those that translate rightly."""
+"""Mutants of drafters with another vocabulary than the target's (TLI, SLRS, OmniDraft)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from outpace.recipes.tli import Shared
 
 
 class NotRenormalised(Shared):
-    """The draft's distribution is cut to shared tokens after it was computed, and claimed as it is."""
+    """Restricts the draft distribution to shared tokens after sampling parameters, draws from it normalised
+    and claims it unnormalised."""
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         claimed: list[Tensor] = []
@@ -43,8 +44,8 @@ class NotRenormalised(Shared):
 
 
 class TwoForOne(Shared):
-    """Two of the draft's tokens spell the same: both may be drawn, and the distribution of one of them is
-    claimed."""
+    """Two draft tokens have the same string: both may be drawn as the target's token, but the claim has the
+    probability of only one of them."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, *, sampled: bool) -> None:
         super().__init__(cross_vocabulary, vocab, sampled=sampled)
@@ -56,7 +57,7 @@ class TwoForOne(Shared):
 
 
 class _Misclaimed(Strings):
-    """Claims other distributions than it drew from."""
+    """Base class: claims the distributions in `_claimed` instead of those that tokens were drawn from."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, least: float) -> None:
         super().__init__(cross_vocabulary, vocab, least)
@@ -71,8 +72,8 @@ class _Misclaimed(Strings):
 
 
 class OneWay(_Misclaimed):
-    """Claims the distribution of strings written byte by byte, as if the draft could not write them in longer
-    tokens."""
+    """Claims the distribution over strings of one-byte draft tokens only, without the probability of writing
+    them with longer tokens."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, least: float) -> None:
         super().__init__(cross_vocabulary, vocab, least)
@@ -84,9 +85,10 @@ class OneWay(_Misclaimed):
 
 
 class Leftover(_Misclaimed):
-    """What the draft wrote beyond a token becomes the next one, claimed as if it could be any.
+    """Reuses the draft's bytes after a target token as the next token, and claims the unconditional
+    distribution.
 
-    It cannot be what would have made the token before it a longer one.
+    Given the token before it, the next token cannot be one that would have made that token a longer one.
     """
 
     def _draw(
@@ -119,14 +121,14 @@ class _Bytewise(Strings):
 
 
 class Unconditioned(Merging):
-    """A token that was not merged is taken to say nothing of the one after it."""
+    """After a token that was not merged, keeps the pair's completions in the next distribution."""
 
     def unmerged(self, distribution: Tensor, pairs: dict[int, int]) -> Tensor:
         return distribution
 
 
 class Unsubtracted(Merging):
-    """A token keeps the chance of all that it could have begun, though some of it was merged."""
+    """Claims for a token its full probability, though part of it belongs to pairs that begin with it."""
 
     def _distribution(self, row: _Row, distributions: dict[int, Tensor]) -> Tensor:
         q, matching_tokens = super()._distribution(row, distributions), self._cross_vocabulary.matching_tokens
@@ -138,6 +140,6 @@ class Unsubtracted(Merging):
 
 
 def translated(drafting: Shared | Strings, cross_vocabulary: CrossVocabularyDraft) -> Drafter:
-    """A drafter of this kind."""
+    """A CrossVocabularyDrafter that drafts with `drafting`."""
     returning = drafting.renamed if isinstance(drafting, Shared) else None
     return CrossVocabularyDrafter(cross_vocabulary, drafting.grow, returning, nodes=64, reach=16)

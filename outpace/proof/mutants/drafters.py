@@ -1,4 +1,4 @@
-"""Known-wrong drafters: mistakes made in published code, each one line away from an honest drafter."""
+"""Mutants of drafters: mistakes in published code, each a small change that makes a claim false."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from outpace.sampling.warp import warp
 
 
 class Honest:
-    """The drafter the variants spoil: reads a table model, draws `width` children of every node."""
+    """The correct drafter that the mutants subclass: draws `width` children per node from a table model's
+    distribution, with or without replacement."""
 
     want = Want()
     claims: tuple[type[Claim], ...] = (Drawn,)
@@ -30,7 +31,7 @@ class Honest:
         self.model, self.width, self.replace = model, width, replace
 
     def distribution(self, ctx: Context, row: int, path: Sequence[int]) -> Tensor:  # (V,)
-        """q after the row's tokens and this path of draft tokens."""
+        """The draft distribution q after the row's committed tokens and this path of draft tokens."""
         state = self.model.state([*ctx.tokens[row].tolist(), *path])
         return warp(self.model.logits[state][None], [ctx.sampling[row]])[0]
 
@@ -60,28 +61,28 @@ class Honest:
         return Draft(self.finish(grower.tree(), ctx))
 
     def observe(self, step: Step) -> None:
-        """Nothing to learn."""
+        """Does nothing: a table model has no state."""
 
     def release(self, slots: Sequence[int]) -> None:
-        """Nothing kept."""
+        """Does nothing: no state per slot."""
 
 
 class ArgmaxClaimed(Honest):
-    """The likeliest token, claimed to be a draw from q."""
+    """Drafts the most probable token and claims that it was drawn from q."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         return grower.add_drawn(at, q, 1, _Argmax(), replace=False)
 
 
 class TopClaimed(Honest):
-    """The likeliest tokens in falling order, claimed to be draws, with or without replacement."""
+    """Drafts the two most probable tokens and claims them as draws from q, with or without replacement."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         return grower.add_drawn(at, q, 2, _Argmax(), replace=self.replace)
 
 
 class Dropped(Honest):
-    """Drawn, looked at, and dropped where q is low: the claim no longer holds for what is left."""
+    """Drops drawn tokens of low draft probability: the claim is false for the tokens that remain."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim = tree.claim
@@ -96,7 +97,7 @@ class Dropped(Honest):
 
 
 class Sorted(Honest):
-    """Siblings drawn without replacement, then put in falling order of q."""
+    """Sorts siblings drawn without replacement by falling draft probability."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim = tree.claim
@@ -115,14 +116,14 @@ class Sorted(Honest):
 
 
 class Numbered(Sorted):
-    """Siblings drawn without replacement, then put in the order of their numbers."""
+    """Sorts siblings drawn without replacement by token id."""
 
     def rank(self, belief: float, token: int) -> float:
         return token
 
 
 class ClaimedIndependent(Honest):
-    """Drawn without replacement, claimed to be independent draws."""
+    """Draws without replacement, claimed to be with replacement."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim = tree.claim
@@ -132,7 +133,7 @@ class ClaimedIndependent(Honest):
 
 
 class OffByOne(Honest):
-    """The distribution claimed is the one from a token earlier."""
+    """At depth 1 the claim has the draft distribution from one position earlier than the one drawn from."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim = tree.claim
@@ -150,7 +151,7 @@ class OffByOne(Honest):
 
 
 class OtherTemperature(Honest):
-    """Drawn after temperature, claimed before it."""
+    """Draws from q after temperature and claims q at another temperature (its normalised square root)."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim = tree.claim
@@ -162,15 +163,16 @@ class OtherTemperature(Honest):
 
 
 class Coupled(Honest):
-    """Drawn with the target's own noise, yet claimed to be independent of it: the residual re-uses it."""
+    """Draws with the noise keys of the target's tokens, though a claim requires independent noise; wrong
+    where the residual is drawn with the same keys."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         return grower.add_drawn(at, q, 1, as_target(ctx.noise, DRAFT), replace=False)
 
 
 class ReadsRefused(Honest):
-    """Its distribution depends on the last refused token: right by itself, wrong where noise is keyed by
-    position alone."""
+    """Its distribution depends on the last rejected token: exact by itself, but not if noise is keyed by
+    position alone and therefore reused after a rejection."""
 
     def __init__(self, model: TableTarget) -> None:
         super().__init__(model)
@@ -191,7 +193,7 @@ class ReadsRefused(Honest):
 
 
 class _Argmax:
-    """Not noise at all: always the likeliest options."""
+    """Deterministic stand-in for core.noise.Noise: always the most probable options."""
 
     def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:
         return probs.topk(k).indices
@@ -204,14 +206,14 @@ class _Argmax:
 
 
 def as_target(noise: Noise, *uses: str) -> Noise:
-    """Noise whose draws of these uses are the target's own."""
+    """Noise in which keys of these uses are replaced by the keys of the target's tokens."""
     return Rekeyed(
         noise, lambda key: Key(key.rows, key.nodes, key.depths, TARGET, key.draw) if key.use in uses else key
     )
 
 
 def picked(tree: TokenTree, claim: Drawn, nodes: list[int]) -> TokenTree:
-    """Only these nodes in this order, the claim carried over as if nothing had been chosen."""
+    """The tree with only these nodes, in this order; the claim is not corrected for the selection."""
     place = {node: index for index, node in enumerate(nodes)}
     parents = [place.get(tree.forest.parents[node], -1) for node in nodes]
     forest = type(tree.forest).of(parents, tree.forest.num_rows)

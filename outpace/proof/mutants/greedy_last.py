@@ -1,4 +1,4 @@
-"""Known-wrong variants of drafting and verifying the likeliest tokens with one drawn token beside them."""
+"""Mutants of greedy-last: drafts of the most probable tokens and one drawn from the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outpace.verifiers.rejection import ACCEPT, RESIDUAL, Rejection, residual
 
 
 class GreedyLast(Honest):
-    """The honest one."""
+    """The correct drafter: the `width` - 1 most probable tokens, then one draw from the rest of q."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         first = len(grower)
@@ -27,7 +27,7 @@ class GreedyLast(Honest):
 
 
 class WholeDistribution(Honest):
-    """The last token is drawn from what the chosen ones leave of q, and claimed to be drawn from all of q."""
+    """Draws the last token from q without the chosen token, but claims that it was drawn from all of q."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         top = q.argmax(-1)
@@ -36,8 +36,8 @@ class WholeDistribution(Honest):
 
 
 class ChosenFirst(Rejection):
-    """The chosen tokens are tried with a draw of p; on a miss p is used afresh, as if nothing had been looked
-    at."""
+    """Tests the chosen tokens first, by a sample of p; if it matches none, the drawn token is tested against
+    the full p, as if no sample had been taken."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         claim, forest, tokens = tree.claim, tree.forest, tree.tokens.tolist()
@@ -63,7 +63,7 @@ class ChosenFirst(Rejection):
 
 
 class _Without:
-    """Noise that never draws these tokens."""
+    """Noise in which row m never draws the token `tokens[m]`."""
 
     def __init__(self, noise: Noise, tokens: Tensor) -> None:
         self._noise, self._tokens = noise, tokens

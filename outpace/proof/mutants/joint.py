@@ -1,7 +1,7 @@
-"""Known-wrong ways to decode several samples of a prompt: noise in common, draws in common, text taken over
-unverified.
+"""Mutants of decoding several samples of a prompt: noise shared between rows, draft tokens without
+verification.
 
-Some of them leave every row the right distribution and only their joint distribution wrong.
+Under some of them every row has the right distribution and only the joint distribution is wrong.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from outpace.verifiers.rejection import Rejection
 
 
 class OneStream(JointNoise):
-    """All rows have the same seed: they say the same."""
+    """All rows of a group share one seed, so that their texts are equal."""
 
     def _names(self, key: Key) -> list[tuple[Branch, Name]]:
         return [(branch, name[1:]) for branch, name in super()._names(key)]
 
 
 class SeedPlusPosition(JointNoise):
-    """The sum of seed and position names a number: a row meets those of the row before it, one token
-    later."""
+    """The target's noise is keyed by seed plus position: at each position a row uses the number that the row
+    before it uses one position later."""
 
     def _names(self, key: Key) -> list[tuple[Branch, Name]]:
         named = super()._names(key)
@@ -51,7 +51,8 @@ class SeedPlusPosition(JointNoise):
 
 
 class DrawnOnce(Match):
-    """Rows that have said the same so far are taken for one, and get one draw."""
+    """Rows with the same target distribution as row 0 (equal texts) get row 0's bonus token, where neither
+    has draft tokens."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         verdict = super().verify(tree, target_probs, scores, noise)
@@ -63,8 +64,8 @@ class DrawnOnce(Match):
 
 
 class SecondChance(Match):
-    """A row in which nothing was accepted draws again, and keeps that where another row has just said the
-    same."""
+    """A row without accepted tokens draws its bonus token a second time, and keeps the second draw if another
+    row has just generated the same token."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         verdict, forest = super().verify(tree, target_probs, scores, noise), tree.forest
@@ -81,7 +82,7 @@ class SecondChance(Match):
 
 
 class TakenOver(Match):
-    """What the others agree on is kept without a draw."""
+    """The first draft token, which other rows' texts suggest, is accepted without verification."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         agreed = [next(iter(tree.forest.children[row]), row) for row in range(tree.forest.num_rows)]
@@ -89,7 +90,7 @@ class TakenOver(Match):
 
 
 class Overheard(Honest):
-    """Drafts by the number that the first row draws by in this step, and claims a draw of its own."""
+    """Draws draft tokens with the noise key of row 0's target token, and claims them as independent draws."""
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         return super().propose(ctx, replace(plan, depth=(0, *plan.depth[1:])))
@@ -101,7 +102,7 @@ class Overheard(Honest):
 
 @dataclass(frozen=True)
 class JointMutant:
-    """One known-wrong variant for rows of one prompt."""
+    """One mutant of decoding several rows of one prompt."""
 
     name: str
     build: Callable[[], Parts]
@@ -109,7 +110,7 @@ class JointMutant:
 
 
 def joint_variants(target: TableTarget) -> list[JointMutant]:
-    """Variants under which rows of one prompt do not have the joint distribution of rows decoded apart."""
+    """All mutants in which the joint distribution of a prompt's rows is not that of independent rows."""
 
     def parts(verifier: Verifier) -> Parts:
         return Parts(target, Consensus(min_ngram=1), verifier, Fixed(2))

@@ -1,4 +1,4 @@
-"""Mistakes that show only in deep drafts, in large vocabularies or in float32."""
+"""Mutants of rejection that are wrong only in deep drafts, with large vocabularies or in float32."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.proof.models import Models
 from outpace.verifiers.rejection import Rejection
 
-DEEP = 8  # depth of the drafts in which a mistake is looked for
+DEEP = 8  # depth of the drafted chains
 
 
 class AcceptsAll(Rejection):
-    """Accepts every token below a node for which `wrong` (its depth, the target's distributions) is true."""
+    """Accepts all of a chain below its last accepted node if `wrong(depth of that node, target_probs)`."""
 
     def __init__(self, wrong: Callable[[int, TargetProbs], bool]) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class AcceptsAll(Rejection):
 
 
 def deep_faults(models: Models) -> Iterator[tuple[str, Callable[[], Parts]]]:
-    """Mistakes from some depth on: name, parts."""
+    """(name, function that returns the parts) of mutants that are wrong from some depth on."""
     for depth in (3, 4, 6):
         yield (
             f"everything accepted from depth {depth} on",
@@ -45,7 +45,7 @@ def deep_faults(models: Models) -> Iterator[tuple[str, Callable[[], Parts]]]:
 
 
 def wide_faults(models: Models) -> Iterator[tuple[str, Callable[[], Parts]]]:
-    """Mistakes in large vocabularies and in float32."""
+    """(name, function that returns the parts) of mutants wrong with more than 16 tokens or in float32."""
     yield (
         "everything accepted in vocabularies over 16",
         lambda: _parts(models, lambda above, probs: probs.probs([0]).shape[-1] > 16),

@@ -1,5 +1,4 @@
-"""Known-wrong ways to draw from a table of n-grams: distributions cut to a few tokens, claimed as they were
-not drawn."""
+"""Mutants of drafting from a table of n-gram probabilities: false claims of top-k distributions."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from outpace.models.table import TableTarget
 
 
 def informed(drafter: NGramProbabilityDrafter, model: TableTarget) -> NGramProbabilityDrafter:
-    """The same drafter, which knows what this model thinks after every pair of tokens."""
+    """The drafter, its table filled with the model's most probable tokens after every pair of tokens."""
     for first in range(model.vocab):
         for second in range(model.vocab):
             best = model.logits[model.state([first, second])].softmax(-1).topk(drafter.table.width)
@@ -23,7 +22,7 @@ def informed(drafter: NGramProbabilityDrafter, model: TableTarget) -> NGramProba
 
 
 class NotLessItsElders(NGramProbabilityDrafter):
-    """Siblings drawn each without the earlier ones, claimed to be drawn from the whole of what is known."""
+    """Siblings drawn without replacement, claimed to be drawn with replacement."""
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         return _claimed(
@@ -32,7 +31,7 @@ class NotLessItsElders(NGramProbabilityDrafter):
 
 
 class BeforeTemperature(NGramProbabilityDrafter):
-    """Drawn at the temperature asked for, claimed as it was learnt."""
+    """Tokens drawn after temperature, claimed with the table's probabilities before temperature."""
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         temperature = ctx.sampling[0].temperature

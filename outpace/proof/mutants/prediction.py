@@ -1,4 +1,4 @@
-"""Known-wrong ways to draft what a caller expects beside what a drafter draws."""
+"""Mutants of predicted outputs: predicted tokens replace drawn ones, which makes the claim false."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outpace.core.tree import TokenTree
 
 
 class Expecting:
-    """A drafter of chains beside a prediction that goes with every step."""
+    """Base class: a drafter of chains whose draft is changed by a prediction, the same in every step."""
 
     claims: tuple[type[Claim], ...] = (Drawn,)
     learns_across_rows = drafts_across_rows = False
@@ -21,7 +21,7 @@ class Expecting:
         self._drafter, self._prediction, self.want = drafter, prediction, Want()
 
     def finish(self, tree: TokenTree, prediction: Sequence[int]) -> TokenTree:
-        """The draft, spoilt."""
+        """The draft tree with the mistake made."""
         raise NotImplementedError
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -36,7 +36,7 @@ class Expecting:
 
 
 class Overwritten(Expecting):
-    """Drawn tokens are overwritten by expected ones and keep their claim."""
+    """Drawn tokens are overwritten with the predicted ones and keep their claim."""
 
     def finish(self, tree: TokenTree, prediction: Sequence[int]) -> TokenTree:
         tokens, depths = tree.tokens.clone(), tree.forest.depths
@@ -46,8 +46,8 @@ class Overwritten(Expecting):
 
 
 class Preferred(Expecting):
-    """A drawn token that is not the expected one gives way to it, without a claim; one that agrees keeps its
-    claim."""
+    """A drawn token that differs from the predicted one is replaced by it, without a claim; one that is equal
+    keeps its claim."""
 
     def finish(self, tree: TokenTree, prediction: Sequence[int]) -> TokenTree:
         claim = tree.claim

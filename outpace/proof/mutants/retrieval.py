@@ -1,4 +1,4 @@
-"""Drafters of trees of chosen tokens, which published code verifies by draws of its own for every path."""
+"""Drafters of retrieved trees, for the mutant that samples separately per path as published code does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXTS = [[0, 1, 2, 0, 1, 1, 0, 1, 0, 2, 1], [2, 1, 0, 2, 2, 0, 0, 1, 2, 2, 1]]
 
 
 def retrieved(target: TableTarget) -> list[tuple[str, Callable[[], Drafter]]]:
-    """Method and drafter, on a corpus of this model's tokens."""
+    """(name of the recipe, function that returns its drafter) on a small corpus of this model's token ids."""
     texts = [[token % target.vocab for token in text] for text in TEXTS]
     corpus, states = SuffixArray.build(texts), indexed(target, texts)
     return [

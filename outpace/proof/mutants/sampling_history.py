@@ -1,4 +1,4 @@
-"""Known-wrong ways with sampling settings: histories that are not the node's own."""
+"""Mutants of sampling parameters: penalties and constraints computed from wrong preceding tokens."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ KINDS = ("repetition_penalty", "presence_penalty", "frequency_penalty", "bad_wor
 
 
 class RootsHistory(LazyTargetProbs):
-    """The settings are computed once a step, for the root, and used at every node."""
+    """The draft path of a node is ignored: its sampling parameters are applied as at the root."""
 
     def _path(self, node: int) -> list[int]:
         return []
 
 
 class SiblingsHistory(LazyTargetProbs):
-    """The draft is read in the order in which it is stored, as if it were a chain."""
+    """The path of a node at depth d is taken to be the row's first d draft tokens, as in a chain."""
 
     def _path(self, node: int) -> list[int]:
         path = super()._path(node)
@@ -40,14 +40,14 @@ class SiblingsHistory(LazyTargetProbs):
 
 
 class PromptCounted(LazyTargetProbs):
-    """Tokens of the prompt are taken for new ones."""
+    """Prompt tokens count as generated tokens."""
 
     def __init__(self, scores: Scores, tree: TokenTree, ctx: Context) -> None:
         super().__init__(scores, tree, replace(ctx, prompt_lengths=(0,) * len(ctx.tokens)))
 
 
 class StepCounted(LazyTargetProbs):
-    """Only the tokens of this step are taken for new ones."""
+    """Only the draft tokens of the current step count as generated tokens."""
 
     def __init__(self, scores: Scores, tree: TokenTree, ctx: Context) -> None:
         super().__init__(scores, tree, replace(ctx, prompt_lengths=tuple(map(len, ctx.tokens))))
@@ -56,7 +56,7 @@ class StepCounted(LazyTargetProbs):
 def histories(
     target: TableTarget, draft: TableTarget
 ) -> Iterator[tuple[str, Callable[[], Parts], type[LazyTargetProbs], dict[str, Any]]]:
-    """Name, parts, distribution and requested settings of every variant."""
+    """(name, function that returns the parts, TargetProbs class, sampling parameters) of each mutant."""
     chain, twice = Fixed(2), Fixed(Shape.branching((2,)))
     asked = {name: {"stop": (1,)} | options(target.vocab)[name] for name in KINDS}
     for name in KINDS:
@@ -66,7 +66,7 @@ def histories(
             RootsHistory,
             asked[name],
         )
-        if name != "min_tokens":  # a sibling's path is as long
+        if name != "min_tokens":  # depends on the length of a path only, which is the same for siblings
             siblings = Honest(draft, width=2)
             yield (
                 f"{name} of a sibling",

@@ -1,5 +1,4 @@
-"""Known-wrong ways with several siblings: scaled for other draws than were made, put in order, merged, chosen
-among."""
+"""Mutants of drafting and verifying siblings: wrong scale rho, siblings re-ordered, merged or selected."""
 
 from __future__ import annotations
 
@@ -24,14 +23,14 @@ from outpace.verifiers.kseq import KSequential
 
 
 class Underscaled(KSequential):
-    """Every draw is tested as if it were the only one: together they give some tokens too often."""
+    """Tests every draw with rho = 1, as if it were the only one: some tokens are accepted too often."""
 
     def scale(self, p: Tensor, q: Tensor, num: Sequence[int]) -> tuple[list[float], list[float]]:
         return [1.0] * len(num), super().scale(p, q, num)[1]
 
 
 class Overdrawn(KSequential):
-    """What is left of p is computed as at the smallest scale, whatever the scale was."""
+    """Computes the residual with the factor rho, which is right only at the smallest valid rho."""
 
     def scale(self, p: Tensor, q: Tensor, num: Sequence[int]) -> tuple[list[float], list[float]]:
         rho, _ = super().scale(p, q, num)
@@ -39,7 +38,7 @@ class Overdrawn(KSequential):
 
 
 class NeverFewer(KSequential):
-    """Goes on counting sequences that have parted from the text."""
+    """Computes rho for `num` draws at every depth, even after some sequences left the accepted prefix."""
 
     def __init__(self, num: int) -> None:
         super().__init__()
@@ -50,7 +49,7 @@ class NeverFewer(KSequential):
 
 
 class CountedOnce(Honest):
-    """Draws that repeat a token are dropped, the rest still claimed to be all there were."""
+    """Drops draws that repeat a sibling's token, and claims the remaining ones as all the draws."""
 
     def __init__(self, model: TableTarget) -> None:
         super().__init__(model, width=2, replace=True)
@@ -60,7 +59,7 @@ class CountedOnce(Honest):
 
 
 class Merged(UnionDrafter):
-    """Equal tokens of two drafters become one child, claimed to be the first drafter's alone."""
+    """Merges equal tokens of two drafters into one child, claimed as a draw of the first drafter only."""
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         draft = super().propose(ctx, plan)
@@ -77,7 +76,7 @@ def _once(tree: TokenTree) -> TokenTree:
 
 
 class Resorted:
-    """core.contracts.Verifier: a rule that tries siblings in falling order of p."""
+    """Implementation of core.contracts.Verifier: another rule, with siblings tested in falling order of p."""
 
     want = Want()
     accepts: tuple[type[Claim], ...] = (Drawn,)
@@ -101,7 +100,7 @@ class Resorted:
 
 
 class _Moved:
-    """The distribution of a tree whose nodes stand in this order."""
+    """Implementation of core.contracts.TargetProbs: a tree re-ordered so that node i was node `order[i]`."""
 
     def __init__(self, target_probs: TargetProbs, order: Sequence[int]) -> None:
         self._distribution, self._order, self.seconds = target_probs, order, 0.0
@@ -117,8 +116,8 @@ class _Moved:
 
 
 def likeliest_kept(model: TableTarget, width: int) -> DraftModel:
-    """A drafter that draws one path more than it keeps, and keeps the likeliest instead of those that came
-    first."""
+    """A drafter that draws `width` + 1 candidates per root without replacement and keeps the `width` most
+    probable, not the first `width`."""
     return DraftModel(model, growth=partial(_likeliest, width=width))
 
 
@@ -130,7 +129,7 @@ def _likeliest(ctx: Context, plan: Plan, read: Read, *, width: int) -> TokenTree
     kept = list(range(forest.num_rows))
     for root in range(forest.num_rows):
         children = forest.children[root]
-        # the first child's distribution is that of the row, without anything taken out
+        # the first child was drawn from the full distribution, from which no earlier sibling was removed
         kept += sorted(
             sorted(children, key=lambda n: -float(claim.q[claim.row[children[0]], tokens[n]]))[:width]
         )

@@ -1,8 +1,7 @@
-"""Mistakes planted in the transformers path: position ids, attention masks, KV cache, order of rows.
+"""Mutants of the transformers path (`models/hf`): position ids, attention masks, KV cache, order of rows.
 
-Each replaces methods of `models/hf` while its context is open and leaves the rest of the engine as it is, so
-that the enumeration on small float64 transformers models is seen to catch an engine that is wrong in this
-way.
+Each replaces methods of `models/hf` while a context manager is open. The distribution test on small float64
+transformers models must detect it.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from outpace.proof.enumeration import Case, Leak, enumerate_distributions, large
 from outpace.proof.models import Models
 from outpace.verifiers.rejection import Rejection
 
-SHAPE = Shape.branching((2, 1))  # siblings, and a path of two nodes behind the second of them
-SAMPLED = SamplingParams(temperature=1.0, top_k=2, max_tokens=3)  # two candidates a node: few runs
-CASES = (  # rows of one length and of different lengths, decoded in one batch
+SHAPE = Shape.branching((2, 1))  # two siblings, each with one child
+SAMPLED = SamplingParams(temperature=1.0, top_k=2, max_tokens=3)  # two possible tokens per node: few runs
+CASES = (  # prompts of equal and of different lengths, decoded in one batch
     Case((0, 1, 2, 0, 1), replace(SAMPLED, max_tokens=4)),
     Case((2, 2, 1, 1, 0), replace(SAMPLED, temperature=0.7, max_tokens=2)),
     Case((1, 3), replace(SAMPLED, temperature=0.0)),
@@ -46,19 +45,18 @@ original_scores = ForwardOutputs.scores
 
 
 def position_ids_off_by_one(self: ForwardInputs) -> Tensor:  # (N,)
-    """Draft nodes below the root are one position too far to the right."""
+    """Position ids of draft nodes below the root are one too large."""
     positions = [ids + (ids > row.base) for row in self.rows for ids in [original_query_positions(self, row)]]
     return torch.cat(positions)
 
 
 def position_ids_by_cache_slot(self: ForwardInputs) -> Tensor:  # (N,)
-    """A node's position is its place in the cache, so the second of two siblings stands one position further
-    on."""
+    """A node's position id is its cache position, so that of the second of two siblings is one too large."""
     return torch.cat([torch.arange(row.start, row.end) for row in self.rows])
 
 
 def sibling_visible(self: ForwardInputs, row: RowInputs, visible: Tensor) -> Tensor:
-    """A node attends to the siblings drafted before it."""
+    """A node attends to the nodes of its depth that were drafted before it."""
     assert row.depths is not None
     same_depth = row.depths[:, None] == row.depths[None, :]
     return original_visible_nodes(self, row, visible | same_depth.tril())
@@ -67,13 +65,13 @@ def sibling_visible(self: ForwardInputs, row: RowInputs, visible: Tensor) -> Ten
 def window_ignored(
     self: ForwardInputs, rule: Callable[..., Tensor], reach: int | None, device: torch.device
 ) -> list[RowMask]:
-    """Layers with a sliding window attend to everything."""
+    """Layers with a sliding window use full causal attention."""
     causal: Callable[..., Any] = causal_mask_function
     return original_masks(self, causal, None, device)
 
 
 def padding_read(self: ForwardInputs) -> None:
-    """One place too many is read of a row's keys and values: it was never written."""
+    """Attention reads one cache position too many per row, which was not written in this forward."""
     original_bind(self)
     self._reads = [self.cache.views(row.slot, 0, row.end + 1) for row in self.rows]
 
@@ -81,7 +79,7 @@ def padding_read(self: ForwardInputs) -> None:
 def padding_visible(
     self: ForwardInputs, rule: Callable[..., Tensor], reach: int | None, device: torch.device
 ) -> list[RowMask]:
-    """The attention mask admits the place of `padding_read`."""
+    """The attention mask allows the additional cache position of `padding_read`."""
     masks = original_masks(self, rule, reach, device)
     for mask in masks:
         if mask.mask is not None:
@@ -90,7 +88,7 @@ def padding_visible(
 
 
 def rows_mixed_up(self: ForwardInputs) -> None:
-    """Keys and values of a row are written to the slot of the row before it."""
+    """Keys and values of a row are written to the cache slot of the row before it."""
     original_bind(self)
     if len(self.rows) > 1:
         written = self._slots.tolist()
@@ -100,21 +98,21 @@ def rows_mixed_up(self: ForwardInputs) -> None:
 
 
 def stale_entry(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-    """A rejected node stays behind the accepted path."""
+    """The cache entry of a rejected node stays after the accepted path."""
     original_commit(self, tree, leaf, slots)
     for node, slot in zip(leaf, slots, strict=True):
         self.lengths[slot] += node >= 0 and bool(tree.forest.children[node])
 
 
 def missing_entry(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-    """The last accepted node is not kept."""
+    """The cache entry of the last accepted node is dropped."""
     original_commit(self, tree, leaf, slots)
     for node, slot in zip(leaf, slots, strict=True):
         self.lengths[slot] -= node >= 0 and tree.forest.depths[node] > 0
 
 
 def first_path(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-    """The cache keeps the first path of the accepted length, whichever path was accepted."""
+    """The cache keeps the first path of the accepted length instead of the accepted path."""
     depths = tree.forest.depths
     first = [
         node if node < 0 else next(n for n in tree.forest.nodes[row] if depths[n] == depths[node])
@@ -124,21 +122,21 @@ def first_path(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Seq
 
 
 def scores_in_reading_order(self: ForwardOutputs, first: int, places: Tensor | None) -> Scores:
-    """Logits stay in the order in which rows were read, instead of the order of the nodes."""
+    """Logits stay in the order of the forward's inputs (row by row), not in the order of the tree's nodes."""
     return original_scores(self, first, None)
 
 
 @dataclass(frozen=True)
 class TransformersMutant:
-    """One planted mistake."""
+    """One mutant: a mistake, and the models on which it is detected."""
 
     name: str
-    replacements: Mapping[tuple[type, str], Any]  # (class, method) -> the wrong one
-    window: int | None = None  # the models that show it: `transformers_models(window)`
+    replacements: Mapping[tuple[type, str], Any]  # (class, name of the method) -> wrong method
+    window: int | None = None  # tested on `transformers_models(window)`: sliding window in tokens
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """The transformers path is wrong as long as this context is open, in the whole process."""
+        """Context manager that replaces the methods, in the whole process, and restores them at its end."""
         originals = {(owner, method): vars(owner)[method] for owner, method in self.replacements}
         try:
             for (owner, method), wrong in self.replacements.items():
@@ -149,14 +147,14 @@ class TransformersMutant:
                 setattr(owner, method, original)
 
     def error(self, models: Models) -> float:
-        """`decoding_error` with the mistake planted."""
+        """`decoding_error` of these models while the mutant's methods are in place."""
         with self.planted():
             return decoding_error(models)
 
 
 def decoding_error(models: Models) -> float:
     """Largest error of a continuation's probability when these models decode with a draft tree of two
-    branches; infinite if the outcome of a row depends on the other rows of its batch."""
+    branches; infinity if the outcome of a row depends on the other rows of its batch (Leak)."""
 
     def build() -> Parts:
         return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(SHAPE))
@@ -168,7 +166,7 @@ def decoding_error(models: Models) -> float:
 
 
 def transformers_mutants() -> list[TransformersMutant]:
-    """All planted mistakes of the transformers path."""
+    """All mutants of the transformers path."""
     commit, masks = (SlotCache, "commit"), (ForwardInputs, "masks")
     return [
         TransformersMutant(

@@ -1,2 +1,2 @@
-"""What runs inside the Python environments of other engines. Nothing here imports outpace, or is imported by
-it."""
+"""Worker scripts that run in the Python environments of peer engines. They import no module of outpace, and
+no module of outpace imports them."""

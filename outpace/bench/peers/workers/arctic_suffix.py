@@ -1,8 +1,8 @@
-"""Snowflake's suffix cache (arctic-inference) as a worker: recorded texts through it, with no model and no
-engine.
+"""Worker that replays recorded texts through the suffix cache of Snowflake's arctic-inference, without a
+model or an engine.
 
-`replayed` is used on our side too, with our trees in place of theirs, so that both are timed by the same
-lines.
+`benchmarks.suffix_trees` runs `replayed` with outpace's suffix trees too, so that both are timed by the same
+code.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from importlib import import_module
 from time import process_time
 from typing import Any, Protocol
 
-Texts = Sequence[tuple[Sequence[int], Sequence[int]]]  # prompts, and what was said
+Texts = Sequence[tuple[Sequence[int], Sequence[int]]]  # (prompt, generated tokens) of each text
 
 
 class Cache(Protocol):
-    """What drafts from a request's own text and from what earlier ones said. Tokens are arrays of int32."""
+    """A suffix cache that drafts from the current request's text and from earlier outputs. Token arrays are
+    int32."""
 
     def begin(self, prompt: Any) -> None: ...
     def draft(self, context: Any, most: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Tokens and the parent of each, -1 for the last token of the context."""
+        """At most `most` draft tokens, and the parent index of each; parent -1 is the last token of the
+        context."""
         ...
 
     def add(self, tokens: Any) -> None: ...
@@ -30,8 +32,9 @@ class Cache(Protocol):
 def replayed(
     cache: Cache, texts: Texts, most: int, clock: Callable[[], float] = process_time
 ) -> list[list[float]]:
-    """A text at a time: steps, tokens drafted and accepted, and seconds in the cache. A step keeps what it
-    drafted rightly and gets one token more, as in decoding; `most` is the longest draft."""
+    """Per text, in order: [steps, tokens drafted, tokens accepted, seconds inside the cache]. As in decoding,
+    a step commits the accepted draft tokens and a bonus token; `most` is the maximum number of draft
+    tokens."""
     numpy = import_module("numpy")
     found: list[list[float]] = []
     for prompt, tokens in texts:
@@ -60,7 +63,7 @@ def replayed(
 
 
 def right(drafts: Sequence[int], parents: Sequence[int], truth: Sequence[int]) -> int:
-    """How many tokens of what was said a draft has, from its root on."""
+    """The number of leading tokens of `truth` that form a path from the root of the draft tree."""
     children = {
         (parent, token): node for node, (token, parent) in enumerate(zip(drafts, parents, strict=True))
     }
@@ -73,7 +76,7 @@ def right(drafts: Sequence[int], parents: Sequence[int], truth: Sequence[int]) -
 
 
 class Arctic:
-    """Their cache with its own defaults but for what is named."""
+    """arctic-inference's SuffixDecodingCache at its default settings, except for the depth and `settings`."""
 
     def __init__(self, make: Any, depth: int, settings: Mapping[str, Any]) -> None:
         self.cache, self.settings, self.request = make(max_tree_depth=depth), settings, 0
@@ -96,7 +99,8 @@ class Arctic:
 def start(
     settings: Mapping[str, Any],
 ) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], list[list[float]]]]:
-    """Nothing to load; a request names the texts and how to draft."""
+    """There are no models to load. Returns an empty dict of facts, and a function that replays the texts of a
+    request with its settings."""
     make = import_module("arctic_inference.suffix_decoding").SuffixDecodingCache
 
     def run(request: Mapping[str, Any]) -> list[list[float]]:

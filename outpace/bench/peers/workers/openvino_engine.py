@@ -1,4 +1,4 @@
-"""OpenVINO GenAI as a worker: plain, with a draft model, or with prompt lookup, through its own scheduler."""
+"""OpenVINO GenAI as a worker: plain decoding, a draft model or prompt lookup, through its scheduler."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 
 PRECISIONS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 SETTINGS = {"top_k", "top_p", "min_p", "repetition_penalty"}
-MOST_TOKENS = 1 << 16  # in one forward: a prompt is read at once
+MOST_TOKENS = 1 << 16  # per forward: enough to prefill every prompt in one forward
 
 
 def start(
     settings: Mapping[str, Any],
 ) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], list[list[int]]]]:
-    """Compile the models; `settings` names folders of converted ones."""
+    """Compile the converted models, whose folders are in `settings`; returns the precision and a function
+    that runs a request. ValueError for an unsupported dtype."""
     if settings["dtype"] not in PRECISIONS:
         raise ValueError(f"OpenVINO has no {settings['dtype']}: use --dtype {', '.join(PRECISIONS)}")
     genai = import_module("openvino_genai")
@@ -33,7 +34,7 @@ def start(
     scheduler = genai.SchedulerConfig()
     scheduler.cache_size = 1  # GiB
     scheduler.max_num_batched_tokens = MOST_TOKENS
-    scheduler.enable_prefix_caching = False  # every contender runs the prefill of every prompt
+    scheduler.enable_prefix_caching = False  # so that every prompt is prefilled, as by all contenders
     pipeline = genai.LLMPipeline(settings["target"], "CPU", scheduler_config=scheduler, **properties, **more)
 
     def run(request: Mapping[str, Any]) -> list[list[int]]:
@@ -45,7 +46,8 @@ def start(
 
 
 def configuration(genai: Any, settings: Mapping[str, Any], request: Mapping[str, Any]) -> Any:
-    """A request as OpenVINO's GenerationConfig."""
+    """A request as OpenVINO's GenerationConfig; NotImplementedError for a sampling parameter that OpenVINO
+    lacks."""
     config = genai.GenerationConfig()
     config.max_new_tokens = request["max_tokens"]
     config.do_sample = request["temperature"] > 0
@@ -67,7 +69,7 @@ def configuration(genai: Any, settings: Mapping[str, Any], request: Mapping[str,
 
 
 def tokenized(genai: Any, prompts: Sequence[Sequence[int]]) -> Any:
-    """Prompts side by side, padded on the left."""
+    """Prompts as a left-padded batch with its attention mask."""
     numpy, tensor = import_module("numpy"), import_module("openvino").Tensor
     longest = max(map(len, prompts))
     ids = numpy.zeros((len(prompts), longest), dtype=numpy.int64)
@@ -79,10 +81,10 @@ def tokenized(genai: Any, prompts: Sequence[Sequence[int]]) -> Any:
 
 
 def precision(folder: str, properties: Mapping[str, Any]) -> str:
-    """What the plugin made of the precision that was asked for, as the compiled model says, and that of the
-    cache.
+    """The precision in effect, such as `bf16, weights f32, cache f16`: inference, then matrix multiplications
+    and KV cache where they differ.
 
-    The pipeline keeps its compiled model to itself, so the same model is compiled once more for the question.
+    The pipeline does not expose its compiled model, so the target is compiled once more to query it.
     """
     compiled = (
         import_module("openvino").Core().compile_model(Path(folder) / "openvino_model.xml", "CPU", properties)
@@ -100,6 +102,6 @@ def precision(folder: str, properties: Mapping[str, Any]) -> str:
 
 
 def short(kind: Any) -> str:
-    """`<Type: 'bfloat16'>` as bf16."""
+    """Short name of an OpenVINO type: `<Type: 'bfloat16'>` as bf16."""
     words = str(kind.get_type_name()) if hasattr(kind, "get_type_name") else str(kind)
     return words.replace("bfloat", "bf").replace("float", "f")

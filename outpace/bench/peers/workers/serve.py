@@ -1,9 +1,10 @@
-"""The worker's side of the pipe: `python serve.py ENGINE.py`, run by the interpreter that has the engine.
+"""Main program of a worker process: `python serve.py ENGINE.py`, run by the interpreter that has the engine
+installed.
 
-ENGINE.py defines `start(settings)`, which loads the models and returns `(about, run)`: facts that go into the
-answer to the settings, and a function from a request to lists of new tokens. Lines of JSON go both ways: the
-settings first, then a request at a time until the input ends. `run` raises NotImplementedError for a request
-the engine has no way to serve.
+ENGINE.py defines `start(settings)`, which loads the models and returns `(about, run)`: facts about the
+engine, and a function from a request to lists of new tokens. Messages are JSON lines: the settings first,
+answered by the facts, then requests, each answered, until standard input ends. `run` raises
+NotImplementedError for a request that the engine does not support.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Any
 
 
 def sentence(error: BaseException) -> str:
-    """An error in one line."""
+    """An exception as one line of text."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def answer(run: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """New tokens and seconds, or why there are none."""
+    """The new tokens and the seconds of a request, or the error message if it is unsupported or fails."""
     try:
         began = perf_counter()
         outputs = run(request)
@@ -35,10 +36,10 @@ def answer(run: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(script: str) -> int:
-    # engines write what they like on the output: give them the error stream, and keep the pipe
+    # engines print to standard output: redirect that to standard error, and keep the pipe for answers
     pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of the input is what ends a worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of input ends a worker, not Ctrl-C
 
     def tell(what: dict[str, Any]) -> None:
         pipe.write(json.dumps(what) + "\n")

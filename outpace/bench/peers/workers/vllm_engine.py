@@ -1,4 +1,4 @@
-"""vLLM as a worker, on a CPU: plain, with a draft model, or with n-grams of the text."""
+"""vLLM on a CPU as a worker: plain decoding, a draft model, or n-gram prompt lookup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 CACHE_GIB = 1
-SLACK = 8  # positions beyond what a request may need
+SLACK = 8  # extra positions in max_model_len beyond the longest request
 NATIVE = {
     "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
     "float16": ("avx512_fp16", "amx_fp16", "fphp"),
@@ -23,11 +23,12 @@ SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 def start(
     settings: Mapping[str, Any],
 ) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], list[list[int]]]]:
-    """Load the models."""
+    """Load the models; returns the precision and a function that runs a request. ValueError for an
+    unsupported dtype."""
     if settings["dtype"] not in NATIVE:
         raise ValueError(f"vLLM has no {settings['dtype']}: use --dtype {', '.join(NATIVE)}")
     os.environ["OMP_NUM_THREADS"] = str(settings["threads"])
-    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # the system places the threads, as for all contenders
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # no thread pinning, as for all contenders
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(CACHE_GIB)
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -39,9 +40,9 @@ def start(
         max_model_len=min(settings["room"] + depth + SLACK, settings["max_length"] or 1 << 30),
         max_num_seqs=settings["batch"],
         speculative_config=speculation(settings),
-        # compiling, its default, needs a C++ compiler
+        # torch.compile, vLLM's default, needs a C++ compiler
         enforce_eager=settings["eager"] or not (shutil.which("g++") or shutil.which("clang++")),
-        enable_prefix_caching=False,  # every contender runs the prefill of every prompt
+        enable_prefix_caching=False,  # so that every prompt is prefilled, as by all contenders
         seed=0,
     )
 
@@ -56,7 +57,8 @@ def start(
 
 
 def speculation(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The speculative_config of a mode. The draft is greedy, which is vLLM's default."""
+    """The speculative_config of a mode; None for plain decoding. Draft tokens are greedy, which is vLLM's
+    default."""
     if settings["mode"] == "draft":
         return {
             "method": "draft_model",
@@ -74,7 +76,7 @@ def speculation(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def parameters(vllm: Any, settings: Mapping[str, Any], request: Mapping[str, Any], seed: int) -> Any:
-    """A request as vLLM's SamplingParams."""
+    """vLLM's SamplingParams of one row; NotImplementedError for a parameter that is not supported."""
     given = request["settings"]
     if unknown := set(given) - SETTINGS:
         raise NotImplementedError(f"the vLLM peer does not support {', '.join(sorted(unknown))}")
@@ -84,7 +86,7 @@ def parameters(vllm: Any, settings: Mapping[str, Any], request: Mapping[str, Any
         temperature=request["temperature"],
         max_tokens=request["max_tokens"],
         seed=seed if request["temperature"] > 0 else None,
-        ignore_eos=True,  # the end tokens of the measurement count, not the checkpoint's
+        ignore_eos=True,  # stop tokens come from the measurement, not from the checkpoint
         stop_token_ids=request["stop"],
         detokenize=False,
         **given,
@@ -92,14 +94,14 @@ def parameters(vllm: Any, settings: Mapping[str, Any], request: Mapping[str, Any
 
 
 def precision(dtype: str) -> str:
-    """The dtype of the loaded model, and whether the CPU multiplies in it."""
+    """The dtype of the loaded model, with `not native` if the CPU has no instructions for it."""
     words = SHORT.get(dtype, dtype)
     wanted = NATIVE.get(dtype, ())
     return words if not wanted or flags() & set(wanted) else f"{words}, not native"
 
 
 def flags() -> set[str]:
-    """The CPU's feature flags."""
+    """The CPU's feature flags in /proc/cpuinfo; empty where there is no such file."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
