@@ -121,7 +121,7 @@ def _joined(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> TokenT
     """One tree for the whole batch; `rows[i]` are the batch rows of `trees[i]`. Claims are concatenated."""
     count = sum(map(len, rows))
     parents, claimed, roots = [-1] * count, [-1] * count, torch.zeros(count, dtype=torch.int64)
-    q, ids, with_replacement = [], [], list[bool]()
+    q, ids, with_replacement, draws = [], [], list[bool](), list[tuple[int, int]]()
     for tree, of in zip(trees, rows, strict=True):
         claim, inside = tree.claim, len(of)
         # index in the joined tree of each node of this tree
@@ -133,13 +133,21 @@ def _joined(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> TokenT
             continue
         assert isinstance(claim, Drawn)
         claimed += [len(with_replacement) + index if index >= 0 else -1 for index in claim.row[inside:]]
+        draws += [(place[node], len(with_replacement) + index) for node, index in claim.all_draws()]
         with_replacement += claim.replace
         q.append(claim.q)
         if claim.ids is not None:
             ids.append(claim.ids)
     claim = None
     if q:
-        claim = Drawn(torch.cat(q), tuple(claimed), tuple(with_replacement), torch.cat(ids) if ids else None)
+        repeated = len({node for node, _ in draws}) < len(draws)
+        claim = Drawn(
+            torch.cat(q),
+            tuple(claimed),
+            tuple(with_replacement),
+            torch.cat(ids) if ids else None,
+            tuple(draws) if repeated else None,
+        )
     tokens = torch.cat([roots, *(tree.tokens[len(of) :] for tree, of in zip(trees, rows, strict=True))])
     return TokenTree(tokens, Forest.of(parents, count), None, claim)
 
