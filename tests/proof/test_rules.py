@@ -62,9 +62,10 @@ def drafted(
         DraftModel(draft, growth=partial(grow, children=DRAFTING[drafting])),
         Fixed(Shape.branching(widths)),
     )
-    parts = Parts(target, drafter, Rejection(), plan, draft_only)
+    parts = Parts(target, drafter, Rejection(), plan)
     sampling = [SamplingParams(temperature=1.0, max_tokens=len(widths) + 1)]
-    assert not list(Session(parts, [torch.tensor([0])], sampling, LazyTargetProbs, noise=noise).steps())
+    session = Session(parts, [torch.tensor([0])], sampling, LazyTargetProbs, noise=noise)
+    assert not list(session.steps(draft_only))
     return found[0]
 
 
