@@ -22,6 +22,7 @@ from outpace.proof.reference import Logits, table_logits
 
 IMPOSSIBLE = -1000.0  # logit whose probability underflows to exactly 0
 TEXTS, TEXT_LENGTH = 24, 14  # number of `Models.texts`, and tokens in each
+GREEDY_LENGTH = 12  # tokens of `Models.greedy_text`
 FLOAT32_BOUND = 1e-5  # largest difference of a probability attributed to rounding, in float32
 
 # Strings by token id for a draft model whose vocabulary is not the target's: "a" and "b" are in both under
@@ -58,6 +59,15 @@ class Models:
     def texts(self) -> list[list[int]]:
         """`TEXTS` texts of `TEXT_LENGTH` token ids each, sampled from the target with a fixed seed."""
         return self._texts
+
+    @cached_property
+    def greedy_text(self) -> tuple[int, ...]:
+        """Token id 0 and its greedy continuation by the target, `GREEDY_LENGTH` tokens in all. Such a text soon
+        repeats itself, so that drafts copied from it are probable continuations."""
+        text = (0,)
+        while len(text) < GREEDY_LENGTH:
+            text = (*text, int(self.logits([text]).argmax()))
+        return text
 
     @cached_property
     def _folder(self) -> Path:

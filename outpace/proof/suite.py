@@ -27,7 +27,7 @@ from outpace.proof.result import Proof
 from outpace.proof.sampling_cases import crossed, paired
 from outpace.proof.with_prediction import predicting
 
-SMALL, QUICK, EXHAUSTIVE = 100, 3_000, 20_000  # most runs of one proof; one core does about 1000 a second
+SMALL, QUICK, EXHAUSTIVE = 400, 3_000, 20_000  # most runs of one proof; one core does about 1000 a second
 LONGEST = 18  # most tokens generated per sampled request
 BATCH = 256  # rows decoded in one batch, one run each
 PROMPTS = ((0, 1, 2, 0, 1), (2, 2), (1,), (1, 0, 2))
@@ -72,15 +72,17 @@ PLANS = {
 }
 
 
-def ragged(tokens: int, top_k: int = 0) -> list[Case]:
-    """Four requests with different prompt lengths, temperatures, token limits and stop tokens; sampled ones
-    generate at most `tokens` tokens."""
+def ragged(
+    tokens: int, top_k: int = 0, prompt: tuple[int, ...] = (0, 1, 2, 0, 1, 2, 0)
+) -> list[Case]:
+    """Four requests of different lengths, temperatures, limits and stop tokens, decoded in one batch; `prompt` is
+    the first one's."""
 
     def params(temperature: float, max_tokens: int, stop: tuple[int, ...] = ()) -> SamplingParams:
         return SamplingParams(temperature, top_k=top_k, max_tokens=max_tokens, stop=stop)
 
     return [
-        Case((0, 1, 2, 0, 1, 2, 0), params(1.0, tokens)),
+        Case(prompt, params(1.0, tokens)),
         Case((2,), params(0.7, tokens - 1, (1,))),
         Case((1, 1, 0, 1, 1), params(0.0, tokens + 2)),
         Case((0, 2, 2), params(1.0, tokens - 1, (0, 2))),
@@ -102,6 +104,8 @@ def prove(
     if not (plan.varied or exhaustive):
         options = options[: max(1, len(shapes))]
     requests = partial(ragged, top_k=plan.top_k)
+    if plan.top_k:  # a draft copied from another prompt may hold no token that top-k leaves
+        requests = partial(requests, prompt=models.greedy_text)
     default = Subject(recipe, options[0], models)
     first = default.prove(requests, most)
     yield first
