@@ -131,7 +131,7 @@ def moved(target: Any) -> Any:
         there.logits = Away(target.logits)
         return there
     there = HFTarget(copy.deepcopy(target.model))
-    for module in there.model.modules():
+    for module in there.forward.model.modules():
         for name, weight in module._parameters.items():
             if weight is not None:
                 module._parameters[name] = nn.Parameter(Away(weight.data), requires_grad=False)

@@ -78,10 +78,13 @@ DRAFTERS: dict[str, Callable[[], tuple[Drafter, Fixed | Confidence]]] = {
     "independent draws": lambda: (DraftModel(zoo("draft"), replace=True), TREE),
     "likeliest tree": lambda: (DraftModel(zoo("draft"), sampled=False), TREE),
     "the target itself": lambda: (DraftModel(zoo("target")), CHAIN),
-    "n-grams": lambda: (NGram(3, clip=True), Fixed(8)),
-    "a prediction, else n-grams": lambda: (PredictionDrafter(NGram(3, clip=True), prompts()), Fixed(8)),
+    "n-grams": lambda: (NGram(3, allow_shorter=True), Fixed(8)),
+    "a prediction, else n-grams": lambda: (
+        PredictionDrafter(NGram(3, allow_shorter=True), prompts()),
+        Fixed(8),
+    ),
     "model and n-grams": lambda: (
-        UnionDrafter([DraftModel(zoo("draft"), sampled=False), NGram(2, clip=True)]),
+        UnionDrafter([DraftModel(zoo("draft"), sampled=False), NGram(2, allow_shorter=True)]),
         CHAIN,
     ),
 }
@@ -137,7 +140,8 @@ def built(name: str) -> Callable[[], Parts]:
     if is_foreign(recipe):
         models["draft"] = CrossVocabularyDraft(zoo("draft"), words("draft"), words("target"))
     return row_by_row(
-        lambda: recipe.build(zoo("target"), **{key: models[key] for key in recipe.options if key in models})
+        lambda: recipe.build(zoo("target"), **{key: models[key] for key in recipe.options if key in models}),
+        shared=(zoo("target"), zoo("draft"), models["draft"]),
     )
 
 
@@ -146,6 +150,7 @@ def test_every_recipe_gives_plain_greedy_text(name: str) -> None:
     assert texts(built(name)(), prompts(), sampling(0.0)) == plain(0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(find()))
 def test_a_row_alone_says_what_it_says_in_a_ragged_batch(name: str) -> None:
     settings = sampling(0.9)

@@ -72,9 +72,7 @@ PLANS = {
 }
 
 
-def ragged(
-    tokens: int, top_k: int = 0, prompt: tuple[int, ...] = (0, 1, 2, 0, 1, 2, 0)
-) -> list[Case]:
+def ragged(tokens: int, top_k: int = 0, prompt: tuple[int, ...] = (0, 1, 2, 0, 1, 2, 0)) -> list[Case]:
     """Four requests of different lengths, temperatures, limits and stop tokens, decoded in one batch; `prompt` is
     the first one's."""
 

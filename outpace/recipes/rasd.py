@@ -5,7 +5,7 @@ Exact at any temperature: retrieved tokens carry no claim, and pruning depends o
 distribution, never on a token that was drawn.
 
 The retrieved tree consists of continuations of the last tokens, found earlier in the text, in the index and
-in earlier requests. Its branches are kept if they begin with one of the draft model's `top_k` most probable
+in earlier requests. Its branches are kept if they begin with one of the draft model's `num_first_tokens` most probable
 next tokens; of their nodes the `nodes` with the largest product of that probability and their share of the
 retrieved occurrences are kept. Both trees are merged by longest common prefix.
 
@@ -32,11 +32,18 @@ RETRIEVED = 64  # most nodes of a retrieved tree before it is pruned
 
 
 def pruned(
-    ctx: Context, plan: Plan, tree: TokenTree, logits: Tensor, *, sources: TextSources, top_k: int, nodes: int
+    ctx: Context,
+    plan: Plan,
+    tree: TokenTree,
+    logits: Tensor,
+    *,
+    sources: TextSources,
+    num_first_tokens: int,
+    nodes: int,
 ) -> TokenTree:
     """The draft model's tree merged with those retrieved branches whose first token is among its `top_k` most
     probable, at most `nodes` retrieved nodes per row."""
-    probs, ids = top(logits.float().softmax(-1), min(top_k, logits.shape[-1]))
+    probs, ids = top(logits.float().softmax(-1), min(num_first_tokens, logits.shape[-1]))
     fusion = Fusion(tree)
     for row, depth in enumerate(plan.depth):
         prob_of = dict(zip(ids[row].tolist(), probs[row].tolist(), strict=True))
@@ -69,7 +76,7 @@ def rasd(
     sampled: bool = False,
     index: SuffixArrayFile | None = None,
     depth: int = 10,
-    top_k: int = 10,
+    num_first_tokens: int = 10,
     nodes: int = 24,
     max_ngram: int = 16,
     min_ngram: int = 2,
@@ -83,17 +90,17 @@ def rasd(
         sampled: draw the model's tokens without replacement; by default they are its most probable ones
         index: file of `outpace index build`; without one only the request and earlier ones are searched
         depth: most tokens of a retrieved continuation
-        top_k: most probable next tokens of the model with which a retrieved branch may begin
+        num_first_tokens: most probable next tokens of the model with which a retrieved branch may begin
         nodes: most retrieved nodes per row
         max_ngram: longest match of last tokens looked up
         min_ngram: shortest match that is used
         max_cached_tokens: newest tokens of earlier requests kept for retrieval; 0 keeps none
     """
-    if top_k < 1 or nodes < 1:
-        raise ValueError(f"top_k is {top_k} and nodes {nodes}; keep at least one")
+    if num_first_tokens < 1 or nodes < 1:
+        raise ValueError(f"num_first_tokens is {num_first_tokens} and nodes {nodes}; keep at least one")
     past = PastRequests(corpus(index, target.vocab), max_cached_tokens)
     sources = TextSources(past, max_ngram=max_ngram, min_ngram=min_ngram)
     shape = Shape.branching(widths)
-    fuse = partial(pruned, sources=sources, top_k=top_k, nodes=nodes)
+    fuse = partial(pruned, sources=sources, num_first_tokens=num_first_tokens, nodes=nodes)
     drafter = Fused(draft, shape, sources, fuse, sampled=sampled)
     return Parts(target, drafter, Rejection(), Fixed(max(depth, shape.depth)))

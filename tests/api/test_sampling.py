@@ -158,9 +158,9 @@ def test_logprobs_end_with_the_text_and_are_json(loaded):
 @pytest.mark.parametrize(
     ("ask", "sentence"),
     [
-        ({"n": 0}, "n is 0; ask for at least one sample"),
+        ({"n": 0}, "n is 0; use at least 1"),
         ({"n": 2, "temperature": 0}, "n is 2, but at temperature 0 all samples are the same"),
-        ({"logprobs": -1}, "logprobs is -1; ask for those of 0 to 320"),
+        ({"logprobs": -1}, "logprobs is -1; use a number of tokens from 0 to 320"),
         ({"logprobs": 321}, "logprobs is 321"),
         ({"logit_bias": {320: 1.0}}, "logit_bias names token 320, but the model's tokens are 0 to 319"),
         ({"bad_words": [[320]]}, "bad_words names token 320"),

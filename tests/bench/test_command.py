@@ -156,6 +156,7 @@ def test_prompts_asked_again_are_told_apart_from_the_first_time(tiny: Any, tmp_p
     assert second["mean_acceptance_length"] > first["mean_acceptance_length"]
 
 
+@pytest.mark.slow
 def test_what_is_compiled_is_measured_beside_the_same_models_as_they_are(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +250,7 @@ def test_a_target_that_could_not_be_compiled_is_measured_once(
     assert "compile" not in data["settings"] and not data["compile_seconds"]
 
 
+@pytest.mark.slow
 def test_peers_run_beside_us_on_the_same_prompts(tiny: Any, tmp_path: Path) -> None:
     wanted = ["--methods", "prompt-lookup:depth=3,speculative-sampling:depth=2", "--peer", "transformers"]
     done = call(tiny, tmp_path, *wanted, "--temperature", "0", "--output", str(tmp_path / "x.json"))
@@ -417,6 +419,7 @@ def test_an_unknown_option_of_synthetic_drafts_is_named(tiny: Any, tmp_path: Pat
     assert done.exit_code == 2 and "synthetic has no option width; it has rate and depth" in done.output
 
 
+@pytest.mark.slow
 def test_settings_hold_for_every_contender(tiny: Any, tmp_path: Path) -> None:
     settings = ("--top-k", "20", "--top-p", "0.9", "--min-p", "0.02", "--repetition-penalty", "1.3")
     out = str(tmp_path / "out.json")

@@ -30,6 +30,7 @@ def models() -> Any:
     return {name: load(f"zoo:{name}", dtype="float32") for name in ("target", "draft")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", of_family("training-free"))
 def test_the_second_half_of_prompts_asked_twice(models: Any, name: str) -> None:
     target = models["target"]

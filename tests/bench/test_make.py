@@ -38,6 +38,7 @@ def test_engines_take_part_where_they_are_named() -> None:
         assert measure[measure.index("--peer") + 1] == wanted
 
 
+@pytest.mark.slow
 def test_compiled_models_are_measured_and_reported(tiny: Any, tmp_path: Path) -> None:
     for workload in ("code", "edit"):
         (tmp_path / f"{workload}.txt").write_text("def push(self, item):\n", encoding="utf-8")

@@ -10,7 +10,7 @@ from outpace.recipes import get
 
 def test_names_and_options_are_read() -> None:
     assert parse_methods("prompt_lookup:depth=8,max_ngram=2,mcsd:widths=(4,2):replace=true, specinfer") == [
-        Method("prompt-lookup", {"depth": 8, "longest": 2}),
+        Method("prompt-lookup", {"depth": 8, "max_ngram": 2}),
         Method("mcsd", {"widths": (4, 2), "replace": True}),
         Method("specinfer", {}),
     ]

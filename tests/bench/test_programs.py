@@ -43,6 +43,7 @@ def test_the_cases_are_chains_trees_and_batches() -> None:
     ] is None  # batches have no goal
 
 
+@pytest.mark.slow
 def test_a_short_check_writes_what_it_has(
     tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_command_is_named_as_one_types_it(argv: list[str], words: list[str]) -
     assert provenance(argv=argv)["argv"] == words
 
 
+@pytest.mark.slow
 def test_the_costs_of_indexes_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "indexes.json"
     assert indexes.main(["--tokens", "10000", "--alone", "3000", "--json", str(path)]) == 0

@@ -144,6 +144,7 @@ def test_copying_from_the_prompt_is_recommended_for_edits() -> None:
     assert gains["rest"] == 1 > gains["speculative-sampling"]
 
 
+@pytest.mark.slow
 def test_remembering_is_recommended_where_the_same_questions_come_again() -> None:
     measurement = measured(questions(), repeat=3)
     advice = picked(measurement)
@@ -169,6 +170,7 @@ def test_rounds_do_not_make_questions_come_again() -> None:
     assert max(speedups(measurement).values()) == speedups(measurement)["rest"] == 1
 
 
+@pytest.mark.slow
 def test_plain_decoding_is_recommended_for_text_at_random() -> None:
     measurement = measured(
         questions(), distribution=lambda text: torch.zeros(VOCAB), temperature=1.0, repeat=2

@@ -39,6 +39,7 @@ def target() -> Any:
     return load("zoo:target", dtype="float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options", "temperature"), METHODS)
 def test_counts_are_those_of_the_engine(
     target: Any, name: str, options: dict[str, Any], temperature: float

@@ -39,6 +39,7 @@ def audit(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
+@pytest.mark.slow
 def test_a_report_says_what_was_enumerated_and_what_was_looked_at(tiny) -> None:
     code, out = audit(
         "prompt-lookup",
@@ -72,6 +73,7 @@ def test_a_report_says_what_was_enumerated_and_what_was_looked_at(tiny) -> None:
     assert test["holds"] and test["tokens"] == 16 * 40 and test["false_alarms"] == 0.01 / 2
 
 
+@pytest.mark.slow
 def test_a_recipe_with_a_false_claim_fails(tmp_path: Path) -> None:
     file = tmp_path / "likeliest.py"
     file.write_text(WRONG)
@@ -81,6 +83,7 @@ def test_a_recipe_with_a_false_claim_fails(tmp_path: Path) -> None:
     assert max(proof["error"] or 0 for proof in report["proofs"]) > 1e-2
 
 
+@pytest.mark.slow
 def test_a_known_mistake_that_slips_through_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outpace.proof.suite.mistakes", lambda: {"harmless": lambda: 0.0})
     code, out = audit("autoregressive")

@@ -144,6 +144,7 @@ def test_a_gated_model(outpace_, monkeypatch):
     assert "some/model is gated" in sentence and "log in" in sentence
 
 
+@pytest.mark.slow
 def test_a_hub_that_is_away():
     program = "from outpace.cli import main; main()"
     done = subprocess.run(

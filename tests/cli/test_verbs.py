@@ -164,6 +164,7 @@ def test_chat_remembers_the_conversation(outpace_, tiny):
         assert answer.text in result.stdout
 
 
+@pytest.mark.slow
 def test_new_writes_a_recipe_and_a_test_that_pass(outpace_, tiny, tmp_path):
     assert outpace_("new", "my-method").exit_code == 0
     root = str(Path(outpace.__file__).parent.parent)
@@ -185,6 +186,7 @@ def test_new_writes_a_recipe_and_a_test_that_pass(outpace_, tiny, tmp_path):
     assert "is in the package already" in outpace_("new", "prompt_lookup").stderr
 
 
+@pytest.mark.slow
 def test_demo_works_on_any_pair(outpace_, tiny):
     result = outpace_("demo", "--target", tiny.target, "--draft", tiny.draft, "--max-tokens", 8)
     assert result.exit_code == 0, result.output

@@ -76,6 +76,7 @@ def test_a_method_that_translates_takes_the_draft_with_tokens_of_its_own(outpace
     assert bench.exit_code == 0 and "loading draft zoo:draft-2k" in bench.stderr
 
 
+@pytest.mark.slow
 def test_demo_needs_no_options(outpace_, stocked):
     result = outpace_("demo", "--max-tokens", 8)
     assert result.exit_code == 0, result.output

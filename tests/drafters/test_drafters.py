@@ -136,6 +136,7 @@ def naive(text: list[int], longest: int, most: int, allow_shorter: bool) -> list
     return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allow_shorter", [False, True])
 def test_lookup_equals_a_naive_scan(allow_shorter: bool) -> None:
     random = Random(0)

@@ -49,7 +49,7 @@ def test_a_merged_tree_is_the_union_of_paths_without_duplicates(seed: int) -> No
     fusion = Fusion(one)
     for row in range(2):
         tokens, parents = below(other, row)
-        fusion.hang(row, tokens, parents, [0.1] * len(tokens))
+        fusion.merge(row, tokens, parents, [0.1] * len(tokens))
     merged = fusion.tree()
     for row in range(2):
         found = paths(merged)[row]
@@ -68,7 +68,7 @@ def test_cutting_keeps_the_nodes_reached_most_likely_and_their_parents(seed: int
         chances: list[float] = []
         for parent in parents:
             chances.append((chances[parent] if parent >= 0 else 1.0) * random.random())
-        fusion.hang(row, tokens, parents, chances)
+        fusion.merge(row, tokens, parents, chances)
     whole, most = fusion.tree(), 7
     reach = dict(zip([(r, p) for r in range(2) for p in paths(whole)[r]], [0.0] * 99, strict=False))
     for node in range(2, len(whole)):
@@ -89,7 +89,7 @@ def test_what_was_drawn_stays_with_its_claim() -> None:
     claim = Drawn(q, (-1, 0, 0, 1), (False, False))
     tree = TokenTree(torch.tensor([0, 1, 2, 3]), Forest.of([-1, 0, 0, 1], 1), None, claim)
     fusion = Fusion(tree)
-    fusion.hang(
+    fusion.merge(
         0, [2, 1, 3], [-1, 0, -1], [0.9, 0.8, 0.7]
     )  # 2 shares the drawn node; 1 below it and 3 are new
     whole, cut, least = fusion.tree(), fusion.tree(4), fusion.tree(1)

@@ -320,6 +320,7 @@ def test_hostile_numbers_in_a_header_give_one_sentence_and_take_no_memory(made: 
     assert opened(lambda listed: listed["__metadata__"].update(metadata=nested)).endswith("index build`")
 
 
+@pytest.mark.slow
 def test_no_damaged_file_ends_the_process(tmp_path: Path) -> None:
     for kind, (make, _) in KINDS.items():
         store.save(make(), tmp_path / f"{kind}.index", MINE)

@@ -240,6 +240,7 @@ def test_a_cache_that_is_no_longer_used_is_freed(pair):
     assert seen() is None
 
 
+@pytest.mark.slow
 def test_greedy_texts_are_those_of_plain_decoding():
     threads = torch.get_num_threads()
     target, draft = (
@@ -259,6 +260,7 @@ def test_greedy_texts_are_those_of_plain_decoding():
         ] == plain[:1]
 
 
+@pytest.mark.slow
 def test_one_thread_compiles_gated_layers_apart():
     # joined by the runtime, they end the process on processors with AMX
     script = """

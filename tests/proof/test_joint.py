@@ -49,6 +49,7 @@ def test_the_distribution_of_independent_rows_is_a_product() -> None:
             assert independent(LOGITS, group)[(a,), (b,)] == pytest.approx(first[(a,)] * second[(b,)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "options"),
     [
@@ -139,6 +140,7 @@ def test_runs_that_are_not_apart_are_noticed() -> None:
         )
 
 
+@pytest.mark.slow
 def test_grouped_drafters_are_proven_together_without_being_asked() -> None:
     models = tables()
     assert {proof.rows for proof in prove(multi_sample, models)} == {1, 2, 3}

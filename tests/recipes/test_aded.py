@@ -63,6 +63,7 @@ def accepted(found: list[Step], parts: int = 2) -> list[float]:
     return [half / count for count in counts]
 
 
+@pytest.mark.slow
 def test_adapting_accepts_more_the_longer_a_text_goes_on() -> None:
     target, words = zoo()
     prompt, params = words(CODE)["input_ids"], SamplingParams(0.5, max_tokens=200, seed=1)

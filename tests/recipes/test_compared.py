@@ -69,6 +69,7 @@ def length(parts: Parts, prompts: list[list[int]], most: int = 64, tokens: int =
     return sum(generated) / len(generated)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["chat", "edit"])
 def test_a_search_in_trigrams_accepts_more_than_the_most_frequent_continuations(
     tmp_path: Path, kind: str
@@ -80,6 +81,7 @@ def test_a_search_in_trigrams_accepts_more_than_the_most_frequent_continuations(
     assert found > 1.05 * length(rest.build(target, index=str(tmp_path / "continuations")), prompts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["chat", "edit"])
 def test_alike_states_are_followed_more_alike_than_equal_tokens(tmp_path: Path, kind: str) -> None:
     target, texts, prompts = zoo("target")[0], corpus(kind, 60), asked(kind, 4)
@@ -91,6 +93,7 @@ def test_alike_states_are_followed_more_alike_than_equal_tokens(tmp_path: Path, 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["chat", "edit"])
 def test_a_model_and_retrieval_accept_more_than_either(tmp_path: Path, kind: str) -> None:
     target, draft, prompts, nodes = zoo("target")[0], zoo("draft")[0], asked(kind, 4), 28
@@ -106,6 +109,7 @@ def test_a_model_and_retrieval_accept_more_than_either(tmp_path: Path, kind: str
     assert length(reader.build(target, draft=draft, index=index, nodes=nodes), prompts, nodes) > 1.3 * alone
 
 
+@pytest.mark.slow
 def test_recycled_tokens_are_accepted_more_than_what_earlier_chats_said() -> None:
     target, prompts, most = zoo("target")[0], asked("chat", 8), 24
     recycling, retrieving = token_recycling.build(target, nodes=most), rest.build(target, nodes=most)

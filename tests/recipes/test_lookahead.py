@@ -157,7 +157,7 @@ def test_wider_windows_and_more_guesses_keep_more() -> None:
 
 
 def test_without_a_window_it_looks_up_n_grams() -> None:
-    prompts = [[1, 2, 3, 1, 2, 4, 1], [5]]
+    prompts = [[1, 2, 3, 1, 2, 4, 1], [0]]
     drafted = 0
     for step in steps(model(5), prompts, window=0, ngram=3, guesses=2, pool_from_prompt=True):
         for row in range(len(step.ctx.slots)):

@@ -26,6 +26,7 @@ def accepted(seed: int, **options: object) -> float:
     return expected_accepted(lambda: mcsd.build(target, draft=draft, **options), len(widths))
 
 
+@pytest.mark.slow
 def test_without_replacement_accepts_at_least_as_much_on_average() -> None:
     pairs = [(accepted(seed, widths=(2,)), accepted(seed, widths=(2,), replace=True)) for seed in range(25)]
     without, independent = (sum(side) for side in zip(*pairs, strict=True))

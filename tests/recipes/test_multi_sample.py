@@ -214,6 +214,7 @@ def zoo(dtype: str) -> tuple[HFTarget, list[int]]:
     return target, words(CODE)["input_ids"]
 
 
+@pytest.mark.slow
 def test_every_sample_says_what_it_would_say_alone() -> None:
     target, prompt = zoo("float64")
     sampling = row_params(4, 32, 0.5)
@@ -235,13 +236,16 @@ def test_samples_asked_for_by_n_are_those_of_plain_decoding() -> None:
 
 
 @cache
-def sampled(count: int, matches: int = 32) -> float:
+def sampled(count: int, max_matches: int = 32) -> float:
     target, prompt = zoo("float32")
     return kept(
-        steps(multi_sample.build(target, max_matches=matches), [prompt] * count, row_params(count, 80, 0.5))
+        steps(
+            multi_sample.build(target, max_matches=max_matches), [prompt] * count, row_params(count, 80, 0.5)
+        )
     )
 
 
+@pytest.mark.slow
 def test_more_samples_accept_more() -> None:
     target = TableTarget(30, order=1, seed=3, spread=3.0)
     found = [

@@ -46,6 +46,7 @@ def drafts(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("breadth", [1, 4])
 @pytest.mark.parametrize(
     ("theirs", "ours"),

@@ -55,6 +55,7 @@ def test_every_token_as_a_candidate_is_always_accepted() -> None:
     assert accepted(0, (9,)) == pytest.approx(1, abs=1e-12)  # more than there are
 
 
+@pytest.mark.slow
 def test_on_average_it_accepts_more_than_independent_draws() -> None:
     def independent(seed: int) -> float:
         target, draft = pair(seed, 6)

@@ -95,6 +95,7 @@ def zoo():
     return load(resolve("zoo:target"))
 
 
+@pytest.mark.slow
 def test_text_of_the_target_is_worth_more_than_other_text(tmp_path: Path) -> None:
     target, words = zoo()
     prompt = words(CODE)["input_ids"]

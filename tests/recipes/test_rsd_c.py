@@ -21,6 +21,7 @@ def pair(seed: int) -> tuple[TableTarget, TableTarget]:
     return TableTarget(3, seed=seed, order=2), TableTarget(3, seed=seed + 100, order=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", [(2,), (2, 1)])
 def test_accepts_more_than_independent_children_on_average(widths: tuple[int, ...]) -> None:
     without, independent = 0.0, 0.0

@@ -36,6 +36,7 @@ def test_one_path_is_speculative_sampling(seed: int) -> None:
     assert beam == pytest.approx(chain, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_accepts_more_than_branching_into_as_many_nodes_when_the_drafter_is_good() -> None:
     # six nodes each: early ends of unlikely paths pay for a level more
     for seed in range(2):

@@ -52,6 +52,7 @@ def test_matching_the_same_trees_accepts_less() -> None:
     assert beside(Match(), *DRAFTS) < accepted(*DRAFTS)
 
 
+@pytest.mark.slow
 def test_equal_tokens_of_two_drafters_stay_two_candidates() -> None:
     # drafters sure of the same token: below it both continuations can be accepted
     chain = accepted(DRAFTS[0], DRAFTS[0], widths=(1, 1))

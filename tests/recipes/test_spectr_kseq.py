@@ -24,6 +24,7 @@ def flat(*distribution: float) -> TableTarget:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tolerance", [0.0, 0.05, 1.0]
 )  # from the smallest valid scale to one for each sequence
@@ -51,6 +52,7 @@ def test_one_sequence_is_speculative_sampling(seed: int) -> None:
     assert found == pytest.approx(chain, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 3])
 def test_accepts_a_fixed_share_of_the_most_that_is_possible(k: int) -> None:
     for seed in range(18 - 4 * k):

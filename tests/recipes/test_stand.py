@@ -169,7 +169,7 @@ def test_greedy_rows_are_not_drawn_for() -> None:
 def test_defaults_are_the_papers_but_for_the_size_of_the_tree() -> None:
     parts = stand.build(TableTarget(30))
     assert isinstance(parts.drafter, NGramProbabilityDrafter)
-    assert (parts.drafter.table.longest, parts.drafter.table.width) == (4, 10)
+    assert (parts.drafter.table.max_ngram, parts.drafter.table.width) == (4, 10)
     assert (
         max(len(step.draft.tree) for seed in range(9) for step in steps(parts, [[1, 2]], seed=seed)) <= 1 + 24
     )

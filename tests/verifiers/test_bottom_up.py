@@ -17,7 +17,6 @@ from outpace.core.grower import Grower
 from outpace.core.noise import TARGET, Key, KeyedNoise, Noise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, Shape, TokenTree
-from outpace.drafters.compose.union import UnionDrafter
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
@@ -135,7 +134,6 @@ TARGET_MODEL, DRAFT, OTHER = (
 )
 DRAFTERS = {
     "two levels of two": (lambda: DraftModel(DRAFT), (2, 2)),
-    "two drafters": (lambda: UnionDrafter([DraftModel(DRAFT, replace=True), DraftModel(OTHER)]), (1, 1)),
     "chosen beside drawn": (lambda: Mixed(DRAFT), (1, 1)),
     "chosen beside listed": (lambda: Mixed(DRAFT, listed=True), (1, 1)),
     "chosen beside two": (lambda: Mixed(DRAFT, width=2), (1,)),

@@ -35,6 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(evaluate, name, lambda *_: {"code": 1.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_a_draft_with_its_own_tokens_needs_no_target(
     small: None, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -39,6 +39,8 @@ def indexed(target: Target, texts: Iterable[Tokens], *, dims: int = DIMS) -> Hid
     window = min(WINDOW, target.max_length or WINDOW)
     for text in texts:
         tokens = np.asarray(text, np.int64)
+        if len(tokens) < 2:
+            continue  # no token follows any state
         continuations = _following(tokens)
         for start, first in windows(len(tokens), window):
             read = _states(target, torch.tensor(tokens[start : start + window]))
