@@ -62,8 +62,8 @@ class Models:
 
     @cached_property
     def greedy_text(self) -> tuple[int, ...]:
-        """Token id 0 and its greedy continuation by the target, `GREEDY_LENGTH` tokens in all. Such a text soon
-        repeats itself, so that drafts copied from it are probable continuations."""
+        """Token id 0 and its greedy continuation by the target, `GREEDY_LENGTH` tokens in all. Such a text
+        soon repeats itself, so that drafts copied from it are probable continuations."""
         text = (0,)
         while len(text) < GREEDY_LENGTH:
             text = (*text, int(self.logits([text]).argmax()))

@@ -73,8 +73,8 @@ PLANS = {
 
 
 def ragged(tokens: int, top_k: int = 0, prompt: tuple[int, ...] = (0, 1, 2, 0, 1, 2, 0)) -> list[Case]:
-    """Four requests of different lengths, temperatures, limits and stop tokens, decoded in one batch; `prompt` is
-    the first one's."""
+    """Four requests of different lengths, temperatures, limits and stop tokens, decoded in one batch;
+    `prompt` is the first one's."""
 
     def params(temperature: float, max_tokens: int, stop: tuple[int, ...] = ()) -> SamplingParams:
         return SamplingParams(temperature, top_k=top_k, max_tokens=max_tokens, stop=stop)

@@ -5,9 +5,9 @@ Exact at any temperature: retrieved tokens carry no claim, and pruning depends o
 distribution, never on a token that was drawn.
 
 The retrieved tree consists of continuations of the last tokens, found earlier in the text, in the index and
-in earlier requests. Its branches are kept if they begin with one of the draft model's `num_first_tokens` most probable
-next tokens; of their nodes the `nodes` with the largest product of that probability and their share of the
-retrieved occurrences are kept. Both trees are merged by longest common prefix.
+in earlier requests. Its branches are kept if they begin with one of the draft model's `num_first_tokens` most
+probable next tokens; of their nodes the `nodes` with the largest product of that probability and their share
+of the retrieved occurrences are kept. Both trees are merged by longest common prefix.
 
 Use it where answers copy from long inputs or resemble earlier ones and there is a draft model. The paper
 drafts with a trained head and does not define how branches are scored; here retrieval runs after the draft
@@ -41,7 +41,7 @@ def pruned(
     num_first_tokens: int,
     nodes: int,
 ) -> TokenTree:
-    """The draft model's tree merged with those retrieved branches whose first token is among its `top_k` most
+    """The draft model's tree merged with those retrieved branches whose first token is among its most
     probable, at most `nodes` retrieved nodes per row."""
     probs, ids = top(logits.float().softmax(-1), min(num_first_tokens, logits.shape[-1]))
     fusion = Fusion(tree)
