@@ -35,7 +35,7 @@ from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
 from outpace.indexes.tables.trigrams import TrigramTable
 from outpace.tables import Table, print_tables
 
-DOCUMENT, ASKED, PART = 500, 2000, 100_000  # tokens per document; calls per operation; tokens per piece
+DOCUMENT, ASKED, PART = 500, 2000, 100_000  # tokens per document; timed calls; tokens made at once
 LEAST = 5 * ASKED  # minimum of --tokens: the operations below use this many
 TREE = Shape((*[0] * 8, *[1] * 8, *[2] * 5, *[9] * 6, *[17] * 4))
 Tokens = NDArray[np.int32]

@@ -55,7 +55,7 @@ class Overhead:
     case: str
     rows: int
     steps: int
-    draft: float  # in the drafter, outside draft forwards and warping
+    draft: float  # drafter, without draft model forwards and the computation of q from logits
     prepare: float  # preparing scores, outside the target's forward
     verify: float
     commit: float

@@ -23,7 +23,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-MOST = 16384  # most probable tokens with a clock of their own; more tokens make the bound slightly too high
+MOST = 16384  # number of most probable tokens treated exactly; with more the bound is slightly too high
 AT_ONCE = 1 << 22  # numbers in the largest temporary tensor of `_race`
 SPACING = (
     0.3  # step of the integrals over time, in log time: the trapezoidal rule is then exact to about 1e-14

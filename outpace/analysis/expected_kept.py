@@ -12,7 +12,7 @@ from outpace.core.noise import Key
 from outpace.core.tree import TokenTree
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
 
-FEW = 64  # most options enumerated one by one; with more, all tokens that were not drafted are one option
+FEW = 64  # maximum number of tokens enumerated singly; with more, all tokens not drafted are one option
 
 
 @dataclass(frozen=True, slots=True)

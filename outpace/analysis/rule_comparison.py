@@ -80,7 +80,7 @@ class Recorded:
     """Results of the trees drafted at one position of one generated text."""
 
     prompt: int  # index of the prompt
-    position: int  # number of tokens generated before it
+    position: int  # number of tokens generated before the trees were drafted
     kept: dict[str, dict[str, Kept]]  # way of drafting -> name of the rule -> expected acceptance
     bounds: dict[str, LengthBounds]  # way of drafting -> upper bounds of the acceptance length
     # inequality (`rule_orderings.margins`) -> left side minus right side at the root

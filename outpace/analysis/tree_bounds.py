@@ -89,8 +89,8 @@ def first_token_bound(tree: TokenTree, target_probs: TargetProbs, root: int) -> 
 class LengthBounds:
     """Upper bounds of the acceptance length from one tree, the bonus token not counted."""
 
-    first_token: float  # of the probability that any child of the root is accepted
-    node_by_node: float  # over exact rules that decide on a node independently of the draft below it
+    first_token: float  # upper bound of the probability that a child of the root is accepted
+    node_by_node: float  # over the exact rules that decide on a node independently of the draft below it
     any_rule: float  # over all exact rules, those that weigh whole paths included
 
 

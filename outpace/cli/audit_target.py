@@ -107,7 +107,7 @@ class TargetAudit:
     max_tokens: int
     samples: int
     false_alarms: float  # significance level of one test
-    folder: Path  # for temporary index files
+    folder: Path  # folder of temporary index files
 
     def method(self, recipe: Recipe, named: dict[str, Any]) -> dict[str, Any]:
         """Findings about one method as JSON values; `named`: draft models by option name."""

@@ -1,5 +1,5 @@
-"""Stop drafting after a token of low draft probability; the token stays, since dropping it would make the
-claim of the draft false."""
+"""Stop drafting after a token of low draft probability. The token itself stays in the draft: if it were
+dropped, the recorded q would not be the distribution of the remaining tokens."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from outpace.core.contracts import Plan, Step, Want
 
 
 class Confidence:
-    """core.contracts.Controller: chains of at most `depth` tokens that end with the first token whose draft
-    probability is below `threshold`."""
+    """Implementation of core.contracts.Controller: chains of at most `depth` tokens that end with the first
+    token whose draft probability is below `threshold`."""
 
     want = Want()
 

@@ -10,8 +10,8 @@ from outpace.core.tree import Shape
 
 
 class Fixed:
-    """core.contracts.Controller that plans a chain of `draft` tokens, or a tree of shape `draft`, in every
-    row and step."""
+    """Implementation of core.contracts.Controller that plans a chain of `draft` tokens, or a tree of shape
+    `draft`, in every row and step."""
 
     want = Want()
 

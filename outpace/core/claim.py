@@ -18,15 +18,17 @@ from torch import Tensor
 
 
 class Claim:
-    """Base class of claims; `Verifier.accepts` lists the subclasses for which a verifier is exact."""
+    """Base class of records of how draft tokens were drawn, on which exact verification relies;
+    `Verifier.accepts` lists the subclasses for which a verifier is exact."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Drawn(Claim):
-    """The claim that tokens were drawn from the distributions `q`.
+    """Record that tokens were drawn from the distributions `q`.
 
     Without `draws`, each node with `row` >= 0 was drawn once, in node order. With `draws`, that lists every
-    draw, as a node may have been drawn several times, from one row of q or from several."""
+    draw, as a node may have been drawn several times, from one row of q or from several.
+    """
 
     q: Tensor  # (M, K) draft distributions after temperature and truncation, at least float32; rows sum to 1
     row: tuple[int, ...]  # (N,) row of q from which each node was first drawn; -1: root, or not drawn

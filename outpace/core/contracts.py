@@ -212,7 +212,7 @@ class Drafter(Protocol):
     """Proposes a tree of draft tokens for every row. A drafter serves one session at a time."""
 
     want: Want
-    claims: tuple[type[Claim], ...]  # classes of the claims its trees may have; (): its trees have none
+    claims: tuple[type[Claim], ...]  # classes of the claims in its trees; (): no token is drawn from a q
     learns_across_rows: (
         bool  # drafts depend on other requests: on their steps, or on their texts after their end
     )
@@ -242,7 +242,7 @@ class Verifier(Protocol):
     """Decides which path of each draft tree is accepted, and samples the bonus token after it."""
 
     want: Want
-    accepts: tuple[type[Claim], ...]  # classes of claims it verifies exactly; nodes may also have no claim
+    accepts: tuple[type[Claim], ...]  # claims (recorded q) that it verifies exactly; nodes may have none
     guarantee: Guarantee
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict: ...
@@ -250,8 +250,8 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one method, as a recipe returns them. TypeError if the drafter may make a claim that the
-    verifier does not accept."""
+    """The parts of one method, as a recipe returns them. TypeError if the trees of the drafter may have a
+    class of claims that the verifier does not accept."""
 
     target: Target
     drafter: Drafter

@@ -111,12 +111,13 @@ class Grower:
         return nodes
 
     def add_chosen(self, at: Sequence[int], tokens: Tensor, belief: Tensor | None = None) -> list[int]:
-        """Add one child to each node in `at` (repeat a node to add several) without a claim; returns the new
-        node indices. `tokens` and `belief`, their draft probabilities, are (M,)."""
+        """Add one child to each node in `at` (repeat a node to add several), not drawn from a distribution
+        and therefore verified by matching; returns the new node indices. `tokens` and `belief`, their draft
+        probabilities, are (M,)."""
         return self._append(at, tokens, [-1] * len(at), belief)
 
     def tree(self) -> TokenTree:
-        """The tree built so far, with a claim if any token was drawn."""
+        """The tree built so far; if any token was drawn, its claim records the distributions q."""
         tokens = self._tokens[0] if len(self._tokens) == 1 else torch.cat(self._tokens)
         claim = None
         if self._q:
@@ -131,7 +132,8 @@ class Grower:
         return TokenTree(tokens, self._forest(), self._log_confidence(), claim)
 
     def structure(self) -> TokenTree:
-        """The tree built so far without claim and confidence: the draft model's input for the next level."""
+        """Tokens and forest of the tree built so far, without q and draft probabilities: the draft model's
+        input for the next level."""
         return TokenTree(torch.cat(self._tokens), self._forest())
 
     def _forest(self) -> Forest:

@@ -19,7 +19,7 @@ class Guarantee(Enum):
 
     EXACT = "exact"  # the target's distribution, at any temperature
     GREEDY = "greedy"  # the target's distribution at temperature 0 only
-    LOSSY = "lossy"  # another distribution, stated by the recipe
+    LOSSY = "lossy"  # another distribution, described by the recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Recipe:
 
     name: str  # the function's and file's name with dashes, as users type it
     paper: str
-    summary: str  # first line of the file's docstring
+    summary: str  # first line of the docstring of the recipe file
     family: str
     guarantee: Guarantee
     build: Callable[..., Parts]  # (target, *, option=default, ...) -> parts; defines the recipe's options

@@ -163,7 +163,8 @@ class TokenTree:
 
     def first_chain(self) -> TokenTree:
         """The tree reduced to the first child of every node, for targets that score chains only. ValueError
-        if a tree with a claim is not a chain already: dropping drawn tokens makes the claim false."""
+        if tokens were drawn and the tree is not a chain: after dropping some, q is not the distribution of
+        the rest."""
         if self.forest.is_chain:
             return self
         if self.claim is not None:

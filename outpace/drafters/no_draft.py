@@ -11,7 +11,8 @@ from outpace.core.tree import TokenTree
 
 
 class NoDraft:
-    """core.contracts.Drafter whose trees consist of the roots alone, so that every step is plain decoding."""
+    """Implementation of core.contracts.Drafter whose trees consist of the roots alone, so that every step is
+    plain decoding."""
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()

@@ -15,8 +15,8 @@ from outpace.core.tree import Forest, TokenTree
 
 
 class Synthetic:
-    """core.contracts.Drafter that drafts a known continuation in which each token is replaced by a wrong one
-    with probability 1 - `rate`.
+    """Implementation of core.contracts.Drafter that drafts a known continuation in which each token is
+    replaced by a wrong one with probability 1 - `rate`.
 
     The continuation is the output of plain decoding for the same prompt and seed. A token after an accepted
     prefix is therefore accepted with probability `rate` at temperature 0, and at any temperature under a

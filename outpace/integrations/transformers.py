@@ -146,9 +146,9 @@ class Warped:
     """The logits processors of one `generate` call, converted to sampling parameters, which drafters apply
     too, as far as that is possible."""
 
-    processors: tuple[Callable[[Tensor, Tensor], Tensor], ...]  # those that could not be converted
+    processors: tuple[Callable[[Tensor, Tensor], Tensor], ...]  # processors without such a parameter
     num_rows: int
-    params: SamplingParams  # the converted ones
+    params: SamplingParams  # sampling parameters that replace the other logits processors
 
     @staticmethod
     def of(

@@ -15,8 +15,8 @@ from outpace.core.tree import Forest, TokenTree
 
 
 class TableTarget:
-    """core.contracts.Target whose distribution depends on the last `order` tokens and on the parity of the
-    position.
+    """Implementation of core.contracts.Target whose distribution depends on the last `order` tokens and on
+    the parity of the position.
 
     It has no attention, but its cache asserts the rules of a KV cache: AssertionError if a caller scores a
     token twice, skips one or commits a node that was not scored.
@@ -82,8 +82,9 @@ class TableTarget:
 
 
 class TableCache:
-    """core.contracts.Cache of a table model. Instead of keys and values it holds states, row indices of
-    `TableTarget.logits`: per slot that after the committed tokens, and those of uncommitted nodes."""
+    """Implementation of core.contracts.Cache of a table model. Instead of keys and values it holds states,
+    row indices of `TableTarget.logits`: per slot that after the committed tokens, and those of uncommitted
+    nodes."""
 
     def __init__(self, slots: int, capacity: int) -> None:
         self.lengths = [0] * slots

@@ -130,8 +130,8 @@ class CrossVocabularyDraft:
     """A draft model whose vocabulary may differ from the target's, and both vocabularies."""
 
     model: Target
-    theirs: Vocabulary  # of the draft model
-    ours: Vocabulary  # of the target
+    theirs: Vocabulary  # vocabulary of the draft model
+    ours: Vocabulary  # vocabulary of the target
 
     @cached_property
     def matching_tokens(self) -> dict[int, int]:

@@ -19,7 +19,7 @@ class Divergence:
     """The first generated token of one prompt at which the two outputs differ."""
 
     prompt: int  # index of the prompt
-    position: int  # number of tokens generated before it
+    position: int  # index in the generated text of the first differing token
     plain: int  # token of plain decoding
     other: int  # token of the method
     gap: float  # logit of `plain` minus logit of `other`

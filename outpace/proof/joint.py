@@ -30,7 +30,7 @@ from outpace.proof.reference import Logits, difference, plain_distribution
 from outpace.proof.result import Proof
 from outpace.proof.sampling_cases import crossed
 
-BATCH = 128  # most runs in one session
+BATCH = 128  # maximum number of runs in one session
 Texts = tuple[tuple[int, ...], ...]  # one continuation per row of a group
 
 

@@ -153,7 +153,7 @@ def _joined(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> TokenT
 
 
 def _step(step: Step, rows: Sequence[int]) -> Step:
-    """The step record of these rows only, their nodes renumbered; without claims."""
+    """The step record of these rows only, their nodes renumbered; the draft tree has no claim."""
     tree, scores = step.draft.tree, step.scores
     forest = tree.forest
     nodes = [*rows, *(node for row in rows for node in forest.nodes[row][1:])]

@@ -16,20 +16,20 @@ class Proof:
     models: str
     options: dict[str, Any]  # plain data only
     temperatures: tuple[float, ...]
-    tokens: int  # most tokens generated per sampled request
-    batch: int  # most rows in one batch
+    tokens: int  # maximum number of new tokens of a request with temperature > 0
+    batch: int  # maximum number of rows in a batch
     outcomes: int  # number of different continuations, over all requests
     runs: int  # number of combinations of random choices that lead to them
     error: float | None  # largest difference of a continuation's probability; None: see `fault`
     seconds: float
     allowed: int = 0  # largest draft depth planned in a sampled row
     drafted: int = 0  # number of draft tokens in sampled rows
-    accepted: int = 0  # number of these that were committed
+    accepted: int = 0  # number of draft tokens in sampled rows that were committed
     deepest: int = 0  # depth in its draft tree of the deepest committed draft token
     # how sampling parameters were combined: "crossed" or "paired"; "": none but temperature
     settings: str = ""
     rows: int = 1  # rows of one prompt whose joint distribution was enumerated
-    predicted: bool = False  # with a predicted output (with_prediction.py)
+    predicted: bool = False  # whether the recipe was given a predicted output (with_prediction.py)
     bound: float = BOUND  # largest error attributed to rounding
     fault: str = ""  # why the enumeration could not be finished
     same_as_default: bool = False  # runs, outcomes and counts as with the default options

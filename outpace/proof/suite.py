@@ -27,8 +27,8 @@ from outpace.proof.result import Proof
 from outpace.proof.sampling_cases import crossed, paired
 from outpace.proof.with_prediction import predicting
 
-SMALL, QUICK, EXHAUSTIVE = 400, 3_000, 20_000  # most runs of one proof; one core does about 1000 a second
-LONGEST = 18  # most tokens generated per sampled request
+SMALL, QUICK, EXHAUSTIVE = 400, 3_000, 20_000  # maximum runs of one proof; one core does about 1000 a second
+LONGEST = 18  # maximum number of new tokens of a request with temperature > 0
 BATCH = 256  # rows decoded in one batch, one run each
 PROMPTS = ((0, 1, 2, 0, 1), (2, 2), (1,), (1, 0, 2))
 # prompts decoded beforehand, for drafters that learn
@@ -49,8 +49,8 @@ class Plan:
     settings: int = 1  # number of option combinations that are also tested with sampling parameters
     alone: bool = True  # also test the default options with batches of one request
     top_k: int = 0  # top_k of the sampled requests: fewer continuations, so longer texts
-    most: int = QUICK  # most runs of a proof with default options and one of the shapes
-    most_varied: int = 300  # most runs of a proof with a changed option
+    most: int = QUICK  # maximum runs of a proof with default options and one of the shapes
+    most_varied: int = 300  # maximum runs of a proof with a changed option
 
 
 PLANS = {
@@ -165,8 +165,8 @@ class Subject:
 
     def prove(
         self,
-        cases_of: Callable[[int], list[Case]],  # most tokens per sampled request -> requests
-        most: int,  # most runs
+        cases_of: Callable[[int], list[Case]],  # maximum number of new tokens -> requests
+        most: int,  # maximum number of runs
         batch: int = BATCH,
         settings: str = "",
         *,
@@ -230,7 +230,7 @@ class Subject:
 
 
 def _longest(
-    # (most tokens, most runs) -> enumeration
+    # (maximum number of new tokens, of runs) -> enumeration
     enumerate_texts: Callable[[int, int], Enumeration[tuple[int, ...]]],
     most: int,
 ) -> tuple[int, Enumeration[tuple[int, ...]]]:

@@ -12,7 +12,7 @@ PREDICTION = (
     0,
     1,
     0,
-)  # lacks token 2: after a 2, or after its end, the recipe drafts; after 0 or 1 an n-gram match resumes it
+)  # no token 2: after a 2 or at the end the recipe drafts; after 0 or 1 an n-gram match resumes it
 
 
 def predicting(build: Callable[[], Parts], rows: int) -> Callable[[], Parts]:

@@ -72,7 +72,8 @@ class Fixtures(Protocol):
 
 @dataclass(frozen=True)
 class OptionKind:
-    """One kind of option whose value is a model or a file."""
+    """How recipe options of one annotation, whose values are models or index files, are opened and
+    checked."""
 
     annotation: Any
     phrase: str  # description of a suitable value, end of the error "METHOD needs OPTION: ..."

@@ -83,8 +83,8 @@ class _Row:
     may still be merged with the next token."""
 
     row: int
-    node: int  # node of its last token in the draft model's tree
-    told: int  # last node of its draft in the target's tokens
+    node: int  # node of the row's last draft model token, in the tree of draft model tokens
+    told: int  # last node of the row's draft, in the tree of target tokens
     pairs: Pairs
     token: int = -1
     distribution: Tensor | None = None  # (K,); None: the last token is in the draft already
@@ -94,8 +94,8 @@ class _Row:
 
 
 class Merging:
-    """core.contracts.Drafter: chains of the draft model's tokens in which some pairs are merged into target
-    tokens."""
+    """Implementation of core.contracts.Drafter: chains of the draft model's tokens in which some pairs are
+    merged into target tokens."""
 
     want = Want()
     claims: tuple[type[Claim], ...] = (Drawn,)
@@ -249,7 +249,7 @@ class Merging:
 
 
 class Settled(Chooser):
-    """core.noise.Noise that returns a token drawn before."""
+    """Implementation of core.noise.Noise that returns a token drawn before."""
 
     def __init__(self, token: int) -> None:
         self._token = token

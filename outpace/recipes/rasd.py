@@ -28,7 +28,7 @@ from outpace.indexes.store import SuffixArrayFile
 from outpace.sampling.topk import top
 from outpace.verifiers.rejection import Rejection
 
-RETRIEVED = 64  # most nodes of a retrieved tree before it is pruned
+RETRIEVED = 64  # maximum number of nodes of a retrieved tree before it is pruned
 
 
 def pruned(

@@ -125,8 +125,8 @@ def _after(known: bytes, text: bytes, cross_vocabulary: CrossVocabularyDraft) ->
 
 
 class Heuristic:
-    """core.contracts.Controller: a request's depth grows by two after a fully accepted draft and shrinks by
-    one after any other."""
+    """Implementation of core.contracts.Controller: a request's depth grows by two after a fully accepted
+    draft and shrinks by one after any other."""
 
     want = Want()
 

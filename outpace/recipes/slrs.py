@@ -65,7 +65,7 @@ class Strings:
         self.cross_vocabulary, self._vocab, self._min_prob = cross_vocabulary, vocab, min_prob
         self._spelling = Spelling(cross_vocabulary)
         self.longest = max(len(piece) for piece in cross_vocabulary.ours.pieces if piece)
-        self.most = int(1 / min_prob) + 1  # most strings extended at once
+        self.most = int(1 / min_prob) + 1  # maximum number of strings per row extended in one forward
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         """A chain in every row, in the target's tokens."""
@@ -155,8 +155,8 @@ class Strings:
 class String:
     """A string of draft tokens that is being extended."""
 
-    start: int  # index of its start node in the call of `distribution`
-    node: int  # node of its last token in the draft model's tree
+    start: int  # index, in the argument `starts` of `distribution`, of the node where the string starts
+    node: int  # node of the string's last token in the tree of draft model tokens
     place: int  # node of the byte trie of the target's tokens
     mass: float  # probability of the string
 

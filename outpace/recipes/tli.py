@@ -57,7 +57,7 @@ class Shared:
         return grow(ctx, plan, masked, sampled=self._sampled)
 
     def renamed(self, tree: TokenTree, ctx: Context, tails: Tails) -> TokenTree:
-        """The same tree in the target's tokens, its claim stated over the target's vocabulary."""
+        """The same tree in target token ids, with q over the target's vocabulary."""
         claim, tokens = tree.claim, self._match_of.to(tree.tokens.device)[tree.tokens]
         if not isinstance(claim, Drawn):
             return replace(tree, tokens=tokens)

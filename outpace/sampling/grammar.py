@@ -18,7 +18,8 @@ from torch import Tensor
 
 
 class Follower:
-    """core.sampling_params.Grammar of one request: an xgrammar automaton that follows its generated text."""
+    """Implementation of core.sampling_params.Grammar of one request: an xgrammar automaton that follows its
+    generated text."""
 
     def __init__(self, matcher: Any, vocab: int) -> None:
         self._matcher, self._vocab = matcher, vocab

@@ -25,8 +25,8 @@ Processor = Callable[[Tensor, Tensor], Tensor]  # (1, T) history, (1, V) logits 
 
 
 class LazyTargetProbs:
-    """core.contracts.TargetProbs computed from the scores of one forward. `processor` changes the logits at
-    each node before the sampling parameters. ValueError if a node has no logits."""
+    """Implementation of core.contracts.TargetProbs computed from the scores of one forward. `processor`
+    changes the logits at each node before the sampling parameters. ValueError if a node has no logits."""
 
     def __init__(
         self, scores: Scores, tree: TokenTree, ctx: Context, processor: Processor | None = None
@@ -39,7 +39,7 @@ class LazyTargetProbs:
         self._tokens: list[int] | None = None
         self._probs: dict[int, Tensor] = {}
         self._all: Tensor | None = None
-        self._argmaxes: tuple[list[float], list[int]] | None = None  # of all nodes, from the first request
+        self._argmaxes: tuple[list[float], list[int]] | None = None  # per node; None until the first use
         self.seconds = 0.0
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:

@@ -77,7 +77,8 @@ class Block:
         q: Tensor,  # (M, V)
         noise: Noise,
     ) -> Ends:
-        """Row -> (deepest accepted node above its last node, bonus token drawn from the residual there)."""
+        """Row -> (node, token): the deepest accepted node above the end of the row's chain, and the bonus
+        token drawn from the residual at that node."""
         forest = tree.forest
         rows = {forest.rows[node] for node in last}
         if len(rows) < len({forest.rows[node] for node in above}):

@@ -101,7 +101,8 @@ class Traversal:
                 path.append(place)
 
     def _first_path(self, place: Place, draft: _Drafted) -> list[Place]:
-        """Places from the next child to test down to the first leaf below it, their weights not yet set."""
+        """New `Place`s from the next child to test down to the first leaf below it; their weights are not set
+        yet."""
         path: list[Place] = []
         if place.weight == 0:
             return path
@@ -150,13 +151,14 @@ class Traversal:
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """State of one node on the path that is being tested."""
+    """State of one node on the path from the root to the leaf under test; nodes are tested from the leaf
+    upwards."""
 
     node: int
     weight: float  # probability of accepting the node once it has no untested children
     below: list[int]  # its children in the order they are tested
     refused: list[int] = field(default_factory=list[int])  # its children that were tested and rejected
-    left: Tensor | None = None  # (V,) residual of p after these, not normalised; None: p not computed yet
+    left: Tensor | None = None  # (V,) residual of p after `refused`, not normalised; None: p not computed yet
     total: float = 1.0  # sum of `left`
     value: float = 0.0  # `left` at the token of `child`
 
@@ -215,8 +217,9 @@ class _Drafted(Drafted):
 
 
 def _without(places: Sequence[Place], draft: _Drafted) -> Tensor:  # (A, V), not normalised
-    """The residuals of these places once their next child is rejected: the positive part of r - q / w, on the
-    scale of each place's unnormalised r."""
+    """Residuals of the A nodes after their next child is rejected, not normalised: the positive part of r - q
+    / w, where w is the node's weight (`Place.weight`). q is scaled by the sum of r, as r is not
+    normalised."""
     claim, children = draft.claim, [place.child for place in places]
     rows = [claim.row[child] for child in children]
     shares = [

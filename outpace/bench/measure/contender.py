@@ -26,9 +26,9 @@ class RunOutcome:
     """The new tokens and the seconds of one run."""
 
     outputs: list[list[int]]  # new tokens per prompt
-    seconds: float  # prefill and decoding
-    prompt_seconds: float | None = None  # of `seconds`, those of prefill; None: not reported
-    counts: Counts | None = None  # None: a peer, which does not report them
+    seconds: float  # seconds of prefill and decoding
+    prompt_seconds: float | None = None  # part of `seconds` spent in prefill; None: not reported
+    counts: Counts | None = None  # acceptance counts; None: a peer engine, which reports none
 
 
 class Contender(Protocol):
@@ -134,8 +134,8 @@ def shortened(sampling: SamplingParams, max_tokens: int) -> SamplingParams:
 
 
 def precision_of(model: Any) -> str:
-    """Data type of a transformers model, such as bf16, with `not native` where the CPU emulates it; "" if
-    unknown."""
+    """Data type of a transformers model as text, such as "bf16", or "bf16, not native" on a CPU that emulates
+    it; "" if unknown."""
     dtype, device = getattr(model, "dtype", None), getattr(model, "device", None)
     if not isinstance(dtype, torch.dtype):
         return ""

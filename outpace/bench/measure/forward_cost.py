@@ -77,7 +77,7 @@ def measure_forwards(
     length: int = 192,  # committed tokens in the KV cache
     rows: int = 1,
     sizes: Sequence[int] = SIZES,
-    repeats: int = 7,  # of all sizes and targets, after one untimed forward each
+    repeats: int = 7,  # timed repetitions of all sizes and targets, after an untimed forward each
     most_seconds: float = 20.0,
     clock: Callable[[], float] = perf_counter,
 ) -> dict[Name, Timings]:

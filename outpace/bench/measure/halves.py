@@ -17,8 +17,8 @@ class HalfSummary:
     """Totals over half of the prompts in all rounds; learnt state is dropped before each round."""
 
     tokens_per_second: float
-    speedup: float  # over plain decoding on the same prompts
-    mean_acceptance_length: float | None  # None: a peer, which does not report it
+    speedup: float  # tokens/s divided by that of plain decoding on the same prompts
+    mean_acceptance_length: float | None  # None: a peer engine, which does not report acceptance
 
     def to_json(self) -> dict[str, Any]:
         return {

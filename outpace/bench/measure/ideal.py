@@ -39,8 +39,9 @@ def ideal_speedup(pairs: Sequence[tuple[Run, Run]], costs: Costs, mode: str) -> 
 
 
 def ideal_seconds(cost: StepCost, target: CostCurve, draft: CostCurve | None, each: float) -> float:
-    """The ideal seconds of one step, on the cost curves; a draft forward takes `each` seconds if the draft
-    has no curve or the step has no levels."""
+    """Seconds of one step without overhead: one target forward and the draft forwards, read from the cost
+    curves. A draft forward takes `each` seconds if `draft` is None or the step's nodes per tree level are
+    unknown."""
     if draft is not None and cost.levels:
         drafting = sum(draft(level / cost.rows) for level in cost.levels)
     else:

@@ -51,9 +51,9 @@ class Measurement:
     selection: str = VARIED  # selection of prompts for tables and recommendation, stated before the run
     load_seconds: Mapping[str, float] = field(default_factory=dict)
     compile_seconds: Mapping[str, float] = field(default_factory=dict)
-    warm_up_seconds: dict[str, float] = field(default_factory=dict)  # by contender's name
+    warm_up_seconds: dict[str, float] = field(default_factory=dict)  # contender -> seconds
     left_out: Sequence[str] = ()  # ids of prompts too long for the target
-    timings: dict[tuple[str, str], Timings] = field(default_factory=dict)  # by (TARGET or DRAFT, mode)
+    timings: dict[tuple[str, str], Timings] = field(default_factory=dict)  # (TARGET or DRAFT, mode) -> times
     # (contender, workload, temperature) -> acceptance and bound of the first draft token
     bounds: dict[tuple[str, str, float], AcceptanceBound] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
@@ -179,8 +179,8 @@ class Measurement:
         )
 
     def decisive(self, rows: Sequence[ResultRow]) -> list[ResultRow]:
-        """The rows that the recommendation is based on: all workloads and temperatures pooled, in the stated
-        selection."""
+        """The result rows that the recommendation is based on: workloads and temperatures pooled, over the
+        prompts of `self.selection` (ALL or VARIED)."""
         workload = (
             "all" if any(row.workload == "all" for row in rows) else next((r.workload for r in rows), "all")
         )

@@ -26,7 +26,7 @@ class StepRecord:
     leaf: tuple[int, ...]  # last accepted node of each row
     generated: tuple[int, ...]
     forwards: int
-    draft_seconds: float  # in forwards of draft models
+    draft_seconds: float  # seconds of the step spent in forwards of draft models
     seconds: Mapping[str, float]
 
     @property
@@ -54,11 +54,11 @@ class StepCost:
     """The model forwards of one step: enough to compute its seconds on a cost curve."""
 
     rows: int
-    nodes: int  # of all rows, roots included
+    nodes: int  # draft tree nodes of all rows, roots included
     forwards: int
     levels: tuple[
         int, ...
-    ]  # nodes of each tree level that the draft model read; () if it did not draft level by level
+    ]  # number of nodes per tree level computed by the draft model; () if drafting was not level by level
 
     @staticmethod
     def of(record: StepRecord) -> StepCost:
@@ -91,7 +91,7 @@ class Counts:
     )  # rank among siblings (0 = first) -> accepted nodes and roots that had a child of that rank
     accepted_rank: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-    drafter_seconds: float = 0.0  # included in the overhead
+    drafter_seconds: float = 0.0  # seconds of proposing and updating, without draft model forwards
     costs: Counter[StepCost] = field(default_factory=Counter)
 
     @staticmethod

@@ -62,7 +62,7 @@ class BenchModels:
     target: str
     draft: str | None = None
     transformers_peer: bool = False  # measure transformers' own generation, with separately loaded models
-    environments: Sequence[PeerEnvironment] = ()  # of the peer engines to measure
+    environments: Sequence[PeerEnvironment] = ()  # Python environments of the peer engines to measure
     dtype: str = "auto"
     device: str | None = None
     compile: bool = False

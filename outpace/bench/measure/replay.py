@@ -78,8 +78,9 @@ class ReplayResult:
 
 
 def read(path: Path, encode_prompt: Encode, encode: Encode, vocab: int) -> list[RecordedText]:
-    """The texts of a .jsonl file or of the .json file that `outpace generate --json` prints. A row has
-    "prompt" and "text", or token ids in place of either. ValueError for other contents."""
+    """The `RecordedText`s in a .jsonl file or in the .json file that `outpace generate --json` prints.
+    "prompt" and "text" of a row are tokenised with `encode_prompt` and `encode`, unless the row has token
+    ids, which must be below `vocab`. ValueError for other contents."""
     try:
         data = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
@@ -216,9 +217,9 @@ class LengthOnlyCache:
 
 
 class RecordedTargetProbs:
-    """core.contracts.TargetProbs of a recorded text: `choose` returns the recorded token after each node, by
-    the node's depth, and -1 beyond the end. It is correct for nodes that match the text; verification reaches
-    no others."""
+    """Implementation of core.contracts.TargetProbs of a recorded text: `choose` returns the recorded token
+    after each node, by the node's depth, and -1 beyond the end. It is correct for nodes that match the text;
+    verification reaches no others."""
 
     seconds = 0.0
 

@@ -45,19 +45,19 @@ class ResultRow:
     runs: int
     tokens_per_second: Interval
     plain_tokens_per_second: Interval  # tokens/s of plain decoding in the same pairs
-    speedup: Interval  # median of the pairs' ratios, not the ratio of the two medians above
+    speedup: Interval  # median of the ratios of pairs, not the ratio of the medians of the two fields above
     speedup_of_totals: float
     repetition: float
     lossless: bool
     mode: str = ""  # COMPILED or EAGER forwards; "": unknown
-    decode_speedup: float | None = None  # over plain decoding in the same mode, prefill left out
-    ideal_speedup: float | None = None  # from its acceptance and the measured seconds of forwards
+    decode_speedup: float | None = None  # speedup over plain decoding in this mode, without prefill
+    ideal_speedup: float | None = None  # speedup if only measured forward times counted
     efficiency: Interval | None = None  # decode speedup / ideal speedup by prompt; None: no drafts
-    different: int | None = None  # greedy outputs that differ from plain decoding's
+    different: int | None = None  # number of greedy outputs that differ from plain decoding's
     compared: int = 0
     first_difference: float | None = None  # median index of the first differing token
     counts: Counts | None = None
-    first_token: AcceptanceBound | None = None  # from untimed decoding
+    first_token: AcceptanceBound | None = None  # acceptance of the first draft token, and its upper bound
     options: Mapping[str, Any] = field(default_factory=dict)
     precision: str = ""  # data type of the computation, such as bf16
     repeat: int = 1  # how often each prompt was decoded in a round
@@ -282,8 +282,8 @@ def _ratio_of_totals(
 def headline(
     rows: Sequence[ResultRow], workload: str, temperature: float | None, selection: str = VARIED
 ) -> list[ResultRow]:
-    """The rows that tables show: this workload, temperature and the selection stated before the run; never
-    another selection."""
+    """The result rows that tables show: those of this workload, temperature and selection of prompts. The
+    selection (ALL or VARIED) is fixed before the run, so that it cannot be chosen by its results."""
     return [
         row
         for row in rows

@@ -83,7 +83,7 @@ class Fusion:
         left = [most] * num_rows
         for node in range(num_rows, len(self.tokens)):
             rows.append(row := rows[self.parents[node]])
-            if drawn[node] >= 0:  # drawn nodes stay: dropping one by its token makes other nodes' claim false
+            if drawn[node] >= 0:  # drawn nodes stay: dropping one by its token makes q of the others wrong
                 kept.append(node)
                 left[row] -= 1
             else:
@@ -95,8 +95,8 @@ class Fusion:
 
 
 class Fused:
-    """core.contracts.Drafter: a draft model's tree of a fixed shape, to which `fuse` adds tokens retrieved
-    from `sources`."""
+    """Implementation of core.contracts.Drafter: a draft model's tree of a fixed shape, to which `fuse` adds
+    tokens retrieved from `sources`."""
 
     def __init__(
         self, model: Target, shape: Shape, sources: TextSources, fuse: Fuse, *, sampled: bool = False

@@ -19,7 +19,8 @@ from outpace.core.tree import Forest, TokenTree
 
 
 class UnionDrafter:
-    """core.contracts.Drafter that gives each of `drafters` the same plan and merges their trees."""
+    """Implementation of core.contracts.Drafter that gives each of `drafters` the same plan and merges their
+    trees."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         if not drafters:
@@ -72,8 +73,9 @@ def merged(one: TokenTree, other: TokenTree) -> TokenTree:
 
 
 def _both_claims(one: TokenTree, other: TokenTree, nodes: Sequence[int], size: int) -> Claim | None:
-    """The joint claim for a merged tree of `size` nodes in which node i of `other` is `nodes[i]`; None if
-    neither tree has a claim, TypeError if their claims cannot be joined."""
+    """The recorded distributions q of both trees as one claim, for a merged tree of `size` nodes in which
+    node i of `other` is `nodes[i]`; None if no token was drawn in either, TypeError if a claim is not
+    `Drawn`."""
     row, draws = [-1] * size, list[tuple[int, int]]()
     replace, q, ids = list[bool](), list[Tensor](), list[Tensor]()
     for tree, place in ((one, range(len(one))), (other, nodes)):
@@ -107,8 +109,8 @@ def _both_claims(one: TokenTree, other: TokenTree, nodes: Sequence[int], size: i
 
 
 class Rekeyed:
-    """core.noise.Noise that passes every call to another noise source, with the key transformed by
-    `rekey`."""
+    """Implementation of core.noise.Noise that passes every call to another noise source, with the key
+    transformed by `rekey`."""
 
     def __init__(self, noise: Noise, rekey: Callable[[Key], Key]) -> None:
         self._noise, self._rekey = noise, rekey

@@ -15,7 +15,8 @@ from outpace.indexes.candidates import CandidateTree
 
 
 def candidate_tree(roots: Tensor, found: Sequence[CandidateTree]) -> TokenTree:  # (B,) int64 on the host, B
-    """The token tree with each row's candidates below its root, without a claim, since no token was drawn."""
+    """The token tree with each row's candidates below its root; it has no claim, since no token was drawn
+    from a distribution."""
     parents, tokens = [-1] * len(found), list[int]()
     for row, branches in enumerate(found):
         first = len(parents)

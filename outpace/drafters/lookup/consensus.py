@@ -20,8 +20,8 @@ SCANNED = 4  # occurrences examined per occurrence that may be merged
 
 
 class Consensus:
-    """core.contracts.Drafter: the continuations of a row's last tokens in the other rows of its group,
-    merged.
+    """Implementation of core.contracts.Drafter: the continuations of a row's last tokens in the other rows of
+    its group, merged.
 
     A group consists of the rows of one batch whose prompts are equal, token for token; it is derived from the
     contexts, so requests do not name it. A row that is alone in its group drafts nothing. The text of a row
@@ -43,7 +43,7 @@ class Consensus:
         min_share: float = 0.3,  # least share of a draft token in the weight of its parent's continuations
         tree: bool = False,
         nodes: int = 16,
-        max_matches: int = 32,  # most occurrences that are merged
+        max_matches: int = 32,  # maximum number of occurrences whose continuations are merged
     ) -> None:
         if not 1 <= min_ngram <= max_ngram:
             raise ValueError(

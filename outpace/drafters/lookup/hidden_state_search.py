@@ -82,8 +82,9 @@ def opened(path: str | None, vocab: int) -> HiddenStateIndex | None:
 
 
 class HiddenStateSearch:
-    """core.contracts.Drafter: of the `neighbors` states nearest to the one that produced the newest token,
-    the first `max_paths` whose next token equals that token; their continuations are merged into a tree."""
+    """Implementation of core.contracts.Drafter: of the `neighbors` states nearest to the one that produced
+    the newest token, the first `max_paths` whose next token equals that token; their continuations are merged
+    into a tree."""
 
     claims: tuple[type[Claim], ...] = ()
     learns_across_rows = drafts_across_rows = False

@@ -23,8 +23,8 @@ STRIDE = 0x9E3779B1  # large odd step through the prompt, from all over which th
 
 
 class Lookahead:
-    """core.contracts.Drafter: the newest stored n-grams that begin with the root token, and the window that
-    produces n-grams.
+    """Implementation of core.contracts.Drafter: the newest stored n-grams that begin with the root token, and
+    the window that produces n-grams.
 
     A window token can be accepted like any other node. With `pool_from_prompt` the n-grams of the prompt and
     of the generated text are stored too.
@@ -74,7 +74,7 @@ class Lookahead:
         last = [node for text in texts for node in text.last]
         if not last:
             return
-        # argmax in sampled rows too: windows converge better without sampling noise
+        # argmax also at temperature > 0: the lookahead window converges better without sampling noise
         chosen, at = argmax(logits[last]).tolist(), 0
         for text, params in zip(texts, step.ctx.sampling, strict=True):
             end = at + len(text.last)

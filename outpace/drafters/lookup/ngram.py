@@ -15,8 +15,8 @@ from outpace.indexes.candidates import CandidateTree
 
 
 class NGram:
-    """core.contracts.Drafter with a hash map from n-grams to the ends of their first occurrences;
-    O(`max_ngram`) per committed token."""
+    """Implementation of core.contracts.Drafter with a hash map from n-grams to the ends of their first
+    occurrences; O(`max_ngram`) per committed token."""
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()

@@ -30,7 +30,7 @@ class _Node(NamedTuple):
     """A tree node that may get children."""
 
     node: int
-    children: Sequence[int]  # children of the template node that it fills
+    children: Sequence[int]  # children, in `plan.shape`, of the node that it stands for
     text: list[int]  # the last `max_ngram` tokens, this node's included
 
 
@@ -43,8 +43,8 @@ class _Parent(NamedTuple):
 
 
 class NGramProbabilityDrafter:
-    """core.contracts.Drafter that draws from a table of next-token probabilities after n-grams, shared by all
-    requests.
+    """Implementation of core.contracts.Drafter that draws from a table of next-token probabilities after
+    n-grams, shared by all requests.
 
     It learns from accepted nodes the target's distribution at temperature 1, without truncation; drafts are
     drawn without replacement at the request's own temperature and truncation. A full table is cleared.
@@ -64,7 +64,7 @@ class NGramProbabilityDrafter:
         learn_from_prompts: bool = False,
     ) -> None:
         self.want = Want(prompt_logits=learn_from_prompts)
-        self._device = torch.device("cpu")  # device of the target's logits, to which the claim's q is moved
+        self._device = torch.device("cpu")  # device of the target's logits, to which q is moved
         self.table = NGramProbabilities(max_ngram, min(top_k, vocab), room)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -83,7 +83,8 @@ class NGramProbabilityDrafter:
         return Draft(drawn if len(tree) == len(found) else merged(tree, drawn))
 
     def _drawn(self, ctx: Context, plan: Plan, rows: Sequence[int]) -> TokenTree:
-        """Templates below the roots of these rows, filled with drawn tokens, with their claim."""
+        """Draft trees of these rows in the shape of `plan`, as far as the n-gram table has entries: tokens
+        are drawn from the table's probabilities, which the tree's claim records as q."""
         assert plan.shape is not None
         grower, below, table = Grower(ctx.roots), plan.shape.children, self.table
         frontier = [_Node(row, below[0], self._last(ctx.tokens[row])) for row in rows]

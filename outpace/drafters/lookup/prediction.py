@@ -1,7 +1,7 @@
-"""Drafting from the answer that the caller expects, such as the file that is to be edited.
+"""Drafts from a predicted output given by the caller, such as the file that is to be edited.
 
-A pointer follows the answer through the expected tokens. After a difference the answer's last n-gram is
-looked up in the expected tokens to set the pointer again, as a diff of two files does.
+An index follows the generated text through the prediction. After a difference the last n-gram of the
+generated text is looked up in the prediction to set the index again, as in a diff of two files.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from outpace.indexes.candidates import CandidateTree
 LEAST, MOST = (
     8,
     63,
-)  # least and most tokens of a draft; with its root the longest has 64 nodes, a CUDA graph size
-LONGEST, SHORTEST = 3, 1  # longest and shortest n-gram with which the pointer is set again
+)  # minimum and maximum tokens of a draft; the longest has 64 nodes with its root, a CUDA graph size
+LONGEST, SHORTEST = 3, 1  # longest and shortest n-gram looked up after a difference
 
 
 class PredictionDrafter:
-    """core.contracts.Drafter: the expected tokens in rows whose answer agrees with them, the drafter
-    `otherwise` in the others.
+    """Implementation of core.contracts.Drafter: drafts the tokens of a predicted output in rows whose
+    generated text agrees with it; in the other rows the drafter `otherwise` drafts.
 
-    A draft of expected tokens is as long as the current run of agreement, between LEAST and MOST tokens; the
-    plan's depth applies to `otherwise` alone. Which of the two drafts a row depends on committed tokens
-    alone, so that claims of `otherwise` stay true.
+    A draft has as many predicted tokens as have been generated in a row as predicted, between LEAST and MOST;
+    the plan's depth applies to `otherwise` alone. Which of the two drafts a row depends on committed tokens
+    alone, so that the q recorded by `otherwise` is still the distribution of its tokens.
     """
 
     def __init__(
         self, otherwise: Drafter, predictions: Sequence[Sequence[int]]
-    ) -> None:  # `predictions`: expected tokens per slot; may be empty
+    ) -> None:  # `predictions`: predicted tokens per slot; may be empty
         self._otherwise = otherwise
         self._places = [Place(tokens) for tokens in predictions]
         self.want = otherwise.want
         self.claims: tuple[type[Claim], ...] = otherwise.claims
         self.learns_across_rows = otherwise.learns_across_rows
         self.drafts_across_rows = otherwise.drafts_across_rows
-        self.drafted: dict[int, list[int]] = {}  # slot -> expected tokens in the last draft
+        self.drafted: dict[int, list[int]] = {}  # slot -> predicted tokens in the last draft
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         found: list[CandidateTree] = []
@@ -59,19 +59,19 @@ class PredictionDrafter:
 
 
 class Place:
-    """The pointer of one answer into its expected tokens."""
+    """Index into the predicted output of one slot, moved as output tokens are committed."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = list(tokens)
-        self._at: int | None = 0  # index of the next expected token; None after a difference
-        self._near = 0  # index after the last expected token that agreed
-        self._last: list[int] = []  # the answer's last tokens
-        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> indices after occurrences, ascending
-        self.num_read = 0  # number of answer tokens read
-        self.agreed = 0  # length of the current run of agreeing tokens
+        self._at: int | None = 0  # index of the next predicted token; None after the output differed from it
+        self._near = 0  # index after the last predicted token that equalled the output's
+        self._last: list[int] = []  # last tokens of the output
+        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> indices after it in the prediction
+        self.num_read = 0  # number of output tokens read
+        self.agreed = 0  # number of last output tokens in a row that equal the prediction
 
     def read(self, new: Sequence[int]) -> None:
-        """Append tokens to the answer and move the pointer."""
+        """Append committed tokens of the output and move the index."""
         self.num_read += len(new)
         if not new or not self._tokens:
             return
@@ -87,15 +87,15 @@ class Place:
             self._find()
 
     def following(self, room: int) -> list[int]:
-        """The expected tokens from the pointer on, at most `room`: as many as agreed before, between LEAST
-        and MOST; none after a difference."""
+        """The predicted tokens from the index on, at most `room`: as many as equalled the output before,
+        between LEAST and MOST; none after a difference."""
         if self._at is None:
             return []
         return self._tokens[self._at : self._at + min(room, MOST, max(LEAST, self.agreed))]
 
     def _find(self) -> None:
-        """Set the pointer after an occurrence of the answer's longest last n-gram that occurs: the first one
-        that ends after the last agreement, or else the last one."""
+        """Set the index to the token after an occurrence, in the prediction, of the longest last n-gram of
+        the output that occurs there: the first occurrence that ends after `_near`, else the last one."""
         self._ends = self._ends or _ends(self._tokens)
         for size in range(len(self._last), SHORTEST - 1, -1):
             if ends := self._ends.get(tuple(self._last[-size:])):

@@ -14,8 +14,8 @@ from outpace.indexes.candidates import NO_CANDIDATES
 
 
 class Retrieval:
-    """core.contracts.Drafter: the `nodes` most frequent prefixes of the continuations of the longest suffix
-    of the text that occurs in the corpus or in earlier requests."""
+    """Implementation of core.contracts.Drafter: the `nodes` most frequent prefixes of the continuations of
+    the longest suffix of the text that occurs in the corpus or in earlier requests."""
 
     want = Want()
     claims: tuple[type[Claim], ...] = ()

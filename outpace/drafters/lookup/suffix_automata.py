@@ -14,7 +14,7 @@ from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
 GROWTH = 4  # draft nodes per matched token if `min_ngram` is 0
-PER_DEPTH = 8  # most nodes at one depth of a tree from the corpus
+PER_DEPTH = 8  # maximum number of nodes per depth in a tree drafted from the corpus
 
 
 class Request:
@@ -26,8 +26,8 @@ class Request:
 
 
 class SuffixAutomatonLookup:
-    """drafters.lookup.text_lookup.TextLookup: continuations of the longest suffix of the text that occurred
-    before, in the text or in the corpus.
+    """Implementation of drafters.lookup.text_lookup.TextLookup: continuations of the longest suffix of the
+    text that occurred before, in the text or in the corpus.
 
     The corpus is used where its match is longer by more than `bias` tokens or the text has no match. With
     `min_ngram` above 0, for use with a fallback drafter, matches of fewer tokens (corpus matches less `bias`)

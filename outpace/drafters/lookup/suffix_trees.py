@@ -15,8 +15,8 @@ from outpace.indexes.suffix_tree import SuffixTree
 
 
 class SuffixTreeLookup:
-    """drafters.lookup.text_lookup.TextLookup: of the drafts from two suffix trees, the one with the larger
-    expected number of accepted tokens.
+    """Implementation of drafters.lookup.text_lookup.TextLookup: of the drafts from two suffix trees, the one
+    with the larger expected number of accepted tokens.
 
     A request's own tree holds its prompt and generated tokens; the common tree holds the generated tokens of
     requests that have ended, at most `max_cached_tokens` of them, the oldest dropped first. The end of the

@@ -32,10 +32,11 @@ class TextLookup(Protocol):
 
 
 class LookupDrafter:
-    """core.contracts.Drafter: the candidates of `lookup`; in rows without any, `fallback` drafts a chain of
-    depth `otherwise` or a tree of that shape.
+    """Implementation of core.contracts.Drafter: drafts the candidates returned by `lookup`; in rows without
+    candidates the drafter `fallback` drafts a chain of depth `otherwise` or a tree of that shape.
 
-    Which of the two drafts a row depends on committed tokens alone, so that claims of the fallback stay true.
+    Which of the two drafts a row depends on committed tokens alone, so that the q recorded by the fallback is
+    still the distribution of its tokens.
     """
 
     def __init__(

@@ -17,8 +17,8 @@ from outpace.sampling.topk import top
 
 
 class TokenRecycling:
-    """core.contracts.Drafter with an adjacency table of the `top_k` next tokens of every token, shared by all
-    requests and of constant size.
+    """Implementation of core.contracts.Drafter with an adjacency table of the `top_k` next tokens of every
+    token, shared by all requests and of constant size.
 
     It learns from every node that the target scored, accepted or not, from logits before temperature and
     truncation: a token that truncation removes in one context may be chosen in another.

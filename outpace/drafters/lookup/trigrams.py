@@ -13,8 +13,8 @@ from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.tables.trigram_search import search
 from outpace.indexes.tables.trigrams import TrigramTable
 
-OWN, SHARED = 1 << 12, 1 << 16  # most token pairs added by one request, and by all to the shared table
-LAST = 16  # last tokens of a text whose trigrams gain weight before each draft
+OWN, SHARED = 1 << 12, 1 << 16  # maximum number of token pairs added by a request; by all requests
+LAST = 16  # number of last tokens whose trigrams gain weight before each draft
 CAP = 3.0  # largest weight of a trigram
 
 
@@ -25,8 +25,8 @@ def table(path: str | None, vocab: int) -> TrigramTable:
 
 
 class Trigrams:
-    """core.contracts.Drafter: the paths that a Monte Carlo tree search in the trigram table visits most
-    often.
+    """Implementation of core.contracts.Drafter: the paths that a Monte Carlo tree search in the trigram table
+    visits most often.
 
     The weights that a request adds are its own while it runs and are added to the shared table when it ends.
     The seed of the search is the length of the text.

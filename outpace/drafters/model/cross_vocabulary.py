@@ -30,7 +30,8 @@ Returning = Callable[
 
 
 class CrossVocabularyDrafter:
-    """core.contracts.Drafter around a draft model whose vocabulary differs from the target's.
+    """Implementation of core.contracts.Drafter around a draft model whose vocabulary differs from the
+    target's.
 
     `growing` builds the draft tree from a context in the draft model's tokens. If that tree is not in the
     target's tokens yet, `returning` translates it.
@@ -51,7 +52,7 @@ class CrossVocabularyDrafter:
         growing: Growing,
         returning: Returning | None = None,
         *,
-        nodes: int,  # most nodes of one row's tree in the draft model's tokens
+        nodes: int,  # maximum number of nodes per row in the tree of draft model tokens
         reach: int,  # largest depth of such a tree
         recut: bool = False,
         claims: tuple[type[Claim], ...] = (Drawn,),
@@ -115,10 +116,10 @@ class CrossVocabularyDrafter:
 
 @dataclass(frozen=True, eq=False)
 class CacheSize:
-    """core.contracts.Cache that stores nothing: it carries the number of slots and the capacity that the
-    draft model's KV cache needs."""
+    """Implementation of core.contracts.Cache that stores nothing: it carries the number of slots and the
+    capacity that the draft model's KV cache needs."""
 
-    capacity: int  # per slot, in the draft model's tokens
+    capacity: int  # cache positions per slot; a position holds one draft model token
     lengths: list[int]
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:

@@ -19,7 +19,8 @@ Growth = Callable[[Context, Plan, Read], TokenTree]
 
 
 class DraftModel:
-    """core.contracts.Drafter around any language model that implements core.contracts.Target.
+    """Implementation of core.contracts.Drafter around any language model that implements
+    core.contracts.Target.
 
     Before each draft its KV cache keeps the entries of the last draft's nodes that have since been committed.
     The other committed tokens that the cache lacks (the prompt, tokens of steps without a draft) are computed

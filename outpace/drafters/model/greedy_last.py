@@ -18,8 +18,8 @@ from outpace.sampling.topk import top
 def greedy_last(
     grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise
 ) -> list[int]:
-    """Add `widths` children to each node: the width - 1 most probable tokens without a claim, then one drawn
-    from q without them, renormalised. Returns the new nodes."""
+    """Add `widths` children to each node: the width - 1 most probable tokens, chosen without sampling, then
+    one drawn from q with those set to 0, renormalised. Returns the new nodes."""
     tops = [min(width - 1, q.shape[1]) for width in widths]
     most = max(tops)
     rest = q

@@ -1,5 +1,5 @@
-"""Building a draft tree level by level from a model's logits: drawn children with a claim, or the most
-probable tokens.
+"""Building a draft tree level by level from a model's logits: children are drawn, with their distributions q
+recorded, or are the most probable tokens.
 
 Letters: F frontier nodes, V vocabulary.
 """
@@ -121,7 +121,8 @@ def grow(
 
 
 def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]:
-    """Add a chain of known tokens, without a claim, below every root; returns the last node of each row."""
+    """Add a chain of given tokens below every root, not drawn and therefore verified by matching; returns the
+    last node of each row."""
     ends = list(range(len(chains)))
     for level in range(max(map(len, chains))):
         rows = [row for row, chain in enumerate(chains) if len(chain) > level]

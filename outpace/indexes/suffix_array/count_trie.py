@@ -25,8 +25,8 @@ def count_trie(continuations: Ints, num_nodes: int, matched: int = 0) -> Candida
     nodes = np.empty((num * length, 4), np.int32)
     size = int(_count(rows, nodes))
     nodes = nodes[:size].astype(np.int64)
-    # one sort key of falling count, depth and index: a parent sorts before its children, so the parents of
-    # kept nodes are kept
+    # one sort key of falling count, depth and index: a parent sorts before its children, so the first
+    # `num_nodes` nodes contain the parents of all of them
     keys = ((num - nodes[:, COUNT]) << 40) | (nodes[:, DEPTH] << 32) | np.arange(size)
     if num_nodes < size:
         keys = np.partition(keys, num_nodes)[:num_nodes]

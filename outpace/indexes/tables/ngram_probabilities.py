@@ -49,7 +49,7 @@ class NGramProbabilities:
         """Remove all n-grams and free their memory."""
         self.map = HashMap.empty(16)  # key of an n-gram -> its row in `tokens`, `means` and `visits`
         self.tokens = np.full((16, self.width), FREE, np.int32)  # next tokens, by falling mean, then by id
-        self.means = np.zeros((16, self.width), np.float32)
+        self.means = np.zeros((16, self.width), np.float32)  # mean target probability of each of `tokens`
         self.visits = np.zeros(16, np.int32)  # number of observations averaged in each row
         self.size = np.zeros(1, np.int32)  # number of rows; an array that compiled functions can write
 

@@ -166,7 +166,7 @@ class TrigramTable:
         )
 
     def _reserve(self, more: int) -> None:
-        """Grow the arrays so that `more` further pairs fit."""
+        """Enlarge the arrays so that `more` further token pairs (first and second token of trigrams) fit."""
         permanent, added = self.counts.tolist()
         rows = permanent + min(added + more, self.capacity)
         self.map = self.map.grown(rows)

@@ -38,7 +38,7 @@ class GraphReplay:
         self.forward, self.packs, self._record = forward, forward.packs, record
         self._pool = MemoryPool()
         self._made: dict[tuple[int, int], tuple[StaticInputs, Run]] = {}  # by KV cache address and size
-        self.seconds = 0.0  # compile time: none, as a size is recorded when it first occurs
+        self.seconds = 0.0  # compile time: 0, as the CUDA graph of a size is captured at its first use
 
     def open(self, slots: int, capacity: int) -> StaticCache:
         """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included."""

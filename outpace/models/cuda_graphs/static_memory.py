@@ -135,8 +135,9 @@ class StaticInputs(Cache):
         return self.masks[self.masks_used - 1]
 
     def fill(self, cache: StaticCache, rows: list[RowInputs], tokens: Tensor) -> None:
-        """Write the inputs of these rows, whose tokens are concatenated in `tokens`. Padding tokens attend to
-        at least one key, and their keys and values are written to the scratch position."""
+        """Copy token ids, position ids, cache positions and attention masks of these rows into the static
+        tensors; `tokens` (1-D) are the tokens of all rows, concatenated. Padding tokens attend to at least
+        one key, and their keys and values are written to the scratch position."""
         inputs = ForwardInputs(cache, rows)
         self.places.fill_(cache.capacity)
         at = 0

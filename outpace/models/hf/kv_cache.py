@@ -52,8 +52,8 @@ class Planes:
 
 
 class SlotCache:
-    """core.contracts.Cache in tensors: per slot the keys and values of the committed tokens and, until the
-    next commit, of the nodes of one tree."""
+    """Implementation of core.contracts.Cache in tensors: per slot the keys and values of the committed tokens
+    and, until the next commit, of the nodes of one tree."""
 
     def __init__(self, planes: Planes, slots: int, capacity: int, device: torch.device) -> None:
         self.lengths = [0] * slots
@@ -156,8 +156,9 @@ class SlotCache:
         self.tree, self.read, self.slots = None, 0, ()
 
     def _move(self, moves: list[tuple[int, int, int]]) -> None:  # (slot, from, to)
-        """Move entries to lower cache positions, in all planes of a storage at once. Moves within a slot are
-        in increasing order."""
+        """Move KV cache entries from one position of a slot to a lower one, for keys and values of all
+        layers. The moves of a slot are in increasing order, so that no entry is overwritten before it is
+        moved."""
         for storage in self.storages:
             if storage.device.type == "cpu":
                 for (

@@ -61,7 +61,7 @@ def load(
 
 
 class HFTarget:
-    """core.contracts.Target for a transformers causal language model.
+    """Implementation of core.contracts.Target for a transformers causal language model.
 
     The model itself is never changed: forwards run on a private copy that shares its weights. Several threads
     may decode with one target, each in a separate session; only one forward runs at a time. Move the model to
@@ -85,7 +85,7 @@ class HFTarget:
         limits = [int(getattr(config, name)) for name in names if getattr(config, name, None)][:1]
         if self.rope_limit is not None:
             limits.append(self.rope_limit)
-        self.max_length: int | None = min(limits, default=None)  # of prompt and output together
+        self.max_length: int | None = min(limits, default=None)  # tokens, prompt and output together
         self.forward.probe()
         self.chains_only = attends_by_cache_slot(model, self.forward.parameters, dense=self.forward.dense)
         if self.chains_only:

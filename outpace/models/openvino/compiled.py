@@ -99,7 +99,7 @@ class CompiledForward:
         self._planes = self._stored_as(forward.planes)
         tell(STAGES[3])
         self._warm_up()
-        self.seconds = perf_counter() - began  # compile time, without the comparison with the eager model
+        self.seconds = perf_counter() - began  # OpenVINO compile time, without comparing logits to eager ones
 
     def _stored_as(self, planes: Planes) -> Planes:
         """The planes with the dtypes of the compiled model's KV cache inputs."""

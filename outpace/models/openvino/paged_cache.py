@@ -29,7 +29,7 @@ class PagedCache(SlotCache):
         super().__init__(planes, slots, capacity, torch.device("cpu"))
 
     def _allocate(self, capacity: int) -> None:
-        self.blocks = -(-(capacity + PADDING_CAPACITY) // BLOCK_SIZE)  # per slot
+        self.blocks = -(-(capacity + PADDING_CAPACITY) // BLOCK_SIZE)  # number of blocks per slot
         self.capacity, slots = self.blocks * BLOCK_SIZE - PADDING_CAPACITY, len(self.lengths)
         before, tokens = self.storages, self.tokens
         with torch.inference_mode(False):

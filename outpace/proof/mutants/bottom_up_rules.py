@@ -18,7 +18,8 @@ from outpace.verifiers.traversal import Place, Traversal, _Drafted, _without
 
 
 class FirstRefusal(Block):
-    """Tests nodes from the root down and stops at the first rejection, as token-level rejection does."""
+    """Mutant: tests nodes from the root down and stops at the first rejection, as token-level rejection
+    does."""
 
     def _ends(self, rows: Sequence[int], tree: TokenTree, target_probs: TargetProbs, noise: Noise) -> Ends:
         forest, claim, ends = tree.forest, tree.claim, {}
@@ -48,35 +49,37 @@ class FirstRefusal(Block):
 
 
 class WeightAsChance(Block):
-    """Accepts an inner node with probability w, as if the nodes below it had not been tested before."""
+    """Mutant: accepts an inner node with probability w, as if the nodes below it had not been tested
+    before."""
 
     def _chance(self, weight: float, left: float) -> float:
         return weight
 
 
 class Unweighted(Block):
-    """Computes the residual as p - q instead of p - q / w."""
+    """Mutant: computes the residual as p - q instead of p - q / w."""
 
     def _left(self, p: Tensor, q: Tensor, weights: Tensor) -> Tensor:
         return (p - q).clamp_(min=0)
 
 
 class FirstWeight(Traversal):
-    """Does not update a parent's weight after a child was rejected."""
+    """Mutant: does not update a parent's weight after a child was rejected."""
 
     def _weight(self, weight: float, left: float) -> float:
         return weight
 
 
 class WholeAgain(Traversal):
-    """Draws the bonus token from p instead of the residual that the rejected children leave."""
+    """Mutant: draws the bonus token from p instead of the residual that the rejected children leave."""
 
     def _distribution(self, place: Place, target_probs: TargetProbs) -> Tensor:
         return target_probs.probs([place.node])[0]
 
 
 class LaterWeight(Traversal):
-    """Computes the residual after a rejection with the parent's weight after it instead of the one before."""
+    """Mutant: computes the residual after a rejection with the parent's weight after it instead of the one
+    before."""
 
     def _refuse(self, paths: Sequence[list[Place]], draft: _Drafted, target_probs: TargetProbs) -> None:
         before = [(path[-2], replace(path[-2], refused=list(path[-2].refused))) for path in paths]

@@ -78,7 +78,7 @@ from outpace.verifiers.traversal import Traversal
 
 
 class Forgetful(Rejection):
-    """After a rejection, draws the bonus token from p instead of the residual."""
+    """Mutant: after a rejection, draws the bonus token from p instead of the residual."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         verdict, forest = super().verify(tree, target_probs, scores, noise), tree.forest
@@ -92,15 +92,15 @@ class Forgetful(Rejection):
 
 
 class LateDistribution(Rejection):
-    """Tests a draft token against the target's distribution after it instead of the one before it."""
+    """Mutant: tests a draft token against the target's distribution after it instead of the one before it."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         return super().verify(tree, _Late(target_probs, tree), scores, noise)
 
 
 class PerPath(Match):
-    """Matches every path with separate samples of the target and accepts the longest match, which favours
-    tokens that were drafted."""
+    """Mutant: samples target tokens separately for each path and accepts the longest path that matches its
+    samples, which accepts drafted tokens too often."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         forest, tokens = tree.forest, tree.tokens.tolist()
@@ -140,15 +140,16 @@ class _Late:
 
 
 class _TargetResidual(Rejection):
-    """Rejection that draws from the residual with the noise keys of the target's tokens."""
+    """Rejection sampling that draws from the residual with the noise keys of the target's tokens, which makes
+    the drafter `Coupled` biased."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         return super().verify(tree, target_probs, scores, as_target(noise, RESIDUAL))
 
 
 class PositionNoise(EnumeratedNoise):
-    """Enumerated noise keyed by use and absolute position alone: after a rejection the next step reuses
-    numbers whose outcomes have already influenced the text."""
+    """Mutant: enumerated noise keyed by use and absolute position alone: after a rejection the next step
+    reuses numbers whose outcomes have already influenced the text."""
 
     def _names(self, key: Key) -> list[tuple[Branch, tuple[object, ...]]]:
         pairs = zip(super()._names(key), key.rows, key.depths, strict=True)

@@ -24,8 +24,8 @@ from outpace.recipes.tli import Shared
 
 
 class NotRenormalised(Shared):
-    """Restricts the draft distribution to shared tokens after sampling parameters, draws from it normalised
-    and claims it unnormalised."""
+    """Mutant of `Shared`: sets q to 0 outside the tokens of both vocabularies, draws from q renormalised, but
+    records the unnormalised q in the claim."""
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         claimed: list[Tensor] = []
@@ -44,8 +44,8 @@ class NotRenormalised(Shared):
 
 
 class TwoForOne(Shared):
-    """Two draft tokens have the same string: both may be drawn as the target's token, but the claim has the
-    probability of only one of them."""
+    """Mutant of `Shared`: two draft tokens have the same string and either may be drawn as the target token,
+    but the recorded q has the probability of only one of them."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, *, sampled: bool) -> None:
         super().__init__(cross_vocabulary, vocab, sampled=sampled)
@@ -57,7 +57,8 @@ class TwoForOne(Shared):
 
 
 class _Misclaimed(Strings):
-    """Base class: claims the distributions in `_claimed` instead of those that tokens were drawn from."""
+    """Base class of mutants that record the distributions in `_claimed` as q instead of those that tokens
+    were drawn from."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, least: float) -> None:
         super().__init__(cross_vocabulary, vocab, least)
@@ -72,8 +73,8 @@ class _Misclaimed(Strings):
 
 
 class OneWay(_Misclaimed):
-    """Claims the distribution over strings of one-byte draft tokens only, without the probability of writing
-    them with longer tokens."""
+    """Mutant: records as q the distribution over strings of one-byte draft tokens, without the probability of
+    the same strings written with longer tokens."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, least: float) -> None:
         super().__init__(cross_vocabulary, vocab, least)
@@ -85,8 +86,8 @@ class OneWay(_Misclaimed):
 
 
 class Leftover(_Misclaimed):
-    """Reuses the draft's bytes after a target token as the next token, and claims the unconditional
-    distribution.
+    """Mutant: draws the next target token from the draft bytes left over after a target token, but records as
+    q the distribution not conditioned on that token.
 
     Given the token before it, the next token cannot be one that would have made that token a longer one.
     """
@@ -121,14 +122,16 @@ class _Bytewise(Strings):
 
 
 class Unconditioned(Merging):
-    """After a token that was not merged, keeps the pair's completions in the next distribution."""
+    """Mutant: after a token that was not merged into a pair, the next distribution keeps the tokens that
+    would have completed the pair."""
 
     def unmerged(self, distribution: Tensor, pairs: dict[int, int]) -> Tensor:
         return distribution
 
 
 class Unsubtracted(Merging):
-    """Claims for a token its full probability, though part of it belongs to pairs that begin with it."""
+    """Mutant: records for a token its full draft probability as q, without subtracting the probability of
+    pairs that begin with it."""
 
     def _distribution(self, row: _Row, distributions: dict[int, Tensor]) -> Tensor:
         q, matching_tokens = super()._distribution(row, distributions), self._cross_vocabulary.matching_tokens

@@ -1,4 +1,5 @@
-"""Mutants of drafters: mistakes in published code, each a small change that makes a claim false."""
+"""Mutants of drafters: mistakes in published code, each a small change after which q recorded in the tree's
+claim is not the distribution of its tokens."""
 
 from __future__ import annotations
 
@@ -68,21 +69,22 @@ class Honest:
 
 
 class ArgmaxClaimed(Honest):
-    """Drafts the most probable token and claims that it was drawn from q."""
+    """Mutant: drafts the most probable token, recorded as drawn from q."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         return grower.add_drawn(at, q, 1, _Argmax(), replace=False)
 
 
 class TopClaimed(Honest):
-    """Drafts the two most probable tokens and claims them as draws from q, with or without replacement."""
+    """Mutant: drafts the two most probable tokens, recorded as drawn from q with or without replacement."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         return grower.add_drawn(at, q, 2, _Argmax(), replace=self.replace)
 
 
 class Dropped(Honest):
-    """Drops drawn tokens of low draft probability: the claim is false for the tokens that remain."""
+    """Mutant: drops drawn tokens of draft probability at most 0.3 but keeps the recorded q, which is not the
+    distribution of the tokens that remain."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim = tree.claim
@@ -97,7 +99,8 @@ class Dropped(Honest):
 
 
 class Sorted(Honest):
-    """Sorts siblings drawn without replacement by falling draft probability."""
+    """Mutant: sorts siblings drawn without replacement by falling draft probability, but verification needs
+    drawing order."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim = tree.claim
@@ -116,14 +119,14 @@ class Sorted(Honest):
 
 
 class Numbered(Sorted):
-    """Sorts siblings drawn without replacement by token id."""
+    """Mutant: sorts siblings drawn without replacement by token id, but verification needs drawing order."""
 
     def rank(self, belief: float, token: int) -> float:
         return token
 
 
 class ClaimedIndependent(Honest):
-    """Draws without replacement, claimed to be with replacement."""
+    """Mutant: siblings drawn without replacement, recorded as drawn with replacement."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim = tree.claim
@@ -133,7 +136,8 @@ class ClaimedIndependent(Honest):
 
 
 class OffByOne(Honest):
-    """At depth 1 the claim has the draft distribution from one position earlier than the one drawn from."""
+    """Mutant: the q recorded for nodes at depth 1 is the draft distribution one position before that from
+    which they were drawn."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim = tree.claim
@@ -151,7 +155,8 @@ class OffByOne(Honest):
 
 
 class OtherTemperature(Honest):
-    """Draws from q after temperature and claims q at another temperature (its normalised square root)."""
+    """Mutant: draws from q after temperature and records q at another temperature (its normalised square
+    root)."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim = tree.claim
@@ -163,16 +168,16 @@ class OtherTemperature(Honest):
 
 
 class Coupled(Honest):
-    """Draws with the noise keys of the target's tokens, though a claim requires independent noise; wrong
-    where the residual is drawn with the same keys."""
+    """Mutant: draws draft tokens with the noise keys of the target's tokens, though draft noise must be
+    independent; biased where the residual is drawn with the same keys."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         return grower.add_drawn(at, q, 1, as_target(ctx.noise, DRAFT), replace=False)
 
 
 class ReadsRefused(Honest):
-    """Its distribution depends on the last rejected token: exact by itself, but not if noise is keyed by
-    position alone and therefore reused after a rejection."""
+    """Drafter whose distribution depends on the last rejected token: exact, unless noise is keyed by position
+    alone and therefore reused after a rejection."""
 
     def __init__(self, model: TableTarget) -> None:
         super().__init__(model)
@@ -213,7 +218,8 @@ def as_target(noise: Noise, *uses: str) -> Noise:
 
 
 def picked(tree: TokenTree, claim: Drawn, nodes: list[int]) -> TokenTree:
-    """The tree with only these nodes, in this order; the claim is not corrected for the selection."""
+    """The tree with only these nodes, in this order; q in its claim is not changed, though the selection
+    changes the distribution of the tokens."""
     place = {node: index for index, node in enumerate(nodes)}
     parents = [place.get(tree.forest.parents[node], -1) for node in nodes]
     forest = type(tree.forest).of(parents, tree.forest.num_rows)

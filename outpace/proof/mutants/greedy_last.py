@@ -27,7 +27,8 @@ class GreedyLast(Honest):
 
 
 class WholeDistribution(Honest):
-    """Draws the last token from q without the chosen token, but claims that it was drawn from all of q."""
+    """Mutant: draws the last token from q without the chosen token, but records that it was drawn from all of
+    q."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         top = q.argmax(-1)
@@ -36,8 +37,8 @@ class WholeDistribution(Honest):
 
 
 class ChosenFirst(Rejection):
-    """Tests the chosen tokens first, by a sample of p; if it matches none, the drawn token is tested against
-    the full p, as if no sample had been taken."""
+    """Mutant: tests the chosen tokens first, by a sample of p; if it matches none, the drawn token is tested
+    against the full p, as if no sample had been taken."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         claim, forest, tokens = tree.claim, tree.forest, tree.tokens.tolist()

@@ -29,15 +29,15 @@ from outpace.verifiers.rejection import Rejection
 
 
 class OneStream(JointNoise):
-    """All rows of a group share one seed, so that their texts are equal."""
+    """Mutant: all rows of a group share one seed, so that their texts are equal."""
 
     def _names(self, key: Key) -> list[tuple[Branch, Name]]:
         return [(branch, name[1:]) for branch, name in super()._names(key)]
 
 
 class SeedPlusPosition(JointNoise):
-    """The target's noise is keyed by seed plus position: at each position a row uses the number that the row
-    before it uses one position later."""
+    """Mutant: the target's noise is keyed by seed plus position: at each position a row uses the number that
+    the row before it uses one position later."""
 
     def _names(self, key: Key) -> list[tuple[Branch, Name]]:
         named = super()._names(key)
@@ -51,8 +51,8 @@ class SeedPlusPosition(JointNoise):
 
 
 class DrawnOnce(Match):
-    """Rows with the same target distribution as row 0 (equal texts) get row 0's bonus token, where neither
-    has draft tokens."""
+    """Mutant: rows with the same target distribution as row 0 (equal texts) get row 0's bonus token, where
+    neither has draft tokens."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         verdict = super().verify(tree, target_probs, scores, noise)
@@ -64,8 +64,8 @@ class DrawnOnce(Match):
 
 
 class SecondChance(Match):
-    """A row without accepted tokens draws its bonus token a second time, and keeps the second draw if another
-    row has just generated the same token."""
+    """Mutant: a row without accepted tokens draws its bonus token a second time, and keeps the second draw if
+    another row has just generated the same token."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         verdict, forest = super().verify(tree, target_probs, scores, noise), tree.forest
@@ -82,7 +82,7 @@ class SecondChance(Match):
 
 
 class TakenOver(Match):
-    """The first draft token, which other rows' texts suggest, is accepted without verification."""
+    """Mutant: the first draft token, which other rows' texts suggest, is accepted without verification."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         agreed = [next(iter(tree.forest.children[row]), row) for row in range(tree.forest.num_rows)]
@@ -90,7 +90,8 @@ class TakenOver(Match):
 
 
 class Overheard(Honest):
-    """Draws draft tokens with the noise key of row 0's target token, and claims them as independent draws."""
+    """Mutant: draws draft tokens with the noise key of row 0's target token, and records them as independent
+    draws from q."""
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         return super().propose(ctx, replace(plan, depth=(0, *plan.depth[1:])))

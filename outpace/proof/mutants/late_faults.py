@@ -18,7 +18,8 @@ DEEP = 8  # depth of the drafted chains
 
 
 class AcceptsAll(Rejection):
-    """Accepts all of a chain below its last accepted node if `wrong(depth of that node, target_probs)`."""
+    """Mutant: accepts all of a chain below its last accepted node if `wrong(depth of that node,
+    target_probs)`."""
 
     def __init__(self, wrong: Callable[[int, TargetProbs], bool]) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Mutants of drafting from a table of n-gram probabilities: false claims of top-k distributions."""
+"""Mutants of drafting from a table of n-gram probabilities: the recorded q of top-k distributions is
+wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def informed(drafter: NGramProbabilityDrafter, model: TableTarget) -> NGramProba
 
 
 class NotLessItsElders(NGramProbabilityDrafter):
-    """Siblings drawn without replacement, claimed to be drawn with replacement."""
+    """Mutant: siblings drawn without replacement, recorded as drawn with replacement."""
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         return _claimed(
@@ -31,7 +32,8 @@ class NotLessItsElders(NGramProbabilityDrafter):
 
 
 class BeforeTemperature(NGramProbabilityDrafter):
-    """Tokens drawn after temperature, claimed with the table's probabilities before temperature."""
+    """Mutant: tokens drawn after temperature, with the table's probabilities before temperature recorded as
+    q."""
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         temperature = ctx.sampling[0].temperature

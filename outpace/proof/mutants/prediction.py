@@ -1,4 +1,5 @@
-"""Mutants of predicted outputs: predicted tokens replace drawn ones, which makes the claim false."""
+"""Mutants of predicted outputs: predicted tokens replace drawn ones, so that the recorded q is not the
+distribution of the draft tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Expecting:
 
 
 class Overwritten(Expecting):
-    """Drawn tokens are overwritten with the predicted ones and keep their claim."""
+    """Mutant: drawn tokens are replaced by the predicted ones, but are still recorded as drawn from q."""
 
     def finish(self, tree: TokenTree, prediction: Sequence[int]) -> TokenTree:
         tokens, depths = tree.tokens.clone(), tree.forest.depths
@@ -46,8 +47,8 @@ class Overwritten(Expecting):
 
 
 class Preferred(Expecting):
-    """A drawn token that differs from the predicted one is replaced by it, without a claim; one that is equal
-    keeps its claim."""
+    """Mutant: a drawn token that differs from the predicted one is replaced by it and recorded as not drawn;
+    one that is equal is still recorded as drawn from q."""
 
     def finish(self, tree: TokenTree, prediction: Sequence[int]) -> TokenTree:
         claim = tree.claim

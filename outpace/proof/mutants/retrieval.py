@@ -1,4 +1,5 @@
-"""Drafters of retrieved trees, for the mutant that samples separately per path as published code does."""
+"""Correct lookup drafters (REST, ADED, DReSD) on a small corpus; `catalogue` combines them with the mutant
+verifier `PerPath`, which samples target tokens separately for each path, as published code does."""
 
 from __future__ import annotations
 

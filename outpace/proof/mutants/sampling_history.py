@@ -23,14 +23,14 @@ KINDS = ("repetition_penalty", "presence_penalty", "frequency_penalty", "bad_wor
 
 
 class RootsHistory(LazyTargetProbs):
-    """The draft path of a node is ignored: its sampling parameters are applied as at the root."""
+    """Mutant: the draft path of a node is ignored: its sampling parameters are applied as at the root."""
 
     def _path(self, node: int) -> list[int]:
         return []
 
 
 class SiblingsHistory(LazyTargetProbs):
-    """The path of a node at depth d is taken to be the row's first d draft tokens, as in a chain."""
+    """Mutant: the path of a node at depth d is taken to be the row's first d draft tokens, as in a chain."""
 
     def _path(self, node: int) -> list[int]:
         path = super()._path(node)
@@ -40,14 +40,14 @@ class SiblingsHistory(LazyTargetProbs):
 
 
 class PromptCounted(LazyTargetProbs):
-    """Prompt tokens count as generated tokens."""
+    """Mutant: prompt tokens count as generated tokens."""
 
     def __init__(self, scores: Scores, tree: TokenTree, ctx: Context) -> None:
         super().__init__(scores, tree, replace(ctx, prompt_lengths=(0,) * len(ctx.tokens)))
 
 
 class StepCounted(LazyTargetProbs):
-    """Only the draft tokens of the current step count as generated tokens."""
+    """Mutant: only the draft tokens of the current step count as generated tokens."""
 
     def __init__(self, scores: Scores, tree: TokenTree, ctx: Context) -> None:
         super().__init__(scores, tree, replace(ctx, prompt_lengths=tuple(map(len, ctx.tokens))))

@@ -23,14 +23,15 @@ from outpace.verifiers.kseq import KSequential
 
 
 class Underscaled(KSequential):
-    """Tests every draw with rho = 1, as if it were the only one: some tokens are accepted too often."""
+    """Mutant: tests every draw with rho = 1, as if it were the only one: some tokens are accepted too
+    often."""
 
     def scale(self, p: Tensor, q: Tensor, num: Sequence[int]) -> tuple[list[float], list[float]]:
         return [1.0] * len(num), super().scale(p, q, num)[1]
 
 
 class Overdrawn(KSequential):
-    """Computes the residual with the factor rho, which is right only at the smallest valid rho."""
+    """Mutant: computes the residual with the factor rho, which is right only at the smallest valid rho."""
 
     def scale(self, p: Tensor, q: Tensor, num: Sequence[int]) -> tuple[list[float], list[float]]:
         rho, _ = super().scale(p, q, num)
@@ -38,7 +39,8 @@ class Overdrawn(KSequential):
 
 
 class NeverFewer(KSequential):
-    """Computes rho for `num` draws at every depth, even after some sequences left the accepted prefix."""
+    """Mutant: computes rho for `num` draws at every depth, even after some sequences left the accepted
+    prefix."""
 
     def __init__(self, num: int) -> None:
         super().__init__()
@@ -49,7 +51,7 @@ class NeverFewer(KSequential):
 
 
 class CountedOnce(Honest):
-    """Drops draws that repeat a sibling's token, and claims the remaining ones as all the draws."""
+    """Mutant: drops draws that repeat a sibling's token, and records the remaining ones as all the draws."""
 
     def __init__(self, model: TableTarget) -> None:
         super().__init__(model, width=2, replace=True)
@@ -59,7 +61,8 @@ class CountedOnce(Honest):
 
 
 class Merged(UnionDrafter):
-    """Merges equal tokens of two drafters into one child, claimed as a draw of the first drafter only."""
+    """Mutant: merges equal tokens of two drafters into one child, recorded as a draw of the first drafter
+    only."""
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         draft = super().propose(ctx, plan)

@@ -45,18 +45,19 @@ original_scores = ForwardOutputs.scores
 
 
 def position_ids_off_by_one(self: ForwardInputs) -> Tensor:  # (N,)
-    """Position ids of draft nodes below the root are one too large."""
+    """Mutant: position ids of draft nodes below the root are one too large."""
     positions = [ids + (ids > row.base) for row in self.rows for ids in [original_query_positions(self, row)]]
     return torch.cat(positions)
 
 
 def position_ids_by_cache_slot(self: ForwardInputs) -> Tensor:  # (N,)
-    """A node's position id is its cache position, so that of the second of two siblings is one too large."""
+    """Mutant: a node's position id is its cache position, so that of the second of two siblings is one too
+    large."""
     return torch.cat([torch.arange(row.start, row.end) for row in self.rows])
 
 
 def sibling_visible(self: ForwardInputs, row: RowInputs, visible: Tensor) -> Tensor:
-    """A node attends to the nodes of its depth that were drafted before it."""
+    """Mutant: a node attends to the nodes of its depth that were drafted before it."""
     assert row.depths is not None
     same_depth = row.depths[:, None] == row.depths[None, :]
     return original_visible_nodes(self, row, visible | same_depth.tril())
@@ -65,13 +66,13 @@ def sibling_visible(self: ForwardInputs, row: RowInputs, visible: Tensor) -> Ten
 def window_ignored(
     self: ForwardInputs, rule: Callable[..., Tensor], reach: int | None, device: torch.device
 ) -> list[RowMask]:
-    """Layers with a sliding window use full causal attention."""
+    """Mutant: layers with a sliding window use full causal attention."""
     causal: Callable[..., Any] = causal_mask_function
     return original_masks(self, causal, None, device)
 
 
 def padding_read(self: ForwardInputs) -> None:
-    """Attention reads one cache position too many per row, which was not written in this forward."""
+    """Mutant: attention reads one cache position too many per row, which was not written in this forward."""
     original_bind(self)
     self._reads = [self.cache.views(row.slot, 0, row.end + 1) for row in self.rows]
 
@@ -79,7 +80,7 @@ def padding_read(self: ForwardInputs) -> None:
 def padding_visible(
     self: ForwardInputs, rule: Callable[..., Tensor], reach: int | None, device: torch.device
 ) -> list[RowMask]:
-    """The attention mask allows the additional cache position of `padding_read`."""
+    """Mutant: the attention mask allows the additional cache position of `padding_read`."""
     masks = original_masks(self, rule, reach, device)
     for mask in masks:
         if mask.mask is not None:
@@ -88,7 +89,7 @@ def padding_visible(
 
 
 def rows_mixed_up(self: ForwardInputs) -> None:
-    """Keys and values of a row are written to the cache slot of the row before it."""
+    """Mutant: keys and values of a row are written to the cache slot of the row before it."""
     original_bind(self)
     if len(self.rows) > 1:
         written = self._slots.tolist()
@@ -98,21 +99,21 @@ def rows_mixed_up(self: ForwardInputs) -> None:
 
 
 def stale_entry(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-    """The cache entry of a rejected node stays after the accepted path."""
+    """Mutant: the cache entry of a rejected node stays after the accepted path."""
     original_commit(self, tree, leaf, slots)
     for node, slot in zip(leaf, slots, strict=True):
         self.lengths[slot] += node >= 0 and bool(tree.forest.children[node])
 
 
 def missing_entry(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-    """The cache entry of the last accepted node is dropped."""
+    """Mutant: the cache entry of the last accepted node is dropped."""
     original_commit(self, tree, leaf, slots)
     for node, slot in zip(leaf, slots, strict=True):
         self.lengths[slot] -= node >= 0 and tree.forest.depths[node] > 0
 
 
 def first_path(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-    """The cache keeps the first path of the accepted length instead of the accepted path."""
+    """Mutant: the cache keeps the first path of the accepted length instead of the accepted path."""
     depths = tree.forest.depths
     first = [
         node if node < 0 else next(n for n in tree.forest.nodes[row] if depths[n] == depths[node])
@@ -122,7 +123,8 @@ def first_path(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Seq
 
 
 def scores_in_reading_order(self: ForwardOutputs, first: int, places: Tensor | None) -> Scores:
-    """Logits stay in the order of the forward's inputs (row by row), not in the order of the tree's nodes."""
+    """Mutant: logits stay in the order of the forward's inputs (row by row), not in the order of the tree's
+    nodes."""
     return original_scores(self, first, None)
 
 
