@@ -58,7 +58,14 @@ PLANS = {
     "peaked": Plan(peaked_tables, (), doubled=True, settings=0, most=1_000),
     "wide": Plan(wide_tables, ((1, 1, 1),), varied=False, alone=False, settings=0, most=1_000),
     "transformers": Plan(
-        transformers_models, ((1, 2), (2, 1)), ((2, 2),), varied=False, settings=0, top_k=2, most=1_000
+        transformers_models,
+        ((1, 2), (2, 1)),
+        ((2, 2),),
+        varied=False,
+        settings=0,
+        alone=False,  # some runs of every proof are repeated alone
+        top_k=2,
+        most=600,
     ),
     "window": Plan(
         lambda: transformers_models(window=3),
@@ -66,8 +73,9 @@ PLANS = {
         ((2, 2),),
         varied=False,
         settings=0,
+        alone=False,
         top_k=2,
-        most=1_000,
+        most=600,
     ),
 }
 
