@@ -193,5 +193,5 @@ def test_misuse_is_told_where_it_happens(tiny):
         target.score(bushy(some(1, 9), 2, 6), (0,), cache)
     with pytest.raises(ValueError, match="commit the tree scored before first"):
         target.score(bushy(some(1), 1, 5), (0,), cache, gap=[some(2)])
-    with pytest.raises(AssertionError, match="only the first 5 nodes were read"):
+    with pytest.raises(AssertionError, match="only the first 5 nodes were scored"):
         cache.commit(bushy(some(1), 1, 8), [7], (0,))
