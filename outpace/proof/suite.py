@@ -28,6 +28,7 @@ from outpace.proof.sampling_cases import crossed, paired
 from outpace.proof.with_prediction import predicting
 
 SMALL, QUICK, EXHAUSTIVE = 400, 3_000, 20_000  # maximum runs of one proof; one core does about 1000 a second
+MORE = 1_000  # runs of a proof that is repeated because no draft was accepted at depth 2
 LONGEST = 18  # maximum number of new tokens of a request with temperature > 0
 BATCH = 256  # rows decoded in one batch, one run each
 PROMPTS = ((0, 1, 2, 0, 1), (2, 2), (1,), (1, 0, 2))
@@ -112,13 +113,21 @@ def prove(
     requests = partial(ragged, top_k=plan.top_k)
     if plan.top_k:  # a draft copied from another prompt may hold no token that top-k leaves
         requests = partial(requests, prompt=models.greedy_text)
+
+    def proven(subject: Subject, most: int) -> Proof:
+        proof = subject.prove(requests, most)
+        if plan.top_k and proof.exact and not proof.drafts:
+            # drafts translated from another vocabulary are rarely among so few tokens twice in a row
+            return subject.prove(partial(requests, top_k=plan.top_k + 1), max(most, MORE))
+        return proof
+
     default = Subject(recipe, options[0], models)
-    first = default.prove(requests, most)
+    first = proven(default, most)
     yield first
     small = default.prove(requests, plan.most_varied) if plan.varied and not exhaustive else first
     for index, each in enumerate(options[1:], 1):
         varied = index >= len(shapes) and not exhaustive
-        proof = Subject(recipe, each, models).prove(requests, plan.most_varied if varied else most)
+        proof = proven(Subject(recipe, each, models), plan.most_varied if varied else most)
         counted = [
             (p.runs, p.outcomes, p.tokens, p.drafted, p.accepted, p.deepest)
             for p in (proof, small if varied else first)
