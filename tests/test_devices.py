@@ -169,6 +169,7 @@ def test_parts_meet_tables_that_are_elsewhere(name: str, elsewhere: Elsewhere) -
     same_texts(name, tables(), [*MIXED, *crossed(3, 5)], elsewhere)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["speculative-sampling", "mcsd", "slem", "omnidraft"])
 def test_models_may_be_elsewhere(name: str, elsewhere: Elsewhere) -> None:
     same_texts(name, transformers_models(3), MIXED, elsewhere)

@@ -115,6 +115,7 @@ def test_the_mean_over_drafts_is_the_expectation_over_everything(
         assert mean == pytest.approx(over_everything(target, draft, widths, drafting, verifier), abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
 @pytest.mark.parametrize("drafting", DRAFTING)
 @pytest.mark.parametrize("seed", range(3))

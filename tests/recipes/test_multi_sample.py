@@ -256,6 +256,7 @@ def test_more_samples_accept_more() -> None:
     assert sampled(2) + 0.1 < sampled(8)
 
 
+@pytest.mark.slow
 def test_consensus_accepts_more_than_the_first_match() -> None:
     for seed in (3, 4):
         target = TableTarget(30, order=1, seed=seed, spread=3.0)
