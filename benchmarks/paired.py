@@ -51,7 +51,8 @@ def compare(
     selection: str = VARIED,
 ) -> Comparison | None:
     """Compare `method` with `over`; None if either was not measured. A name that ends with * stands for the
-    fastest method with that prefix."""
+    fastest method with that prefix. `selection`: all prompts, or VARIED, those whose plain output repeats
+    little."""
     runs = _selected(data, workload, temperature, selection)
     ours, theirs = (_fastest(runs, name) for name in (method, over))
     if ours is None or theirs is None:

@@ -94,7 +94,7 @@ def prepare(
     speculative_config: str | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Request:
-    """Check the arguments of a call and load the models they name.
+    """Check the arguments of a call, load the models they name, and return them as a `Request`.
 
     Args:
         target: an `outpace.Model`, a name or folder, or a transformers causal language model.

@@ -203,7 +203,7 @@ class TokenTree:
 class Shape:
     """A fixed tree for one row: `parents[i]` is the parent of draft node i + 1, node 0 being the root."""
 
-    parents: tuple[int, ...]  # (S,) parents of the draft nodes, which are ordered by depth
+    parents: tuple[int, ...]  # (S,) parents of draft nodes 1 to S, in order of depth; 0 is the root
 
     def __post_init__(self) -> None:
         depths = [0]

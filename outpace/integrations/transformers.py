@@ -186,8 +186,8 @@ class Warped:
         each slot, which processors receive as part of the history."""
         if not self.processors:
             return LazyTargetProbs(scores, tree, ctx)
-        # processors expect the left padding in the history, and may depend on the row's index: `_process`
-        # receives that slot in front of the tokens
+        # `_process` receives one sequence per call: [slot, left padding, tokens]. Logits processors expect
+        # the padding, and may depend on the row's index in the batch of `generate`, which is the slot
         rows = zip(ctx.slots, ctx.tokens, strict=True)
         tokens = tuple(torch.cat([torch.tensor([slot]), padding[slot], row]) for slot, row in rows)
         lengths = zip(ctx.slots, ctx.prompt_lengths, strict=True)
@@ -196,7 +196,8 @@ class Warped:
             scores, tree, replace(ctx, tokens=tokens, prompt_lengths=prompts), self._process
         )
 
-    def _process(self, history: Tensor, logits: Tensor) -> Tensor:  # (1, 1 + T), (1, V) -> (1, V)
+    # history: (1, 1 + T), the row's slot followed by its T tokens (left padding included); logits: (1, V)
+    def _process(self, history: Tensor, logits: Tensor) -> Tensor:  # (1, V)
         slot, history = int(history[0, 0]), history[:, 1:].to(logits.device).expand(self.num_rows, -1)
         # float32 as in plain decoding; a copy, as processors may change their input in place
         logits = logits.expand(self.num_rows, -1).to(torch.float32, copy=True)

@@ -35,8 +35,8 @@ class Branch:
     The alternatives it did not take are recorded as scripts in `left_open`."""
 
     script: tuple[int, ...]  # index of the option at each choice between several
-    case: int  # index of the request that is run
-    chance: float = 1.0  # probability of the choices made so far
+    case: int  # index of the run's request among the requests whose output distributions are enumerated
+    chance: float = 1.0  # probability of all choices made so far (their product)
     made: list[int] = field(default_factory=list[int])  # index of the option taken at each choice so far
     left_open: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     # interval that each uniform number has been restricted to

@@ -59,7 +59,8 @@ def plain(recipe: Recipe, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fixture(hint: Any, models: Models) -> Any:
-    """The value of an option of type `hint` in every proof, such as a draft model; None: its default."""
+    """The small test model or index that every exactness test passes for a recipe option with the type
+    hint `hint`, such as Target. None if the option keeps its default or is tried in separate tests."""
     if hint == tuple[Target, ...]:
         return models.drafts[:1]
     for part in _alternatives(hint) or (hint,):
@@ -69,7 +70,7 @@ def _fixture(hint: Any, models: Models) -> Any:
 
 
 def _optional(part: Any, models: Models) -> list[Any]:
-    """The test model for an optional model of type `part`, as a list; empty for other types."""
+    """[test model] if `part` is the type of a model that methods can draft without; else []."""
     kind = kind_of(part)
     return [kind.fixture(models)] if kind and not kind.essential else []
 

@@ -58,8 +58,9 @@ class Apart:
     ) -> None:
         self._make, self._groups, self.want = make, groups, example.want
         self.claims: tuple[type[Claim], ...] = example.claims
-        self._drafters: dict[int, Drafter] = {}  # group -> its drafter
-        self._open: dict[int, set[int]] = {}  # group -> its slots in use (not released yet)
+        self._drafters: dict[int, Drafter] = {}  # group of slots -> the drafter they share
+        # group of slots that share a drafter -> those of its slots whose requests have not ended
+        self._open: dict[int, set[int]] = {}
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         parts = list(self._divided(ctx.slots))

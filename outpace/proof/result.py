@@ -32,7 +32,9 @@ class Proof:
     predicted: bool = False  # whether the recipe was given a predicted output (with_prediction.py)
     bound: float = BOUND  # largest error attributed to rounding
     fault: str = ""  # why the enumeration could not be finished
-    same_as_default: bool = False  # runs, outcomes and counts as with the default options
+    # whether `runs`, `outcomes`, `tokens`, `drafted`, `accepted` and `deepest` equal those measured with the
+    # recipe's default options: then this test did not show that its option has an effect
+    same_as_default: bool = False
 
     @property
     def exact(self) -> bool:

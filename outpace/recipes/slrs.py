@@ -153,12 +153,12 @@ class Strings:
 
 @dataclass(frozen=True, slots=True)
 class String:
-    """A string of draft tokens that is being extended."""
+    """A sequence of draft model tokens whose bytes do not yet determine the first target token."""
 
     start: int  # index, in the argument `starts` of `distribution`, of the node where the string starts
     node: int  # node of the string's last token in the tree of draft model tokens
     place: int  # node of the byte trie of the target's tokens
-    mass: float  # probability of the string
+    mass: float  # the draft model's probability of generating this sequence after its start node
 
 
 class Spelling:

@@ -88,7 +88,7 @@ class Counts:
     accepted_at: Counter[int] = field(default_factory=Counter)
     offered_rank: Counter[int] = field(
         default_factory=Counter
-    )  # rank among siblings (0 = first) -> accepted nodes and roots that had a child of that rank
+    )  # rank among siblings (0 = first) -> accepted nodes (roots included) with a child of that rank
     accepted_rank: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     drafter_seconds: float = 0.0  # seconds of proposing and updating, without draft model forwards

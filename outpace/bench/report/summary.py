@@ -51,8 +51,10 @@ class ResultRow:
     lossless: bool
     mode: str = ""  # COMPILED or EAGER forwards; "": unknown
     decode_speedup: float | None = None  # speedup over plain decoding in this mode, without prefill
-    ideal_speedup: float | None = None  # speedup if only measured forward times counted
-    efficiency: Interval | None = None  # decode speedup / ideal speedup by prompt; None: no drafts
+    ideal_speedup: float | None = None  # speedup if a step cost only its target and draft forwards
+    # median over the prompts of decode_speedup / ideal_speedup, both computed for one prompt; None if no
+    # draft tokens were proposed or forwards were not timed
+    efficiency: Interval | None = None
     different: int | None = None  # number of greedy outputs that differ from plain decoding's
     compared: int = 0
     first_difference: float | None = None  # median index of the first differing token
@@ -200,7 +202,8 @@ def _first_token(
 
 def _values(
     pairs: Sequence[tuple[Run, Run]],  # (contender's run, plain decoding's run); may be empty
-    own: Mapping[Key, Run],  # runs of plain decoding in the contender's mode
+    # runs of plain decoding whose forwards are COMPILED or EAGER as the contender's are
+    own: Mapping[Key, Run],
     contender: Contender,
     costs: Costs,
     seed: int,

@@ -177,8 +177,8 @@ class Merged:
         self._edges: dict[Node, list[tuple[float, int]]] = {}
 
     def after(self, node: Node) -> list[tuple[float, int]]:
-        """(share of the weight, token) of every continuation of a node, by falling share, of equal ones the
-        smaller token first."""
+        """(share, token) of every edge below a node, in descending order of share, then ascending order of
+        token. The share is the edge's weight divided by the total weight of the node's edges."""
         if node not in self._edges:
             distance, token = node
             weights: dict[int, float] = {}
@@ -192,8 +192,8 @@ class Merged:
         return self._edges[node]
 
     def path(self, depth: int, threshold: float) -> list[int]:
-        """The path along the heaviest edges, as long as the share of an edge is at least `threshold`: at most
-        `depth` tokens."""
+        """Tokens of the path that follows each node's edge of largest weight. It ends after `depth` tokens,
+        or where that edge has less than `threshold` of the total weight of the node's edges."""
         tokens, node = list[int](), ROOT
         while len(tokens) < depth and (edges := self.after(node)) and edges[0][0] >= threshold:
             tokens.append(edges[0][1])
@@ -201,8 +201,11 @@ class Merged:
         return tokens
 
     def branches(self, depth: int, nodes: int, threshold: float, stop: Sequence[int]) -> CandidateTree:
-        """The at most `nodes` nodes with the largest product of shares along their paths, over edges whose
-        shares are at least `threshold`; no node is below a stop token or deeper than `depth`."""
+        """Draft tree of at most `nodes` nodes: those with the largest product of edge shares on their path.
+
+        An edge's share is its weight divided by the total weight of its node's edges; edges with a share
+        below `threshold` are left out. No node is below a stop token or deeper than `depth`.
+        """
         tokens, parents, weights, open_ = (
             list[int](),
             list[int](),

@@ -29,10 +29,11 @@ class SuffixAutomatonLookup:
     """Implementation of drafters.lookup.text_lookup.TextLookup: continuations of the longest suffix of the
     text that occurred before, in the text or in the corpus.
 
-    The corpus is used where its match is longer by more than `bias` tokens or the text has no match. With
-    `min_ngram` above 0, for use with a fallback drafter, matches of fewer tokens (corpus matches less `bias`)
-    are ignored, and the others give chains of the plan's depth. With 0 the draft has `length_offset` plus 4
-    tokens per matched token, within the plan's depth, and corpus matches give trees.
+    The corpus is used where its match is longer by more than `bias` tokens or the text has no match.
+    `min_ngram` = 0: the draft has length_offset + 4 * (length of the match) tokens and is no deeper than the
+    plan; a match in the text gives a chain, one in the corpus a tree. `min_ngram` > 0, for use with a second
+    drafter where there is no match: shorter matches are ignored (for the corpus, the length minus `bias`
+    counts), and every draft is a chain as long as the plan's depth.
     """
 
     learns_across_rows = False

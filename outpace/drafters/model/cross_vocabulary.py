@@ -53,7 +53,7 @@ class CrossVocabularyDrafter:
         returning: Returning | None = None,
         *,
         nodes: int,  # maximum number of nodes per row in the tree of draft model tokens
-        reach: int,  # largest depth of such a tree
+        reach: int,  # largest depth of the tree of draft model tokens
         recut: bool = False,
         claims: tuple[type[Claim], ...] = (Drawn,),
     ) -> None:

@@ -37,7 +37,9 @@ class StaticAutomaton:
 
     def __init__(self, text: Ints, states: Ints, edges: Ints, documents: int) -> None:
         self.text = text  # (n,) concatenated documents, each followed by a separator
-        self.states = states  # (num_states + 1, 5); row 0: empty string; last row: only the end of the edges
+        # (num_states + 1, 5), columns LINK to EDGES; row 0 is the empty string. The edges of state i are
+        # edges[states[i, EDGES] : states[i + 1, EDGES]]; the last row is no state, only the last such end
+        self.states = states
         self.edges = edges  # (num_edges, 2) token and target state, sorted by source state
         self.num_documents = documents
 

@@ -137,8 +137,8 @@ class ForwardInputs(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
-        """Number of keys, and this object as their offset, which transformers passes on to the mask
-        function."""
+        """(number of keys, this object). transformers passes the second value, in its API an integer offset,
+        unchanged to the function that creates the masks; that function reads the rows from this object."""
         return self.rows[0].end if self._one else query_length, self
 
     def positions(self) -> Tensor:  # (N,)

@@ -22,7 +22,7 @@ class ForwardOutputs:
     hidden: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N, D)
     attention: dict[int, list[Tensor]] = field(
         default_factory=dict[int, "list[Tensor]"]
-    )  # layer -> N × (H, tokens attended to)
+    )  # layer -> attention weights, per token (query heads, tokens attended to)
 
     @staticmethod
     def joined(parts: Sequence[ForwardOutputs]) -> ForwardOutputs:

@@ -116,16 +116,16 @@ def window_of(rule: Callable[..., Tensor], rest: dict[str, Any]) -> int:
 
 def graph_attention(
     module: nn.Module,
-    query: Tensor,  # (1, H, N, D)
-    key: Tensor,  # (1, G, N, D)
-    value: Tensor,
+    query: Tensor,  # (1, query heads, tokens, head dimension)
+    key: Tensor,  # (1, key heads, tokens, head dimension)
+    value: Tensor,  # (1, key heads, tokens, head dimension of values)
     attention_mask: TracedMask,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **_: Any,
-) -> tuple[Tensor, None]:  # (1, N, H, D)
+) -> tuple[Tensor, None]:  # (1, tokens, query heads, head dimension of values)
     """Attention over the paged KV cache, traced as one operation. ValueError for layers with a soft cap."""
     if softcap is not None:
         raise ValueError("its attention caps its scores")

@@ -36,8 +36,8 @@ class OneStream(JointNoise):
 
 
 class SeedPlusPosition(JointNoise):
-    """Mutant: the target's noise is keyed by seed plus position: at each position a row uses the number that
-    the row before it uses one position later."""
+    """Mutant: the target's noise is keyed by seed + position, where row r has seed r: at each position a row
+    uses the same number as the row before it one position later, so that rows are not independent."""
 
     def _names(self, key: Key) -> list[tuple[Branch, Name]]:
         named = super()._names(key)
