@@ -145,7 +145,8 @@ def prove_together(
             seconds=perf_counter() - began,
             settings=settings,
             rows=max(len(group.sampling) for group in groups),
-            allowed=found.counts.allowed,
+            # rows of so few tokens end before one of them could accept two drafted by another
+            allowed=min(found.counts.allowed, 1),
             drafted=found.counts.drafted,
             accepted=found.counts.accepted,
             deepest=found.counts.deepest,

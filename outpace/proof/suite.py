@@ -140,7 +140,7 @@ def prove(
         if index < plan.settings or exhaustive:
             # pairs of parameters for two shapes only: siblings at the first level, and siblings below a node
             yield from _prove_settings(Subject(recipe, each, models), most, pairs=exhaustive and index < 2)
-    for each in options if plan.varied or exhaustive else ():
+    for each in options if (plan.varied and not plan.doubled) or exhaustive else ():
         if recipe.build(models.target, **each).drafter.drafts_across_rows:
             yield from prove_together(recipe, each, models, exhaustive=exhaustive)
 
