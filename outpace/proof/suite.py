@@ -116,9 +116,12 @@ def prove(
 
     def proven(subject: Subject, most: int) -> Proof:
         proof = subject.prove(requests, most)
-        if plan.top_k and proof.exact and not proof.drafts:
-            # drafts translated from another vocabulary are rarely among so few tokens twice in a row
-            return subject.prove(partial(requests, top_k=plan.top_k + 1), max(most, MORE))
+        if proof.exact and not proof.drafts:
+            # longer texts where every token was possible; a third token where two were too few for drafts
+            # translated from another vocabulary to be accepted twice in a row
+            top_k = plan.top_k + 1 if plan.top_k else 2
+            longer = partial(ragged, top_k=top_k, prompt=models.greedy_text)
+            return subject.prove(longer, max(most, MORE))
         return proof
 
     default = Subject(recipe, options[0], models)

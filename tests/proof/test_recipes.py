@@ -28,7 +28,7 @@ def test_drafts_are_accepted_and_the_distribution_is_plain_decoding(name: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["table", "transformers"])  # `outpace audit --all` proves on the other kinds too
+@pytest.mark.parametrize("kind", ["table", "transformers"])  # `outpace audit --all` runs the other kinds too
 @pytest.mark.parametrize("name", names())
 def test_the_distribution_is_plain_decoding_with_every_option(name: str, kind: str) -> None:
     proofs = list(prove(get(name), models(kind), PLANS[kind]))
