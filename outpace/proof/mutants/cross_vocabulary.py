@@ -143,6 +143,6 @@ class Unsubtracted(Merging):
 
 
 def translated(drafting: Shared | Strings, cross_vocabulary: CrossVocabularyDraft) -> Drafter:
-    """A CrossVocabularyDrafter that drafts with `drafting`."""
+    """A CrossVocabularyDrafter whose draft-model part is the drafter `drafting`."""
     returning = drafting.renamed if isinstance(drafting, Shared) else None
     return CrossVocabularyDrafter(cross_vocabulary, drafting.grow, returning, nodes=64, reach=16)
