@@ -130,7 +130,14 @@ def worktree(revision: str) -> Iterator[Path]:
 
 
 def compare(
-    case: Case, ours: Worker, theirs: Worker, *, prompts: Sequence[str], rounds: int, max_tokens: int, threads: int
+    case: Case,
+    ours: Worker,
+    theirs: Worker,
+    *,
+    prompts: Sequence[str],
+    rounds: int,
+    max_tokens: int,
+    threads: int,
 ) -> Ratio:
     """Decode every prompt once for warming up and then `rounds` times with both, in alternating order."""
     speeds: dict[str, list[tuple[float, float]]] = {}
@@ -167,7 +174,9 @@ def to_table(found: Sequence[Ratio], revision: str) -> Table:
         for each in found
     )
     columns = ("case", "ms a step", f"ms a step at {revision}", "ratio (95 %)", "pairs", "goal")
-    return Table(f"Time of a decoding step, median of pairs; goal {MAX_MEDIAN} (at most {MAX_HIGH})", columns, rows)
+    return Table(
+        f"Time of a decoding step, median of pairs; goal {MAX_MEDIAN} (at most {MAX_HIGH})", columns, rows
+    )
 
 
 def main(
@@ -189,9 +198,13 @@ def main(
         stack.callback(theirs.close)
         ours = Worker(ROOT)
         stack.callback(ours.close)
-        cases = [Case(method, each) for each in ((False, True) if compiled else (False,)) for method in METHODS]
+        cases = [
+            Case(method, each) for each in ((False, True) if compiled else (False,)) for method in METHODS
+        ]
         found = [
-            compare(case, ours, theirs, prompts=prompts, rounds=rounds, max_tokens=max_tokens, threads=threads)
+            compare(
+                case, ours, theirs, prompts=prompts, rounds=rounds, max_tokens=max_tokens, threads=threads
+            )
             for case in cases
         ]
     print_tables([to_table(found, revision)])

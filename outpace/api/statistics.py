@@ -48,7 +48,7 @@ class Statistics:
 
 @dataclass
 class StepCounter:
-    """Counters of the decoding steps of one row."""
+    """Number of steps, drafted and accepted tokens of one row so far."""
 
     num_steps: int = 0
     num_draft_tokens: int = 0

@@ -106,7 +106,8 @@ def method_arguments(args: Sequence[str]) -> Namespace:
 
 
 def find_method(named: Namespace) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe named by these arguments, with the options of a recommendation or --speculative-config.
+    """The recipe named by these arguments, with the options of --speculative-config or of the file in which
+    `outpace bench` recommends a method.
 
     Raises ValueError if more than one of them names a method.
     """

@@ -93,8 +93,8 @@ class Plan:
 
     depth: tuple[int, ...]  # (B,) maximum length of a draft path; 0: no speculation in this row
     shape: Shape | None = None  # shape of every row's draft tree; None: a chain
-    # early stopping: draft probabilities of the F leaves about to be extended -> True: do not extend. Tokens
-    # that were drawn already stay in the tree
+    # early stopping: (F,) draft probability of each leaf given its parent, for the leaves that would get
+    # children next -> (F,) True: this leaf gets none. Tokens that were drawn already stay in the tree
     stop: Callable[[Sequence[float]], list[bool]] | None = None
 
     def within(self, room: Sequence[int]) -> Plan:  # (B,)

@@ -90,7 +90,7 @@ class TableCache:
         self.lengths = [0] * slots
         self.capacity = capacity
         self._kept = [0] * slots  # state after the committed tokens of each slot
-        self.states: list[int] = []  # state after each node of the tree scored last
+        self.states: list[int] = []  # row of `TableTarget.logits` after each node of the last tree
         self._read: tuple[TokenTree, tuple[int, ...]] | None = None  # uncommitted tree, slots of its rows
 
     def keep(self, slot: int, tokens: Sequence[int], model: TableTarget) -> None:

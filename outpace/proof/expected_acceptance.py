@@ -15,7 +15,7 @@ from outpace.sampling.target_probs import LazyTargetProbs
 
 def expected_accepted(build: Callable[[], Parts], depth: int, prompt: Sequence[int] = (0,)) -> float:
     """Expected acceptance length (bonus token not counted) of the first step after the prompt at temperature
-    1, with a limit of `depth` draft tokens."""
+    1, in a request that leaves `depth` tokens to be drafted."""
     pending, total = [Branch((), 0)], 0.0
     while pending:
         branch = pending.pop()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The catalogue entry of one recipe."""
+    """What `outpace list` prints of one recipe; read from its source file without importing it."""
 
     name: str
     paper: str

@@ -41,12 +41,12 @@ def multi_sample(
     """Drafts retrieved from the other samples of the same prompt, verified by matching.
 
     Args:
-        depth: most tokens drafted per step
+        depth: maximum number of tokens drafted per step
         max_ngram: longest match of last tokens that is compared
         min_ngram: shortest match that is used
         min_share: least share of a draft token in the weight of all edges out of its parent
         tree: draft a tree in place of a chain
-        nodes: most draft tokens per step, with `tree`
+        nodes: maximum number of draft tokens per step, with `tree`
         max_matches: matches that are merged, the longest first
     """
     drafter = Consensus(

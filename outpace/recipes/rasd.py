@@ -89,10 +89,10 @@ def rasd(
         widths: children of every node of the model's tree at each depth
         sampled: draw the model's tokens without replacement; by default they are its most probable ones
         index: file of `outpace index build`; without one only the request and earlier ones are searched
-        depth: most tokens of a retrieved continuation
+        depth: maximum number of tokens of a retrieved continuation
         num_first_tokens: most probable next tokens of the model with which a retrieved branch may begin
-        nodes: most retrieved nodes per row
-        max_ngram: longest match of last tokens looked up
+        nodes: maximum number of retrieved nodes per row
+        max_ngram: number of last tokens looked up at first; fewer if they have no match
         min_ngram: shortest match that is used
         max_cached_tokens: newest tokens of earlier requests kept for retrieval; 0 keeps none
     """

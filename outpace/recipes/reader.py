@@ -80,9 +80,9 @@ def reader(
         widths: children of every node of the model's tree at each depth
         sampled: draw the model's tokens without replacement; by default they are its most probable ones
         index: file of `outpace index build`; without one only the request and earlier ones are searched
-        retrieval_depth: most tokens of a retrieved chain
-        nodes: most draft tokens per row, drawn ones always included
-        max_ngram: longest match of last tokens looked up
+        retrieval_depth: maximum number of tokens of a retrieved chain
+        nodes: maximum number of draft tokens per row, drawn ones always included
+        max_ngram: number of last tokens looked up at first; fewer if they have no match
         min_ngram: shortest match that is used
         max_cached_tokens: newest tokens of earlier requests kept for retrieval; 0 keeps none
     """

@@ -35,9 +35,9 @@ def rest(
 
     Args:
         index: file of `outpace index build`; without one only earlier requests are searched
-        nodes: most draft tokens per step
-        depth: most tokens of a continuation
-        max_ngram: longest match of last tokens looked up
+        nodes: maximum number of draft tokens per step
+        depth: maximum number of tokens of a continuation
+        max_ngram: number of last tokens looked up at first; fewer if they have no match
         min_ngram: shortest match that is used
         max_cached_tokens: newest tokens of earlier requests kept for retrieval; 0 keeps none
     """

@@ -55,7 +55,7 @@ def sam_decoding(
     Args:
         index: file of `outpace index build --kind suffix-automaton`
         bias: tokens by which a match in the index must be longer than one in the request to be used
-        standalone_depth: most tokens drafted per step without `auxiliary`
+        standalone_depth: maximum number of tokens drafted per step without `auxiliary`
         length_offset: without `auxiliary` the draft has this many tokens plus 4 per matched token
         auxiliary: `token-recycling` or a draft model, for rows whose match is shorter than `min_ngram`
         min_ngram: shortest match that is used when there is an `auxiliary`

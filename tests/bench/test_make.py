@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is n
 
 
 def planned(*settings: str) -> list[list[str]]:
-    """The commands after the installation, without the variables before them."""
+    """The arguments of each `outpace bench` that `make bench-compiled` would run with these variables."""
     command = ["make", "--dry-run", "--no-print-directory", "bench-compiled", *settings]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = [shlex.split(line) for line in said.splitlines() if re.search(r"outpace bench", line)]

@@ -1,4 +1,4 @@
-"""The programs beside the command: overhead, a short check, a page of results."""
+"""Tests of programs in benchmarks/: overhead, gpu_speed, forwards and indexes."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ SAMPLING = SamplingParams(max_tokens=9)
 
 @dataclass
 class Fake:
-    """Answers every prompt with zeros and remembers what it was asked."""
+    """A contender that generates the token 0 only, and records the prompts it was given."""
 
     name: str
     asked: list[tuple[list[int], list[int], float]] = field(default_factory=list)

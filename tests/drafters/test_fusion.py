@@ -89,9 +89,8 @@ def test_what_was_drawn_stays_with_its_claim() -> None:
     claim = Drawn(q, (-1, 0, 0, 1), (False, False))
     tree = TokenTree(torch.tensor([0, 1, 2, 3]), Forest.of([-1, 0, 0, 1], 1), None, claim)
     fusion = Fusion(tree)
-    fusion.merge(
-        0, [2, 1, 3], [-1, 0, -1], [0.9, 0.8, 0.7]
-    )  # 2 shares the drawn node; 1 below it and 3 are new
+    # token 2 becomes the drawn node with that token; tokens 1, below it, and 3 become new nodes
+    fusion.merge(0, [2, 1, 3], [-1, 0, -1], [0.9, 0.8, 0.7])
     whole, cut, least = fusion.tree(), fusion.tree(4), fusion.tree(1)
     for found, size in ((whole, 6), (cut, 5), (least, 4)):
         assert len(found) == size and found.tokens[:4].tolist() == [0, 1, 2, 3]

@@ -62,7 +62,7 @@ def dense() -> HiddenStateIndex:
     return HiddenStateIndex.build(rng.normal(size=(60, 6)), rng.integers(0, 6, (60, 4)), dims=4)
 
 
-# how each is made, and all of its queries
+# kind of index file -> (builds an index of it, makes every kind of query on an index with a text)
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, list[int]], Any]]] = {
     "suffix-array": (
         lambda: SuffixArray.build(DOCUMENTS, 100),

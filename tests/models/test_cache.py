@@ -21,7 +21,8 @@ def some(length, seed=0):
 
 
 def bushy(roots, seed=0, size=12):
-    """A random tree for every root, rows interleaved, with equal siblings."""
+    """Random trees, one per root, of `size` nodes in all. Nodes of different rows alternate, and siblings may
+    have the same token."""
     choice = random.Random(seed)
     parents = [-1] * len(roots)
     for node in range(len(roots), len(roots) + size):

@@ -1,4 +1,5 @@
-"""Orderings at one node: the closed forms are what enumeration finds, and they hold."""
+"""Which verification rule accepts more at one node: the formulas of analysis/rule_orderings give the same
+acceptance probabilities as enumeration, and the inequalities between rules hold for random p and q."""
 
 from __future__ import annotations
 

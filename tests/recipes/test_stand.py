@@ -33,7 +33,7 @@ from outpace.sampling.target_probs import LazyTargetProbs
 
 
 def knowing(target: TableTarget, model: TableTarget, **options: Any) -> Parts:
-    """Parts whose table holds what a model thinks after each pair of tokens."""
+    """Parts whose n-gram table holds the next-token distribution of `model` after each pair of tokens."""
     parts = stand.build(target, **options)
     assert isinstance(parts.drafter, NGramProbabilityDrafter)
     informed(parts.drafter, model)

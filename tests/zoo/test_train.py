@@ -1,4 +1,5 @@
-"""A resumed training run ends with the same weights, and adding layers does not change the logits."""
+"""A resumed training run ends with the weights of an uninterrupted one, and a model that was deepened with
+new layers starts with the logits it had before."""
 
 from __future__ import annotations
 

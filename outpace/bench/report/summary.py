@@ -45,7 +45,7 @@ class ResultRow:
     runs: int
     tokens_per_second: Interval
     plain_tokens_per_second: Interval  # tokens/s of plain decoding in the same pairs
-    speedup: Interval  # median of the ratios of pairs, not the ratio of the medians of the two fields above
+    speedup: Interval  # over plain decoding: median of the pairs' ratios, not ratio of the two medians above
     speedup_of_totals: float
     repetition: float
     lossless: bool

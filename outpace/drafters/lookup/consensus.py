@@ -125,7 +125,7 @@ class Group:
         ] = {}  # n-gram -> its occurrences: (index of the sample, index of the token after the n-gram)
 
     def join(self) -> int:
-        """Add a new sample; returns its index."""
+        """Add the empty text of one more sample of the prompt; returns its index."""
         self.open += 1
         self.texts.append(list(self._before))
         self._beliefs.append([0.0] * len(self._before))

@@ -61,7 +61,7 @@ def _count(rows: Ints, nodes: Ints) -> int:
 
     Parent -1 is the root.
     """
-    size, path = 0, [-1] * rows.shape[1]  # path: the previous row's node at each depth
+    size, path = 0, [-1] * rows.shape[1]  # path: nodes of the continuation before
     for row in range(len(rows)):
         same, parent = row > 0, -1
         for column in range(rows.shape[1]):

@@ -145,7 +145,10 @@ class TrigramTable:
         _adapt(*self.map, *arrays, tokens, step, cap, self.capacity)
 
     def add(self, other: TrigramTable, cap: float = 3.0) -> None:
-        """Add the weights of another table to this one, oldest pairs first; sums are limited to `cap`."""
+        """Add the weights of another table to this one; sums are limited to `cap`.
+
+        Token pairs are added in the order in which the other table got them: its newest are evicted last.
+        """
         permanent, added = other.counts.tolist()
         size = len(other)
         self._reserve(size)

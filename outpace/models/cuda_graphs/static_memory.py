@@ -75,9 +75,9 @@ class StaticInputs(Cache):
     places: Tensor  # (S, n) cache positions to which keys and values are written
     slots: Tensor  # (S, 1) 0 to S - 1
     kinds: list[tuple[Rule, int | None]] = field(default_factory=list[Any])  # layer type's mask rule, reach
-    masks: list[Tensor] = field(
-        default_factory=list[Tensor]
-    )  # (S, 1, n, T) additive attention masks, one per layer type, in order of `kinds`
+    # one additive attention mask per layer type, in the order of `kinds`: (S slots, 1, n tokens of a slot,
+    # T cache positions)
+    masks: list[Tensor] = field(default_factory=list[Tensor])
     masks_used: int = 0  # number of masks requested so far in the running forward
 
     # attributes by which transformers distinguishes layer types; empty, as all layers are treated alike

@@ -1,4 +1,5 @@
-"""A KV cache for one trial forward that records the shapes of keys and values and the calls of attention."""
+"""A KV cache for one trial forward. It records the shapes of each layer's keys and values, and whether our
+attention function received them and our masks unchanged."""
 
 from __future__ import annotations
 

@@ -190,8 +190,8 @@ def _chain(cache: PagedCache, size: int) -> RowTokens:
 
 
 def group_rows(parts: list[RowTokens]) -> list[list[RowTokens]]:
-    """Group the rows' tokens into inferences of at most `MAX_TOKENS` tokens in which no row occurs twice.
-    Long chains are split; a larger tree is one inference."""
+    """Divide the rows' tokens among forwards in which no row occurs twice. A forward has at most `MAX_TOKENS`
+    tokens, for which long chains are split; only a tree that is larger has a forward of its own."""
     groups: list[list[RowTokens]] = []
     room = 0
     for part in parts:
