@@ -47,8 +47,8 @@ def replay(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure on recorded outputs how many draft tokens a step would have been accepted from methods that draft
-    from text, without running a model."""
+    """Measure on recorded outputs, without running a model, how many tokens a step of methods that draft from
+    text would be accepted."""
     for path in source:
         if not path.is_file():
             raise ValueError(
