@@ -110,18 +110,16 @@ def _results(
     sources: list[str], exhaustive: bool, processes: int
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield, as they finish, (source, proofs of one method on one kind of models) and (MISTAKES, reports of
-    the planted mistakes).
-
-    With several methods and `processes` > 1 they run in a process pool.
-    """
+    the planted mistakes), in a process pool if `processes` > 1."""
     from outpace.proof.suite import PLANS
 
     work = [(source, kind, exhaustive) for source in sources for kind in PLANS]
-    if len(sources) <= 1 or processes == 1:
+    if processes == 1:
         yield from ((source, proofs(source, kind, exhaustive)) for source, kind, exhaustive in work)
         yield MISTAKES, planted_mistakes()
         return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), one_thread) as pool:
+    needed = min(processes, len(work) + 1)
+    with ProcessPoolExecutor(needed, multiprocessing.get_context("spawn"), one_thread) as pool:
         try:
             names = {pool.submit(planted_mistakes): MISTAKES}
             names |= {pool.submit(proofs, *each): each[0] for each in work}

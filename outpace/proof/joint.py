@@ -145,8 +145,8 @@ def prove_together(
             seconds=perf_counter() - began,
             settings=settings,
             rows=max(len(group.sampling) for group in groups),
-            # rows of so few tokens end before one of them could accept two drafted by another
-            allowed=min(found.counts.allowed, 1),
+            # with combined parameters rows of so few tokens end before they could accept two draft tokens
+            allowed=min(found.counts.allowed, 1) if settings else found.counts.allowed,
             drafted=found.counts.drafted,
             accepted=found.counts.accepted,
             deepest=found.counts.deepest,
@@ -155,7 +155,7 @@ def prove_together(
 
 def siblings(vocab: int, tokens: int) -> list[Group]:
     """Groups of two and three rows, with equal and with different sampling parameters, of up to `tokens`
-    (greedy: `tokens` + 1) tokens."""
+    tokens; one with a greedy row is longer."""
     # with two possible tokens few runs suffice for texts long enough to repeat n-grams, from which to draft
     binary = tuple((token, float("-inf")) for token in range(2, vocab))
 
@@ -166,6 +166,8 @@ def siblings(vocab: int, tokens: int) -> list[Group]:
         Group((0, 1, 1, 0), (row(tokens), row(tokens))),
         Group((1, 1), (row(tokens - 1, 0.7), row(tokens - 2), row(tokens, stop=(1,)))),
         Group((0,), (SamplingParams(max_tokens=tokens + 1), row(tokens))),
+        # a greedy row soon repeats itself: of its text the other row can accept several tokens at once
+        Group((0, 1), (row(3 * tokens, 0.0), row(2 * tokens))),
         Group(
             (2, 2), (SamplingParams(1.0, max_tokens=tokens - 2), SamplingParams(0.7, max_tokens=tokens - 2))
         ),

@@ -81,9 +81,10 @@ class Apart:
         for slot in slots:
             group = self._group(slot)
             if group in self._drafters:
-                self._drafters[group].release([slot])
                 self._open[group].discard(slot)
-                if not self._open[group]:
+                if self._open[group]:
+                    self._drafters[group].release([slot])
+                else:  # what the drafter would learn at the end of its last request, nobody would use
                     del self._drafters[group], self._open[group]
 
     def _group(self, slot: int) -> int:
