@@ -54,9 +54,9 @@ class Settings:
     processors: Sequence[Callable[[Any, Any], Any]] = ()  # transformers' logits processors, in order
     grammar: Callable[[], Grammar] | None = None  # returns a new grammar matcher for one row
 
-    def row_params(self, seed: int, room: int) -> SamplingParams:
-        """The sampling parameters of one row; `room`: maximum number of new tokens by the model's length."""
-        max_tokens = min(self.params.max_tokens, room)
+    def row_params(self, seed: int, max_new_tokens: int) -> SamplingParams:
+        """The sampling parameters of one row; `max_new_tokens`: its limit by the model's length."""
+        max_tokens = min(self.params.max_tokens, max_new_tokens)
         return replace(
             self.params,
             seed=seed,

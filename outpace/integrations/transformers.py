@@ -56,14 +56,14 @@ def hf(
     Options that are models (such as a draft model) may be transformers models, names or folders. Sampling
     parameters are those of `generate`, and two penalties that it lacks; seeds are drawn from torch's
     generator. RecipeError for an option that the method lacks."""
-    asked = SamplingParams(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
+    params = SamplingParams(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
     recipe, options = choose_method(method, options, target="")
-    if strange := [name for name in options if name not in recipe.options]:
+    if unknown := [name for name in options if name not in recipe.options]:
         raise RecipeError(
-            f"{recipe.name} has no option {strange[0]}; it has "
+            f"{recipe.name} has no option {unknown[0]}; it has "
             f"{', '.join(recipe.options) or 'none of its own'}"
         )
-    return Decoder(recipe, options, streamer, asked)
+    return Decoder(recipe, options, streamer, params)
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Decoder:
     recipe: Recipe
     options: dict[str, Any]
     streamer: Any = None
-    asked: SamplingParams = PLAIN  # parameters that generate() lacks
+    params: SamplingParams = PLAIN  # parameters that generate() lacks
     _loaded: dict[tuple[str, str], Model] = field(default_factory=dict)
 
     def __call__(
@@ -105,12 +105,14 @@ class Decoder:
         counts = lengths(input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids"))
         rows = Rows(input_ids, counts, stopping_criteria, streamer)
         sampled, padded = bool(generation_config.do_sample), any(map(len, rows.padding))
-        warped = Warped.of(logits_processor, len(input_ids), sampled=sampled, padded=padded, asked=self.asked)
-        room = (generation_config.max_length or 0) - input_ids.shape[1]
+        warped = Warped.of(
+            logits_processor, len(input_ids), sampled=sampled, padded=padded, params=self.params
+        )
+        max_tokens = (generation_config.max_length or 0) - input_ids.shape[1]
         target = HFTarget(model)
-        if target.rope_limit and input_ids.shape[1] + room > target.rope_limit:
+        if target.rope_limit and input_ids.shape[1] + max_tokens > target.rope_limit:
             raise ValueError(
-                f"prompt and answer may have {input_ids.shape[1] + room} tokens, but beyond "
+                f"prompt and answer may have {input_ids.shape[1] + max_tokens} tokens, but beyond "
                 f"{target.rope_limit} "
                 f"{type(model).__name__} changes its rotary frequencies: ask for fewer tokens"
             )
@@ -120,7 +122,7 @@ class Decoder:
         session = Session(
             self.recipe(target, **options),
             rows.prompts,
-            [warped.sampling(room) for _ in rows.prompts],
+            [warped.sampling(max_tokens) for _ in rows.prompts],
             lambda scores, tree, ctx: warped.distribution(scores, tree, ctx, rows.padding),
             done=rows.ended,
         )
@@ -157,7 +159,7 @@ class Warped:
         *,
         sampled: bool,
         padded: bool = False,
-        asked: SamplingParams = PLAIN,
+        params: SamplingParams = PLAIN,
     ) -> Warped:
         left: list[Any] = list(processors)
         found: dict[str, Any] = {"temperature": 1.0} if sampled else {}
@@ -170,13 +172,15 @@ class Warped:
         if not padded and (settings := _settings(left)) is not None:
             found |= settings
             left = []
-        return Warped(tuple(left), num_rows, replace(asked, **found))
+        return Warped(tuple(left), num_rows, replace(params, **found))
 
-    def sampling(self, room: int) -> SamplingParams:
-        """Sampling parameters of one row with `room` as max_tokens and, unless greedy, a seed drawn from
+    def sampling(self, max_tokens: int) -> SamplingParams:
+        """Sampling parameters of one row with this max_tokens and, unless greedy, a seed drawn from
         torch's generator."""
         return replace(
-            self.params, max_tokens=room, seed=0 if self.params.greedy else int(torch.randint(2**62, ()))
+            self.params,
+            max_tokens=max_tokens,
+            seed=0 if self.params.greedy else int(torch.randint(2**62, ())),
         )
 
     def distribution(

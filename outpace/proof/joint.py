@@ -111,7 +111,7 @@ def independent(logits: Logits, group: Group) -> dict[Texts, float]:
     """The joint output distribution of a group under plain decoding: the product over its rows."""
     distributions = [plain_distribution(logits, group.prompt, params).items() for params in group.sampling]
     return {
-        tuple(text for text, _ in rows): prod(chance for _, chance in rows)
+        tuple(text for text, _ in rows): prod(probability for _, probability in rows)
         for rows in product(*distributions)
     }
 

@@ -40,12 +40,12 @@ def deepened(
     """The draft model's tree with retrieved chains below its most probable path, cut to the `nodes` nodes of
     each row most likely to be reached and all drawn ones."""
     fusion, children = Fusion(tree), tree.forest.children
-    reach = list(fusion.reach)
-    for row, most in enumerate(plan.depth):
+    reach = list(fusion.path_probs)
+    for row, max_depth in enumerate(plan.depth):
         node, path = row, list[int]()
         while True:
             for tokens, parents, shares, matched in sources.found(
-                ctx, row, min(retrieval_depth, most - len(path)), nodes, path
+                ctx, row, min(retrieval_depth, max_depth - len(path)), nodes, path
             ):
                 depth, probs = list[int](), list[float]()
                 for parent, share in zip(parents, shares, strict=True):

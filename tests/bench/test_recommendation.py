@@ -73,9 +73,9 @@ def reciting(book: Book) -> Callable[[Sequence[int]], Tensor]:
 
     def distribution(text: Sequence[int]) -> Tensor:
         start = text.index(END_OF_PROMPT) + 1
-        answer, said = book[tuple(text[:start])], list(text[start:])
-        right = said == list(answer[: len(said)]) and len(said) < len(answer)
-        return certain(answer[len(said)] if right else 1 + 7 * len(text) % (VOCAB - 1))
+        answer, written = book[tuple(text[:start])], list(text[start:])
+        right = written == list(answer[: len(written)]) and len(written) < len(answer)
+        return certain(answer[len(written)] if right else 1 + 7 * len(text) % (VOCAB - 1))
 
     return distribution
 
@@ -127,8 +127,8 @@ def questions() -> Book:
     """Answers have nothing of their prompts, nor of one another."""
     book: dict[tuple[int, ...], list[int]] = {}
     for number in range(4):
-        said = words(Random(number), 10 + LENGTH)
-        book[*said[:10], END_OF_PROMPT] = said[10:]
+        written = words(Random(number), 10 + LENGTH)
+        book[*written[:10], END_OF_PROMPT] = written[10:]
     return book
 
 
@@ -186,7 +186,7 @@ def test_plain_decoding_is_recommended_where_the_draft_model_knows_nothing() -> 
     assert picked(measured(edits(), "speculative-sampling,rest")).method == "autoregressive"
 
 
-def test_a_prompt_that_comes_again_is_one_prompt_and_halves_say_what_was_learnt() -> None:
+def test_a_repeated_prompt_counts_once_and_halves_show_the_gain_of_learning() -> None:
     measurement = measured(questions(), "rest,prompt-lookup", repeat=2)
     rows = {row.contender: row for row in measurement.rows() if row.selection == "all"}
     assert {row.prompts for row in rows.values()} == {4} and rows["rest"].runs == 4 * 2 * 2

@@ -1,4 +1,4 @@
-"""Our suffix trees beside another implementation, which here is a stand-in of the same names."""
+"""Comparison of our suffix trees with another implementation, here a stub with the same interface."""
 
 from __future__ import annotations
 
@@ -65,26 +65,26 @@ def test_a_step_keeps_what_was_drafted_rightly_and_gets_a_token_more() -> None:
     assert right([7, 9, 8], [-1, -1, 0], [9, 8]) == 1 and right([], [], [1]) == 0
 
     class Same:
-        told: list[tuple[str, list[int]]] = []
+        calls: list[tuple[str, list[int]]] = []
 
         def begin(self, prompt: Any) -> None:
-            self.told.append(("begin", prompt.tolist()))
+            self.calls.append(("begin", prompt.tolist()))
 
         def draft(self, context: Any, most: int) -> tuple[list[int], list[int]]:
-            self.told.append(("draft", context.tolist()))
+            self.calls.append(("draft", context.tolist()))
             return [7, 7, 7][:most], [-1, 0, 1][:most]
 
         def add(self, tokens: Any) -> None:
-            self.told.append(("add", tokens.tolist()))
+            self.calls.append(("add", tokens.tolist()))
 
         def end(self) -> None:
-            self.told.append(("end", []))
+            self.calls.append(("end", []))
 
     ticks = iter(range(100))
     [[steps, drafted, accepted, seconds]] = replayed(Same(), [([1, 2], [7, 5, 7, 7])], 2, lambda: next(ticks))
     assert (steps, drafted, accepted) == (2, 3, 2)  # 7 and a token more, then the last 7 with room for one
     assert seconds == 2 + 2 * steps  # one tick a call
-    assert Same.told == [
+    assert Same.calls == [
         ("begin", [1, 2]),
         ("draft", [1, 2]),
         ("add", [7, 5]),
@@ -143,7 +143,7 @@ def test_both_sides_get_the_same_texts(
     assert "arctic-inference" in capsys.readouterr().out
 
 
-def test_a_peer_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_peer_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert suffix_trees.main(["--peer", "arctic"]) == 2
     assert "arctic_inference is not installed" in capsys.readouterr().err
     with pytest.raises(SystemExit):

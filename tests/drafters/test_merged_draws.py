@@ -1,4 +1,4 @@
-"""Independent draws of the same text are one node, which is read once and keeps every draw."""
+"""Equal independent draws below a node are one node, which is scored once and counts every draw."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from outpace.indexes.candidates import CandidateTree
-from outpace.indexes.compiled_loops import Loop
+from outpace.indexes.compiled_loops import CompiledLoop
 from outpace.indexes.suffix_tree import CHILD, COUNT, LENGTH, NEXT, SuffixTree
 
 Count = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
@@ -246,7 +246,7 @@ def test_both_ways_of_running_build_the_same_tree(monkeypatch: pytest.MonkeyPatc
         return tree, drafts
 
     compiled = build()
-    monkeypatch.setattr(Loop, "__call__", lambda self, *arguments: self.plain(*arguments))
+    monkeypatch.setattr(CompiledLoop, "__call__", lambda self, *arguments: self.plain(*arguments))
     plain = build()
     assert compiled[1] == plain[1]
     for name, array in compiled[0].memory.items():

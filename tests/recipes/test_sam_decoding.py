@@ -1,4 +1,4 @@
-"""SAM Decoding: the longest match decides what is drafted, how much, and by whom."""
+"""SAM Decoding: the longest match decides what is drafted, how much, and by which drafter."""
 
 from __future__ import annotations
 

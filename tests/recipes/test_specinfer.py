@@ -1,4 +1,4 @@
-"""SpecInfer: several drafters help one another, and their order does not look at tokens."""
+"""SpecInfer: several draft models accept more than one, and the order of tests does not depend on tokens."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_the_table_holds_the_means_at_accepted_tokens() -> None:
 
 def test_a_full_table_starts_anew() -> None:
     target = TableTarget(30, seed=1)
-    parts = replace(stand.build(target), drafter=NGramProbabilityDrafter(30, room=50))
+    parts = replace(stand.build(target), drafter=NGramProbabilityDrafter(30, capacity=50))
     steps(parts, [[1, 2], [3]], tokens=200)
     assert isinstance(parts.drafter, NGramProbabilityDrafter)
     assert 0 < len(parts.drafter.table) <= 50

@@ -45,7 +45,7 @@ def length(steps: Sequence[Step]) -> float:
     )
 
 
-def test_what_was_said_before_is_said_again_in_long_steps() -> None:
+def test_repeated_text_is_generated_in_long_steps() -> None:
     parts = suffix_decoding.build(counting())
     assert length(run(parts, [[7, 3]])) == 1  # nothing to go by
     assert length(run(parts, [[9, 3]])) > 5
@@ -92,7 +92,7 @@ def test_a_tree_holds_what_the_path_leaves_out() -> None:
     assert sorted(below) == [2, 3]
 
 
-def test_what_the_text_and_an_earlier_one_say_as_often_is_drafted_from_the_text() -> None:
+def test_of_equally_frequent_continuations_that_of_the_request_is_drafted() -> None:
     """The text's own end counts in both: else what was said once would be certain there, and a chance of half
     here."""
     parts = suffix_decoding.build(counting(2), max_spec_factor=1.0, max_spec_offset=0.0)

@@ -1,4 +1,4 @@
-"""Token recycling: the tree is what the table says, and the table is what the target said last."""
+"""Token recycling: the tree is read from the table, and the table holds the target's last top-k tokens."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_rejected_nodes_teach_too() -> None:
     assert accepted(steps(both, prompts, 20, 1.0)) > accepted(steps(less, prompts, 20, 1.0))
 
 
-def test_more_is_kept_than_with_prompt_lookup() -> None:
+def test_more_is_accepted_than_with_prompt_lookup() -> None:
     prompts = [[row, 3 * row, 2 * row] for row in range(6)]
     found = steps(token_recycling.build(model()), prompts, temperature=1.0)
     assert accepted(found) > accepted(steps(prompt_lookup.build(model()), prompts, temperature=1.0))
@@ -146,7 +146,7 @@ def test_raw_logits_are_learnt_whatever_the_sampling() -> None:
 
 
 @pytest.mark.parametrize("prompt", [False, True])
-def test_prompts_are_learnt_from_only_if_asked(prompt: bool) -> None:
+def test_prompts_are_learned_from_only_with_the_option(prompt: bool) -> None:
     parts = token_recycling.build(model(), learn_from_prompts=prompt)
     assert isinstance(parts.drafter, TokenRecycling)
     session = Session(

@@ -60,12 +60,12 @@ class NGramProbabilityDrafter:
         *,
         max_ngram: int = 4,
         top_k: int = 10,
-        room: int = 1 << 18,
+        capacity: int = 1 << 18,
         learn_from_prompts: bool = False,
     ) -> None:
         self.want = Want(prompt_logits=learn_from_prompts)
         self._device = torch.device("cpu")  # device of the target's logits, to which q is moved
-        self.table = NGramProbabilities(max_ngram, min(top_k, vocab), room)
+        self.table = NGramProbabilities(max_ngram, min(top_k, vocab), capacity)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         assert plan.shape is not None, "this drafter fills a template"

@@ -56,7 +56,7 @@ class LookupDrafter:
         found = self._lookup.look_up(ctx, plan)
         if self._fallback is None:
             return Draft(candidate_tree(ctx.roots, found))
-        depth = tuple(min(self._depth, most) for most in plan.depth)
+        depth = tuple(min(self._depth, limit) for limit in plan.depth)
         return first_found(ctx, found, self._fallback, replace(plan, depth=depth, shape=self._shape))
 
     def observe(self, step: Step) -> None:
@@ -73,7 +73,7 @@ class LookupDrafter:
 def first_found(ctx: Context, found: Sequence[CandidateTree], fallback: Drafter, plan: Plan) -> Draft:
     """The candidates of the rows that have any in `found`, and the draft of `fallback` in the other rows."""
     tree = candidate_tree(ctx.roots, found)
-    depth = tuple(0 if each.tokens else most for each, most in zip(found, plan.depth, strict=True))
+    depth = tuple(0 if each.tokens else limit for each, limit in zip(found, plan.depth, strict=True))
     draft = fallback.propose(ctx, replace(plan, depth=depth))
     if len(draft.tree) == len(depth):
         return replace(draft, tree=tree)

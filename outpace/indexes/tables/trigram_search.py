@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
-from outpace.indexes.compiled_loops import Tokens, loop
+from outpace.indexes.compiled_loops import Tokens, compiled_loop
 from outpace.indexes.tables.hash_map import find
 from outpace.indexes.tables.trigrams import TrigramTable
 
@@ -95,7 +95,7 @@ def search(
     return CandidateTree(tokens, parents, [float(each) for each in visits], 2)
 
 
-@loop
+@compiled_loop
 def _successors(
     keys: Longs,
     values: Ints,
@@ -145,7 +145,7 @@ def _successors(
     return min(size, tokens.shape[1])
 
 
-@loop
+@compiled_loop
 def _best_child(nodes: Ints, numbers: Doubles, node: int, explore: float) -> int:
     """The child to visit next: the first unvisited one, else the one with the highest PUCT score."""
     total = float(nodes[node, VISITS])
@@ -161,7 +161,7 @@ def _best_child(nodes: Ints, numbers: Doubles, node: int, explore: float) -> int
     return best
 
 
-@loop
+@compiled_loop
 def _search(
     keys: Longs,
     values: Ints,
@@ -264,7 +264,7 @@ def _search(
     )
 
 
-@loop
+@compiled_loop
 def _collect(
     keys: Longs,
     values: Ints,

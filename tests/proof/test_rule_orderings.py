@@ -1,4 +1,5 @@
-"""Orderings at one node: the closed forms are what enumeration finds, and they hold."""
+"""Inequalities between acceptance probabilities of rules at one node: closed forms equal enumeration, and
+hold."""
 
 from __future__ import annotations
 

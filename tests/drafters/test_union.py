@@ -1,4 +1,4 @@
-"""Several drafters at once."""
+"""Several drafters whose trees are merged into one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_merged_trees_keep_both_claims() -> None:
         merged(one, TokenTree.roots(torch.tensor([2])))
 
 
-def test_parts_that_draw_in_one_step_are_kept_apart() -> None:
+def test_drafters_of_one_step_draw_with_independent_noise() -> None:
     noise, nodes = KeyedNoise([3], [1], [10]), range(200)
     distribution = torch.tensor([[0.5, 0.3, 0.2]]).expand(200, -1)
     key = Key([0] * 200, nodes, [0] * 200, "draft")

@@ -1,4 +1,4 @@
-"""The programs beside the command: overhead, a short check, a page of results."""
+"""The programs in benchmarks/ and scripts/: forwards, overhead, a short GPU check, pages of results."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_short_check_writes_what_it_has(
     assert "1 of" in capsys.readouterr().out and "Interrupted" in (tmp_path / "gpu.md").read_text()
 
 
-def test_a_short_check_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_check_reports_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         gpu_check.main(["--target", str(tmp_path / "nowhere"), "--draft", "x", "--out", str(tmp_path)]) == 2
     )
@@ -114,7 +114,7 @@ def test_forwards_are_timed_compiled_and_as_they_are(
     [
         (["--draft", ""], "speculative-sampling needs draft: a smaller model"),
         (["--methods", "mcsd:draft=other"], "all methods have one draft here: name other with --draft"),
-        (["--max-tokens", "1000"], "no prompt leaves room for 1000 new tokens: ask for fewer"),
+        (["--max-tokens", "1000"], "every prompt is too long for 1000 new tokens: lower --max-tokens"),
         (["--dtype", "float64"], "compiling does not support float64"),
     ],
 )
