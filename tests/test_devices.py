@@ -1,8 +1,8 @@
-"""Models that are not where the host's tensors are: every method gives the same text, and nothing meets on
-two devices.
+"""Models on another device than the host's tensors: every method gives the same text, and no operation mixes
+devices.
 
-The other device is played by tensors that say they are elsewhere and refuse to meet those of the host, as an
-accelerator's do, so a machine without one finds what was made in the wrong place.
+The other device is simulated by tensors that report another device and raise when used with the host's, as an
+accelerator's do, so that tensors created on the wrong device are found on a machine without one.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class Pool:
         assert length == self.hidden.shape[1], (
             f"the pool has rows of {self.hidden.shape[1]} tokens, not {length}"
         )
-        places: list[int] = []
+        indices: list[int] = []
         for _ in range(rows):
             epoch, within = divmod(self.taken, count)
             if epoch != self.epoch:
@@ -110,9 +110,9 @@ class Pool:
                     epoch,
                     random.Random(f"{self.seed} {epoch}").sample(range(count), count),
                 )
-            places.append(self.order[within])
+            indices.append(self.order[within])
             self.taken += 1
-        return Lesson(self.tokens[places], self.weights[places], self.hidden[places])
+        return Lesson(self.tokens[indices], self.weights[indices], self.hidden[indices])
 
     def state(self) -> dict[str, Any]:
         """The position in the pool, for a checkpoint."""

@@ -64,5 +64,5 @@ def best_shape(
 def _in_order(chosen: Sequence[tuple[int, int]]) -> Shape:
     """The chosen nodes (depth, parent) as a shape, sorted by depth; siblings stay in order of rank."""
     order = sorted(range(1, len(chosen) + 1), key=lambda node: (chosen[node - 1][0], node))
-    place = {0: 0} | {node: index for index, node in enumerate(order, 1)}
-    return Shape(tuple(place[chosen[node - 1][1]] for node in order))
+    index_of = {0: 0} | {node: index for index, node in enumerate(order, 1)}
+    return Shape(tuple(index_of[chosen[node - 1][1]] for node in order))

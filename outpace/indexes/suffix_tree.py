@@ -162,7 +162,7 @@ class SuffixTree:
     def extend(self, request: int, tokens: Tokens) -> None:
         """Append tokens to a request, which is created unless it is unfinished; O(depth) time per token.
 
-        Evicts the oldest requests to make room; of more than `max_tokens` tokens only the last are used.
+        Evicts the oldest requests if needed; of more than `max_tokens` tokens only the last are used.
         """
         new = as_tokens(tokens)[-self.max_tokens :]
         while self._num_tokens + len(new) > self.max_tokens:

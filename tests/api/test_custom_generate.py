@@ -199,7 +199,7 @@ def test_processors_become_settings_that_drafters_follow():
     params, left = found(few, heat)  # another order is another distribution
     assert (params.temperature, params.top_k, left) == (0.5, 0, (few,))
     assert found(again, bias)[1] == (again, bias)
-    assert found(pairs)[1] == (pairs,)  # no setting says this
+    assert found(pairs)[1] == (pairs,)  # no sampling parameter for this
     assert found(again, heat, padded=True)[1] == (again,)  # transformers decides what it makes of padding
 
 

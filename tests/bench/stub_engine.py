@@ -1,4 +1,4 @@
-"""An engine made of nothing, run by serve.py in a process of its own: settings and requests say how it
+"""A stub engine, run by serve.py in a process of its own: settings and requests determine how it
 behaves."""
 
 from __future__ import annotations

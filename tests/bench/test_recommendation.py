@@ -43,7 +43,7 @@ class Clock:
 
 
 class Charged(TableTarget):
-    """Says what `distribution` makes of the text so far, and charges for each forward."""
+    """A target with the logits `distribution` of the text so far; each forward advances the clock."""
 
     def __init__(
         self, target_probs: Callable[[Sequence[int]], Tensor], clock: Clock, forward: int, node: int
@@ -69,7 +69,7 @@ def certain(token: int) -> Tensor:
 
 
 def reciting(book: Book) -> Callable[[Sequence[int]], Tensor]:
-    """The answers of a book, and nonsense beside them."""
+    """Logits of the answers of a book, and of arbitrary tokens for other texts."""
 
     def distribution(text: Sequence[int]) -> Tensor:
         start = text.index(END_OF_PROMPT) + 1
@@ -83,7 +83,8 @@ def reciting(book: Book) -> Callable[[Sequence[int]], Tensor]:
 def measured(
     book: Book, methods: str = LINE_UP, *, distribution: Any = None, temperature: float = 0.0, **settings: int
 ) -> Measurement:
-    """The book's prompts, asked of all methods; the draft model knows nothing of the book."""
+    """Measurement of all methods on the book's prompts; the draft model drafts tokens unrelated to the
+    book."""
     clock = Clock()
     target = Charged(distribution or reciting(book), clock, 100, 1)
     draft = Charged(lambda text: certain(1 + 11 * len(text) % (VOCAB - 1)), clock, 20, 1)

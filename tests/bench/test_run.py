@@ -33,7 +33,7 @@ SAMPLING = SamplingParams(max_tokens=9)
 
 @dataclass
 class Fake:
-    """Answers every prompt with zeros and remembers what it was asked."""
+    """A contender that outputs token 0 and records its requests."""
 
     name: str
     requests: list[tuple[list[int], list[int], float]] = field(default_factory=list)

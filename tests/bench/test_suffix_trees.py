@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks import suffix_trees
 from outpace.bench.measure.replay import RecordedText
-from outpace.bench.peers.workers.arctic_suffix import replayed, right
+from outpace.bench.peers.workers.arctic_suffix import num_correct, replayed
 
-STAND_IN = '''
+STUB = '''
 from types import SimpleNamespace
 
 class SuffixDecodingCache:
-    """Says 7 and then 8, once to every step, and wants to be told everything in order."""
+    """Drafts 7 and then 8, once per step, and asserts the order of the calls."""
 
     def __init__(self, max_tree_depth):
         assert max_tree_depth == 64
@@ -55,14 +55,14 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     folder = tmp_path / "other" / "arctic_inference"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("")
-    (folder / "suffix_decoding.py").write_text(STAND_IN)
+    (folder / "suffix_decoding.py").write_text(STUB)
     monkeypatch.setenv("PYTHONPATH", str(folder.parent), prepend=":")
     return f"arctic={sys.executable}"
 
 
 def test_a_step_keeps_what_was_drafted_rightly_and_gets_a_token_more() -> None:
-    assert right([7, 9, 8], [-1, -1, 0], [7, 8, 5]) == 2
-    assert right([7, 9, 8], [-1, -1, 0], [9, 8]) == 1 and right([], [], [1]) == 0
+    assert num_correct([7, 9, 8], [-1, -1, 0], [7, 8, 5]) == 2
+    assert num_correct([7, 9, 8], [-1, -1, 0], [9, 8]) == 1 and num_correct([], [], [1]) == 0
 
     class Same:
         calls: list[tuple[str, list[int]]] = []
@@ -82,7 +82,8 @@ def test_a_step_keeps_what_was_drafted_rightly_and_gets_a_token_more() -> None:
 
     ticks = iter(range(100))
     [[steps, drafted, accepted, seconds]] = replayed(Same(), [([1, 2], [7, 5, 7, 7])], 2, lambda: next(ticks))
-    assert (steps, drafted, accepted) == (2, 3, 2)  # 7 and a token more, then the last 7 with room for one
+    # 7 and a bonus token, then the last 7, where one draft token fits
+    assert (steps, drafted, accepted) == (2, 3, 2)
     assert seconds == 2 + 2 * steps  # one tick a call
     assert Same.calls == [
         ("begin", [1, 2]),

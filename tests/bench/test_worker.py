@@ -70,7 +70,7 @@ def test_errors_and_unsupported_requests_raise_different_exceptions(start: Start
 def test_a_dead_worker_reports_how_it_ended_and_why(start: Start) -> None:
     one = start()
     one.ready()
-    for _ in range(2):  # and says so again when it is asked again
+    for _ in range(2):  # a later request raises the same error
         with pytest.raises(WorkerDied, match="exit code 3: a wheel came off"):
             one.request(REQUEST | {"die": True})
     two = start()

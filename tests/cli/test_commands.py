@@ -181,9 +181,9 @@ def test_new_writes_a_recipe_and_a_test_that_pass(outpace_, tiny, tmp_path):
     assert "my-method" in outpace_("list", "--recipe", "my_method.py").stdout
     assert "LastOccurrence" in outpace_("show", "my_method.py").stdout
     again = outpace_("new", "my-method")
-    assert again.exit_code == 2 and "exist already" in again.stderr
+    assert again.exit_code == 2 and "already exist" in again.stderr
     assert "cannot be a method's name" in outpace_("new", "3 methods").stderr
-    assert "is in the package already" in outpace_("new", "prompt_lookup").stderr
+    assert "is a method of the package" in outpace_("new", "prompt_lookup").stderr
 
 
 @pytest.mark.slow

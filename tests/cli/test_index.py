@@ -158,7 +158,7 @@ def test_what_is_no_index_is_not_shown(outpace_, tmp_path):
 
 
 def test_an_index_for_another_tokenizer_is_refused(outpace_, tiny, texts):
-    """Both tokenizers have the same number of tokens, so only the fingerprint tells them apart."""
+    """Both tokenizers have the same number of tokens, so only their fingerprints differ."""
     for tokenizer, refused in ((tiny.target, False), (tiny.lookalike, True)):
         for method, option, kind in (
             ("sam-decoding", "index", "suffix-automaton"),
@@ -191,14 +191,14 @@ def test_an_index_for_another_tokenizer_is_refused(outpace_, tiny, texts):
 
 
 def test_bench_and_replay_refuse_it_too(outpace_, tiny, texts, tmp_path):
-    (tmp_path / "said.jsonl").write_text(json.dumps({"prompt": "def", "text": " add(a, b):"}) + "\n")
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"prompt": "def", "text": " add(a, b):"}) + "\n")
     (tmp_path / "some.txt").write_text("def\n")
     for tokenizer, code in ((tiny.target, 0), (tiny.lookalike, 2)):
         outpace_("index", "build", *texts, "--tokenizer", tokenizer, "-o", "my.index")
         replay = (
             "replay",
             "--from",
-            "said.jsonl",
+            "texts.jsonl",
             "--methods",
             "rest:index=my.index",
             "--tokenizer",

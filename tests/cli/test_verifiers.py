@@ -80,7 +80,7 @@ def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(
 
 
 def test_a_plot(outpace_, tiny, tmp_path: Path) -> None:
-    import_module("matplotlib")  # in sight here, a missing extra is told by its name
+    import_module("matplotlib")  # imported here, so that a missing extra is named
     path = tmp_path / "deep" / "rules.svg"
     done = outpace_("verifiers", "--target", tiny.target, "--draft", tiny.draft, *FEW, "--plot", path)
     assert done.exit_code == 0, done.output

@@ -81,8 +81,8 @@ def test_a_text_is_cut_as_if_at_once(pairs: dict[str, CrossVocabularyDraft], nam
         text = RetokenizedText(pair)
         for part in pieces_of(ours, seed):
             final = len(text.tokens) and len(text.final)
-            # the first token is read as if it were settled: there must be one
-            assert text.extend(part) or final <= 1, "words of this text are short enough to stay settled"
+            # the first token counts as final: there must be one
+            assert text.extend(part) or final <= 1, "the words of this text are short enough to stay final"
         assert text.tokens == pair.draft_vocabulary.tokenize(TEXT.encode())
 
 

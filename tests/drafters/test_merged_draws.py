@@ -52,7 +52,7 @@ def test_every_text_is_read_once_and_every_draw_is_kept(
         repeated += len(draws) - len({node for node, _ in draws})
         for node in range(forest.num_rows):
             below = [(child, row) for child, row in draws if forest.parents[child] == node]
-            assert len(below) in (0, 6 * num_models)  # a short row has no room for a draft
+            assert len(below) in (0, 6 * num_models)  # a row with one token left gets no draft
         # draws of one node that are extended by the same model share a row of q: one text has one
         # distribution
         rows_at = {(forest.parents[node], row) for node, row in draws}

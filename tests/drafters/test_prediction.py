@@ -70,7 +70,7 @@ def test_of_several_occurrences_the_next_one_is_used() -> None:
     tokens = [1, 7, 10, 2, 7, 20, 3, 7, 30, 4, 8, 40]
     assert after([1, 7, 10, 9, 7], tokens=tokens)[0] == 20
     assert after([1, 7, 10, 2, 7, 20, 9, 7], tokens=tokens)[0] == 30
-    assert after([1, 7, 10, 9, 3, 7], tokens=tokens)[0] == 30  # a longer n-gram says more
+    assert after([1, 7, 10, 9, 3, 7], tokens=tokens)[0] == 30  # a longer n-gram has priority
     assert after([*tokens, 9, 7], tokens=tokens)[0] == 30  # there is no next one
     # a place that turned out wrong does not count as one that was reached
     assert after([1, 7, 10, 9], [8], [9], [7], tokens=tokens)[0] == 20
@@ -148,7 +148,7 @@ def test_the_distribution_is_the_targets(name: str, models: Models) -> None:
         drafter, controller = DRAFTERS[name](models)
         return Parts(models.target, drafter, Rejection(), controller)
 
-    # one token more where there is room for a proof: behind a departure the place is found again and followed
+    # one token more where the proof stays small: after a difference the cursor is set again
     cases = ragged(3)
     if name in ("n-grams", "nothing", "likeliest tree"):
         cases.append(Case((0, 1), SamplingParams(temperature=1.0, max_tokens=4)))

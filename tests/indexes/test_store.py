@@ -145,7 +145,7 @@ def test_a_file_for_another_tokenizer_or_of_another_kind_is_refused(made: Any) -
     other = AdjacencyTable if index.kind != "adjacency" else SuffixTree
     with pytest.raises(ValueError, match=f"holds a {index.kind} index: build one with --kind {other.kind}"):
         store.load(other, path, MINE)
-    store.load(type(index), path)  # who does not say which tokenizer there is, is not asked
+    store.load(type(index), path)  # without a fingerprint the tokenizer is not checked
 
 
 def test_something_else_is_no_index(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_counts_are_those_of_all_substrings_after_any_history(
             case _:
                 tokens = rng.integers(0, alphabet, rng.integers(0, 12)).tolist()
                 if naive.texts and turn % 3 == 0:
-                    tokens = naive.texts[-1][:10]  # a part said again
+                    tokens = naive.texts[-1][:10]  # repeated tokens
                 tree.extend(request, tokens)
                 naive.extend(request, tokens)
         if turn % 6 == 5:

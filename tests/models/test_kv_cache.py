@@ -170,7 +170,7 @@ def test_a_cache_grows_with_a_draft_that_is_larger(tiny):
     for capacity in (64, 8):
         cache = target.open(2, capacity)
         target.prefill([Prompt(text) for text in texts], (0, 1), cache, Want())
-        # the first nodes stand there already when the others need more room
+        # the first nodes are in the cache already when the others need a larger one
         target.score(TokenTree(tree.tokens[:4], Forest.of(tree.forest.parents[:4], 2)), (0, 1), cache)
         found.append(target.score(tree, (0, 1), cache).logits)
         leaf = [nodes[-1] for nodes in tree.forest.nodes]

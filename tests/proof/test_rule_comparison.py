@@ -76,7 +76,7 @@ def drafted(
 def every_draft(
     target: TableTarget, draft: TableTarget, widths: Sequence[int], drafting: str
 ) -> Iterator[tuple[float, Drafted]]:
-    """Every tree that can be drafted, with its chance."""
+    """Every tree that can be drafted, with its probability."""
     pending = [Branch((), 0)]
     while pending:
         branch = pending.pop()
@@ -129,7 +129,7 @@ def test_no_rule_keeps_more_than_its_bound(seed: int, drafting: str, widths: tup
         (probability, length_bounds(tree, distribution)) for probability, (tree, distribution, _) in drafts
     ]
     for rule in suited(RULES, drafting, widths):
-        kept = [(probability, rule.keeps(*found)) for probability, found in drafts]
+        kept = [(probability, rule.acceptance(*found)) for probability, found in drafts]
         limit = sum(c * (b.any_rule if rule.whole_paths else b.node_by_node) for c, b in bounds)
         assert sum(c * k.depth for c, k in kept) <= limit + 1e-12
         assert sum(c * k.any for c, k in kept) <= sum(c * b.first_token for c, b in bounds) + 1e-12
@@ -174,10 +174,10 @@ def test_tokens_outside_the_draft_are_one_option_for_every_rule(
     target, draft = (TableTarget(expected_kept.FEW + 6, seed=seed, order=1) for seed in (1, 2))
     found = drafted(target, draft, widths, drafting)
     rules = suited(RULES, drafting, widths)
-    few = [rule.keeps(*found) for rule in rules]
+    few = [rule.acceptance(*found) for rule in rules]
     monkeypatch.setattr(expected_kept, "FEW", 10**9)
     for rule, kept in zip(rules, few, strict=True):
-        whole = rule.keeps(*found)
+        whole = rule.acceptance(*found)
         assert (kept.depth, kept.any) == pytest.approx((whole.depth, whole.any), abs=1e-12), rule.name
 
 
@@ -227,5 +227,5 @@ def test_no_rule_writes_to_the_distributions_it_reads(drafting: str, widths: tup
     assert isinstance(tree.claim, Drawn)
     p, q = target_probs.probs(None).clone(), tree.claim.q.clone()
     for rule in suited(RULES, drafting, widths):
-        rule.keeps(tree, target_probs, scores)
+        rule.acceptance(tree, target_probs, scores)
         assert torch.equal(target_probs.probs(None), p) and torch.equal(tree.claim.q, q), rule.name

@@ -127,9 +127,9 @@ def test_equal_tokens_at_an_equal_distance_are_one_node() -> None:
         group.extend(member, iter([(token, prob) for token in text]))
     merged = ContinuationGraph(group.matches(3, [5, 6], 10))
     assert [size for size, *_ in group.matches(3, [5, 6], 10)] == [2, 2, 2]
-    assert merged.after(ROOT) == [(0.5, 1), (0.5, 2)]
-    assert merged.after((1, 2)) == [(0.5, 4), (0.5, 7)]
-    assert merged.after((2, 7)) == [(pytest.approx(2 / 3), 8), (pytest.approx(1 / 3), 9)]
+    assert merged.shares_below(ROOT) == [(0.5, 1), (0.5, 2)]
+    assert merged.shares_below((1, 2)) == [(0.5, 4), (0.5, 7)]
+    assert merged.shares_below((2, 7)) == [(pytest.approx(2 / 3), 8), (pytest.approx(1 / 3), 9)]
     assert merged.path(9, 0.3) == [1, 7, 8]  # two tokens reached in different ways count together
     assert merged.path(9, 0.6) == []
     assert group.matches(0, [5, 6], 1)[0][1] == [5, 6, 2, 4]  # of equal matches the newest
@@ -185,7 +185,7 @@ def test_nothing_of_a_batch_is_stored() -> None:
 
 
 def test_rows_have_noise_of_their_own() -> None:
-    """Where rows stand in their distributions is uncorrelated; under one seed they would say the same."""
+    """The uniform values of the rows' tokens are uncorrelated; with one seed the texts would be equal."""
     target = model()
     prompts = [[a, b] for a in range(VOCAB) for b in range(VOCAB) for _ in range(2)]
 

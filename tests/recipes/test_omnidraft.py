@@ -53,7 +53,7 @@ def drafts(
     [
         ([b"a", b"b"], OURS),
         ([b"b", b"a", b"bb"], OURS),
-        ([b"x", b"y", b"a"], [b"xy", b"a", b"ay"]),  # the target cannot say x or y alone
+        ([b"x", b"y", b"a"], [b"xy", b"a", b"ay"]),  # the target has no tokens x and y
     ],
 )
 def test_longer_drafts_are_exact(theirs: list[bytes | None], ours: list[bytes | None], breadth: int) -> None:

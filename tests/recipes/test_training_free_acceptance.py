@@ -45,7 +45,7 @@ def written(task: Task, *, answered: bool) -> list[int]:
 
 
 def corpus(kind: str, count: int = 300) -> list[list[int]]:
-    """Answered tasks, none of which is asked below."""
+    """Tasks with answers, none of which is a prompt below."""
     random = Random(1)
     return [written(make(kind, random), answered=True) for _ in range(count)]
 

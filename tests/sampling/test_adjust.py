@@ -54,7 +54,7 @@ class Counted:
         return scores - self._frequency * counts - self._presence * (counts > 0)
 
 
-# setting -> (what is asked for, the processor that says what it means, given the length of the prompt); in
+# setting -> (its parameters, the processor that defines it, given the length of the prompt); in
 # their order
 SETTINGS: dict[str, tuple[dict[str, object], Callable[[int], Processor]]] = {
     "logit_bias": (
@@ -178,7 +178,7 @@ def test_settings_that_leave_nothing_are_one_clear_sentence(temperature: float) 
 
 
 def test_a_drafter_sees_what_the_target_will() -> None:
-    """The same change at the same nodes, and the very same tensor where nothing is asked."""
+    """The same change at the same nodes, and the same tensor object if no parameter is set."""
     logits = random_logits()
     grower = Grower(DRAFT[:2])
     noise = KeyedNoise([3, 4], [1, 1], [7, 4])

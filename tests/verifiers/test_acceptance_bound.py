@@ -31,7 +31,7 @@ def random_distribution(size: int, generator: torch.Generator, spread: float = 2
 
 
 def orders(q: Sequence[float], count: int, replace: bool) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Every sequence of draws with its chance."""
+    """Every sequence of draws with its probability."""
     total = sum(q)
     if not count or total <= 0:
         yield (), 1.0
@@ -44,7 +44,7 @@ def orders(q: Sequence[float], count: int, replace: bool) -> Iterator[tuple[tupl
 
 
 def drafts(draws: Sequence[Draws], chosen: Sequence[int] = ()) -> dict[frozenset[int], float]:
-    """Every set of drafted tokens with its chance."""
+    """Every set of drafted tokens with its probability."""
     found = {frozenset(chosen): 1.0}
     for each in draws:
         wider: dict[frozenset[int], float] = {}
@@ -161,7 +161,7 @@ def test_a_large_vocabulary_leaves_it_a_bound(monkeypatch: pytest.MonkeyPatch) -
     p, q = random_distribution(300, generator, 4.0), random_distribution(300, generator, 4.0)
     draws, tokens = Draws(q, 3, False), q.topk(3).indices.tolist()
     whole, probabilities = acceptance_bound(p, [draws]), inclusion_probabilities(draws, tokens)
-    monkeypatch.setattr(bound, "MOST", 100)
+    monkeypatch.setattr(bound, "MAX_EXACT_TOKENS", 100)
     assert whole <= acceptance_bound(p, [draws]) <= whole + 0.01
     fewer = inclusion_probabilities(draws, tokens)
     assert all(low <= high + 1e-12 for low, high in zip(fewer, probabilities, strict=True))

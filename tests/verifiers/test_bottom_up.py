@@ -183,7 +183,7 @@ def test_block_refuses_trees_and_names_the_alternative() -> None:
 
 
 class Given:
-    """core.contracts.Law with distributions written down; remembers what it was asked for."""
+    """Implementation of core.contracts.TargetProbs with given distributions; records the requested nodes."""
 
     seconds = 0.0
 

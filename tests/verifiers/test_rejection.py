@@ -31,7 +31,7 @@ class Unlucky(KeyedNoise):
 
 
 class Given:
-    """core.contracts.Law that is the same at every node."""
+    """Implementation of core.contracts.TargetProbs with the same distribution at every node."""
 
     seconds = 0.0
 

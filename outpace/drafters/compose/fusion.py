@@ -71,8 +71,8 @@ class Fusion:
         if claim is not None:
             drawn[: len(claim.row)] = claim.row
         kept = range(len(self.tokens)) if max_nodes is None else self._most_probable(drawn, max_nodes)
-        place = {node: index for index, node in enumerate(kept)}
-        parents = [place[self.parents[node]] if node >= num_rows else -1 for node in kept]
+        index_of = {node: index for index, node in enumerate(kept)}
+        parents = [index_of[self.parents[node]] if node >= num_rows else -1 for node in kept]
         tokens = torch.tensor([self.tokens[node] for node in kept], device=self._tree.tokens.device)
         if claim is not None:
             claim = replace(claim, row=tuple([drawn[node] for node in kept]))

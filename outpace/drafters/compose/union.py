@@ -78,16 +78,16 @@ def _both_claims(one: TokenTree, other: TokenTree, nodes: Sequence[int], size: i
     `Drawn`."""
     row, draws = [-1] * size, list[tuple[int, int]]()
     replace, q, ids = list[bool](), list[Tensor](), list[Tensor]()
-    for tree, place in ((one, range(len(one))), (other, nodes)):
+    for tree, node_of in ((one, range(len(one))), (other, nodes)):
         claim = tree.claim
         if not isinstance(claim, Drawn | None):
             raise TypeError(f"trees that claim {type(claim).__name__} cannot be merged")
         if claim is None:
             continue
         for node, index in claim.all_draws():
-            draws.append((place[node], index + len(replace)))
-            if row[place[node]] < 0:
-                row[place[node]] = index + len(replace)
+            draws.append((node_of[node], index + len(replace)))
+            if row[node_of[node]] < 0:
+                row[node_of[node]] = index + len(replace)
         replace += claim.replace
         q.append(claim.q)
         if claim.ids is not None:

@@ -117,13 +117,13 @@ class _Text:
     def draft(self, row: int, root: int, depth: int, tokens: list[int], parents: list[int]) -> None:
         """Append this row's n-grams, cut to `depth`, and its window to `tokens` and `parents`; a window
         deeper than `depth` is left out."""
-        places: dict[tuple[int, int], int] = {}
+        node_of: dict[tuple[int, int], int] = {}
         for guess in reversed(self._pool.get(root, ())):
             node = row
             for token in guess[:depth]:
-                below = places.get((node, token))
+                below = node_of.get((node, token))
                 if below is None:
-                    below = places[node, token] = len(parents)
+                    below = node_of[node, token] = len(parents)
                     parents.append(node)
                     tokens.append(token)
                 node = below

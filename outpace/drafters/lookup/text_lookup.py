@@ -83,7 +83,7 @@ def first_found(ctx: Context, found: Sequence[CandidateTree], fallback: Drafter,
 
 def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> CandidateTree:
     """The tokens as a chain, up to and including the first stop token; NO_CANDIDATES if there are none."""
-    size = next((place for place, token in enumerate(tokens, 1) if token in stop), len(tokens))
+    size = next((length for length, token in enumerate(tokens, 1) if token in stop), len(tokens))
     return (
         CandidateTree(list(tokens[:size]), list(range(-1, size - 1)), [1.0] * size, matched)
         if size
@@ -95,15 +95,15 @@ def within(branches: CandidateTree, depth: int) -> CandidateTree:
     """The candidate tree without its nodes deeper than `depth`."""
     if len(branches.tokens) <= depth:
         return branches
-    depths, place = list[int](), dict[int, int]({-1: -1})
+    depths, index_of = list[int](), dict[int, int]({-1: -1})
     for node, parent in enumerate(branches.parents):
         depths.append(1 if parent < 0 else depths[parent] + 1)
         if depths[-1] <= depth:
-            place[node] = len(place) - 1
-    kept = [node for node in place if node >= 0]
+            index_of[node] = len(index_of) - 1
+    kept = [node for node in index_of if node >= 0]
     return CandidateTree(
         [branches.tokens[node] for node in kept],
-        [place[branches.parents[node]] for node in kept],
+        [index_of[branches.parents[node]] for node in kept],
         [branches.weights[node] for node in kept],
         branches.matched,
     )

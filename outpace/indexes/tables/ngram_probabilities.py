@@ -300,14 +300,14 @@ def _average(
         size += 1
     old = size
     for column in range(ids.shape[1]):
-        place = 0
-        while place < old and union[place] != ids[index, column]:
-            place += 1
-        if place == old:
-            place = size
+        slot = 0
+        while slot < old and union[slot] != ids[index, column]:
+            slot += 1
+        if slot == old:
+            slot = size
             union[size], sums[size] = ids[index, column], 0.0
             size += 1
-        sums[place] += probs[index, column] / (k + 1)
+        sums[slot] += probs[index, column] / (k + 1)
     visits[row] = k + 1
     for rank in range(min(size, width)):  # partial selection sort: the top `width`
         best = rank

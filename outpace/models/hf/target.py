@@ -198,7 +198,7 @@ class HFTarget:
             for slot, length in zip(slots, gaps, strict=True):
                 cache.lengths[slot] += length
         cache.tree, cache.slots, cache.read = tree, slots, len(tree)
-        return found.scores(first, layout.places)
+        return found.scores(first, layout.inverse)
 
     def _row(self, row: RowLayout, slot: int, gap: int, cache: SlotCache) -> RowInputs:
         length = cache.lengths[slot]

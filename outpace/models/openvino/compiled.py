@@ -186,7 +186,7 @@ class CompiledForward:
 
 
 def _chain(cache: PagedCache, size: int) -> RowTokens:
-    return RowTokens(0, 0, numpy.zeros(size, numpy.int64), cache.places[:size], None, size)
+    return RowTokens(0, 0, numpy.zeros(size, numpy.int64), cache.position_ids[:size], None, size)
 
 
 def group_rows(parts: list[RowTokens]) -> list[list[RowTokens]]:

@@ -220,8 +220,8 @@ def as_target(noise: Noise, *uses: str) -> Noise:
 def picked(tree: TokenTree, claim: Drawn, nodes: list[int]) -> TokenTree:
     """The tree with only these nodes, in this order; q in its claim is not changed, though the selection
     changes the distribution of the tokens."""
-    place = {node: index for index, node in enumerate(nodes)}
-    parents = [place.get(tree.forest.parents[node], -1) for node in nodes]
+    index_of = {node: index for index, node in enumerate(nodes)}
+    parents = [index_of.get(tree.forest.parents[node], -1) for node in nodes]
     forest = type(tree.forest).of(parents, tree.forest.num_rows)
     return TokenTree(
         tree.tokens[nodes], forest, None, replace(claim, row=tuple(claim.row[n] for n in nodes), draws=None)

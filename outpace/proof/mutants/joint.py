@@ -47,7 +47,7 @@ class SeedPlusPosition(JointNoise):
             self._lengths[row] + depth + self._members[row]
             for row, depth in zip(key.rows, key.depths, strict=True)
         ]
-        return [(branch, (TARGET, place)) for (branch, _), place in zip(named, sums, strict=True)]
+        return [(branch, (TARGET, position)) for (branch, _), position in zip(named, sums, strict=True)]
 
 
 class DrawnOnce(Match):
