@@ -51,7 +51,9 @@ def install_induction(model: LlamaForCausalLM) -> None:
     block(0, "q")[:size, layout.constant] = strength * plain
     block(0, "k")[:size] = 0
     block(0, "k")[:size, layout.constant] = strength * turned
-    slow = [dimension for half in (0, size // 2) for dimension in range(half + size // 2 - few, half + size // 2)]
+    slow = [
+        dimension for half in (0, size // 2) for dimension in range(half + size // 2 - few, half + size // 2)
+    ]
     head_dims = len(slow)  # number of dimensions in which a head compares two tokens
     heads = min(count, (size - 1) // head_dims, (layout.free.stop - layout.free.start) // head_dims)
     mixed = torch.nn.init.orthogonal_(torch.empty(heads * head_dims, layout.half))

@@ -26,14 +26,15 @@ from outpace.verifiers.match import Match
 
 
 class LastOccurrence:
-    """A drafter: proposes the continuation of the last token's previous occurrence, as a chain in every row."""
+    """A drafter: in every row, a chain of the tokens after the last token's previous occurrence."""
 
     want = Want()  # outputs of the target that it needs besides logits: none
     claims = ()  # its tokens are chosen, not sampled from a distribution
     learns_across_rows = drafts_across_rows = False  # a row's draft depends on that row alone
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        chains = [continuation(row.tolist(), depth) for row, depth in zip(ctx.tokens, plan.depth, strict=True)]
+        pairs = zip(ctx.tokens, plan.depth, strict=True)
+        chains = [continuation(row.tolist(), depth) for row, depth in pairs]
         tokens = [token for chain in chains for token in chain]
         forest = Forest.chain(tuple(map(len, chains)))
         return Draft(TokenTree(torch.cat([ctx.roots, torch.tensor(tokens, dtype=torch.int64)]), forest))
@@ -117,7 +118,7 @@ def new(
         )
     if identifier(name) in names():
         raise ValueError(
-            f"{identifier(name)} is a method of the package (outpace show {identifier(name)}): choose another name"
+            f"{identifier(name)} is a method of the package (outpace show {identifier(name)}): choose another"
         )
     files = {
         Path(f"{function}.py"): RECIPE,

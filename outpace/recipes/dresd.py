@@ -35,8 +35,8 @@ def dresd(
     Args:
         index: file of `outpace index build --kind hidden-states --tokenizer MODEL`; needed to draft
         neighbors: nearest states retrieved per step
-        max_paths: most similar of them, whose continuations form the draft tree
-        depth: most tokens of each continuation
+        max_paths: number of them, the most similar, whose continuations form the draft tree
+        depth: maximum number of tokens of each continuation
     """
     drafter = HiddenStateSearch(opened(index, target.vocab), neighbors=neighbors, max_paths=max_paths)
     return Parts(target, drafter, Match(), Fixed(depth))

@@ -89,12 +89,12 @@ def rasd(
         widths: children of every node of the model's tree at each depth
         sampled: draw the model's tokens without replacement; by default they are its most probable ones
         index: file of `outpace index build`; without one only the request and earlier ones are searched
-        depth: most tokens of a retrieved continuation
+        depth: maximum number of tokens of a retrieved continuation
         num_first_tokens: most probable next tokens of the model with which a retrieved branch may begin
-        nodes: most retrieved nodes per row
-        max_ngram: longest match of last tokens looked up
-        min_ngram: shortest match that is used
-        max_cached_tokens: newest tokens of earlier requests kept for retrieval; 0 keeps none
+        nodes: maximum number of retrieved nodes per row
+        max_ngram: maximum length of the last n-gram looked up
+        min_ngram: minimum length of a match
+        max_cached_tokens: number of newest tokens of earlier requests kept for retrieval; 0: none
     """
     if num_first_tokens < 1 or nodes < 1:
         raise ValueError(f"num_first_tokens is {num_first_tokens} and nodes {nodes}; keep at least one")

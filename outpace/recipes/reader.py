@@ -80,11 +80,11 @@ def reader(
         widths: children of every node of the model's tree at each depth
         sampled: draw the model's tokens without replacement; by default they are its most probable ones
         index: file of `outpace index build`; without one only the request and earlier ones are searched
-        retrieval_depth: most tokens of a retrieved chain
-        nodes: most draft tokens per row, drawn ones always included
-        max_ngram: longest match of last tokens looked up
-        min_ngram: shortest match that is used
-        max_cached_tokens: newest tokens of earlier requests kept for retrieval; 0 keeps none
+        retrieval_depth: maximum number of tokens of a retrieved chain
+        nodes: maximum number of draft tokens per row, drawn ones always included
+        max_ngram: maximum length of the last n-gram looked up
+        min_ngram: minimum length of a match
+        max_cached_tokens: number of newest tokens of earlier requests kept for retrieval; 0: none
     """
     if retrieval_depth < 1 or nodes < 1:
         raise ValueError(f"retrieval_depth is {retrieval_depth} and nodes {nodes}; draft at least one token")

@@ -50,7 +50,7 @@ def slrs(target: Target, *, draft: CrossVocabularyDraft, depth: int = 1, min_pro
     Args:
         draft: model that drafts; its vocabulary may differ from the target's
         depth: tokens drafted per step, in the target's tokens
-        min_prob: least probability of a string of draft tokens for it to be extended
+        min_prob: minimum probability of a string of draft tokens for it to be extended
     """
     strings = StringDrafts(draft, target.vocab, min_prob)
     max_depth = depth * (strings.longest + 1)

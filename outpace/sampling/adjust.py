@@ -106,7 +106,9 @@ def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> T
     return torch.where(adjusted.amax(-1, keepdim=True) == NEVER, wide, adjusted)
 
 
-PathTokens = tuple[list[int], list[int]]  # index into (M, V) logits: node, and token, of each of P path tokens
+PathTokens = tuple[
+    list[int], list[int]
+]  # index into (M, V) logits: node, and token, of each of P path tokens
 
 
 def _repetition(logits: Tensor, tokens: Tensor, at: PathTokens, penalty: float) -> None:

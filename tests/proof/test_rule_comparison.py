@@ -215,7 +215,7 @@ def test_the_same_seed_records_the_same_trees() -> None:
 
 
 def test_a_rule_for_chains_is_left_out_of_trees() -> None:
-    chains = [rule.__class__("chain", rule.keeps, (DISTINCT,), chains_only=True) for rule in RULES[:1]]
+    chains = [rule.__class__("chain", rule.acceptance, (DISTINCT,), chains_only=True) for rule in RULES[:1]]
     assert suited(chains, DISTINCT, (1, 1)) and not suited(chains, DISTINCT, (2, 1))
     assert not suited(chains, INDEPENDENT, (1, 1))
 

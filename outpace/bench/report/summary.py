@@ -221,7 +221,12 @@ def _values(
         speeds.setdefault(index, []).append(speed)
         plain_speeds.setdefault(index, []).append(plain_speed)
         ratios.setdefault(index, []).append(speed / plain_speed)
-    greedy = [difference for run, plain in texts if run.trial.temperature == 0 for difference in run.differences(plain)]
+    greedy = [
+        difference
+        for run, plain in texts
+        if run.trial.temperature == 0
+        for difference in run.differences(plain)
+    ]
     first_differences = [difference for difference in greedy if difference is not None]
     counted = [run.counts for run, _ in pairs]
     complete = bool(counted) and all(counted)

@@ -90,12 +90,12 @@ class NGramProbabilityDrafter:
         frontier = [_Node(row, below[0], self._last(ctx.tokens[row])) for row in rows]
         for level in range(max(plan.depth)):
             live = [each for each in frontier if each.children and plan.depth[grower.rows[each.node]] > level]
-            rows = table.rows([each.text for each in live])
-            sizes = (table.tokens[rows] >= 0).sum(1).tolist()
-            above = {each.node: each for each, row in zip(live, rows, strict=True) if row >= 0}
+            table_rows = table.rows([each.text for each in live])
+            sizes = (table.tokens[table_rows] >= 0).sum(1).tolist()
+            above = {each.node: each for each, row in zip(live, table_rows, strict=True) if row >= 0}
             parents = [
                 _Parent(each.node, min(len(each.children), size), row)
-                for each, size, row in zip(live, sizes, rows.tolist(), strict=True)
+                for each, size, row in zip(live, sizes, table_rows.tolist(), strict=True)
                 if row >= 0
             ]
             if not parents:

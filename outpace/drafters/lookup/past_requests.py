@@ -35,9 +35,7 @@ class PastRequests:
 
     def __init__(self, corpus: SuffixArray | None = None, max_tokens: int = 1 << 20) -> None:
         if max_tokens < 0:
-            raise ValueError(
-                f"max_cached_tokens is {max_tokens}; give 0 for none or a positive number"
-            )
+            raise ValueError(f"max_cached_tokens is {max_tokens}; give 0 for none or a positive number")
         self._max_tokens = max_tokens
         self._indexes = [] if corpus is None else [corpus]
         self._corpora = len(self._indexes)

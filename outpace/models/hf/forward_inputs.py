@@ -104,8 +104,8 @@ class ForwardInputs(Cache):
             row = self.rows[0]
             self._writes = cache.views(row.slot, row.start, row.end)
         else:
-            positions = [(row.slot, place) for row in self.rows for place in range(row.start, row.end)]
-            self._slots, self._to = torch.tensor(positions, device=cache.device).unbind(1)
+            entries = [(row.slot, position) for row in self.rows for position in range(row.start, row.end)]
+            self._slots, self._to = torch.tensor(entries, device=cache.device).unbind(1)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any

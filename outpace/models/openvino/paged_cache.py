@@ -46,7 +46,9 @@ class PagedCache(SlotCache):
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
         """Copies of the entries at cache positions start to end - 1 of one slot, one per plane."""
         positions = torch.arange(start, end)
-        found = (storage[:, slot, positions // BLOCK_SIZE, :, positions % BLOCK_SIZE] for storage in self.storages)
+        found = (
+            storage[:, slot, positions // BLOCK_SIZE, :, positions % BLOCK_SIZE] for storage in self.storages
+        )
         return [plane.transpose(0, 1)[None] for storage in found for plane in storage.transpose(0, 1)]
 
     def write(self, slot: int, start: int, planes: Sequence[Tensor]) -> None:  # planes × (1, H, T, D)
