@@ -1,7 +1,7 @@
 """READER (Divilkovskiy et al. 2025): a draft model's tree, deepened by retrieved chains.
 
-New here: deepened. Reuses: Fused, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection, Fixed.
-Exact at any temperature: retrieved tokens carry no claim, and no token that was drawn is dropped.
+New here: deepened. Reuses: FusedDrafter, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection,
+Fixed. Exact at any temperature: retrieved tokens carry no claim, and no token that was drawn is dropped.
 
 At the root and at every node of the draft model's most probable path, continuations are retrieved from the
 text so far, the index and earlier requests. Of all nodes the `nodes` most likely to be reached are kept.
@@ -20,7 +20,7 @@ from torch import Tensor
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Context, Parts, Plan, Target, recipe
 from outpace.core.tree import Shape, TokenTree
-from outpace.drafters.compose.fusion import Fused, Fusion
+from outpace.drafters.compose.fusion import FusedDrafter, Fusion
 from outpace.drafters.lookup.past_requests import PastRequests, corpus
 from outpace.drafters.lookup.sources import TextSources
 from outpace.indexes.store import SuffixArrayFile
@@ -44,7 +44,7 @@ def deepened(
     for row, max_depth in enumerate(plan.depth):
         node, path = row, list[int]()
         while True:
-            for tokens, parents, shares, matched in sources.found(
+            for tokens, parents, shares, matched in sources.continuations(
                 ctx, row, min(retrieval_depth, max_depth - len(path)), nodes, path
             ):
                 depth, probs = list[int](), list[float]()
@@ -92,5 +92,5 @@ def reader(
     sources = TextSources(past, max_ngram=max_ngram, min_ngram=min_ngram)
     shape = Shape.branching(widths)
     fuse = partial(deepened, sources=sources, retrieval_depth=retrieval_depth, nodes=nodes)
-    drafter = Fused(draft, shape, sources, fuse, sampled=sampled)
+    drafter = FusedDrafter(draft, shape, sources, fuse, sampled=sampled)
     return Parts(target, drafter, Rejection(), Fixed(shape.depth + retrieval_depth))

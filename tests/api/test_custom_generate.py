@@ -178,7 +178,7 @@ def test_sampling_follows_torchs_seed(model, draft, one):
 def test_processors_become_settings_that_drafters_follow():
     from transformers.generation import logits_process as t
 
-    from outpace.integrations.transformers import Warped
+    from outpace.integrations.transformers import ConvertedProcessors
 
     heat, few, least = t.TemperatureLogitsWarper(0.5), t.TopKLogitsWarper(5), t.MinPLogitsWarper(0.1)
     typical, again = t.TypicalLogitsWarper(0.9), t.RepetitionPenaltyLogitsProcessor(1.2)
@@ -186,8 +186,8 @@ def test_processors_become_settings_that_drafters_follow():
     pairs = t.SequenceBiasLogitsProcessor([[[3, 4], 1.5]])
 
     def found(*processors, **options):
-        warped = Warped.of(processors, 1, sampled=True, **options)
-        return warped.params, warped.processors
+        converted = ConvertedProcessors.of(processors, 1, sampled=True, **options)
+        return converted.params, converted.processors
 
     params, left = found(bias, again, words, heat, few, least, typical)
     assert (params.temperature, params.top_k, params.min_p, params.typical_p, left) == (0.5, 5, 0.1, 0.9, ())

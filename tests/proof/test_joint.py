@@ -19,7 +19,7 @@ from outpace.proof.joint import (
     enumerate_joint,
     independent,
     largest_joint_error,
-    siblings,
+    ragged_groups,
 )
 from outpace.proof.models import tables
 from outpace.proof.mutants.joint import TargetNoiseReused, joint_variants
@@ -84,7 +84,7 @@ def test_samples_that_draft_for_one_another_are_independent(options: dict[str, o
         parts.drafter.observe = counted
         return parts
 
-    groups = siblings(3, 4)
+    groups = ragged_groups(3, 4)
     found = enumerate_joint(build, groups)
     assert max(len(group.sampling) for group in groups) == 3
     assert largest_joint_error(found, LOGITS, groups) < BOUND

@@ -18,7 +18,7 @@ from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions
 from outpace.proof.reference import difference, plain_distribution, table_logits
 from outpace.recipes import find
-from outpace.sampling.grammar import Follower
+from outpace.sampling.grammar import GrammarState
 
 LETTERS, END = "abc", 3
 EBNF = 'root ::= "a"? ("bc" | "cb" | "b")* "a"'
@@ -50,10 +50,10 @@ class ByHand:
         return mask
 
 
-def follower() -> Follower:
+def grammar_state() -> GrammarState:
     words = xgrammar.TokenizerInfo([*LETTERS, "<end>"], stop_token_ids=[END])
     compiled = xgrammar.GrammarCompiler(words, max_threads=1).compile_grammar(EBNF)
-    return Follower(xgrammar.GrammarMatcher(compiled, override_stop_tokens=[END]), 4)
+    return GrammarState(xgrammar.GrammarMatcher(compiled, override_stop_tokens=[END]), 4)
 
 
 PATHS = (
@@ -77,7 +77,7 @@ PATHS = (
     "texts", [[()], [(0,), (0, 1), ()], [(1, 2, 1), (1, 0), (2,), (1, 2, 1)], [(1, 0, 3), (1,)]]
 )
 def test_what_is_allowed_depends_on_text_and_path_alone(texts: list[tuple[int, ...]]) -> None:
-    ours, theirs = follower(), ByHand()
+    ours, theirs = grammar_state(), ByHand()
     for text in texts:
         for paths in (PATHS, PATHS[::-1], PATHS[4:5], ()):
             given = torch.tensor(text, dtype=torch.int64)
@@ -98,7 +98,7 @@ def test_distribution_is_plain_decodings_under_the_grammar(name: str) -> None:
         SamplingParams(0.7, top_k=2, max_tokens=3, stop=(END,), repetition_penalty=1.4),
         SamplingParams(0.0, max_tokens=6, stop=(END,), min_tokens=4),
     ]
-    grammar = follower()
+    grammar = grammar_state()
     cases = [Case((0, 1, 2), replace(params, grammar=grammar)) for params in requests]
     found = enumerate_distributions(lambda: recipe.build(target, **options), cases)
     logits = table_logits(target.logits, target.state)

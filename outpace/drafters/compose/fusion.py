@@ -96,7 +96,7 @@ class Fusion:
         return sorted(kept)
 
 
-class Fused:
+class FusedDrafter:
     """Implementation of core.contracts.Drafter: a draft model's tree of a fixed shape, to which `fuse` adds
     tokens retrieved from `sources`."""
 
@@ -110,7 +110,7 @@ class Fused:
         self.learns_across_rows, self.drafts_across_rows = sources.learns_across_rows, False
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        self._sources.attend(ctx)
+        self._sources.update(ctx)
         return self._model.propose(ctx, plan)
 
     def _grow(self, ctx: Context, plan: Plan, read: Read) -> TokenTree:

@@ -39,8 +39,8 @@ class UnionDrafter:
         drafts = [self._drafters[0].propose(ctx, plan)]
         tree = drafts[0].tree
         for index, drafter in enumerate(self._drafters[1:], 1):
-            drafts.append(drafter.propose(replaced(ctx, noise=apart(ctx.noise, index)), plan))
-            tree = merged(tree, drafts[-1].tree)
+            drafts.append(drafter.propose(replaced(ctx, noise=independent_noise(ctx.noise, index)), plan))
+            tree = merged_trees(tree, drafts[-1].tree)
         return Draft(tree, sum(draft.forwards for draft in drafts), sum(draft.seconds for draft in drafts))
 
     def observe(self, step: Step) -> None:
@@ -52,7 +52,7 @@ class UnionDrafter:
             drafter.release(slots)
 
 
-def merged(one: TokenTree, other: TokenTree) -> TokenTree:
+def merged_trees(one: TokenTree, other: TokenTree) -> TokenTree:
     """One tree with the nodes of two trees of the same roots (else ValueError). Equal token sequences become
     one node, which keeps the draws of both trees."""
     rows, tokens = one.forest.num_rows, other.tokens.to(one.tokens.device)
@@ -125,7 +125,7 @@ class Rekeyed:
         return self._noise.draw(probs, k, self._rekey(key), replace=replace)
 
 
-def apart(noise: Noise, index: int) -> Noise:
+def independent_noise(noise: Noise, index: int) -> Noise:
     """The noise source for part number `index` of several that draw in the same step: its keys differ from
     the other parts', so that no two share a draw."""
     return Rekeyed(noise, lambda key: Key(key.rows, key.nodes, key.depths, key.use, key.draw + (index << 16)))

@@ -202,7 +202,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
     def recalling(kind: type[NGramProbabilityDrafter]) -> Parts:
         return Parts(target, informed(kind(target.vocab), draft), Rejection(), twice)
 
-    def beside() -> Parts:
+    def two_drafters() -> Parts:
         both = Merged([DraftModel(model, replace=True) for model in (draft, other)])
         return Parts(target, both, Rejection(random_order=True), once)
 
@@ -216,7 +216,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
             "siblings sorted by the target",
             lambda: Parts(target, wide(CorrectDrafter), Resorted(Rejection()), twice),
         ),
-        Mutant("equal tokens of two drafters merged", beside),
+        Mutant("equal tokens of two drafters merged", two_drafters),
         Mutant(
             "claimed independent",
             lambda: Parts(target, wide(ClaimedIndependent), Rejection(), twice),
