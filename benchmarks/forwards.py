@@ -19,7 +19,7 @@ from outpace.bench.measure.bootstrap import median_interval
 from outpace.bench.measure.contender import COMPILED, EAGER, MethodContender
 from outpace.bench.measure.forward_cost import Timings, measure_forwards
 from outpace.bench.measure.ideal import DRAFT, TARGET
-from outpace.bench.measure.line_up import beside, method_contenders
+from outpace.bench.measure.line_up import compiled_and_eager, method_contenders
 from outpace.bench.measure.method_names import parse_methods
 from outpace.bench.measure.provenance import provenance, threads
 from outpace.bench.measure.run import EncodedPrompt, Run, batches, encode_prompts, interleave, trials, warm_up
@@ -72,7 +72,7 @@ def line_up(models: Models, methods: str, draft: str | None, clock: Clock) -> li
     compiled, eager = (
         method_contenders(wanted, models[TARGET, m], draft, others(m))[0] for m in (COMPILED, EAGER)
     )
-    return [replace(engine, clock=clock) for engine in beside(compiled, eager)]
+    return [replace(engine, clock=clock) for engine in compiled_and_eager(compiled, eager)]
 
 
 def decode(

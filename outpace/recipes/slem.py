@@ -82,18 +82,19 @@ class RetokenizedDrafts:
         self, before: Tensor, drafted: Sequence[int]
     ) -> list[int]:  # (T,) of the target's tokens
         """These draft model tokens, up to and including the first special one, in the target's tokens."""
-        ours, theirs = self._cross_vocabulary.target_vocabulary, self._cross_vocabulary.draft_vocabulary
+        target_vocabulary = self._cross_vocabulary.target_vocabulary
+        draft_vocabulary = self._cross_vocabulary.draft_vocabulary
         special = next(
-            (index for index, token in enumerate(drafted) if not theirs.pieces[token]), len(drafted)
+            (index for index, token in enumerate(drafted) if not draft_vocabulary.pieces[token]), len(drafted)
         )
-        added = theirs.to_bytes(drafted[:special])
+        added = draft_vocabulary.to_bytes(drafted[:special])
         end = self._cross_vocabulary.matching_tokens.get(drafted[special]) if special < len(drafted) else None
         window: list[int] = []
         for token in reversed(before[-WINDOW:].tolist()):
-            if ours.pieces[token] is None:
+            if target_vocabulary.pieces[token] is None:
                 break
             window.append(token)
-        known = ours.to_bytes(window[::-1])
+        known = target_vocabulary.to_bytes(window[::-1])
         tokens = _tokens_after(
             known,
             known + added if end is not None else _complete_characters(known, added),

@@ -11,7 +11,7 @@ from outpace.core.contracts import Draft, Recipe, Scores, TargetProbs
 from outpace.core.noise import KeyedNoise, Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.decode import Session
-from outpace.drafters.compose.union import merged
+from outpace.drafters.compose.union import merged_trees
 from outpace.models.table import TableTarget
 from outpace.recipes.specinfer import specinfer
 from outpace.recipes.spectr_kseq import spectr_kseq
@@ -70,7 +70,7 @@ def test_merging_keeps_the_draws_of_both_trees() -> None:
         None,
         Drawn(q.repeat(2, 1), (-1, 0, 0, 1), (True, True)),
     )
-    tree = merged(one, other)
+    tree = merged_trees(one, other)
     assert tree.tokens.tolist() == [0, 1, 2, 0] and tree.forest.parents == (-1, 0, 1, 0)
     claim = tree.claim
     assert isinstance(claim, Drawn)

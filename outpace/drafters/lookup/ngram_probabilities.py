@@ -17,7 +17,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.core.grower import Grower
 from outpace.core.tree import TokenTree
-from outpace.drafters.compose.union import merged
+from outpace.drafters.compose.union import merged_trees
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.rank_template import cut
 from outpace.indexes.candidates import NO_CANDIDATES
@@ -80,7 +80,7 @@ class NGramProbabilityDrafter:
         if not sampled:
             return Draft(tree)
         drawn = self._drawn(ctx, plan, sampled)
-        return Draft(drawn if len(tree) == len(found) else merged(tree, drawn))
+        return Draft(drawn if len(tree) == len(found) else merged_trees(tree, drawn))
 
     def _drawn(self, ctx: Context, plan: Plan, rows: Sequence[int]) -> TokenTree:
         """Draft trees of these rows in the shape of `plan`, as far as the n-gram table has entries: tokens

@@ -12,7 +12,7 @@ from typing import Protocol
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Shape, Step, Want
-from outpace.drafters.compose.union import merged
+from outpace.drafters.compose.union import merged_trees
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
@@ -78,7 +78,7 @@ def first_found(ctx: Context, found: Sequence[CandidateTree], fallback: Drafter,
     if len(draft.tree) == len(depth):
         return replace(draft, tree=tree)
     # the fallback's nodes keep their indices, since it may learn from them by index
-    return draft if len(tree) == len(depth) else replace(draft, tree=merged(draft.tree, tree))
+    return draft if len(tree) == len(depth) else replace(draft, tree=merged_trees(draft.tree, tree))
 
 
 def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> CandidateTree:
