@@ -62,7 +62,7 @@ def test_errors_and_unsupported_requests_raise_different_exceptions(start: Start
     one.ready()
     with pytest.raises(WorkerRefused, match="^it only looks up greedily$"):
         one.request(REQUEST | {"temperature": 1.0})
-    with pytest.raises(WorkerDied, match="^RuntimeError: no room left$"):
+    with pytest.raises(WorkerDied, match="^RuntimeError: no memory left$"):
         one.request(REQUEST | {"break": True})
     assert one.request(REQUEST)["outputs"]
 

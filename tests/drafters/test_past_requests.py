@@ -109,5 +109,5 @@ def test_a_capacity_of_0_stores_nothing() -> None:
     for turn in range(3):
         written(past, [[0, 1]], seed=turn)
     assert len(past) == 0
-    with pytest.raises(ValueError, match="use 0 for none"):
+    with pytest.raises(ValueError, match="give 0 for none"):
         PastRequests(max_tokens=-1)

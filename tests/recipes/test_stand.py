@@ -74,7 +74,7 @@ class Chosen(NGramProbabilityDrafter):
     """The likeliest tokens without a claim, at any temperature."""
 
     def draw(self, grower: Grower, parents: Any, ctx: Context) -> None:
-        known = self.table.tokens[[each.place for each in parents]].tolist()
+        known = self.table.tokens[[each.row for each in parents]].tolist()
         tokens = [token for each, row in zip(parents, known, strict=True) for token in row[: each.count]]
         grower.add_chosen([each.node for each in parents for _ in range(each.count)], torch.tensor(tokens))
 

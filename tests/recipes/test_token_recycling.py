@@ -69,12 +69,12 @@ def test_drafts_follow_the_rule_and_the_last_node_read_wins() -> None:
         shape = parts.controller.plan(step.ctx).shape
         assert shape is not None
         for row, nodes in enumerate(forest.nodes):
-            room = step.ctx.room[row]
+            max_depth = step.ctx.room[row]
             expected = filled(table, tokens[row], shape)
             depths = [0]
             for _, parent in expected:
                 depths.append(depths[parent] + 1)
-            kept = [node for node, depth in enumerate(depths) if depth <= room]
+            kept = [node for node, depth in enumerate(depths) if depth <= max_depth]
             drafted = sorted(
                 (forest.depths[node], tokens[node], tokens[forest.parents[node]]) for node in nodes[1:]
             )
