@@ -19,7 +19,7 @@ from outpace.bench.measure.bootstrap import median_interval
 from outpace.bench.measure.contender import COMPILED, EAGER, MethodContender
 from outpace.bench.measure.forward_cost import Timings, measure_forwards
 from outpace.bench.measure.ideal import DRAFT, TARGET
-from outpace.bench.measure.line_up import beside, method_contenders
+from outpace.bench.measure.line_up import compiled_and_eager, method_contenders
 from outpace.bench.measure.method_names import parse_methods
 from outpace.bench.measure.provenance import provenance, threads
 from outpace.bench.measure.run import EncodedPrompt, Run, batches, encode_prompts, interleave, trials, warm_up
@@ -72,7 +72,7 @@ def line_up(models: Models, methods: str, draft: str | None, clock: Clock) -> li
     compiled, eager = (
         method_contenders(wanted, models[TARGET, m], draft, others(m))[0] for m in (COMPILED, EAGER)
     )
-    return [replace(engine, clock=clock) for engine in beside(compiled, eager)]
+    return [replace(engine, clock=clock) for engine in compiled_and_eager(compiled, eager)]
 
 
 def decode(
@@ -80,11 +80,11 @@ def decode(
 ) -> list[Run]:
     """The runs of all contenders on every prompt in every round, interleaved, after a warm-up."""
     planned = list(trials(batches(cases, 1), [sampling.temperature], rounds))
-    with progress(len(planned) * len(line)) as tell:
+    with progress(len(planned) * len(line)) as advance:
         for engine in line:
-            tell(f"warming up {engine.name}", 0)
+            advance(f"warming up {engine.name}", 0)
             warm_up(engine, planned[0], sampling, [sampling.temperature])
-        return interleave(line, planned, sampling, after=lambda run: tell(run.contender, 1))
+        return interleave(line, planned, sampling, after=lambda run: advance(run.contender, 1))
 
 
 def forward_rows(timings: Mapping[tuple[str, str], Timings]) -> list[dict[str, Any]]:
@@ -189,16 +189,16 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         given.temperature, max_tokens=given.max_tokens, stop=() if end is None else (int(end),)
     )
     items = load_items(given.prompts, given.num_prompts)
-    cases, _ = encode_prompts(items, tokenizer, line[0], sampling, room=target.max_length)
+    cases, _ = encode_prompts(items, tokenizer, line[0], sampling, max_length=target.max_length)
     if not cases:
-        raise ValueError(f"no prompt leaves room for {given.max_tokens} new tokens: ask for fewer")
+        raise ValueError(f"every prompt is too long for {given.max_tokens} new tokens: lower --max-tokens")
     how: dict[str, Any] = {
         "length": given.length,
         "repeats": given.repeats,
         "most_seconds": given.seconds,
     }
-    with progress(1) as tell:
-        tell("measuring forwards", 0)
+    with progress(1) as advance:
+        advance("measuring forwards", 0)
         timings = measure_forwards(models, sizes=given.sizes, clock=clock, **how)
     speeds = speed_rows(line, decode(line, cases, sampling, given.rounds))
     seconds = {kind: each.compiled.seconds for (kind, _), each in models.items() if each.compiled}

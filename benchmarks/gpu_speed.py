@@ -68,7 +68,7 @@ def prepare(given: argparse.Namespace) -> tuple[Measurement, dict[tuple[str, str
     end = getattr(tokenizer, "eos_token_id", None)
     sampling = SamplingParams(max_tokens=given.max_tokens, stop=() if end is None else (int(end),))
     items = [item for name in BUILT_IN for item in load_items(name, given.num_prompts)]
-    cases, left_out = encode_prompts(items, tokenizer, found[0], sampling, room=target.max_length)
+    cases, left_out = encode_prompts(items, tokenizer, found[0], sampling, max_length=target.max_length)
     measurement = Measurement(
         contenders=contenders(found, peers),
         cases=cases,

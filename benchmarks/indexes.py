@@ -35,8 +35,8 @@ from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
 from outpace.indexes.tables.trigrams import TrigramTable
 from outpace.tables import Table, print_tables
 
-DOCUMENT, ASKED, PART = 500, 2000, 100_000  # tokens per document; timed calls; tokens made at once
-LEAST = 5 * ASKED  # minimum of --tokens: the operations below use this many
+DOCUMENT, NUM_CALLS, PART = 500, 2000, 100_000  # tokens per document; timed calls; tokens made at once
+LEAST = 5 * NUM_CALLS  # minimum of --tokens: the operations below use this many
 TREE = Shape((*[0] * 8, *[1] * 8, *[2] * 5, *[9] * 6, *[17] * 4))
 Tokens = NDArray[np.int32]
 
@@ -82,8 +82,8 @@ def documents(text: Tokens) -> Iterable[Tokens]:
 def suffixes(size: int) -> list[IndexCost]:
     """Costs of the indexes that match a suffix of the text: built from whole texts, and extended token by
     token as in decoding."""
-    text, more, found = made_text(size), made_text(ASKED + 64, seed=1), list[IndexCost]()
-    more[: ASKED // 2] = text[: ASKED // 2]  # half of it occurs in the indexed text
+    text, more, found = made_text(size), made_text(NUM_CALLS + 64, seed=1), list[IndexCost]()
+    more[: NUM_CALLS // 2] = text[: NUM_CALLS // 2]  # half of it occurs in the indexed text
     tokens = more.tolist()
 
     def note(name: str, what: str, took: tuple[float, float | None], num_bytes: float | None = None) -> None:
@@ -97,11 +97,13 @@ def suffixes(size: int) -> list[IndexCost]:
     automaton, took = bulk(lambda: SuffixAutomaton(text))
     note("suffix automaton", "extend, whole text", took, automaton.nbytes / size)
     automaton.extend([0])  # enlarges the arrays before single calls are timed
-    note("suffix automaton", "extend, a token", each(lambda i: automaton.extend(tokens[i : i + 1]), ASKED))
+    note(
+        "suffix automaton", "extend, a token", each(lambda i: automaton.extend(tokens[i : i + 1]), NUM_CALLS)
+    )
     note(
         "suffix automaton",
         "match 8, continuation of 40",
-        each(lambda i: automaton.continuation(40, tokens[i : i + 8]), ASKED),
+        each(lambda i: automaton.continuation(40, tokens[i : i + 8]), NUM_CALLS),
     )
 
     tree = SuffixTree(max_tokens=2 * size)
@@ -115,34 +117,34 @@ def suffixes(size: int) -> list[IndexCost]:
     tree, took = bulk(fill)
     note("suffix tree", "extend, whole texts", took, tree.nbytes / size)
     tree.extend(-1, [0])
-    note("suffix tree", "extend, a token", each(lambda i: tree.extend(-1, tokens[i : i + 1]), ASKED))
+    note("suffix tree", "extend, a token", each(lambda i: tree.extend(-1, tokens[i : i + 1]), NUM_CALLS))
     for kind in (False, True):
         what = f"speculate after 16, {'tree' if kind else 'path'}"
         note(
             "suffix tree",
             what,
-            each(lambda i, kind=kind: tree.speculate(tokens[i : i + 16], tree=kind), ASKED),
+            each(lambda i, kind=kind: tree.speculate(tokens[i : i + 16], tree=kind), NUM_CALLS),
         )
     note("suffix tree", f"evict {DOCUMENT} tokens", each(lambda i: tree.evict(), min(size // DOCUMENT, 100)))
 
     static, took = bulk(lambda: StaticAutomaton.build(documents(text)))
     note("static automaton", "build", took, static.nbytes / size)
     pointers = [Pointer()]
-    step = each(lambda i: pointers.append(static.move(pointers[-1], tokens[i : i + 1])), ASKED)
+    step = each(lambda i: pointers.append(static.move(pointers[-1], tokens[i : i + 1])), NUM_CALLS)
     note("static automaton", "move, a token", step)
     note(
         "static automaton",
         "continuation tree, 60 nodes",
-        each(lambda i: static.continuation_tree(pointers[i]), ASKED),
+        each(lambda i: static.continuation_tree(pointers[i]), NUM_CALLS),
     )
 
     array, took = bulk(lambda: SuffixArray.build(documents(text)))
     note("suffix array", "build", took, array.nbytes / size)
-    note("suffix array", "find", each(lambda i: array.find(tokens[i : i + 16]), ASKED))
+    note("suffix array", "find", each(lambda i: array.find(tokens[i : i + 16]), NUM_CALLS))
     note(
         "suffix array",
         "continuation tree, 64 nodes",
-        each(lambda i: array.continuation_tree(tokens[i : i + 16]), ASKED),
+        each(lambda i: array.continuation_tree(tokens[i : i + 16]), NUM_CALLS),
     )
     return found
 
@@ -153,9 +155,9 @@ def tables(size: int) -> list[IndexCost]:
     rng = np.random.default_rng(0)
     adjacency = AdjacencyTable(50_000)
     rows = rng.integers(0, 50_000, (80, 8)).astype(np.int32)
-    took = each(lambda i: adjacency.update(text[i : i + 80], rows), ASKED)
+    took = each(lambda i: adjacency.update(text[i : i + 80], rows), NUM_CALLS)
     found.append(IndexCost("adjacency", "update 80 rows", 50_000, *took, adjacency.nbytes / 50_000))
-    draft = each(lambda i: adjacency.draft(text[i], TREE), ASKED)
+    draft = each(lambda i: adjacency.draft(text[i], TREE), NUM_CALLS)
     found.append(IndexCost("adjacency", f"draft {len(TREE.parents)} nodes", 50_000, *draft, None))
 
     began = process_time()
@@ -164,25 +166,35 @@ def tables(size: int) -> list[IndexCost]:
     found.append(IndexCost("trigrams", "build", size, *took, trigrams.nbytes / size))
     found.append(
         IndexCost(
-            "trigrams", "adapt to 16", size, *each(lambda i: trigrams.adapt(text[i : i + 16]), ASKED), None
+            "trigrams",
+            "adapt to 16",
+            size,
+            *each(lambda i: trigrams.adapt(text[i : i + 16]), NUM_CALLS),
+            None,
         )
     )
-    asked = each(lambda i: trigrams.successors(text[i], text[i + 1]), ASKED)
-    found.append(IndexCost("trigrams", "successors", size, *asked, None))
+    cost = each(lambda i: trigrams.successors(text[i], text[i + 1]), NUM_CALLS)
+    found.append(IndexCost("trigrams", "successors", size, *cost, None))
 
     ngrams, ids, probs = NGramProbabilities(), rng.integers(0, 50_000, (4, 10)), rng.random((4, 10))
-    took = each(lambda i: ngrams.update(text[4 * i : 4 * i + 8], ids, probs), ASKED)
+    took = each(lambda i: ngrams.update(text[4 * i : 4 * i + 8], ids, probs), NUM_CALLS)
     found.append(
-        IndexCost("n-gram probabilities", "update 4 positions", 4 * ASKED, *took, ngrams.nbytes / (4 * ASKED))
+        IndexCost(
+            "n-gram probabilities",
+            "update 4 positions",
+            4 * NUM_CALLS,
+            *took,
+            ngrams.nbytes / (4 * NUM_CALLS),
+        )
     )
-    asked = each(lambda i: ngrams.lookup(text[i : i + 4]), ASKED)
-    found.append(IndexCost("n-gram probabilities", "lookup", 4 * ASKED, *asked, None))
+    cost = each(lambda i: ngrams.lookup(text[i : i + 4]), NUM_CALLS)
+    found.append(IndexCost("n-gram probabilities", "lookup", 4 * NUM_CALLS, *cost, None))
 
     states = rng.normal(size=(20_000, 256)).astype(np.float32)
     dense = HiddenStateIndex.build(states, rng.integers(0, 50_000, (20_000, 20)))
     dense.search(states[0])
-    asked = each(lambda i: dense.search(states[i]), 200)
-    found.append(IndexCost("hidden states", "50 nearest of all", 20_000, *asked, dense.nbytes / 20_000))
+    cost = each(lambda i: dense.search(states[i]), 200)
+    found.append(IndexCost("hidden states", "50 nearest of all", 20_000, *cost, dense.nbytes / 20_000))
     return found
 
 

@@ -91,10 +91,10 @@ def cases(most_levels: int = 5, rows: Sequence[int] = (1, 2, 4, 8)) -> list[Over
     found += [
         OverheadCase(f"model chain of {n}, sampled", chain(n), 1.0, goal=fixed + n * sampled) for n in levels
     ]
-    most = GOAL["tree"]
+    goal = GOAL["tree"]
     found += [
-        OverheadCase("tree of 16 nodes, greedy", tree, goal=most),
-        OverheadCase("tree of 16 nodes, sampled", tree, 1.0, goal=most),
+        OverheadCase("tree of 16 nodes, greedy", tree, goal=goal),
+        OverheadCase("tree of 16 nodes, sampled", tree, 1.0, goal=goal),
     ]
     found += [OverheadCase("model chain of 4, greedy", chain(4), rows=count) for count in rows if count > 1]
     found += [

@@ -37,7 +37,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredValue:
     """A measured value, with its interval if there is one."""
 
     value: float
@@ -46,14 +46,14 @@ class Measured:
     note: str = ""
 
     @staticmethod
-    def of(interval: Interval, note: str = "") -> Measured:
+    def of(interval: Interval, note: str = "") -> MeasuredValue:
         known = interval.known
-        return Measured(
+        return MeasuredValue(
             interval.median, interval.low if known else None, interval.high if known else None, note
         )
 
 
-def measured(files: Mapping[str, Result], target: Mapping[str, Any]) -> Measured | None:
+def measured(files: Mapping[str, Result], target: Mapping[str, Any]) -> MeasuredValue | None:
     """The measured value of a target: a ratio of paired runs, or a value of a result row. None if it was not
     measured."""
     data = files.get(target["file"])
@@ -64,20 +64,20 @@ def measured(files: Mapping[str, Result], target: Mapping[str, Any]) -> Measured
         if found is None:
             return None
         if not found.ratio.known:
-            return Measured(float("nan"), note="too few prompts")
+            return MeasuredValue(float("nan"), note="too few prompts")
         best = f"{found.prompts} prompts"
         over = target.get("over", "plain")
         if over.endswith(ANY):
             best += f"; over {label(found.over)}"
-        return Measured.of(found.ratio, best)
+        return MeasuredValue.of(found.ratio, best)
     value = value_of(data, target["select"], target["value"])
     if isinstance(value, Mapping):
         middle = value.get("median", value.get("mean"))
-        return None if middle is None else Measured(middle, value.get("low"), value.get("high"))
+        return None if middle is None else MeasuredValue(middle, value.get("low"), value.get("high"))
     if "over_row" in target and value is not None:
         other = value_of(data, {**target["select"], **target["over_row"]}, target["value"])
-        return Measured(value / other) if other else None
-    return Measured(float(value)) if isinstance(value, int | float) else None
+        return MeasuredValue(value / other) if other else None
+    return MeasuredValue(float(value)) if isinstance(value, int | float) else None
 
 
 def value_of(data: Result, select: Mapping[str, Any], name: str) -> Any:
@@ -105,7 +105,7 @@ def goal(target: Mapping[str, Any]) -> str:
     return ", ".join(limits) or "-"
 
 
-def verdict(target: Mapping[str, Any], found: Measured | None) -> tuple[str, str]:
+def verdict(target: Mapping[str, Any], found: MeasuredValue | None) -> tuple[str, str]:
     """The value with its interval, and whether the target is met, missed or open."""
     if found is None:
         return "not measured", ""

@@ -78,21 +78,21 @@ class Trees:
     def begin(self, prompt: Any) -> None:
         self.own = SuffixTree(self.depth)
         self.own.extend(0, prompt)
-        self.said: list[int] = []
+        self.generated: list[int] = []
 
-    def draft(self, context: Any, most: int) -> tuple[Sequence[int], Sequence[int]]:
-        found = self.own.speculate(context, most, **self.settings)
+    def draft(self, context: Any, max_tokens: int) -> tuple[Sequence[int], Sequence[int]]:
+        found = self.own.speculate(context, max_tokens, **self.settings)
         if self.common.num_tokens:
-            other = self.common.speculate(context, most, extra_occurrences=1, **self.settings)
+            other = self.common.speculate(context, max_tokens, extra_occurrences=1, **self.settings)
             found = max(found, other, key=lambda each: each.expected_accepted)
         return found.tokens, found.parents
 
     def add(self, tokens: Any) -> None:
         self.own.extend(0, tokens)
-        self.said += tokens.tolist()
+        self.generated += tokens.tolist()
 
     def end(self) -> None:
-        self.common.extend(self.learnt, self.said)
+        self.common.extend(self.learnt, self.generated)
         self.common.finish(self.learnt)
         self.learnt += 1
 
@@ -106,26 +106,26 @@ def recorded(name: str, num_prompts: int, max_tokens: int) -> dict[str, list[Rec
     plain = MethodContender("plain", PLAIN, get(PLAIN)(target))
     greedy = SamplingParams(max_tokens=max_tokens, stop=stop)
     items = [item for source in BUILT_IN for item in load_items(source, num_prompts)]
-    cases, _ = encode_prompts(items, tokenizer, plain, greedy, room=target.max_length)
+    cases, _ = encode_prompts(items, tokenizer, plain, greedy, max_length=target.max_length)
     prompts = [case.tokens for case in cases]
     some = [prompt for prompt in prompts[::4] for _ in range(SAMPLES)]
-    asked = {
+    prompts_by_kind = {
         "greedy": [(prompt, greedy) for prompt in prompts],
         f"{SAMPLES} samples": [
             (prompt, SamplingParams(TEMPERATURE, max_tokens=max_tokens, stop=stop, seed=SEED + number))
             for number, prompt in enumerate(some)
         ],
     }
-    found: dict[str, list[RecordedText]] = {kind: [] for kind in asked}
-    with progress(sum(map(len, asked.values()))) as tell:
-        for kind, pairs in asked.items():
+    found: dict[str, list[RecordedText]] = {kind: [] for kind in prompts_by_kind}
+    with progress(sum(map(len, prompts_by_kind.values()))) as advance:
+        for kind, pairs in prompts_by_kind.items():
             for begin in range(0, len(pairs), BATCH):
                 some_prompts, row_params = zip(*pairs[begin : begin + BATCH], strict=True)
-                said = plain.run(some_prompts, row_params).outputs
+                outputs = plain.run(some_prompts, row_params).outputs
                 found[kind] += [
-                    RecordedText(p.tolist(), o) for p, o in zip(some_prompts, said, strict=True) if o
+                    RecordedText(p.tolist(), o) for p, o in zip(some_prompts, outputs, strict=True) if o
                 ]
-                tell(f"writing texts, {kind}", len(said))
+                advance(f"writing texts, {kind}", len(outputs))
     return found
 
 
@@ -143,9 +143,9 @@ def ours(texts: Sequence[RecordedText], tree: bool) -> list[list[float]]:
 def theirs(worker: Worker, texts: Sequence[RecordedText], tree: bool) -> list[list[float]]:
     """Draft with arctic-inference's cache in a worker process; per text [steps, drafted, accepted,
     seconds]."""
-    return worker.ask({**SETTINGS, "tree": tree, "texts": [(text.prompt, text.tokens) for text in texts]})[
-        "outputs"
-    ]
+    return worker.request(
+        {**SETTINGS, "tree": tree, "texts": [(text.prompt, text.tokens) for text in texts]}
+    )["outputs"]
 
 
 def through_the_engine(texts: Sequence[RecordedText], tree: bool, vocab: int) -> list[list[float]]:
@@ -190,7 +190,7 @@ def compare(
     if worker:
         sides[PEER] = lambda texts, tree: theirs(worker, texts, tree)
     rows: list[dict[str, Any]] = []
-    with progress(len(written) * 2 * repeats * len(sides)) as tell:
+    with progress(len(written) * 2 * repeats * len(sides)) as advance:
         for kind, texts in written.items():
             for tree in (False, True):
                 runs: dict[str, list[Any]] = {who: [] for who in sides}
@@ -199,7 +199,7 @@ def compare(
                 for _ in range(repeats):
                     for who, side in sides.items():
                         runs[who].append(side(texts, tree))
-                        tell(f"{who}, {kind}", 1)
+                        advance(f"{who}, {kind}", 1)
                 rows += [row(who, kind, tree, texts, each) for who, each in runs.items()]
     return rows
 

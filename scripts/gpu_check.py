@@ -22,7 +22,7 @@ LIMIT = 470.0  # seconds; with the start of make and the last writes the total s
 SHARE = 0.6  # maximum share of the limit for the tests
 INSTALLED_ONLY = (
     "tests/test_docs.py",
-    "tests/test_kit.py",
+    "tests/test_repository.py",
 )  # not run here: tests of the installed command and of the repository; `make test` runs them
 
 

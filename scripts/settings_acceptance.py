@@ -28,7 +28,7 @@ SCHEMA = {
     "properties": {"name": {"type": "string", "pattern": "^[a-z ]{3,40}$"}, "year": {"type": "integer"}},
     "required": ["name", "year"],
 }
-ASKED: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "none": {},
     "repetition_penalty 1.1": {"repetition_penalty": 1.1},
     "repetition_penalty 1.3": {"repetition_penalty": 1.3},
@@ -39,7 +39,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-class Deaf:
+class WithoutSettings:
     """Wraps a drafter and hides penalties, logit bias, bad words and grammar of the request from it."""
 
     def __init__(self, inner: Any) -> None:
@@ -68,21 +68,21 @@ def acceptance(parts: Parts, prompts: Sequence[torch.Tensor], row_params: Sequen
 
 def rows(target: Any, draft: Any, prompts: Sequence[torch.Tensor]) -> Iterator[str]:
     vocab = target.target.vocab
-    for name, asked in ASKED.items():
+    for name, requested in SETTINGS.items():
         cells = []
         for temperature in (0.0, 1.0):
-            for deaf in (False, True):
-                params = {name: value for name, value in asked.items() if name != "json_schema"}
+            for hidden in (False, True):
+                params = {name: value for name, value in requested.items() if name != "json_schema"}
                 settings = resolve_settings(
                     {"temperature": temperature, "max_tokens": TOKENS, **params},
                     None,
                     target.tokenizer,
                     vocab=vocab,
-                    json_schema=asked.get("json_schema"),
+                    json_schema=requested.get("json_schema"),
                 )
                 row_params = [settings.row_params(seed, TOKENS) for seed in range(len(prompts))]
                 parts = outpace.recipes.get("speculative-sampling")(target.target, draft=draft.target)
-                parts = replace(parts, drafter=Deaf(parts.drafter)) if deaf else parts
+                parts = replace(parts, drafter=WithoutSettings(parts.drafter)) if hidden else parts
                 cells.append(f"{acceptance(parts, prompts, row_params):.2f}")
         yield f"| {name} | {' | '.join(cells)} |"
 

@@ -1,8 +1,8 @@
-"""Models that are not where the host's tensors are: every method gives the same text, and nothing meets on
-two devices.
+"""Models on another device than the host's tensors: every method gives the same text, and no operation mixes
+devices.
 
-The other device is played by tensors that say they are elsewhere and refuse to meet those of the host, as an
-accelerator's do, so a machine without one finds what was made in the wrong place.
+The other device is simulated by tensors that report another device and raise when used with the host's, as an
+accelerator's do, so that tensors created on the wrong device are found on a machine without one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ from outpace.proof.sampling_cases import crossed
 from outpace.recipes import find
 
 AWAY, HOST = torch.device("meta"), torch.device("cpu")
-ASKS = ("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero")  # their answers are the host's
+TAKES_DEVICE = (
+    "aten::_local_scalar_dense",
+    "aten::equal",
+    "aten::is_nonzero",
+)  # their answers are the host's
 INDEXES = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 PROMPTS = ((0, 1, 2, 0, 1, 2, 0), (2,), (1, 1, 0, 1, 1), (0, 2, 2))
 MIXED = (
@@ -94,13 +98,13 @@ def run(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if name in INDEXES and isinstance(args[0], Away):  # indices may be the host's
             here = [each for each in args[2:] if isinstance(each, Tensor) and not isinstance(each, Away)]
         assert not any(each.dim() for each in here), f"{name}: tensors on two devices"
-    asked = next((each for each in (*args, kwargs.get("device")) if isinstance(each, torch.device)), None)
+    device = next((each for each in (*args, kwargs.get("device")) if isinstance(each, torch.device)), None)
 
     def held(value: Any) -> Any:
         return value.held if isinstance(value, Away) else HOST if isinstance(value, torch.device) else value
 
     found = operation(*tree_map(held, args), **tree_map(held, kwargs))
-    if not (away if asked is None else asked == AWAY) or name in ASKS:
+    if not (away if device is None else device == AWAY) or name in TAKES_DEVICE:
         return found
     if name.endswith("_"):
         return args[0]

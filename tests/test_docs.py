@@ -43,22 +43,25 @@ RUN_ELSEWHERE = {
     "make docs": (".ci/run", "make docs"),
     "make wheel": (".ci/run", "make wheel"),
     "make distribution": (".ci/run", "make test"),  # a part of it
-    "make format": ("tests/test_kit.py", "test_make_knows_every_target_in_the_documentation"),
-    "make bench-smoke": ("tests/test_kit.py", "test_make_knows_every_target_in_the_documentation"),
+    "make format": ("tests/test_repository.py", "test_make_knows_every_target_in_the_documentation"),
+    "make bench-smoke": ("tests/test_repository.py", "test_make_knows_every_target_in_the_documentation"),
     "python -m benchmarks.forwards --threads 1 --cpu-time": (
-        "tests/bench/test_programs.py",
+        "tests/bench/test_benchmark_programs.py",
         "test_forwards_are_timed_compiled_and_as_they_are",
     ),
-    "make bench-compiled": ("tests/bench/test_make.py", "test_compiled_models_are_measured_and_reported"),
+    "make bench-compiled": (
+        "tests/bench/test_make_bench_compiled.py",
+        "test_compiled_models_are_measured_and_reported",
+    ),
     "make bench-compiled PEERS=transformers,openvino=ov/bin/python,vllm=vllm/bin/python": (
-        "tests/bench/test_make.py",
+        "tests/bench/test_make_bench_compiled.py",
         "test_engines_take_part_where_they_are_named",
     ),
     "python -m zoo_training target --steps 2 --out zoo-build": (
         "tests/zoo/test_build.py",
         "test_the_command_passes_its_options_on",
     ),
-    "make gpu-check OUT=out": ("tests/test_kit.py", "test_the_gpu_check_always_ends_and_reports"),
+    "make gpu-check OUT=out": ("tests/test_repository.py", "test_the_gpu_check_always_ends_and_reports"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Imports point one way: a folder may use what stands below it, never what stands above or beside it."""
+"""Imports point one way: a folder imports only from the layers below it."""
 
 from __future__ import annotations
 

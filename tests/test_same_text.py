@@ -47,7 +47,7 @@ def words(name: str) -> Vocabulary:
     return Vocabulary.of(load(resolve(f"zoo:{name}"), dtype="float64")[1], zoo(name).vocab)
 
 
-def is_foreign(recipe: Recipe) -> bool:
+def is_cross_vocabulary(recipe: Recipe) -> bool:
     """Whether the draft of this recipe brings its own vocabulary."""
     return (
         "draft" in recipe.options and typing.get_type_hints(recipe.build).get("draft") is CrossVocabularyDraft
@@ -137,7 +137,7 @@ def test_synthetic_drafts_give_plain_text(rate: float) -> None:
 def built(name: str) -> Callable[[], Parts]:
     recipe = find()[name]
     models: dict[str, Any] = {"draft": zoo("draft"), "drafts": (zoo("draft"),)}
-    if is_foreign(recipe):
+    if is_cross_vocabulary(recipe):
         models["draft"] = CrossVocabularyDraft(zoo("draft"), words("draft"), words("target"))
     return row_by_row(
         lambda: recipe.build(zoo("target"), **{key: models[key] for key in recipe.options if key in models}),
@@ -152,7 +152,7 @@ def test_every_recipe_gives_plain_greedy_text(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(find()))
-def test_a_row_alone_says_what_it_says_in_a_ragged_batch(name: str) -> None:
+def test_a_row_alone_generates_the_same_as_in_a_ragged_batch(name: str) -> None:
     settings = sampling(0.9)
     together = texts(built(name)(), prompts(), settings)
     for row, prompt in enumerate(prompts()):

@@ -15,7 +15,7 @@ from zoo_training import evaluate, tasks
 from zoo_training.cards import make_card, read_card, write_card
 from zoo_training.corpus import Corpus, read_corpus
 from zoo_training.data import Stream, encode_documents, encode_task
-from zoo_training.distill import Pool, Teaching, make_pool
+from zoo_training.distill import DistillationLoss, Pool, make_pool
 from zoo_training.embedding import counted_embedding
 from zoo_training.induction import install_induction
 from zoo_training.models import SHAPES, VOCABULARIES, make_config
@@ -153,7 +153,12 @@ def build(
             length, minutes, seed=seed, short=POOL_LENGTH, long=POOL_LENGTH, bfloat16=bfloat16
         )
         trainer = Trainer(
-            config, make_draft_pool(target, stream, tokenizer, run), Teaching(target), settings, run, device
+            config,
+            make_draft_pool(target, stream, tokenizer, run),
+            DistillationLoss(target),
+            settings,
+            run,
+            device,
         )
     if not trainer.resume():
         head_start(trainer.model, stream.documents, tokenizer)

@@ -19,15 +19,15 @@ def remember(words: Words) -> Turns:
     name, thing, adjective = words.name(), words.noun(), words.adjective()
     number = str(words.random.randint(1, 99))
     facts = {"name": name, "favourite thing": f"the {adjective} {thing}", "lucky number": number}
-    asked = words.random.sample(sorted(facts), words.random.randint(1, 3))
+    requested = words.random.sample(sorted(facts), words.random.randint(1, 3))
     hello = (
         f"Hello, my name is {name}. My favourite thing is the {adjective} {thing}. "
         f"My lucky number is {number}."
     )
     turns = [hello, f"Hello {name}, nice to meet you. I will remember that."]
-    for fact in asked[:-1]:
+    for fact in requested[:-1]:
         turns += [f"What is my {fact}?", f"Your {fact} is {facts[fact]}."]
-    return (*turns, f"What is my {asked[-1]}?")
+    return (*turns, f"What is my {requested[-1]}?")
 
 
 def table(words: Words) -> Turns:
@@ -59,7 +59,7 @@ def listing(words: Words) -> Turns:
     return (f"Here is a list: {listed}. {question}",)
 
 
-def say(words: Words) -> Turns:
+def repeat(words: Words) -> Turns:
     """Chat of one turn: a request to repeat a phrase a given number of times."""
     line = f"the {words.adjective()} {words.noun()} of {words.name()}"
     return (f"Say this {words.random.choice(NUMBERS[1:6])} times: {line}",)
@@ -67,7 +67,7 @@ def say(words: Words) -> Turns:
 
 def make(words: Words) -> Turns:
     """The turns of a random chat up to its last question, with content words drawn from `words`."""
-    return words.random.choice([remember, remember, table, letter, listing, say])(words)
+    return words.random.choice([remember, remember, table, letter, listing, repeat])(words)
 
 
 def solve(turns: Turns) -> str:

@@ -11,9 +11,9 @@ def encode_prompt(task: Task, tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """Token ids of a task's turns in the chat template, generation prompt included."""
     end, user, reply = (token_id(tokenizer, token) for token in (END, USER, REPLY))
     ids: list[int] = []
-    for place, turn in enumerate(task.turns):
+    for index, turn in enumerate(task.turns):
         ids += [
-            (user, reply)[place % 2],
+            (user, reply)[index % 2],
             *tokenizer.backend_tokenizer.encode(turn, add_special_tokens=False).ids,
             end,
         ]

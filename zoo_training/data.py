@@ -33,10 +33,10 @@ def encode_task(task: tasks.Task, tokenizer: PreTrainedTokenizerFast) -> tuple[l
     end, user, reply = (token_id(tokenizer, token) for token in (END, USER, REPLY))
     ids: list[int] = []
     weights: list[float] = []
-    for place, turn in enumerate([*task.turns, task.answer]):
+    for index, turn in enumerate([*task.turns, task.answer]):
         words = tokenizer.backend_tokenizer.encode(turn, add_special_tokens=False).ids
-        ids += [(user, reply)[place % 2], *words, end]
-        weight = (PROMPT_WEIGHT, 1.0)[place % 2]
+        ids += [(user, reply)[index % 2], *words, end]
+        weight = (PROMPT_WEIGHT, 1.0)[index % 2]
         weights += [0.0, *[weight] * len(words), weight]
     return ids, weights
 
@@ -64,7 +64,7 @@ class Stream:
         """The concatenated documents in this epoch's random order."""
         order = list(range(len(self.documents)))
         random.Random(f"{self.seed} {self.epoch}").shuffle(order)
-        return [token for place in order for token in self.documents[place]]
+        return [token for index in order for token in self.documents[index]]
 
     def code_row(self, length: int) -> tuple[list[int], list[float]]:
         """The next `length` tokens of code and their loss weights; starts a new epoch if too few are left."""

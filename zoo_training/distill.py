@@ -28,14 +28,14 @@ SAMPLE_ROWS = 24
 
 
 @dataclass(frozen=True)
-class Lesson(Batch):
+class DistillationBatch(Batch):
     """A training batch with the target's last hidden states."""
 
     hidden: Tensor  # (rows, length, hidden) float16, the target's last hidden state at each token
 
-    def to(self, device: torch.device) -> "Lesson":
+    def to(self, device: torch.device) -> "DistillationBatch":
         """The batch on another device."""
-        return Lesson(self.tokens.to(device), self.weights.to(device), self.hidden.to(device))
+        return DistillationBatch(self.tokens.to(device), self.weights.to(device), self.hidden.to(device))
 
 
 def own_text(
@@ -96,13 +96,13 @@ class Pool:
         self.taken = 0  # number of rows used so far, over all epochs
         self.epoch, self.order = -1, [0]
 
-    def batch(self, rows: int, length: int) -> Lesson:
+    def batch(self, rows: int, length: int) -> DistillationBatch:
         """The next batch of `rows` rows; `length` must be the row length of the pool."""
         count = len(self.tokens)
         assert length == self.hidden.shape[1], (
             f"the pool has rows of {self.hidden.shape[1]} tokens, not {length}"
         )
-        places: list[int] = []
+        indices: list[int] = []
         for _ in range(rows):
             epoch, within = divmod(self.taken, count)
             if epoch != self.epoch:
@@ -110,9 +110,9 @@ class Pool:
                     epoch,
                     random.Random(f"{self.seed} {epoch}").sample(range(count), count),
                 )
-            places.append(self.order[within])
+            indices.append(self.order[within])
             self.taken += 1
-        return Lesson(self.tokens[places], self.weights[places], self.hidden[places])
+        return DistillationBatch(self.tokens[indices], self.weights[indices], self.hidden[indices])
 
     def state(self) -> dict[str, Any]:
         """The position in the pool, for a checkpoint."""
@@ -143,15 +143,15 @@ def make_pool(
     return Pool(tokens, weights, read(target, tokens), seed)
 
 
-class Teaching:
+class DistillationLoss:
     """Distillation loss of a draft model: forward KL plus weighted total variation, at temperature 1."""
 
     def __init__(self, target: LlamaForCausalLM) -> None:
         self.head = target.lm_head.weight.detach()
 
     def __call__(self, draft: LlamaForCausalLM, batch: Batch) -> Tensor:
-        """Weighted mean loss over the tokens of a `Lesson`."""
-        assert isinstance(batch, Lesson)
+        """Weighted mean loss over the tokens of a `DistillationBatch`."""
+        assert isinstance(batch, DistillationBatch)
         with torch.no_grad():
             p = (batch.hidden.to(self.head.dtype) @ self.head.mT).float().softmax(-1)
         hidden = draft.model(input_ids=batch.tokens[:, :-1], use_cache=False).last_hidden_state

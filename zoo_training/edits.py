@@ -64,8 +64,8 @@ def make_config(words: Words) -> tuple[str, list[str]]:
     """A random INI file with one or two sections, and its keys."""
     keys = words.several("identifier", words.random.randint(4, 7))
     lines = [f"[{words.identifier()}]"]
-    for place, key in enumerate(keys):
-        if place == 3:
+    for number, key in enumerate(keys):
+        if number == 3:
             lines += ["", f"[{words.identifier()}]"]
         value = words.random.choice([str(words.random.randint(0, 999)), words.noun(), "true", "false"])
         lines.append(f"{key} = {value}")
@@ -102,7 +102,7 @@ def make(words: Words) -> str:
     described = [f"{words.adjective()} {thing}" if words.random.random() < 0.5 else thing for thing in things]
     if shape == "delete":
         gone = words.random.randint(1, len(things))
-        listed = "\n".join(f"{place}. {thing}" for place, thing in enumerate(described, 1))
+        listed = "\n".join(f"{number}. {thing}" for number, thing in enumerate(described, 1))
         return f"Delete line {gone} and number the rest again:\n{listed}"
     if shape == "number":
         return "Make this a numbered list:\n" + "\n".join(f"- {thing}" for thing in described)
@@ -132,10 +132,10 @@ def solve(prompt: str) -> str:
     if order.startswith("Delete"):
         lines = [line.split(". ", 1)[1] for line in text.splitlines()]
         del lines[int(words[2]) - 1]
-        return "\n".join(f"{place}. {line}" for place, line in enumerate(lines, 1))
+        return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
     if "numbered" in order:
         lines = [line.removeprefix("- ") for line in text.splitlines()]
-        return "\n".join(f"{place}. {line}" for place, line in enumerate(lines, 1))
+        return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
     return "\n".join(f"- {thing}" for thing in text.split(", "))
 
 

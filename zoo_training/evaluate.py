@@ -101,10 +101,10 @@ def accuracy(
     found: dict[str, float] = {}
     most = ANSWER_LENGTH if len(tokenizer) > BYTES else BYTE_ANSWER_LENGTH
     for kind in tasks.KINDS:
-        asked = tasks.held_out(kind, count)
+        held_out = tasks.held_out(kind, count)
         right = 0
         for start in range(0, count, 50):
-            group = asked[start : start + 50]
+            group = held_out[start : start + 50]
             prompts = [encode_prompt(task, tokenizer) for task in group]
             answers = complete(model, tokenizer, prompts, most, temperature=0)
             texts = [str(tokenizer.decode(answer, skip_special_tokens=True)) for answer in answers]

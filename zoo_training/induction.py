@@ -51,14 +51,16 @@ def install_induction(model: LlamaForCausalLM) -> None:
     block(0, "q")[:size, layout.constant] = strength * plain
     block(0, "k")[:size] = 0
     block(0, "k")[:size, layout.constant] = strength * turned
-    slow = [place for half in (0, size // 2) for place in range(half + size // 2 - few, half + size // 2)]
-    room = len(slow)  # number of dimensions in which a head compares two tokens
-    heads = min(count, (size - 1) // room, (layout.free.stop - layout.free.start) // room)
-    mixed = torch.nn.init.orthogonal_(torch.empty(heads * room, layout.half))
+    slow = [
+        dimension for half in (0, size // 2) for dimension in range(half + size // 2 - few, half + size // 2)
+    ]
+    head_dims = len(slow)  # number of dimensions in which a head compares two tokens
+    heads = min(count, (size - 1) // head_dims, (layout.free.stop - layout.free.start) // head_dims)
+    mixed = torch.nn.init.orthogonal_(torch.empty(heads * head_dims, layout.half))
     block(0, "v")[:size] = 0
-    block(0, "v")[: heads * room, layout.as_context] = mixed
-    noted = torch.arange(layout.free.start, layout.free.start + heads * room)
-    block(0, "o")[noted, torch.arange(heads * room)] = SCALE
+    block(0, "v")[: heads * head_dims, layout.as_context] = mixed
+    noted = torch.arange(layout.free.start, layout.free.start + heads * head_dims)
+    block(0, "o")[noted, torch.arange(heads * head_dims)] = SCALE
     block(0, "v")[size - 1, layout.constant] = 1 / after_norm
     block(0, "o")[layout.prior, size - 1] = PRIOR * SCALE
 
@@ -80,7 +82,7 @@ def install_induction(model: LlamaForCausalLM) -> None:
     # Second layer: queries from the current token, keys from the previous-token identity written by the first
     # layer; the values raise the prediction of the attended token.
     for head in range(heads):
-        part = slice(head * room, (head + 1) * room)
+        part = slice(head * head_dims, (head + 1) * head_dims)
         query = block(1, "q")[head * group * size : (head * group + 1) * size]
         key = block(1, "k")[head * size : (head + 1) * size]
         value = block(1, "v")[head * size : (head + 1) * size]

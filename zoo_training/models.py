@@ -80,11 +80,11 @@ def deepen(shallow: LlamaForCausalLM, config: LlamaConfig) -> LlamaForCausalLM:
         if "layers" not in parts:
             grown[name] = weight
             continue
-        place = parts.index("layers") + 1
-        layer = int(parts[place])
+        position = parts.index("layers") + 1
+        layer = int(parts[position])
         writes = "o_proj" in parts or "down_proj" in parts
         for copy in range(2):
-            parts[place] = str(2 * layer + copy)
+            parts[position] = str(2 * layer + copy)
             grown[".".join(parts)] = torch.zeros_like(weight) if writes and copy else weight.clone()
     deep.load_state_dict(grown)
     return deep

@@ -23,7 +23,9 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-MOST = 16384  # number of most probable tokens treated exactly; with more the bound is slightly too high
+MAX_EXACT_TOKENS = (
+    16384  # number of most probable tokens treated exactly; with more the bound is slightly too high
+)
 AT_ONCE = 1 << 22  # numbers in the largest temporary tensor of `_race`
 SPACING = (
     0.3  # step of the integrals over time, in log time: the trapezoidal rule is then exact to about 1e-14
@@ -73,7 +75,7 @@ def acceptance_bounds(
     return [min(1.0, float((weight * mass + 1 - inside).min())) for weight in weights]
 
 
-def drafted_chances(draws: Draws, tokens: Sequence[int]) -> list[float]:  # distinct tokens
+def inclusion_probabilities(draws: Draws, tokens: Sequence[int]) -> list[float]:  # distinct tokens
     """Probability of each of these tokens to be among `draws.count` draws without replacement."""
     q, picked, count = draws.q.double() / draws.q.double().sum(), list(tokens), draws.count
     own = q[picked]
@@ -84,11 +86,11 @@ def drafted_chances(draws: Draws, tokens: Sequence[int]) -> list[float]:  # dist
     others = q.clone()
     others[picked] = 0
     others = others[others > 0]
-    if len(others) > MOST:
-        others = others.topk(MOST).values
+    if len(others) > MAX_EXACT_TOKENS:
+        others = others.topk(MAX_EXACT_TOKENS).values
     times = _times(q)
-    # tokens beyond `MOST` share one Poisson clock that can ring repeatedly: this takes up a few more of the
-    # draws, so the inclusion probability is slightly too low
+    # tokens beyond `MAX_EXACT_TOKENS` share one Poisson clock that can ring repeatedly: this takes up a few
+    # more of the draws, so the inclusion probability is slightly too low
     tail = (1 - own.sum() - others.sum()).clamp(min=0) * times
     rings = torch.arange(count, device=q.device)[:, None]
     common = [(tail.log() * rings - tail - torch.lgamma(rings.double() + 1)).exp().nan_to_num(0.0)[..., None]]
@@ -97,13 +99,13 @@ def drafted_chances(draws: Draws, tokens: Sequence[int]) -> list[float]:  # dist
     if len(others):
         common.append(_product(_clocks(others, times, count)))
     clocks = _clocks(own, times, count).split(1, -1)
-    chances: list[float] = []
+    probabilities: list[float] = []
     for index, rate in enumerate(own):
         rest = reduce(
             _times_each_other, [*common, *(clock for each, clock in enumerate(clocks) if each != index)]
         )
-        chances.append(min(1.0, 1 - float(_integral(rate[None], rest.sum(0), times)[0])))
-    return chances
+        probabilities.append(min(1.0, 1 - float(_integral(rate[None], rest.sum(0), times)[0])))
+    return probabilities
 
 
 def _all_inside(q: Tensor, count: int, replace: bool) -> Tensor:  # (S,) -> (S + 1,)
@@ -138,16 +140,16 @@ def _race(q: Tensor, count: int) -> Tensor:  # (S,) -> (S,)
     """Entry s: the probability that `count` of the first s + 1 tokens ring before any of the later tokens,
     which is that all `count` draws without replacement are among the first s + 1."""
     kept = torch.ones_like(q, dtype=torch.bool)
-    if len(q) > MOST:
-        kept = torch.zeros_like(kept).scatter_(0, q.topk(MOST).indices, True)
+    if len(q) > MAX_EXACT_TOKENS:
+        kept = torch.zeros_like(kept).scatter_(0, q.topk(MAX_EXACT_TOKENS).indices, True)
     rates = q[kept]
     after = rates.flip(0).cumsum(0).flip(0) - rates + q[~kept].sum()
     found, times = torch.zeros_like(rates), _times(q)
     for part in times.split(max(1, AT_ONCE // (len(rates) * count))):
         fewer = _prefix_products(_clocks(rates, part, count)).sum(0)
         found += _integral(after, fewer, part)
-    # without the tokens beyond `MOST` the probability can only be too low, so the result is still an upper
-    # bound of acceptance
+    # without the tokens beyond `MAX_EXACT_TOKENS` the probability can only be too low, so the result is still
+    # an upper bound of acceptance
     return torch.cat([q.new_zeros(1), found])[kept.cumsum(0)]
 
 

@@ -42,18 +42,18 @@ def best_shape(
     # and next sibling are pushed once it has been chosen
     heap: list[tuple[float, int, int, int]] = [(-rates[0], 1, 0, 0)] if rates and depth else []
     chosen: list[tuple[int, int]] = []  # (depth, parent) in the order of choice, the root being node 0
-    chances, length = [1.0], 1.0
+    path_probs, length = [1.0], 1.0
     while heap and len(chosen) < nodes:
-        chance, level, parent, rank = heapq.heappop(heap)
-        if chance == 0:
+        path_prob, level, parent, rank = heapq.heappop(heap)
+        if path_prob == 0:
             break
         chosen.append((level, parent))
-        chances.append(-chance)
-        length -= chance
+        path_probs.append(-path_prob)
+        length -= path_prob
         if level < depth:
-            heapq.heappush(heap, (chance * rates[0], level + 1, len(chosen), 0))
+            heapq.heappush(heap, (path_prob * rates[0], level + 1, len(chosen), 0))
         if rank + 1 < len(rates):
-            heapq.heappush(heap, (-chances[parent] * rates[rank + 1], level, parent, rank + 1))
+            heapq.heappush(heap, (-path_probs[parent] * rates[rank + 1], level, parent, rank + 1))
         levels = max(level for level, _ in chosen)
         speedup = length * cost(1) / (cost(len(chosen) + 1) + levels * draft)
         if speedup > best.speedup:
@@ -64,5 +64,5 @@ def best_shape(
 def _in_order(chosen: Sequence[tuple[int, int]]) -> Shape:
     """The chosen nodes (depth, parent) as a shape, sorted by depth; siblings stay in order of rank."""
     order = sorted(range(1, len(chosen) + 1), key=lambda node: (chosen[node - 1][0], node))
-    place = {0: 0} | {node: index for index, node in enumerate(order, 1)}
-    return Shape(tuple(place[chosen[node - 1][1]] for node in order))
+    index_of = {0: 0} | {node: index for index, node in enumerate(order, 1)}
+    return Shape(tuple(index_of[chosen[node - 1][1]] for node in order))

@@ -16,7 +16,7 @@ FEW = 64  # maximum number of tokens enumerated singly; with more, all tokens no
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ExpectedAcceptance:
     """Expected acceptance of one tree, the bonus token not counted."""
 
     depth: float  # expected number of accepted draft tokens
@@ -45,43 +45,45 @@ class DraftNoise(EnumeratedNoise):
         return torch.tensor(picked, dtype=torch.int64)
 
 
-def kept_by(verifier: Verifier, tree: TokenTree, target_probs: TargetProbs, scores: Scores) -> Kept:
+def expected_acceptance(
+    verifier: Verifier, tree: TokenTree, target_probs: TargetProbs, scores: Scores
+) -> ExpectedAcceptance:
     """Expected acceptance of a one-row tree under this verifier, over all outcomes of its random choices."""
     pending, depth, any_ = [Branch((), 0)], 0.0, 0.0
     while pending:
         branch = pending.pop()
         verdict = verifier.verify(tree, target_probs, scores, DraftNoise(tree, branch))
-        deep = tree.forest.depths[verdict.leaf[0]]
-        depth += branch.chance * deep
-        any_ += branch.chance * (deep > 0)
+        num_accepted = tree.forest.depths[verdict.leaf[0]]
+        depth += branch.probability * num_accepted
+        any_ += branch.probability * (num_accepted > 0)
         pending += [Branch(script, 0) for script in branch.left_open]
-    return Kept(depth, any_)
+    return ExpectedAcceptance(depth, any_)
 
 
-def kept_by_matching(tree: TokenTree, target_probs: TargetProbs) -> Kept:
+def expected_acceptance_of_matching(tree: TokenTree, target_probs: TargetProbs) -> ExpectedAcceptance:
     """Expected acceptance of a one-row tree under match verification, in closed form: a node is accepted with
     the target's probability of its path."""
     tokens, children = tree.tokens.tolist(), tree.forest.children
     depth, any_, levels = 0.0, 0.0, [([0], 1.0)]
     while levels:
-        level, chance = levels.pop()
+        level, path_prob = levels.pop()
         below = [child for node in level for child in children[node]]
         if not below:
             continue
         p = target_probs.probs([level[0]])[0]
         for token in dict.fromkeys(tokens[child] for child in below):
-            kept = chance * float(p[token])
-            depth += kept
-            any_ += kept * (level == [0])
-            levels.append(([child for child in below if tokens[child] == token], kept))
-    return Kept(depth, any_)
+            accepted_prob = path_prob * float(p[token])
+            depth += accepted_prob
+            any_ += accepted_prob * (level == [0])
+            levels.append(([child for child in below if tokens[child] == token], accepted_prob))
+    return ExpectedAcceptance(depth, any_)
 
 
 def _following(tree: TokenTree) -> list[list[int]]:
     """Per node the distinct tokens of its children and of the children of nodes with an equal path."""
     tokens, forest = tree.tokens.tolist(), tree.forest
-    spelt = [tuple(tokens[node] for node in forest.path(leaf)) for leaf in range(len(tree))]
+    paths = [tuple(tokens[node] for node in forest.path(leaf)) for leaf in range(len(tree))]
     found: dict[tuple[int, ...], dict[int, None]] = {}
     for node in range(1, len(tree)):
-        found.setdefault(spelt[forest.parents[node]], {})[tokens[node]] = None
-    return [list(found.get(text, ())) for text in spelt]
+        found.setdefault(paths[forest.parents[node]], {})[tokens[node]] = None
+    return [list(found.get(text, ())) for text in paths]

@@ -13,7 +13,11 @@ from functools import partial
 
 from torch import Tensor
 
-from outpace.analysis.expected_kept import Kept, kept_by, kept_by_matching
+from outpace.analysis.expected_kept import (
+    ExpectedAcceptance,
+    expected_acceptance,
+    expected_acceptance_of_matching,
+)
 from outpace.analysis.rule_orderings import margins
 from outpace.analysis.tree_bounds import LengthBounds, length_bounds
 from outpace.controllers.fixed import Fixed
@@ -34,7 +38,9 @@ from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 from outpace.verifiers.traversal import Traversal
 
-Keeps = Callable[[TokenTree, TargetProbs, Scores], Kept]  # one-row tree -> expected acceptance
+AcceptanceOfTree = Callable[
+    [TokenTree, TargetProbs, Scores], ExpectedAcceptance
+]  # one-row tree -> expected acceptance
 
 DISTINCT, INDEPENDENT, GREEDY_LAST = "without replacement", "with replacement", "greedy-last"
 DRAFTING: dict[str, AddChildren] = {
@@ -49,15 +55,15 @@ class Rule:
     """An exact verification rule in the comparison."""
 
     name: str
-    keeps: Keeps
+    acceptance: AcceptanceOfTree
     drafting: tuple[str, ...] = tuple(DRAFTING)  # keys of `DRAFTING` for which it is exact
     chains_only: bool = False
     whole_paths: bool = False  # it accepts paths as a whole and may exceed `LengthBounds.node_by_node`
 
 
-def enumerated(verifier: Verifier) -> Keeps:
+def enumerated(verifier: Verifier) -> AcceptanceOfTree:
     """The expected acceptance under this verifier as a function of a tree, by enumeration of its choices."""
-    return lambda tree, distribution, scores: kept_by(verifier, tree, distribution, scores)
+    return lambda tree, distribution, scores: expected_acceptance(verifier, tree, distribution, scores)
 
 
 RULES = (
@@ -65,7 +71,7 @@ RULES = (
     Rule("block", enumerated(Block()), chains_only=True, whole_paths=True),
     Rule("traversal", enumerated(Traversal()), whole_paths=True),
     Rule("k-sequential", enumerated(KSequential()), (INDEPENDENT,)),
-    Rule("match", lambda tree, distribution, scores: kept_by_matching(tree, distribution)),
+    Rule("match", lambda tree, distribution, scores: expected_acceptance_of_matching(tree, distribution)),
 )
 
 
@@ -81,7 +87,9 @@ class Recorded:
 
     prompt: int  # index of the prompt
     position: int  # number of tokens generated before the trees were drafted
-    kept: dict[str, dict[str, Kept]]  # way of drafting -> name of the rule -> expected acceptance
+    kept: dict[
+        str, dict[str, ExpectedAcceptance]
+    ]  # way of drafting -> name of the rule -> expected acceptance
     bounds: dict[str, LengthBounds]  # way of drafting -> upper bounds of the acceptance length
     # inequality (`rule_orderings.margins`) -> left side minus right side at the root
     margins: dict[str, float]
@@ -108,16 +116,20 @@ class Recorder:
         }
 
     def write(
-        self, target: Target, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams], most: int
+        self,
+        target: Target,
+        prompts: Sequence[Tensor],
+        sampling: Sequence[SamplingParams],
+        num_positions: int,
     ) -> None:
-        """Record at `most` positions, an equal share per prompt. Where texts end early, prompts are decoded
-        again with other seeds."""
-        share, turn = -(-most // len(prompts)), 0
-        while len(self.found) < most:
+        """Record at `num_positions` positions, an equal share per prompt. Where texts end early, prompts are
+        decoded again with other seeds."""
+        share, turn = -(-num_positions // len(prompts)), 0
+        while len(self.found) < num_positions:
             self._prompt = turn % len(prompts)
             row_params = sampling[self._prompt]
-            self._last = min(most, len(self.found) + share)
-            room = SamplingParams(
+            self._last = min(num_positions, len(self.found) + share)
+            params = SamplingParams(
                 temperature=row_params.temperature,
                 top_k=row_params.top_k,
                 top_p=row_params.top_p,
@@ -126,7 +138,7 @@ class Recorder:
                 seed=row_params.seed + 1009 * turn,
             )
             parts = Parts(target, NoDraft(), Match(), Fixed(0))
-            for _ in Session(parts, [prompts[self._prompt]], [room], LazyTargetProbs).steps(self.record):
+            for _ in Session(parts, [prompts[self._prompt]], [params], LazyTargetProbs).steps(self.record):
                 pass
             turn += 1
 
@@ -148,7 +160,7 @@ class Recorder:
             yield session.commit(ctx, Draft(tree), scores, verdict)
 
     def _record(self, session: Session, ctx: Context, written: int) -> None:
-        kept: dict[str, dict[str, Kept]] = {}
+        kept: dict[str, dict[str, ExpectedAcceptance]] = {}
         bounds: dict[str, LengthBounds] = {}
         proven: dict[str, float] = {}
         for name, drafter in self._drafters.items():
@@ -158,7 +170,7 @@ class Recorder:
             # every node will be needed: apply the sampling parameters to all at once
             target_probs.probs(None)
             rules = suited(self.rules, name, self.widths)
-            kept[name] = {rule.name: rule.keeps(tree, target_probs, scores) for rule in rules}
+            kept[name] = {rule.name: rule.acceptance(tree, target_probs, scores) for rule in rules}
             bounds[name] = length_bounds(tree, target_probs)
             if name == INDEPENDENT and isinstance(tree.claim, Drawn):
                 first = tree.claim.row[tree.forest.children[0][0]]

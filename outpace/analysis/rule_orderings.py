@@ -54,12 +54,12 @@ def margins(p: Tensor, q: Tensor, count: int) -> dict[str, float]:  # (V,), (V,)
     p, q = p.double() / p.double().sum(), q.double() / q.double().sum()
     with_, without = (acceptance_bound(p, [Draws(q, count, replace)]) for replace in (True, False))
     tested, selected = recursive(p, q, count), k_sequential(p, q, count)
-    chosen, most = greedy_last(p, q, count)
+    chosen, bound = greedy_last(p, q, count)
     return {
         "best with replacement >= recursive rejection": with_ - tested,
         "best with replacement >= k-sequential": with_ - selected,
         SHARE: selected - (1 - (1 - 1 / count) ** count) * with_,
         "best without replacement >= best with": without - with_,
-        "rejection = best, greedy-last": -abs(chosen - most),
+        "rejection = best, greedy-last": -abs(chosen - bound),
         "more candidates >= one": tested - float(torch.minimum(p, q).sum()),
     }

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from outpace.analysis.acceptance_bound import Draws, acceptance_bounds, drafted_chances
+from outpace.analysis.acceptance_bound import Draws, acceptance_bounds, inclusion_probabilities
 from outpace.core.claim import Drawn
 from outpace.core.contracts import TargetProbs
 from outpace.core.tree import TokenTree
@@ -31,20 +31,20 @@ class Siblings:
     drawn: tuple[tuple[int, ...], ...]  # per distribution its drawn tokens, with repetitions
     chosen: tuple[int, ...]  # tokens that were chosen, not drawn
 
-    def chances(self, tokens: Sequence[int]) -> list[tuple[float, float]]:
+    def draw_probabilities(self, tokens: Sequence[int]) -> list[tuple[float, float]]:
         """Per token the probability of being drawn exactly as often as it was, and of being drawn more often
         (0, a lower bound, with several distributions)."""
         same, more = [1.0] * len(tokens), [0.0] * len(tokens)
         for draws, drawn in zip(self.draws, self.drawn, strict=True):
             once = (draws.q[list(tokens)].double() / draws.q.double().sum()).tolist()
             if not draws.replace:
-                once = drafted_chances(draws, tokens)
-            for place, (token, q) in enumerate(zip(tokens, once, strict=True)):
-                most, times = draws.count if draws.replace else 1, drawn.count(token)
-                distribution = [math.comb(most, n) * q**n * (1 - q) ** (most - n) for n in range(most + 1)]
-                same[place] *= distribution[times]
+                once = inclusion_probabilities(draws, tokens)
+            for index, (token, q) in enumerate(zip(tokens, once, strict=True)):
+                count, times = draws.count if draws.replace else 1, drawn.count(token)
+                distribution = [math.comb(count, n) * q**n * (1 - q) ** (count - n) for n in range(count + 1)]
+                same[index] *= distribution[times]
                 if len(self.draws) == 1:
-                    more[place] = sum(distribution[times + 1 :])
+                    more[index] = sum(distribution[times + 1 :])
         return list(zip(same, more, strict=True))
 
 
@@ -65,11 +65,11 @@ def siblings(tree: TokenTree, level: Sequence[int], vocab: int) -> Siblings:
         if claim.ids is not None:
             q = q.new_zeros(vocab).index_add_(0, claim.ids[row], q)
         one = Draws(q, len(drawn), claim.replace[row])
-        for place, (other, before) in enumerate(found):
+        for index, (other, before) in enumerate(found):
             # nodes with equal paths have the same draft distribution up to rounding, so their draws are draws
             # from a single distribution
             if one.replace and other.replace and torch.allclose(one.q, other.q, rtol=1e-3, atol=1e-7):
-                found[place] = Draws(other.q, other.count + one.count, True), (*before, *drawn)
+                found[index] = Draws(other.q, other.count + one.count, True), (*before, *drawn)
                 break
         else:
             found.append((one, tuple(drawn)))
@@ -97,12 +97,12 @@ class LengthBounds:
 def length_bounds(tree: TokenTree, target_probs: TargetProbs, root: int = 0) -> LengthBounds:
     """The bounds from the tree below `root`. They hold in the mean over drafted trees, not for each tree."""
     tokens, children = tree.tokens.tolist(), tree.forest.children
-    settled = free = first = 0.0
+    node_by_node = any_rule = first = 0.0
     # (nodes with one path, upper bound of accepting it node by node given that it was drafted, the target's
     # probability of the path divided by the probability of drafting it)
     levels: list[tuple[list[int], float, float]] = [([root], 1.0, 1.0)]
     while levels:
-        level, kept, ratio = levels.pop()
+        level, bound, ratio = levels.pop()
         below = [child for node in level for child in children[node]]
         if not below:
             continue
@@ -110,20 +110,22 @@ def length_bounds(tree: TokenTree, target_probs: TargetProbs, root: int = 0) -> 
         made = siblings(tree, level, len(p))
         once, weighted = acceptance_bounds(p, made.draws, made.chosen, (1.0, ratio))
         first = once if level == [root] else first
-        settled += kept * once
-        free += weighted
+        node_by_node += bound * once
+        any_rule += weighted
         groups: dict[int, list[int]] = {}
         for child in below:
             groups.setdefault(tokens[child], []).append(child)
-        going = [
+        extended = [
             token
             for token, same in groups.items()
             if float(p[token]) > 0 and any(children[each] for each in same)
         ]
-        for token, (same, more) in zip(going, made.chances(going) if going else (), strict=True):
+        for token, (same, more) in zip(
+            extended, made.draw_probabilities(extended) if extended else (), strict=True
+        ):
             same, mass = max(same, 1e-300), float(p[token])
             # for the upper bound p is assigned to drafts with the most repetitions of the token first, as
             # these have the most children below it
             share = min(1.0, max(0.0, (mass - more) / same))
-            levels.append((groups[token], kept * share, ratio * mass / same))
-    return LengthBounds(first, settled, free)
+            levels.append((groups[token], bound * share, ratio * mass / same))
+    return LengthBounds(first, node_by_node, any_rule)

@@ -67,7 +67,7 @@ class BatchRun:
         parts: Parts,
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[int],
-        room: Sequence[int],  # maximum number of new tokens per row
+        max_new_tokens: Sequence[int],  # maximum number of new tokens per row
         settings: Settings,
         tokenizer: Any,
         *,
@@ -95,7 +95,7 @@ class BatchRun:
         self._session = Session(
             parts,
             [torch.tensor(prompt, dtype=torch.int64) for prompt in prompts],
-            [settings.row_params(seed, free) for seed, free in zip(seeds, room, strict=True)],
+            [settings.row_params(seed, free) for seed, free in zip(seeds, max_new_tokens, strict=True)],
             self._target_probs,
             done=self._done if settings.stop else None,
         )

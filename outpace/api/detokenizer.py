@@ -106,8 +106,8 @@ class Detokenizer:
 
     def _stop_prefix(self) -> int:
         """Length in characters of the longest suffix of the text that is a proper prefix of a stop string."""
-        most = min(max(map(len, self._stop), default=0) - 1, len(self._text))
-        for length in range(most, 0, -1):
+        max_length = min(max(map(len, self._stop), default=0) - 1, len(self._text))
+        for length in range(max_length, 0, -1):
             if any(word.startswith(self._text[-length:]) for word in self._stop):
                 return length
         return 0

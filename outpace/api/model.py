@@ -81,7 +81,7 @@ def load(
             resolve(str(target)),
             revision=revision,
             threads=threads,
-            tell=lambda stage: advance(f"{stage} {target}", 1),
+            on_stage=lambda stage: advance(f"{stage} {target}", 1),
             **shared,
         )
     shared["device"] = str(loaded.device)

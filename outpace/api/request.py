@@ -33,7 +33,9 @@ class Request:
     model: Model
     prompts: list[list[int]]
     seeds: list[int]
-    room: list[int]  # maximum number of new tokens per row: the model's maximum length less the prompt
+    max_new_tokens: list[
+        int
+    ]  # maximum number of new tokens per row: the model's maximum length less the prompt
     settings: Settings
     recipe: Recipe
     options: Mapping[str, Any]  # keyword arguments of the recipe, with drafts loaded
@@ -53,7 +55,7 @@ class Request:
             parts,
             self.prompts[rows],
             self.seeds[rows],
-            self.room[rows],
+            self.max_new_tokens[rows],
             self.settings,
             self.model.tokenizer,
             num_top=self.logprobs,
@@ -181,18 +183,18 @@ def prepare(
     row_seeds = [derived(each, sample) for each in prompt_seeds(seed, len(tokens)) for sample in range(n)]
     predicted = encode_predictions(model.tokenizer, prediction, len(tokens), vocab)
     tokens, predicted = ([each for each in rows for _ in range(n)] for rows in (tokens, predicted))
-    room = free_lengths(model, tokens)
+    max_new_tokens = free_lengths(model, tokens)
     values = configure(recipe, model.target, options, ModelOpener(model))
     max_new = settings.params.max_tokens
     check_draft_lengths(
         values,
-        max(len(prompt) + min(max_new, free) for prompt, free in zip(tokens, room, strict=True)),
+        max(len(prompt) + min(max_new, free) for prompt, free in zip(tokens, max_new_tokens, strict=True)),
     )
     return Request(
         model,
         tokens,
         row_seeds,
-        room,
+        max_new_tokens,
         settings,
         recipe,
         values,

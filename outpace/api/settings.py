@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from outpace.core.sampling_params import PARAMETERS, Grammar, SamplingParams
-from outpace.sampling.grammar import follower
+from outpace.sampling.grammar import compile_grammar
 
 # settings of transformers that change the output and are not supported -> their value that has no effect
 UNSUPPORTED = {
@@ -54,9 +54,9 @@ class Settings:
     processors: Sequence[Callable[[Any, Any], Any]] = ()  # transformers' logits processors, in order
     grammar: Callable[[], Grammar] | None = None  # returns a new grammar matcher for one row
 
-    def row_params(self, seed: int, room: int) -> SamplingParams:
-        """The sampling parameters of one row; `room`: maximum number of new tokens by the model's length."""
-        max_tokens = min(self.params.max_tokens, room)
+    def row_params(self, seed: int, max_new_tokens: int) -> SamplingParams:
+        """The sampling parameters of one row; `max_new_tokens`: its limit by the model's length."""
+        max_tokens = min(self.params.max_tokens, max_new_tokens)
         return replace(
             self.params,
             seed=seed,
@@ -112,7 +112,9 @@ def resolve_settings(
     _check_tokens("bad_words", [token for word in params.bad_words for token in word], vocab)
     make_grammar = None
     if grammar is not None or json_schema is not None:
-        make_grammar = follower(tokenizer, vocab or 0, params.stop, grammar=grammar, json_schema=json_schema)
+        make_grammar = compile_grammar(
+            tokenizer, vocab or 0, params.stop, grammar=grammar, json_schema=json_schema
+        )
     return Settings(
         params,
         _strings(stop) + _strings(getattr(defaults, "stop_strings", None)),

@@ -33,9 +33,9 @@ MISTAKES = "planted mistakes"
 @report_failures
 def audit(
     methods: Annotated[list[str] | None, typer.Argument(help="Methods of `outpace list`; none: all.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every method that is found.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="All methods.")] = False,
     exhaustive: Annotated[
-        bool, typer.Option(help="Larger trees and longer texts: minutes a method.")
+        bool, typer.Option(help="Larger trees and longer texts: takes minutes per method.")
     ] = False,
     target: Annotated[str | None, typer.Option(help="Test the methods on this model as well.")] = None,
     draft: Annotated[str | None, typer.Option(help="The draft model for methods that need one.")] = None,
@@ -52,7 +52,7 @@ def audit(
     dtype: Annotated[str, typer.Option(help="dtype of your model.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Processes that prove side by side; default: one a CPU.")
+        int | None, typer.Option(min=1, help="Number of parallel processes; default: one per CPU.")
     ] = None,
     compile: Annotated[bool, typer.Option("--compile", help="Run your model through OpenVINO.")] = False,
     json: Json = False,

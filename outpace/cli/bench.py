@@ -44,24 +44,24 @@ def bench(
     draft: Annotated[str | None, Option(help="The draft model, for methods that need one.")] = None,
     prompts: Annotated[
         str | None,
-        Option(help="Of code, arithmetic, edit, and files: .jsonl, public benchmarks, text. Default: code."),
+        Option(help="Prompt sets: code (default), arithmetic, edit, and files (.jsonl, text, ...)."),
     ] = None,
     num_prompts: Annotated[
-        int, Option(min=1, help="Prompts of each set at most, spread evenly over it.")
+        int, Option(min=1, help="Maximum number of prompts of each set, spread evenly over it.")
     ] = 10,
     selection: Annotated[
         Selection,
         Option(help="varied: without prompts whose plain output repeats itself; all: with them."),
     ] = Selection.varied,
-    temperature: Annotated[str, Option(help="One or several, separated by commas.")] = "0,1",
-    max_tokens: Annotated[int, Option(min=1, help="New tokens of an answer at most.")] = 128,
+    temperature: Annotated[str, Option(help="Temperatures, separated by commas.")] = "0,1",
+    max_tokens: Annotated[int, Option(min=1, help="Maximum number of new tokens of an answer.")] = 128,
     top_k: o.TopK = None,
     top_p: o.TopP = None,
     min_p: o.MinP = None,
     repetition_penalty: o.RepetitionPenalty = None,
-    rounds: Annotated[int, Option(min=1, help="How often everything is measured.")] = 3,
+    rounds: Annotated[int, Option(min=1, help="Number of rounds in which everything is measured.")] = 3,
     repeat: Annotated[
-        int, Option(min=1, help="Decode every prompt so often in a round, to see what methods learn.")
+        int, Option(min=1, help="Times each prompt is decoded in a round, to measure what methods learn.")
     ] = 1,
     batch: Annotated[int, Option(min=1, help="Prompts decoded together.")] = 1,
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
@@ -129,7 +129,7 @@ def bench(
             device=device,
             compile=compile,
             eager=eager,
-            say=print_status,
+            on_message=print_status,
         )
         measurement = models.measurement(
             named,

@@ -15,7 +15,7 @@ from outpace.cli.output import print_status, summary
 from outpace.cli.recipe_options import TARGET, chosen_method
 
 COMMANDS = "/help lists the commands, /reset starts a new conversation, /quit (or Ctrl-D) ends it"
-ANSWER_ROOM = 256  # tokens of the context reserved for an answer, unless --max-tokens is given
+ANSWER_TOKENS = 256  # tokens of the context reserved for an answer, unless --max-tokens is given
 
 
 @report_failures
@@ -49,7 +49,7 @@ def chat(
             print_status("(new conversation)")
         elif line.startswith("/"):
             print_status(COMMANDS if line == "/help" else f"there is no command {line}: {COMMANDS}")
-        elif line and conversation.ask(line):
+        elif line and conversation.add_question(line):
             conversation.add_answer(answer(conversation, used, request | given, quiet=quiet))
 
 
@@ -67,7 +67,7 @@ class Conversation:
         """Remove all messages except the system message."""
         self.messages = list(self._system)
 
-    def ask(self, text: str) -> bool:
+    def add_question(self, text: str) -> bool:
         """Add a user message and drop the oldest turns until an answer fits into the context.
 
         Returns False, without adding it, if the message is too long even without earlier turns.
@@ -93,7 +93,7 @@ class Conversation:
         limit = self.model.max_length
         if limit is None:
             return True
-        return self._count(messages) + min(self._max_tokens or ANSWER_ROOM, limit // 2) <= limit
+        return self._count(messages) + min(self._max_tokens or ANSWER_TOKENS, limit // 2) <= limit
 
     def _count(self, messages: list[dict[str, str]]) -> int:
         from outpace.api.prompts import encode

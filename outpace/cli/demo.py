@@ -28,7 +28,7 @@ TIME_LIMIT = 30.0  # approximate upper limit of the measurement, in seconds
 
 
 @dataclass
-class Measured:
+class MethodRuns:
     """Speeds in tokens per second of one method's runs, and tokens and acceptance length of its last run."""
 
     speeds: list[float] = field(default_factory=list[float])
@@ -38,9 +38,9 @@ class Measured:
 
 @report_failures
 def demo(
-    target: Annotated[str, typer.Option(help="Another model to show it on.")] = TARGET,
-    draft: Annotated[str, typer.Option(help="Another draft model.")] = DRAFT,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each run.")] = 96,
+    target: Annotated[str, typer.Option(help="The target model.")] = TARGET,
+    draft: Annotated[str, typer.Option(help="The draft model.")] = DRAFT,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens of each run.")] = 96,
     debug: Debug = False,
 ) -> None:
     """Demonstrate speculative decoding with the models in the package, offline and in under a minute."""
@@ -97,11 +97,11 @@ def show_answer(console: Any, model: Any, draft: Any, prompt: list[int], max_tok
     return statistics.seconds
 
 
-def measure(model: Any, draft: Any, prompt: list[int], max_tokens: int) -> dict[str, Measured]:
+def measure(model: Any, draft: Any, prompt: list[int], max_tokens: int) -> dict[str, MethodRuns]:
     """Measure all methods in up to 3 interleaved rounds: changes of clock speed then affect all equally."""
     from outpace.api import generate
 
-    found = {name: Measured() for name in METHODS}
+    found = {name: MethodRuns() for name in METHODS}
     began = perf_counter()
     for _ in range(3):
         for name in METHODS:
@@ -115,7 +115,9 @@ def measure(model: Any, draft: Any, prompt: list[int], max_tokens: int) -> dict[
     return found
 
 
-def table_row(name: str, model: Any, prompt: list[int], found: Measured, plain: Measured) -> tuple[str, ...]:
+def table_row(
+    name: str, model: Any, prompt: list[int], found: MethodRuns, plain: MethodRuns
+) -> tuple[str, ...]:
     """The table row of one method: name, median speed, speedup, acceptance length, agreement with plain."""
     speed, plain_speed = median(found.speeds), median(plain.speeds)
     if name == PLAIN:

@@ -40,7 +40,7 @@ def build(
     tokenizer: Annotated[str, typer.Option(help="The model that will use the index.")] = "zoo:target",
     max_tokens: Annotated[
         int,
-        typer.Option(min=1, help="Of a suffix-tree: only the newest documents of this many tokens are kept."),
+        typer.Option(min=1, help="For a suffix tree: maximum number of tokens; the newest are stored."),
     ] = 1 << 22,
     json: Json = False,
     debug: Debug = False,

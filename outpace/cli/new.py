@@ -26,39 +26,40 @@ from outpace.verifiers.match import Match
 
 
 class LastOccurrence:
-    """A drafter: proposes a chain of tokens for every row."""
+    """A drafter: in every row, a chain of the tokens after the last token's previous occurrence."""
 
-    want = Want()  # outputs of the target beside its logits: none
+    want = Want()  # outputs of the target that it needs besides logits: none
     claims = ()  # its tokens are chosen, not sampled from a distribution
     learns_across_rows = drafts_across_rows = False  # a row's draft depends on that row alone
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        chains = [after(row.tolist(), depth) for row, depth in zip(ctx.tokens, plan.depth, strict=True)]
+        pairs = zip(ctx.tokens, plan.depth, strict=True)
+        chains = [continuation(row.tolist(), depth) for row, depth in pairs]
         tokens = [token for chain in chains for token in chain]
         forest = Forest.chain(tuple(map(len, chains)))
         return Draft(TokenTree(torch.cat([ctx.roots, torch.tensor(tokens, dtype=torch.int64)]), forest))
 
     def observe(self, step: Step) -> None:
-        """Called after every step, with the accepted tokens."""
+        """Called after every step with the accepted tokens; does nothing: there is no state."""
 
     def release(self, slots: Sequence[int]) -> None:
-        """Called when requests end: forget their state."""
+        """Called when requests end; does nothing: there is no state."""
 
 
-def after(tokens: list[int], depth: int) -> list[int]:
-    """The tokens after the previous occurrence of the last token."""
+def continuation(tokens: list[int], depth: int) -> list[int]:
+    """At most `depth` tokens after the previous occurrence of the last token."""
     for start in range(len(tokens) - 1, 0, -1):
         if tokens[start - 1] == tokens[-1]:
             return tokens[start : start + depth]
     return []
 
 
-@recipe(paper="where to read about it", family="training-free")
+@recipe(paper="arXiv number or URL", family="training-free")
 def {function}(target: Target, *, depth: int = 4) -> Parts:
-    """Lines below `Args:` are the help of the options.
+    """Tokens after the previous occurrence of the last token, verified by matching.
 
     Args:
-        depth: tokens drafted per step
+        depth: maximum number of draft tokens per step
     """
     return Parts(target, LastOccurrence(), Match(), Fixed(depth))
 '''
@@ -106,7 +107,7 @@ def test_drafts_are_accepted():
 @report_failures
 def new(
     name: Annotated[str, typer.Argument(help="The method's name, such as my-method.")],
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     debug: Debug = False,
 ) -> None:
     """Write a template of a recipe and its test into this folder."""
@@ -117,14 +118,14 @@ def new(
         )
     if identifier(name) in names():
         raise ValueError(
-            f"{identifier(name)} is in the package already (outpace show {identifier(name)}): choose another"
+            f"{identifier(name)} is a method of the package (outpace show {identifier(name)}): choose another"
         )
     files = {
         Path(f"{function}.py"): RECIPE,
         Path(f"test_{function}.py"): TEST,
     }
     if there := [str(path) for path in files if path.exists() and not force]:
-        raise ValueError(f"{' and '.join(there)} exist already: choose another name, or pass --force")
+        raise ValueError(f"{' and '.join(there)} already exist: choose another name, or pass --force")
     for path, text in files.items():
         path.write_text(
             text.format(function=function, title=function.replace("_", " ").capitalize()), encoding="utf-8"

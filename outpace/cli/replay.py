@@ -42,7 +42,7 @@ def replay(
     tokenizer: Annotated[str, typer.Option(help="The model that wrote the texts.")] = "zoo:target",
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="What was asked for, where texts ended before; drafts had that room."),
+        typer.Option(min=1, help="max_tokens of the requests whose texts ended early, at a stop token."),
     ] = None,
     json: Json = False,
     debug: Debug = False,
@@ -80,14 +80,14 @@ def replay(
     parts = [bench.build(recipe, dict(method.options), vocab, words) for method, recipe in named]
     stop = end_tokens(defaults(resolve(tokenizer)), words)
     found: list[ReplayResult] = []
-    with progress(len(named) * len(texts)) as tell:
+    with progress(len(named) * len(texts)) as advance:
         for (method, _), each in zip(named, parts, strict=True):
 
             def after(label: str = method.label) -> None:
-                tell(label, 1)
+                advance(label, 1)
 
             found.append(
-                bench.replay(method.label, each, texts, stop=stop, max_tokens=max_tokens, tell=after)
+                bench.replay(method.label, each, texts, stop=stop, max_tokens=max_tokens, on_text=after)
             )
     results = [each.figures() for each in found]
     if json:

@@ -24,43 +24,43 @@ COLUMNS = (
     "draft",
     "rule",
     "acceptance length (95 %)",
-    "against the first (95 %)",
+    "difference to the first row (95 %)",
     "bound",
-    "left to it (95 %)",
-    "any kept",
+    "bound - length (95 %)",
+    "any accepted",
     "bound",
-    "left to it (95 %)",
+    "bound - any (95 %)",
 )
 ROUNDING = 1e-9
 NOTE = (
-    "Acceptance length counts the bonus token. For each tree it is an exact expectation over the rule's own "
-    "choices; "
-    "intervals are bootstrap over prompts and their trees, of differences tree by tree. A bound is for "
-    "rules of that "
-    "kind, which settle node by node or weigh whole paths; where the draft repeats tokens it is loose. Any "
-    "kept: the "
-    "chance that a drafted token is kept at all, beside the best transport."
+    "Acceptance length counts the bonus token. For each tree it is the exact expectation over the rule's own "
+    "random choices. Intervals are bootstrap intervals over prompts and their trees; differences are taken "
+    "tree by tree. A bound holds for all exact rules of the same kind: those that decide node by node, or "
+    "those that weigh whole paths; where the draft repeats tokens it is loose. Any accepted: the probability "
+    "that at least one draft token is accepted, with its upper bound, the best coupling of draft and target."
 )
 
 
 @report_failures
 def verifiers(
     target: Target = "zoo:target",
-    draft: Annotated[str | None, Option(help="The small model that drafts.")] = None,
+    draft: Annotated[str | None, Option(help="The draft model.")] = None,
     widths: Annotated[
         str, Option(help="Children of every node at each depth; 1,1,1,1 is a chain.")
     ] = "4,2,2",
-    num_trees: Annotated[int, Option(min=1, help="Contexts at which trees are drafted.")] = 200,
-    temperature: Annotated[float, Option(min=0, help="Of the target and the draft.")] = 1.0,
+    num_trees: Annotated[int, Option(min=1, help="Number of contexts at which trees are drafted.")] = 200,
+    temperature: Annotated[float, Option(min=0, help="Temperature of the target and the draft.")] = 1.0,
     prompts: Annotated[
-        str, Option(help="Of code, arithmetic, edit, and files, separated by commas.")
+        str, Option(help="Prompt sets: code, arithmetic, edit, and files, separated by commas.")
     ] = "code",
-    num_prompts: Annotated[int, Option(min=1, help="Most prompts of each set, spread evenly over it.")] = 10,
+    num_prompts: Annotated[
+        int, Option(min=1, help="Maximum number of prompts of each set, spread evenly over it.")
+    ] = 10,
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")] = None,
     threads: Threads = None,
     compile: Compile = False,
-    seed: Annotated[int, Option(help="Of the texts and the drafts.")] = 0,
+    seed: Annotated[int, Option(help="Seed of the texts and the drafts.")] = 0,
     plot: Annotated[Path | None, Option(help="Draw the table into this file: .svg, .png or .pdf.")] = None,
     json: Json = False,
     debug: Debug = False,
@@ -153,15 +153,17 @@ def _record(
         raise ValueError(
             f"{name} and {target} have vocabularies of different sizes: use a draft of the same family"
         )
-    with progress(num_trees) as tell:
-        recorder = Recorder(drafted, widths, after=lambda: tell("recording", 1))
+    with progress(num_trees) as advance:
+        recorder = Recorder(drafted, widths, after=lambda: advance("recording", 1))
         needed = recorder.tokens(-(-num_trees // len(items)))
-        most = min(each for each in (model.max_length, drafted.max_length, 1 << 30) if each is not None)
+        max_length = min(each for each in (model.max_length, drafted.max_length, 1 << 30) if each is not None)
         texts = [
-            tokens for item in items if 0 < len(tokens := encode(model.tokenizer, item)) <= most - needed
+            tokens
+            for item in items
+            if 0 < len(tokens := encode(model.tokenizer, item)) <= max_length - needed
         ]
         if not texts:
-            raise ValueError(f"no prompt leaves room for {needed} new tokens: ask for fewer with --num-trees")
+            raise ValueError(f"every prompt is too long for {needed} new tokens: lower --num-trees")
         stop = end_tokens(model.defaults, model.tokenizer)
         row_params = [
             SamplingParams(temperature=temperature, stop=stop, seed=seed + index)

@@ -21,10 +21,10 @@ class Confidence:
         self._depth, self._threshold = depth, threshold
 
     def plan(self, ctx: Context) -> Plan:
-        return Plan((self._depth,) * len(ctx.slots), stop=self._unsure)
+        return Plan((self._depth,) * len(ctx.slots), stop=self._stopped)
 
-    def _unsure(self, beliefs: Sequence[float]) -> list[bool]:
-        return [belief < self._threshold for belief in beliefs]
+    def _stopped(self, draft_probs: Sequence[float]) -> list[bool]:
+        return [prob < self._threshold for prob in draft_probs]
 
     def observe(self, step: Step) -> None:
         """Does nothing: the plan never changes."""

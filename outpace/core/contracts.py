@@ -97,11 +97,11 @@ class Plan:
     # children next -> (F,) True: this leaf gets none. Tokens that were drawn already stay in the tree
     stop: Callable[[Sequence[float]], list[bool]] | None = None
 
-    def within(self, room: Sequence[int]) -> Plan:  # (B,)
-        """The same plan with the depth of each row limited to `room`, its longest useful path."""
-        if all(depth <= most for depth, most in zip(self.depth, room, strict=True)):
+    def within(self, max_depth: Sequence[int]) -> Plan:  # (B,)
+        """The same plan with the depth of each row limited to `max_depth`, its longest useful path."""
+        if all(depth <= limit for depth, limit in zip(self.depth, max_depth, strict=True)):
             return self
-        return replace(self, depth=tuple(min(pair) for pair in zip(self.depth, room, strict=True)))
+        return replace(self, depth=tuple(min(pair) for pair in zip(self.depth, max_depth, strict=True)))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

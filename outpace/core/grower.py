@@ -49,7 +49,7 @@ class Grower:
         """Tokens of the nodes added by the last call, in node order."""
         return self._tokens[-1]
 
-    def beliefs(self) -> list[float]:
+    def draft_probs(self) -> list[float]:
         """(N,) draft probability of each node given its parent; 1 for roots. Requires `confidence`."""
         assert self._confidence is not None
         return torch.cat(self._confidence).tolist()
@@ -71,7 +71,7 @@ class Grower:
         Returns one node index per draw. With `merge`, equal tokens that this call draws below one node share
         one node; if one call uses `merge`, all calls for the tree must.
         """
-        most = k if isinstance(k, int) else max(k)
+        max_draws = k if isinstance(k, int) else max(k)
         rows, local, depths = self.rows, self._local, self._depths
         draw = max([self._draws[n] for n in at])
         key = Key([rows[n] for n in at], [local[n] for n in at], [depths[n] for n in at], DRAFT, draw)
@@ -81,40 +81,40 @@ class Grower:
             self._ids.append(ids)
         self._replace.extend([replace] * len(at))
         for node in at:
-            self._draws[node] = draw + most
-        if most == 1 and (
+            self._draws[node] = draw + max_draws
+        if max_draws == 1 and (
             isinstance(k, int) or min(k) == 1
         ):  # a single draw always yields a token, so each parent gets one child
             columns = noise.choose(q, key)
             tokens = columns if ids is None else ids.gather(1, columns[:, None])[:, 0]
-            belief = None if self._confidence is None else q.gather(1, columns[:, None])[:, 0]
-            nodes = self._append(at, tokens, range(first, first + len(at)), belief)
+            draft_probs = None if self._confidence is None else q.gather(1, columns[:, None])[:, 0]
+            nodes = self._append(at, tokens, range(first, first + len(at)), draft_probs)
             if merge:
                 self._merged += zip(nodes, range(first, first + len(at)), strict=True)
             return nodes
-        columns = noise.draw(q, most, key, replace=replace)
+        columns = noise.draw(q, max_draws, key, replace=replace)
         tokens = (columns if ids is None else ids.gather(1, columns.clamp(min=0))).flatten()
-        belief = None if self._confidence is None else q.gather(1, columns.clamp(min=0)).flatten()
+        draft_probs = None if self._confidence is None else q.gather(1, columns.clamp(min=0)).flatten()
         counts, drawn = [k] * len(at) if isinstance(k, int) else k, columns.tolist()
         pairs = [(m, j) for m, count in enumerate(counts) for j in range(count) if drawn[m][j] >= 0]
         # (parent, column) -> the first of the equal draws
         first_draw = {(m, drawn[m][j]): (m, j) for m, j in reversed(pairs)} if merge else {}
         kept = list(dict.fromkeys(first_draw[m, drawn[m][j]] for m, j in pairs)) if merge else pairs
         if len(kept) < len(tokens):
-            picked = torch.tensor([m * most + j for m, j in kept], dtype=torch.int64, device=q.device)
-            tokens, belief = tokens[picked], None if belief is None else belief[picked]
-        nodes = self._append([at[m] for m, _ in kept], tokens, [first + m for m, _ in kept], belief)
+            picked = torch.tensor([m * max_draws + j for m, j in kept], dtype=torch.int64, device=q.device)
+            tokens, draft_probs = tokens[picked], None if draft_probs is None else draft_probs[picked]
+        nodes = self._append([at[m] for m, _ in kept], tokens, [first + m for m, _ in kept], draft_probs)
         if merge:
             node_of = dict(zip(kept, nodes, strict=True))
             nodes = [node_of[first_draw[m, drawn[m][j]]] for m, j in pairs]
             self._merged += [(node, first + m) for node, (m, _) in zip(nodes, pairs, strict=True)]
         return nodes
 
-    def add_chosen(self, at: Sequence[int], tokens: Tensor, belief: Tensor | None = None) -> list[int]:
+    def add_chosen(self, at: Sequence[int], tokens: Tensor, draft_probs: Tensor | None = None) -> list[int]:
         """Add one child to each node in `at` (repeat a node to add several), not drawn from a distribution
-        and therefore verified by matching; returns the new node indices. `tokens` and `belief`, their draft
-        probabilities, are (M,)."""
-        return self._append(at, tokens, [-1] * len(at), belief)
+        and therefore verified by matching; returns the new node indices. `tokens` and `draft_probs`, their
+        draft probabilities, are (M,)."""
+        return self._append(at, tokens, [-1] * len(at), draft_probs)
 
     def tree(self) -> TokenTree:
         """The tree built so far; if any token was drawn, its claim records the distributions q."""
@@ -143,7 +143,7 @@ class Grower:
         return None if self._confidence is None else torch.cat(self._confidence).log()
 
     def _append(
-        self, at: Sequence[int], tokens: Tensor, rows: Sequence[int], belief: Tensor | None
+        self, at: Sequence[int], tokens: Tensor, rows: Sequence[int], draft_probs: Tensor | None
     ) -> list[int]:
         first = len(self.parents)
         if (
@@ -161,7 +161,7 @@ class Grower:
             self._claim_row.append(claim_row)
             self._draws.append(0)
         if self._confidence is not None:
-            if belief is None:
+            if draft_probs is None:
                 raise ValueError("this tree keeps confidence: pass the drafter's probability of each token")
-            self._confidence.append(belief.float().cpu())
+            self._confidence.append(draft_probs.float().cpu())
         return list(range(first, len(self.parents)))

@@ -168,14 +168,14 @@ def _choose_wide(probs: Tensor, uniform: Sequence[float]) -> Tensor:  # (M, K), 
     chosen = []
     for distribution, sums, number in zip(probs, torch.cat(parts, 1).cumsum(-1), uniform, strict=True):
         point = sums[-1].item() * number
-        block = _place(sums, point)
+        block = _index_of(sums, point)
         first = BLOCK * block
         inside = distribution[first : first + BLOCK].cumsum(0, dtype=torch.float64)
-        chosen.append(first + _place(inside, point - (sums[block - 1].item() if block else 0.0)))
+        chosen.append(first + _index_of(inside, point - (sums[block - 1].item() if block else 0.0)))
     return torch.tensor(chosen)
 
 
-def _place(cumulative: Tensor, point: float) -> int:
+def _index_of(cumulative: Tensor, point: float) -> int:
     """Index of the first cumulative sum above `point`; if rounding puts `point` beyond the last sum, the last
     option of positive probability."""
     at = int(torch.searchsorted(cumulative, point, right=True))

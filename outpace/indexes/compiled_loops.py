@@ -20,7 +20,7 @@ R = TypeVar("R")
 Tokens = Sequence[int] | NDArray[Any]  # token ids of one text
 
 
-class Loop(Generic[P, R]):
+class CompiledLoop(Generic[P, R]):
     """A function with a compiled (numba) and a plain Python version; integer arguments must fit int64, array
     arguments must be contiguous and writable."""
 
@@ -65,9 +65,9 @@ def _hash_of_sources() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
 
 
-def loop(function: Callable[P, R]) -> Loop[P, R]:
-    """Decorator: the function as a `Loop`, compiled by numba if that is installed."""
-    return Loop(function)
+def compiled_loop(function: Callable[P, R]) -> CompiledLoop[P, R]:
+    """Decorator: the function as a `CompiledLoop`, compiled by numba if that is installed."""
+    return CompiledLoop(function)
 
 
 def as_tokens(tokens: Tokens) -> NDArray[np.int32]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
-from outpace.indexes.compiled_loops import Tokens, as_tokens, grown, loop
+from outpace.indexes.compiled_loops import Tokens, as_tokens, compiled_loop, grown
 from outpace.indexes.store import Arrays, in_range, require, typed
 from outpace.indexes.tables import hash_map
 from outpace.indexes.tables.hash_map import HashMap, find, put
@@ -162,7 +162,7 @@ class SuffixTree:
     def extend(self, request: int, tokens: Tokens) -> None:
         """Append tokens to a request, which is created unless it is unfinished; O(depth) time per token.
 
-        Evicts the oldest requests to make room; of more than `max_tokens` tokens only the last are used.
+        Evicts the oldest requests if needed; of more than `max_tokens` tokens only the last are used.
         """
         new = as_tokens(tokens)[-self.max_tokens :]
         while self._num_tokens + len(new) > self.max_tokens:
@@ -293,13 +293,13 @@ class SuffixTree:
         self.text = text
 
 
-@loop
+@compiled_loop
 def _token_at(nodes: Ints, slots: Longs, text: Ints, node: int, offset: int) -> int:
     """The token at position `offset` of the edge above a node."""
     return int(text[slots[nodes[node, SLOT], BASE] + nodes[node, START] + offset])
 
 
-@loop
+@compiled_loop
 def _extend(
     nodes: Ints,
     groups: Ints,
@@ -332,7 +332,7 @@ def _extend(
         slots[slot, ACTIVE] = num
 
 
-@loop
+@compiled_loop
 def _continue_walk(
     nodes: Ints,
     groups: Ints,
@@ -378,7 +378,7 @@ def _continue_walk(
     return child
 
 
-@loop
+@compiled_loop
 def _refer_to(nodes: Ints, slots: Longs, node: int, slot: int, position: int) -> None:
     """Make the one-token edge above `node` refer to the text of the request in `slot`, unless the request it
     refers to is newer."""
@@ -387,7 +387,7 @@ def _refer_to(nodes: Ints, slots: Longs, node: int, slot: int, position: int) ->
         nodes[node, START] = position
 
 
-@loop
+@compiled_loop
 def _split_edge(
     nodes: Ints,
     groups: Ints,
@@ -417,7 +417,7 @@ def _split_edge(
     return middle
 
 
-@loop
+@compiled_loop
 def _merge_into_child(
     nodes: Ints,
     groups: Ints,
@@ -440,7 +440,7 @@ def _merge_into_child(
     _free_node(nodes, counters, node)
 
 
-@loop
+@compiled_loop
 def _evict(
     nodes: Ints,
     groups: Ints,
@@ -475,7 +475,7 @@ def _evict(
                 _merge_into_child(nodes, groups, keys, values, counters, slots, text, path[index], child)
 
 
-@loop
+@compiled_loop
 def _locate(
     nodes: Ints, keys: Longs, values: Ints, slots: Longs, text: Ints, tokens: Ints, first: int
 ):  # -> (int, int)
@@ -494,7 +494,7 @@ def _locate(
     return node, offset
 
 
-@loop
+@compiled_loop
 def _new_node(nodes: Ints, counters: Ints) -> int:
     node = counters[FREE_NODE] + 0
     if node >= 0:
@@ -508,7 +508,7 @@ def _new_node(nodes: Ints, counters: Ints) -> int:
     return node
 
 
-@loop
+@compiled_loop
 def _free_node(nodes: Ints, counters: Ints, node: int) -> None:
     nodes[node, COUNT] = 0
     nodes[node, NEXT] = counters[FREE_NODE]
@@ -516,7 +516,7 @@ def _free_node(nodes: Ints, counters: Ints, node: int) -> None:
     counters[LIVE] -= 1
 
 
-@loop
+@compiled_loop
 def _new_group(groups: Ints, counters: Ints, node: int) -> int:
     group = counters[FREE_GROUP] + 0
     if group >= 0:
@@ -529,13 +529,13 @@ def _new_group(groups: Ints, counters: Ints, node: int) -> int:
     return group
 
 
-@loop
+@compiled_loop
 def _free_group(groups: Ints, counters: Ints, group: int) -> None:
     groups[group, FIRST] = counters[FREE_GROUP]
     counters[FREE_GROUP] = group
 
 
-@loop
+@compiled_loop
 def _link(nodes: Ints, node: int, previous: int, next: int) -> None:
     """Insert a node into the sibling list of its parent, between `previous` and `next` (-1: none)."""
     nodes[node, PREVIOUS] = previous
@@ -550,7 +550,7 @@ def _link(nodes: Ints, node: int, previous: int, next: int) -> None:
         nodes[nodes[node, PARENT], TAIL] = node
 
 
-@loop
+@compiled_loop
 def _unlink(nodes: Ints, node: int) -> None:
     previous, next = nodes[node, PREVIOUS] + 0, nodes[node, NEXT] + 0
     if previous >= 0:
@@ -563,7 +563,7 @@ def _unlink(nodes: Ints, node: int) -> None:
         nodes[nodes[node, PARENT], TAIL] = previous
 
 
-@loop
+@compiled_loop
 def _leave_group(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
     """Remove a node from its group, but not from the sibling list."""
     group = nodes[node, GROUP]
@@ -575,7 +575,7 @@ def _leave_group(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
         groups[group, LAST] = nodes[node, PREVIOUS]
 
 
-@loop
+@compiled_loop
 def _append(nodes: Ints, groups: Ints, counters: Ints, parent: int, node: int) -> None:
     """Make a node the last child of a parent; its count must not exceed those of the other children."""
     last = nodes[parent, TAIL] + 0
@@ -588,7 +588,7 @@ def _append(nodes: Ints, groups: Ints, counters: Ints, parent: int, node: int) -
         nodes[node, GROUP] = _new_group(groups, counters, node)
 
 
-@loop
+@compiled_loop
 def _remove(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
     """Remove a node from its group and the sibling list, and free its row."""
     _leave_group(nodes, groups, counters, node)
@@ -596,7 +596,7 @@ def _remove(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
     _free_node(nodes, counters, node)
 
 
-@loop
+@compiled_loop
 def _replace(nodes: Ints, groups: Ints, node: int, other: int) -> None:
     """Replace `other` by `node`, which has the same count, in the sibling list and the group."""
     group = nodes[other, GROUP] + 0
@@ -609,7 +609,7 @@ def _replace(nodes: Ints, groups: Ints, node: int, other: int) -> None:
     _link(nodes, node, nodes[other, PREVIOUS] + 0, nodes[other, NEXT] + 0)
 
 
-@loop
+@compiled_loop
 def _increase(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
     """Add one to a node's count and restore the order of its siblings."""
     first = groups[nodes[node, GROUP], FIRST] + 0
@@ -626,7 +626,7 @@ def _increase(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
         nodes[node, GROUP] = _new_group(groups, counters, node)
 
 
-@loop
+@compiled_loop
 def _decrease(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
     """Subtract one from a node's count and restore the order of its siblings."""
     last = groups[nodes[node, GROUP], LAST] + 0
@@ -643,7 +643,7 @@ def _decrease(nodes: Ints, groups: Ints, counters: Ints, node: int) -> None:
         nodes[node, GROUP] = _new_group(groups, counters, node)
 
 
-@loop
+@compiled_loop
 def _speculate(
     nodes: Ints,
     keys: Longs,
@@ -684,7 +684,7 @@ def _speculate(
     return first, size, matched
 
 
-@loop
+@compiled_loop
 def _draft(
     nodes: Ints,
     slots: Longs,

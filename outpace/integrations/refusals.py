@@ -53,9 +53,11 @@ def refuse(
             f"outpace decodes by greedy search or sampling, not by {mode}: leave out what asks for it"
         )
     if generation_config.return_dict_in_generate:
-        asked = [name for name in OUTPUTS if getattr(generation_config, name)]
-        if asked:
-            raise ValueError(f"{', '.join(asked)} cannot be returned when tokens are drafted: leave it out")
+        requested = [name for name in OUTPUTS if getattr(generation_config, name)]
+        if requested:
+            raise ValueError(
+                f"{', '.join(requested)} cannot be returned when tokens are drafted: leave it out"
+            )
     if generation_config.cache_implementation == "quantized":
         raise ValueError(
             "outpace keeps its own cache, which is not quantized: leave out cache_implementation"

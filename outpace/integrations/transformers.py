@@ -56,14 +56,14 @@ def hf(
     Options that are models (such as a draft model) may be transformers models, names or folders. Sampling
     parameters are those of `generate`, and two penalties that it lacks; seeds are drawn from torch's
     generator. RecipeError for an option that the method lacks."""
-    asked = SamplingParams(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
+    params = SamplingParams(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
     recipe, options = choose_method(method, options, target="")
-    if strange := [name for name in options if name not in recipe.options]:
+    if unknown := [name for name in options if name not in recipe.options]:
         raise RecipeError(
-            f"{recipe.name} has no option {strange[0]}; it has "
+            f"{recipe.name} has no option {unknown[0]}; it has "
             f"{', '.join(recipe.options) or 'none of its own'}"
         )
-    return Decoder(recipe, options, streamer, asked)
+    return Decoder(recipe, options, streamer, params)
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Decoder:
     recipe: Recipe
     options: dict[str, Any]
     streamer: Any = None
-    asked: SamplingParams = PLAIN  # parameters that generate() lacks
+    params: SamplingParams = PLAIN  # parameters that generate() lacks
     _loaded: dict[tuple[str, str], Model] = field(default_factory=dict)
 
     def __call__(
@@ -103,14 +103,16 @@ class Decoder:
             synced_gpus=synced_gpus or bool(given.get("synced_gpus")),
         )
         counts = lengths(input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids"))
-        rows = Rows(input_ids, counts, stopping_criteria, streamer)
+        rows = BatchRows(input_ids, counts, stopping_criteria, streamer)
         sampled, padded = bool(generation_config.do_sample), any(map(len, rows.padding))
-        warped = Warped.of(logits_processor, len(input_ids), sampled=sampled, padded=padded, asked=self.asked)
-        room = (generation_config.max_length or 0) - input_ids.shape[1]
+        converted = ConvertedProcessors.of(
+            logits_processor, len(input_ids), sampled=sampled, padded=padded, params=self.params
+        )
+        max_tokens = (generation_config.max_length or 0) - input_ids.shape[1]
         target = HFTarget(model)
-        if target.rope_limit and input_ids.shape[1] + room > target.rope_limit:
+        if target.rope_limit and input_ids.shape[1] + max_tokens > target.rope_limit:
             raise ValueError(
-                f"prompt and answer may have {input_ids.shape[1] + room} tokens, but beyond "
+                f"prompt and answer may have {input_ids.shape[1] + max_tokens} tokens, but beyond "
                 f"{target.rope_limit} "
                 f"{type(model).__name__} changes its rotary frequencies: ask for fewer tokens"
             )
@@ -120,13 +122,13 @@ class Decoder:
         session = Session(
             self.recipe(target, **options),
             rows.prompts,
-            [warped.sampling(room) for _ in rows.prompts],
-            lambda scores, tree, ctx: warped.distribution(scores, tree, ctx, rows.padding),
+            [converted.sampling(max_tokens) for _ in rows.prompts],
+            lambda scores, tree, ctx: converted.distribution(scores, tree, ctx, rows.padding),
             done=rows.ended,
         )
         for step in session.steps():
             for slot in step.ctx.slots:
-                rows.take(slot, session.history[slot, : session.lengths[slot]])
+                rows.add_tokens(slot, session.history[slot, : session.lengths[slot]])
         if streamer is not None:
             streamer.end()
         sequences = rows.sequences(generation_config)
@@ -142,7 +144,7 @@ class Decoder:
 
 
 @dataclass(frozen=True)
-class Warped:
+class ConvertedProcessors:
     """The logits processors of one `generate` call, converted to sampling parameters, which drafters apply
     too, as far as that is possible."""
 
@@ -157,26 +159,28 @@ class Warped:
         *,
         sampled: bool,
         padded: bool = False,
-        asked: SamplingParams = PLAIN,
-    ) -> Warped:
+        params: SamplingParams = PLAIN,
+    ) -> ConvertedProcessors:
         left: list[Any] = list(processors)
         found: dict[str, Any] = {"temperature": 1.0} if sampled else {}
         kinds = [kind for kind, _, _ in WARPERS]
         rank = len(WARPERS)
-        while sampled and left and type(left[-1]) in kinds[:rank] and _ordinary(left[-1]):
+        while sampled and left and type(left[-1]) in kinds[:rank] and _is_convertible(left[-1]):
             rank = kinds.index(type(left[-1]))
             _, attribute, name = WARPERS[rank]
             found[name] = getattr(left.pop(), attribute)
         if not padded and (settings := _settings(left)) is not None:
             found |= settings
             left = []
-        return Warped(tuple(left), num_rows, replace(asked, **found))
+        return ConvertedProcessors(tuple(left), num_rows, replace(params, **found))
 
-    def sampling(self, room: int) -> SamplingParams:
-        """Sampling parameters of one row with `room` as max_tokens and, unless greedy, a seed drawn from
+    def sampling(self, max_tokens: int) -> SamplingParams:
+        """Sampling parameters of one row with this max_tokens and, unless greedy, a seed drawn from
         torch's generator."""
         return replace(
-            self.params, max_tokens=room, seed=0 if self.params.greedy else int(torch.randint(2**62, ()))
+            self.params,
+            max_tokens=max_tokens,
+            seed=0 if self.params.greedy else int(torch.randint(2**62, ())),
         )
 
     def distribution(
@@ -227,7 +231,7 @@ def _settings(processors: Sequence[Any]) -> dict[str, Any] | None:
     return found
 
 
-def _ordinary(warper: Any) -> bool:
+def _is_convertible(warper: Any) -> bool:
     """Whether a warper sets excluded tokens to -inf and has no minimum number of kept tokens above 1."""
     return (
         getattr(warper, "filter_value", float("-inf")) == float("-inf")
@@ -235,7 +239,7 @@ def _ordinary(warper: Any) -> bool:
     )
 
 
-class Rows:
+class BatchRows:
     """The prompts, padding and new tokens of a batch's rows; each row ends after the first token at which a
     stopping criterion is true."""
 
@@ -247,27 +251,27 @@ class Rows:
         self.prompts = [row[width - count :] for row, count in zip(host, counts, strict=True)]
         self.padding = [row[: width - count] for row, count in zip(host, counts, strict=True)]
         self._new: list[list[int]] = [[] for _ in counts]
-        self._over = [False] * len(counts)
+        self._ended = [False] * len(counts)
 
     def ended(self, slot: int, tokens: Tensor) -> bool:
         """Add the new tokens of a slot and return whether a stopping criterion has ended its row. `tokens`:
         the slot's prompt and all tokens so far."""
-        self.take(slot, tokens)
-        return self._over[slot]
+        self.add_tokens(slot, tokens)
+        return self._ended[slot]
 
-    def take(self, slot: int, tokens: Tensor) -> None:
+    def add_tokens(self, slot: int, tokens: Tensor) -> None:
         """Add the tokens of a slot that are new, one at a time, to its row and the streamer, up to the first
         after which a stopping criterion is true. `tokens`: the slot's prompt and all tokens so far."""
         start = len(self.prompts[slot])
         for end in range(start + len(self._new[slot]) + 1, len(tokens) + 1):
-            if self._over[slot]:
+            if self._ended[slot]:
                 return
             token = int(tokens[end - 1])
             self._new[slot].append(token)
             if self._streamer is not None:
                 self._streamer.put(torch.tensor([token]))
             ids = torch.cat([self.padding[slot], tokens[:end]])[None].to(self.input_ids.device)
-            self._over[slot] = any(bool(criterion(ids, None)) for criterion in self._criteria)
+            self._ended[slot] = any(bool(criterion(ids, None)) for criterion in self._criteria)
 
     def sequences(self, config: GenerationConfig) -> Tensor:  # (B, T + new)
         """Prompts and new tokens of all rows, padded on the right."""

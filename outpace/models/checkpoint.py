@@ -33,7 +33,7 @@ def load_checkpoint(
 ) -> tuple[PreTrainedModel, Tokenizer]:
     """Load a causal language model onto its device, with its tokenizer. `allow_pickle` permits weights that
     are not safetensors. ValueError if the checkpoint or the device cannot be used."""
-    place = choose_device(device)
+    torch_device = choose_device(device)
     if looks_like_folder(name) and not Path(name).is_dir():
         raise ValueError(
             f"there is no checkpoint folder {name}: check the path, or give a hub name (owner/model)"
@@ -49,7 +49,7 @@ def load_checkpoint(
         if not allow_pickle:
             refuse_pickle(name)
             options["use_safetensors"] = True
-        kind = choose_dtype(dtype, place, config)
+        kind = choose_dtype(dtype, torch_device, config)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             name, config=config, dtype=kind, output_loading_info=True, **options
         )
@@ -64,7 +64,7 @@ def load_checkpoint(
         raise ValueError(f"{name} lacks {len(missing)} of its weights, {missing[0]} first: download it again")
     refuse_unused_layers(name, config, info["unexpected_keys"])
     if getattr(model, "hf_device_map", None) is None and not getattr(model, "is_quantized", False):
-        nn.Module.to(model, place)
+        nn.Module.to(model, torch_device)
     return model, tokenizer
 
 
@@ -80,12 +80,12 @@ def choose_device(device: str | torch.device | None) -> torch.device:
     available = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     available += ["mps"] if torch.backends.mps.is_available() else []
     try:
-        place = torch.device(device)
-        if place.type != "meta":
-            torch.empty(0, device=place)
+        torch_device = torch.device(device)
+        if torch_device.type != "meta":
+            torch.empty(0, device=torch_device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ValueError(f"there is no device {device} here: choose {' or '.join(available)}") from error
-    return place
+    return torch_device
 
 
 def refuse_other_kinds(name: str, config: Any) -> None:

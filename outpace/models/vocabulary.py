@@ -52,23 +52,23 @@ class Vocabulary:
                 found[piece] = token
         return found
 
-    def spell(self, tokens: Sequence[int]) -> bytes:
+    def to_bytes(self, tokens: Sequence[int]) -> bytes:
         """The concatenated byte strings of these tokens; special tokens have none."""
         return b"".join(self.pieces[token] or b"" for token in tokens)
 
-    def cut(self, text: bytes) -> list[int]:
+    def tokenize(self, text: bytes) -> list[int]:
         """The tokenization of this text; bytes that are not UTF-8 become byte tokens, or are dropped if the
         vocabulary has none."""
         tokens: list[int] = []
         decoded, start = text.decode("utf-8", "surrogateescape"), 0
         for stray in STRAY.finditer(decoded):
-            tokens += self._run(decoded[start : stray.start()])
+            tokens += self._tokenize_utf8(decoded[start : stray.start()])
             token = self.ids.get(stray[0].encode("utf-8", "surrogateescape"))
             tokens += [] if token is None else [token]
             start = stray.end()
-        return tokens + self._run(decoded[start:])
+        return tokens + self._tokenize_utf8(decoded[start:])
 
-    def _run(self, text: str) -> list[int]:
+    def _tokenize_utf8(self, text: str) -> list[int]:
         return list(self.split(text)) if text else []
 
     @staticmethod
@@ -81,7 +81,7 @@ class Vocabulary:
             raise ValueError(
                 f"{name} has no fast tokenizer, so what its tokens spell is not known: give another draft"
             )
-        spelt = _speller(json.loads(inner.to_str()).get("decoder"), name)
+        decode_piece = _piece_decoder(json.loads(inner.to_str()).get("decoder"), name)
         added = tokenizer.added_tokens_decoder
         pieces: list[bytes | None] = [None] * size
         specials: dict[str, int] = {}
@@ -89,7 +89,7 @@ class Vocabulary:
             if token >= size:
                 continue
             if token not in added:
-                pieces[token] = spelt(word)
+                pieces[token] = decode_piece(word)
             elif added[token].special:
                 specials[word] = token
             else:
@@ -130,17 +130,21 @@ class CrossVocabularyDraft:
     """A draft model whose vocabulary may differ from the target's, and both vocabularies."""
 
     model: Target
-    theirs: Vocabulary  # vocabulary of the draft model
-    ours: Vocabulary  # vocabulary of the target
+    draft_vocabulary: Vocabulary  # vocabulary of the draft model
+    target_vocabulary: Vocabulary  # vocabulary of the target
 
     @cached_property
     def matching_tokens(self) -> dict[int, int]:
         """Draft model token -> target token with the same bytes or the same special role; one to one."""
-        ours, theirs = self.ours, self.theirs
-        found = {token: ours.ids[piece] for piece, token in theirs.ids.items() if piece in ours.ids}
+        target_vocabulary, draft_vocabulary = self.target_vocabulary, self.draft_vocabulary
+        found = {
+            token: target_vocabulary.ids[piece]
+            for piece, token in draft_vocabulary.ids.items()
+            if piece in target_vocabulary.ids
+        }
         taken = set(found.values())
-        for name, token in theirs.specials.items():
-            match = ours.specials.get(name)
+        for name, token in draft_vocabulary.specials.items():
+            match = target_vocabulary.specials.get(name)
             if match is not None and token not in found and match not in taken:
                 found[token] = match
                 taken.add(match)
@@ -159,17 +163,21 @@ class CrossVocabularyDraft:
         return torch.full((self.model.vocab,), -1, dtype=torch.int64).index_copy_(0, own, match)
 
     @cached_property
-    def _back(self) -> dict[int, int]:
+    def _draft_token_of(self) -> dict[int, int]:
         return {match: own for own, match in self.matching_tokens.items()}
 
     def translated(self, token: int) -> list[int]:
         """One target token in the draft model's tokens: the matching token, or else the tokenization of its
         bytes."""
-        own = self._back.get(token)
-        return self.theirs.cut(self.ours.pieces[token] or b"") if own is None else [own]
+        own = self._draft_token_of.get(token)
+        return (
+            self.draft_vocabulary.tokenize(self.target_vocabulary.pieces[token] or b"")
+            if own is None
+            else [own]
+        )
 
 
-def _speller(decoder: Any, name: str) -> Callable[[str], bytes]:
+def _piece_decoder(decoder: Any, name: str) -> Callable[[str], bytes]:
     """The function from a token's string in the vocabulary to its bytes, chosen by the type of the
     tokenizer's decoder; ValueError for other decoders."""
     kinds = set(_types(decoder))
@@ -210,7 +218,7 @@ def _byte_level() -> dict[str, int]:
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
-        chr(256 + place): byte for place, byte in enumerate(others)
+        chr(256 + index): byte for index, byte in enumerate(others)
     }
 
 
@@ -221,10 +229,10 @@ def _splitter(inner: Any, pieces: Sequence[bytes | None]) -> Callable[[str], Seq
     def plain(text: str) -> list[int]:
         return inner.encode(text, add_special_tokens=False).ids
 
-    def spelled(tokens: Sequence[int]) -> bytes:
+    def to_bytes(tokens: Sequence[int]) -> bytes:
         return b"".join(pieces[token] or b"" for token in tokens)
 
-    if spelled(plain("a")) == b"a":
+    if to_bytes(plain("a")) == b"a":
         return plain
     anchors = _anchors(pieces)
 
@@ -233,9 +241,9 @@ def _splitter(inner: Any, pieces: Sequence[bytes | None]) -> Callable[[str], Seq
         for anchor in anchors:
             tokens = plain(anchor + text)
             for end in range(1, len(tokens) + 1):
-                before = spelled(tokens[:end])
+                before = to_bytes(tokens[:end])
                 if before.lstrip(b" ") == anchor.encode():
-                    if spelled(tokens[end:]) == text.encode("utf-8", "surrogateescape"):
+                    if to_bytes(tokens[end:]) == text.encode("utf-8", "surrogateescape"):
                         return tokens[end:]
                     break
                 if len(before) > len(anchor.encode()) + 1:

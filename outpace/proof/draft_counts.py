@@ -48,8 +48,8 @@ class _Watched:
     def plan(self, ctx: Context) -> Plan:
         plan = self._controller.plan(ctx)
         sampled = [
-            min(depth, room)
-            for depth, room, params in zip(plan.depth, ctx.room, ctx.sampling, strict=True)
+            min(depth, max_depth)
+            for depth, max_depth, params in zip(plan.depth, ctx.room, ctx.sampling, strict=True)
             if not params.greedy
         ]
         self._counts.allowed = max(self._counts.allowed, *sampled, 0)

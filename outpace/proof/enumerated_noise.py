@@ -36,7 +36,7 @@ class Branch:
 
     script: tuple[int, ...]  # index of the option at each choice between several
     case: int  # index of the run's request among the requests whose output distributions are enumerated
-    chance: float = 1.0  # probability of all choices made so far (their product)
+    probability: float = 1.0  # probability of all choices made so far (their product)
     made: list[int] = field(default_factory=list[int])  # index of the option taken at each choice so far
     left_open: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     # interval that each uniform number has been restricted to
@@ -68,7 +68,7 @@ class Branch:
                 self.left_open += [(*self.made, other) for other in range(1, len(options))]
             self.made.append(index)
         option, start, end = options[index]
-        self.chance *= (end - start) / (high - low)
+        self.probability *= (end - start) / (high - low)
         self.intervals[name] = (start, end)
         return option
 
@@ -101,6 +101,6 @@ class EnumeratedNoise(Chooser):
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
         named = self._names(key)
         return [
-            branch.pick(name, (min(1.0, chance), max(0.0, 1.0 - chance))) == 0
-            for (branch, name), chance in zip(named, accept, strict=True)
+            branch.pick(name, (min(1.0, probability), max(0.0, 1.0 - probability))) == 0
+            for (branch, name), probability in zip(named, accept, strict=True)
         ]

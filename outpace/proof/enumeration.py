@@ -94,7 +94,7 @@ def explore(
         branches, pending = pending[:batch], pending[batch:]
         for branch, end in zip(branches, run(branches), strict=True):
             found = distributions[branch.case]
-            found[end] = found.get(end, 0.0) + branch.chance
+            found[end] = found.get(end, 0.0) + branch.probability
             pending += [Branch(script, branch.case) for script in branch.left_open]
             runs += 1
             if len(ends) < replays:
@@ -105,7 +105,7 @@ def explore(
             raise TooMany(f"more than {most} runs are needed: use fewer tokens or a smaller tree")
     for branch, end in ends:
         alone = Branch(tuple(branch.made), branch.case)
-        if list(run([alone])) != [end] or abs(alone.chance - branch.chance) > bound:
+        if list(run([alone])) != [end] or abs(alone.probability - branch.probability) > bound:
             raise Leak(
                 "a run ends otherwise alone than in a batch: rows depend on one another, or on randomness "
                 f"besides the noise ({cases[branch.case]})"

@@ -46,7 +46,7 @@ def divergences(
     found = []
     for index in apart:
         one, other = pairs[index]
-        position = next(place for place, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+        position = next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
         scores = logits([*prompts[index], *one[:position]])
         gap = float(scores[one[position]] - scores[other[position]])
         found.append(Divergence(index, position, one[position], other[position], gap, agree.get(index)))

@@ -111,7 +111,7 @@ def independent(logits: Logits, group: Group) -> dict[Texts, float]:
     """The joint output distribution of a group under plain decoding: the product over its rows."""
     distributions = [plain_distribution(logits, group.prompt, params).items() for params in group.sampling]
     return {
-        tuple(text for text, _ in rows): prod(chance for _, chance in rows)
+        tuple(text for text, _ in rows): prod(probability for _, probability in rows)
         for rows in product(*distributions)
     }
 
@@ -128,7 +128,7 @@ def prove_together(
     """Tests of the joint distribution of several samples of one prompt: with different token limits and
     temperatures, then with combined sampling parameters."""
     vocab, tokens, sampled = models.target.vocab, 5 if exhaustive else 4, 2 if exhaustive else 1
-    tried = ((tokens, "", siblings(vocab, tokens)), (3, "crossed", settled(vocab, 3, sampled)))
+    tried = ((tokens, "", ragged_groups(vocab, tokens)), (3, "crossed", crossed_groups(vocab, 3, sampled)))
     for longest, settings, groups in tried:
         began = perf_counter()
         found = enumerate_joint(lambda: recipe.build(models.target, **options), groups)
@@ -153,14 +153,14 @@ def prove_together(
         )
 
 
-def siblings(vocab: int, tokens: int) -> list[Group]:
+def ragged_groups(vocab: int, tokens: int) -> list[Group]:
     """Groups of two and three rows, with equal and with different sampling parameters, of up to `tokens`
     tokens; one with a greedy row is longer."""
     # with two possible tokens few runs suffice for texts long enough to repeat n-grams, from which to draft
     binary = tuple((token, float("-inf")) for token in range(2, vocab))
 
-    def row(most: int, temperature: float = 1.0, stop: tuple[int, ...] = ()) -> SamplingParams:
-        return SamplingParams(temperature, max_tokens=most, stop=stop, logit_bias=binary)
+    def row(max_tokens: int, temperature: float = 1.0, stop: tuple[int, ...] = ()) -> SamplingParams:
+        return SamplingParams(temperature, max_tokens=max_tokens, stop=stop, logit_bias=binary)
 
     return [
         Group((0, 1, 1, 0), (row(tokens), row(tokens))),
@@ -174,7 +174,7 @@ def siblings(vocab: int, tokens: int) -> list[Group]:
     ]
 
 
-def settled(vocab: int, tokens: int, sampled: int) -> list[Group]:
+def crossed_groups(vocab: int, tokens: int, sampled: int) -> list[Group]:
     """Per combination of sampling parameters (`crossed`) a group of `sampled` sampled and one greedy row."""
     row_params = enumerate(crossed(vocab, tokens))
     return [

@@ -28,10 +28,10 @@ def plain_distribution(
         distributions = stated(logits(whole), whole, sampling, len(prompt))
         following: dict[tuple[int, ...], float] = {}
         for text, distribution in zip(texts, distributions.tolist(), strict=True):
-            for token, chance in enumerate(distribution):
-                if chance > 0:
+            for token, probability in enumerate(distribution):
+                if probability > 0:
                     ended = token in sampling.stop
-                    (finished if ended else following)[(*text, token)] = open_texts[text] * chance
+                    (finished if ended else following)[(*text, token)] = open_texts[text] * probability
         open_texts = following
         if not open_texts:
             break

@@ -63,17 +63,17 @@ def crossed(vocab: int, max_tokens: int) -> Iterator[SamplingParams]:
     # two share a request and neither set contains the other; in the seventh request no parameter is set
     columns = dict(zip(options(vocab), combinations(range(6), 4), strict=False))
     for row in range(-1, 6):
-        yield _asked(vocab, [name for name, ones in columns.items() if row in ones], max_tokens)
+        yield _request_params(vocab, [name for name, ones in columns.items() if row in ones], max_tokens)
 
 
 def paired(vocab: int, max_tokens: int) -> Iterator[SamplingParams]:
     """One request per parameter with it alone, and one per pair of parameters with only these two."""
     names = list(options(vocab))
     for wanted in [*((name,) for name in names), *combinations(names, 2)]:
-        yield _asked(vocab, wanted, max_tokens)
+        yield _request_params(vocab, wanted, max_tokens)
 
 
-def _asked(vocab: int, names: Sequence[str], max_tokens: int) -> SamplingParams:
+def _request_params(vocab: int, names: Sequence[str], max_tokens: int) -> SamplingParams:
     row_params: dict[str, Any] = {"temperature": 1.0, "max_tokens": max_tokens, "stop": STOP}
     for name in names:
         row_params |= options(vocab)[name]

@@ -39,7 +39,7 @@ def aded(
     Args:
         index: file of `outpace index build --kind trigrams`; without one the table starts empty
         iterations: tree search iterations per draft
-        max_paths: most visited paths that form the draft tree
+        max_paths: number of paths, those visited most often, that form the draft tree
         nodes: maximum number of draft tokens per step
         depth: levels of the tree search; paths are extended by one more token
         exploration: weight of unvisited tokens in the search; larger values give wider trees

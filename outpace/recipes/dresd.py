@@ -35,7 +35,7 @@ def dresd(
     Args:
         index: file of `outpace index build --kind hidden-states --tokenizer MODEL`; needed to draft
         neighbors: nearest states retrieved per step
-        max_paths: number of the most similar of them whose continuations form the draft tree
+        max_paths: number of them, the most similar, whose continuations form the draft tree
         depth: maximum number of tokens of each continuation
     """
     drafter = HiddenStateSearch(opened(index, target.vocab), neighbors=neighbors, max_paths=max_paths)

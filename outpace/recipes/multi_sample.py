@@ -42,12 +42,12 @@ def multi_sample(
 
     Args:
         depth: maximum number of tokens drafted per step
-        max_ngram: longest match of last tokens that is compared
-        min_ngram: shortest match that is used
-        min_share: least share of a draft token in the weight of all edges out of its parent
+        max_ngram: maximum length of a match of the last tokens
+        min_ngram: minimum length of a match
+        min_share: minimum share of a draft token in the weight of all edges out of its parent
         tree: draft a tree in place of a chain
         nodes: maximum number of draft tokens per step, with `tree`
-        max_matches: matches that are merged, the longest first
+        max_matches: maximum number of matches that are merged, the longest first
     """
     drafter = Consensus(
         max_ngram, min_ngram, min_share=min_share, tree=tree, nodes=nodes, max_matches=max_matches

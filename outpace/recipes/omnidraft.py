@@ -50,31 +50,34 @@ def omnidraft(
         online: merge only into tokens that occur in the text so far; false merges into all
     """
     return Parts(
-        target, Merging(draft, target.vocab, depth, pair_starts, online=online), Rejection(), Fixed(depth)
+        target,
+        PairMergingDrafter(draft, target.vocab, depth, pair_starts, online=online),
+        Rejection(),
+        Fixed(depth),
     )
 
 
-class Pairs:
+class TokenPairs:
     """The target tokens, of those learnt, whose bytes two draft tokens make up."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft) -> None:
         self._cross_vocabulary = cross_vocabulary
-        self._met: set[int] = set()
+        self._learned: set[int] = set()
         self.after: dict[int, dict[int, int]] = {}  # first draft token -> second draft token -> target token
         self.firsts = torch.zeros(cross_vocabulary.model.vocab, dtype=torch.bool)  # (K,)
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Add those of these target tokens that two draft tokens make up."""
-        ours = self._cross_vocabulary.ours
+        ours = self._cross_vocabulary.target_vocabulary
         for token in tokens:
             piece = ours.pieces[token]
-            if token in self._met or not piece or ours.ids[piece] != token:
+            if token in self._learned or not piece or ours.ids[piece] != token:
                 continue
-            self._met.add(token)
-            spelt = self._cross_vocabulary.translated(token)
-            if len(spelt) == 2:
-                self.after.setdefault(spelt[0], {})[spelt[1]] = token
-                self.firsts[spelt[0]] = True
+            self._learned.add(token)
+            translation = self._cross_vocabulary.translated(token)
+            if len(translation) == 2:
+                self.after.setdefault(translation[0], {})[translation[1]] = token
+                self.firsts[translation[0]] = True
 
 
 @dataclass(slots=True)
@@ -84,8 +87,8 @@ class _Row:
 
     row: int
     node: int  # node of the row's last draft model token, in the tree of draft model tokens
-    told: int  # last node of the row's draft, in the tree of target tokens
-    pairs: Pairs
+    target_node: int  # last node of the row's draft, in the tree of target tokens
+    pairs: TokenPairs
     token: int = -1
     distribution: Tensor | None = None  # (K,); None: the last token is in the draft already
     open: dict[int, int] = field(
@@ -93,7 +96,7 @@ class _Row:
     )  # candidates for the last token that begin a pair -> their nodes
 
 
-class Merging:
+class PairMergingDrafter:
     """Implementation of core.contracts.Drafter: chains of the draft model's tokens in which some pairs are
     merged into target tokens."""
 
@@ -114,13 +117,13 @@ class Merging:
         self._own, self._match = cross_vocabulary.shared
         self._shared = cross_vocabulary.match_of >= 0
         self._inner = CrossVocabularyDrafter(
-            cross_vocabulary, self.grow, nodes=1 + depth * (1 + pair_starts), reach=depth + 1
+            cross_vocabulary, self.grow, nodes=1 + depth * (1 + pair_starts), max_depth=depth + 1
         )
-        self._pairs: dict[int, Pairs] = {}
-        self._all: Pairs | None = None
+        self._pairs: dict[int, TokenPairs] = {}
+        self._all: TokenPairs | None = None
         if not online:
-            self._all = Pairs(cross_vocabulary)
-            self._all.learn(range(len(cross_vocabulary.ours.pieces)))
+            self._all = TokenPairs(cross_vocabulary)
+            self._all.learn(range(len(cross_vocabulary.target_vocabulary.pieces)))
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         return self._inner.propose(ctx, plan)
@@ -135,38 +138,44 @@ class Merging:
         for slot in slots:
             self._pairs.pop(slot, None)
 
-    def _pairs_of(self, slot: int) -> Pairs:
-        return self._all or self._pairs.setdefault(slot, Pairs(self._cross_vocabulary))
+    def _pairs_of(self, slot: int) -> TokenPairs:
+        return self._all or self._pairs.setdefault(slot, TokenPairs(self._cross_vocabulary))
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         """A chain in every row, in the target's tokens."""
-        told, abroad = Grower(ctx.roots), IncrementalTree(ctx, read)
+        target_tree, draft_tree = Grower(ctx.roots), IncrementalTree(ctx, read)
         rows = [_Row(row, row, row, self._pairs_of(slot)) for row, slot in enumerate(ctx.slots)]
         for level in range(max(plan.depth)):
             live = [row for row in rows if plan.depth[row.row] > level]
             last = [plan.depth[row.row] == level + 1 for row in live]
-            distributions, begins = self._distributions(abroad, ctx, live, last)
+            distributions, begins = self._distributions(draft_tree, ctx, live, last)
             drawn = self._draw(ctx, live, torch.stack([distributions[row.node] for row in live]), level)
             for row, token, ends in zip(live, drawn, last, strict=True):
                 distribution = distributions[row.node]
                 if row.distribution is not None:
                     pairs = row.pairs.after[row.token] if row.token in row.open else {}
-                    self._tell(
-                        told,
+                    self._append_target_token(
+                        target_tree,
                         ctx,
                         row,
                         pairs.get(token, self._cross_vocabulary.matching_tokens.get(row.token, -1)),
                         distributions,
                     )
                     if token in pairs:
-                        row.node, row.distribution = abroad.down(row.node, [token]), None
+                        row.node, row.distribution = draft_tree.down(row.node, [token]), None
                         continue
                     distribution = self.unmerged(distribution, pairs)
-                row.open = {first: abroad.down(row.node, [first]) for first in begins[row.node]}
-                row.node, row.token, row.distribution = abroad.down(row.node, [token]), token, distribution
+                row.open = {first: draft_tree.down(row.node, [first]) for first in begins[row.node]}
+                row.node, row.token, row.distribution = (
+                    draft_tree.down(row.node, [token]),
+                    token,
+                    distribution,
+                )
                 if ends:
-                    self._tell(told, ctx, row, self._cross_vocabulary.matching_tokens[token], distributions)
-        return told.tree()
+                    self._append_target_token(
+                        target_tree, ctx, row, self._cross_vocabulary.matching_tokens[token], distributions
+                    )
+        return target_tree.tree()
 
     def unmerged(self, distribution: Tensor, pairs: dict[int, int]) -> Tensor:  # (K,) -> (K,)
         """The distribution of a token given that it does not complete any of these pairs."""
@@ -177,38 +186,38 @@ class Merging:
         return rest / rest.sum()
 
     def _distributions(
-        self, abroad: IncrementalTree, ctx: Context, live: Sequence[_Row], last: Sequence[bool]
+        self, draft_tree: IncrementalTree, ctx: Context, live: Sequence[_Row], last: Sequence[bool]
     ) -> tuple[dict[int, Tensor], dict[int, list[int]]]:
         """Per node the (K,) distribution of the next token and the tokens that may begin a pair there: at the
         last token of each row, and at the candidates for it that begin a pair."""
-        asked: dict[
+        queries: dict[
             int, tuple[_Row, bool, int]
         ] = {}  # node -> its row, whether the next token is the draft's last, first token of a pair or -1
         for row, ends in zip(live, last, strict=True):
             for first, node in row.open.items() if row.distribution is not None else ():
-                asked[node] = (row, ends, first)
-            asked.setdefault(row.node, (row, ends, -1))
-        nodes = list(asked)
-        logits = abroad.logits(nodes)
+                queries[node] = (row, ends, first)
+            queries.setdefault(row.node, (row, ends, -1))
+        nodes = list(queries)
+        logits = draft_tree.logits(nodes)
         shared = self._shared.to(logits.device)
         allowed = shared.repeat(len(nodes), 1)
         begins: dict[int, list[int]] = {}
-        for place, (node, (row, ends, first)) in enumerate(asked.items()):
+        for index, (node, (row, ends, first)) in enumerate(queries.items()):
             begins[node] = []
             if first < 0 or bool(shared[first]):
                 if self._pair_starts and not ends and row.pairs.after:
                     firsts = row.pairs.firsts.to(logits.device)
-                    known = logits[place].masked_fill(~(shared | firsts), float("-inf"))
+                    known = logits[index].masked_fill(~(shared | firsts), float("-inf"))
                     likely = known.topk(min(self._pair_starts, len(known))).indices
                     begins[node] = likely[firsts[likely]].tolist()
-                    allowed[place, begins[node]] = True
+                    allowed[index, begins[node]] = True
             else:  # no matching target token: only pairs that begin with it
-                allowed[place] = False
+                allowed[index] = False
             if first >= 0:
-                allowed[place, list(row.pairs.after[first])] = True
+                allowed[index, list(row.pairs.after[first])] = True
         q = warp(
             logits.masked_fill(~allowed, float("-inf")),
-            [ctx.sampling[row.row] for row, _, _ in asked.values()],
+            [ctx.sampling[row.row] for row, _, _ in queries.values()],
         )
         return dict(zip(nodes, q.unbind(), strict=True)), begins
 
@@ -217,16 +226,16 @@ class Merging:
         levels = [level] * len(live)
         return ctx.noise.choose(q, Key([row.row for row in live], levels, levels, DRAFT)).tolist()
 
-    def _tell(
-        self, told: Grower, ctx: Context, row: _Row, token: int, distributions: dict[int, Tensor]
+    def _append_target_token(
+        self, target_tree: Grower, ctx: Context, row: _Row, token: int, distributions: dict[int, Tensor]
     ) -> None:
         """Append to the row's draft the target token of its last draft model token or of the pair that was
         merged."""
         if ctx.sampling[row.row].greedy:
-            (row.told,) = told.add_chosen([row.told], torch.tensor([token]))
+            (row.target_node,) = target_tree.add_chosen([row.target_node], torch.tensor([token]))
         else:
-            (row.told,) = told.add_drawn(
-                [row.told], self._distribution(row, distributions)[None], 1, Settled(token)
+            (row.target_node,) = target_tree.add_drawn(
+                [row.target_node], self._distribution(row, distributions)[None], 1, FixedChoice(token)
             )
 
     def _distribution(self, row: _Row, distributions: dict[int, Tensor]) -> Tensor:  # (V,)
@@ -248,7 +257,7 @@ class Merging:
         return q
 
 
-class Settled(Chooser):
+class FixedChoice(Chooser):
     """Implementation of core.noise.Noise that returns a token drawn before."""
 
     def __init__(self, token: int) -> None:

@@ -1,7 +1,7 @@
 """RASD (Quan et al. 2025): a draft model's tree merged with a retrieved tree that the draft model prunes.
 
-New here: pruned. Reuses: Fused, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection, Fixed.
-Exact at any temperature: retrieved tokens carry no claim, and pruning depends on the draft model's
+New here: pruned. Reuses: FusedDrafter, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection,
+Fixed. Exact at any temperature: retrieved tokens carry no claim, and pruning depends on the draft model's
 distribution, never on a token that was drawn.
 
 The retrieved tree consists of continuations of the last tokens, found earlier in the text, in the index and
@@ -21,7 +21,7 @@ from torch import Tensor
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Context, Parts, Plan, Target, recipe
 from outpace.core.tree import Shape, TokenTree
-from outpace.drafters.compose.fusion import Fused, Fusion
+from outpace.drafters.compose.fusion import FusedDrafter, Fusion
 from outpace.drafters.lookup.past_requests import PastRequests, corpus
 from outpace.drafters.lookup.sources import TextSources
 from outpace.indexes.store import SuffixArrayFile
@@ -48,7 +48,7 @@ def pruned(
     for row, depth in enumerate(plan.depth):
         prob_of = dict(zip(ids[row].tolist(), probs[row].tolist(), strict=True))
         retrieved = Fusion(TokenTree.roots(tree.tokens[row : row + 1]))
-        for tokens, parents, shares, _ in sources.found(ctx, row, depth, RETRIEVED):
+        for tokens, parents, shares, _ in sources.continuations(ctx, row, depth, RETRIEVED):
             first = [0.0] * len(tokens)  # the model's probability of the first token of each node's branch
             for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
                 first[node] = prob_of.get(token, 0.0) if parent < 0 else first[parent]
@@ -92,9 +92,9 @@ def rasd(
         depth: maximum number of tokens of a retrieved continuation
         num_first_tokens: most probable next tokens of the model with which a retrieved branch may begin
         nodes: maximum number of retrieved nodes per row
-        max_ngram: number of last tokens looked up at first; fewer if they have no match
-        min_ngram: shortest match that is used
-        max_cached_tokens: newest tokens of earlier requests kept for retrieval; 0 keeps none
+        max_ngram: maximum length of the last n-gram looked up
+        min_ngram: minimum length of a match
+        max_cached_tokens: number of newest tokens of earlier requests kept for retrieval; 0: none
     """
     if num_first_tokens < 1 or nodes < 1:
         raise ValueError(f"num_first_tokens is {num_first_tokens} and nodes {nodes}; keep at least one")
@@ -102,5 +102,5 @@ def rasd(
     sources = TextSources(past, max_ngram=max_ngram, min_ngram=min_ngram)
     shape = Shape.branching(widths)
     fuse = partial(pruned, sources=sources, num_first_tokens=num_first_tokens, nodes=nodes)
-    drafter = Fused(draft, shape, sources, fuse, sampled=sampled)
+    drafter = FusedDrafter(draft, shape, sources, fuse, sampled=sampled)
     return Parts(target, drafter, Rejection(), Fixed(max(depth, shape.depth)))

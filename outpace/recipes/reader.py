@@ -1,7 +1,7 @@
 """READER (Divilkovskiy et al. 2025): a draft model's tree, deepened by retrieved chains.
 
-New here: deepened. Reuses: Fused, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection, Fixed.
-Exact at any temperature: retrieved tokens carry no claim, and no token that was drawn is dropped.
+New here: deepened. Reuses: FusedDrafter, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection,
+Fixed. Exact at any temperature: retrieved tokens carry no claim, and no token that was drawn is dropped.
 
 At the root and at every node of the draft model's most probable path, continuations are retrieved from the
 text so far, the index and earlier requests. Of all nodes the `nodes` most likely to be reached are kept.
@@ -20,7 +20,7 @@ from torch import Tensor
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Context, Parts, Plan, Target, recipe
 from outpace.core.tree import Shape, TokenTree
-from outpace.drafters.compose.fusion import Fused, Fusion
+from outpace.drafters.compose.fusion import FusedDrafter, Fusion
 from outpace.drafters.lookup.past_requests import PastRequests, corpus
 from outpace.drafters.lookup.sources import TextSources
 from outpace.indexes.store import SuffixArrayFile
@@ -40,12 +40,12 @@ def deepened(
     """The draft model's tree with retrieved chains below its most probable path, cut to the `nodes` nodes of
     each row most likely to be reached and all drawn ones."""
     fusion, children = Fusion(tree), tree.forest.children
-    reach = list(fusion.reach)
-    for row, most in enumerate(plan.depth):
+    reach = list(fusion.path_probs)
+    for row, max_depth in enumerate(plan.depth):
         node, path = row, list[int]()
         while True:
-            for tokens, parents, shares, matched in sources.found(
-                ctx, row, min(retrieval_depth, most - len(path)), nodes, path
+            for tokens, parents, shares, matched in sources.continuations(
+                ctx, row, min(retrieval_depth, max_depth - len(path)), nodes, path
             ):
                 depth, probs = list[int](), list[float]()
                 for parent, share in zip(parents, shares, strict=True):
@@ -82,9 +82,9 @@ def reader(
         index: file of `outpace index build`; without one only the request and earlier ones are searched
         retrieval_depth: maximum number of tokens of a retrieved chain
         nodes: maximum number of draft tokens per row, drawn ones always included
-        max_ngram: number of last tokens looked up at first; fewer if they have no match
-        min_ngram: shortest match that is used
-        max_cached_tokens: newest tokens of earlier requests kept for retrieval; 0 keeps none
+        max_ngram: maximum length of the last n-gram looked up
+        min_ngram: minimum length of a match
+        max_cached_tokens: number of newest tokens of earlier requests kept for retrieval; 0: none
     """
     if retrieval_depth < 1 or nodes < 1:
         raise ValueError(f"retrieval_depth is {retrieval_depth} and nodes {nodes}; draft at least one token")
@@ -92,5 +92,5 @@ def reader(
     sources = TextSources(past, max_ngram=max_ngram, min_ngram=min_ngram)
     shape = Shape.branching(widths)
     fuse = partial(deepened, sources=sources, retrieval_depth=retrieval_depth, nodes=nodes)
-    drafter = Fused(draft, shape, sources, fuse, sampled=sampled)
+    drafter = FusedDrafter(draft, shape, sources, fuse, sampled=sampled)
     return Parts(target, drafter, Rejection(), Fixed(shape.depth + retrieval_depth))

@@ -37,9 +37,9 @@ def rest(
         index: file of `outpace index build`; without one only earlier requests are searched
         nodes: maximum number of draft tokens per step
         depth: maximum number of tokens of a continuation
-        max_ngram: number of last tokens looked up at first; fewer if they have no match
-        min_ngram: shortest match that is used
-        max_cached_tokens: newest tokens of earlier requests kept for retrieval; 0 keeps none
+        max_ngram: maximum length of the last n-gram looked up
+        min_ngram: minimum length of a match
+        max_cached_tokens: number of newest tokens of earlier requests kept for retrieval; 0: none
     """
     past = PastRequests(corpus(index, target.vocab), max_cached_tokens)
     return Parts(

@@ -58,7 +58,7 @@ def sam_decoding(
         standalone_depth: maximum number of tokens drafted per step without `auxiliary`
         length_offset: without `auxiliary` the draft has this many tokens plus 4 per matched token
         auxiliary: `token-recycling` or a draft model, for rows whose match is shorter than `min_ngram`
-        min_ngram: shortest match that is used when there is an `auxiliary`
+        min_ngram: minimum length of a match if there is an `auxiliary`
         depth: tokens drafted per step from a match when there is an `auxiliary`
         widths: children of every node at each depth of the auxiliary model's tree
         nodes: draft tokens of the auxiliary token-recycling tree

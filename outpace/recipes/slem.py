@@ -24,7 +24,7 @@ from outpace.drafters.model.grow import Read, grow
 from outpace.models.vocabulary import STRAY, CrossVocabularyDraft
 from outpace.verifiers.match import Match
 
-MOST = 32  # largest depth that `Heuristic` reaches
+MAX_DEPTH = 32  # largest depth that `Heuristic` reaches
 
 
 @recipe(paper="arXiv:2502.05202", family="other vocabularies")
@@ -44,21 +44,21 @@ def slem(
         sampled: draw the draft tokens; false drafts the most probable ones
         heuristic: draft two tokens more after a fully accepted draft and one less after any other
     """
-    spoken = Spoken(draft, sampled=sampled)
-    longest = MOST if heuristic else depth
+    drafts = RetokenizedDrafts(draft, sampled=sampled)
+    longest = MAX_DEPTH if heuristic else depth
     drafter = CrossVocabularyDrafter(
         draft,
-        spoken.grow,
-        spoken.retold,
+        drafts.grow,
+        drafts.retokenized,
         nodes=longest + WINDOW + 1,
-        reach=longest + WINDOW + 1,
-        recut=True,
+        max_depth=longest + WINDOW + 1,
+        retokenize=True,
         claims=(),
     )
     return Parts(target, drafter, Match(), Heuristic(depth) if heuristic else Fixed(depth))
 
 
-class Spoken:
+class RetokenizedDrafts:
     """Drafts of a model with another vocabulary, and their tokenization in the target's vocabulary."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, *, sampled: bool) -> None:
@@ -69,36 +69,41 @@ class Spoken:
         later text may change."""
         return grow(ctx, plan, read, sampled=self._sampled, given=tails)
 
-    def retold(self, tree: TokenTree, ctx: Context, tails: Tails) -> TokenTree:
+    def retokenized(self, tree: TokenTree, ctx: Context, tails: Tails) -> TokenTree:
         """The draft tokens after `tails`, as chains in the target's tokens."""
         tokens, chains = tree.tokens.tolist(), list[list[int]]()
         for row, nodes in enumerate(tree.forest.nodes):
             drafted = [tokens[node] for node in nodes[1 + len(tails[row]) :]]
-            chains.append(self.rewritten(ctx.tokens[row], drafted)[: ctx.room[row]])
+            chains.append(self.to_target_tokens(ctx.tokens[row], drafted)[: ctx.room[row]])
         flat = torch.tensor([token for chain in chains for token in chain], dtype=torch.int64)
         return TokenTree(torch.cat([ctx.roots, flat]), Forest.chain(tuple(map(len, chains))))
 
-    def rewritten(self, before: Tensor, drafted: Sequence[int]) -> list[int]:  # (T,) of the target's tokens
+    def to_target_tokens(
+        self, before: Tensor, drafted: Sequence[int]
+    ) -> list[int]:  # (T,) of the target's tokens
         """These draft model tokens, up to and including the first special one, in the target's tokens."""
-        ours, theirs = self._cross_vocabulary.ours, self._cross_vocabulary.theirs
+        target_vocabulary = self._cross_vocabulary.target_vocabulary
+        draft_vocabulary = self._cross_vocabulary.draft_vocabulary
         special = next(
-            (place for place, token in enumerate(drafted) if not theirs.pieces[token]), len(drafted)
+            (index for index, token in enumerate(drafted) if not draft_vocabulary.pieces[token]), len(drafted)
         )
-        added = theirs.spell(drafted[:special])
+        added = draft_vocabulary.to_bytes(drafted[:special])
         end = self._cross_vocabulary.matching_tokens.get(drafted[special]) if special < len(drafted) else None
         window: list[int] = []
         for token in reversed(before[-WINDOW:].tolist()):
-            if ours.pieces[token] is None:
+            if target_vocabulary.pieces[token] is None:
                 break
             window.append(token)
-        known = ours.spell(window[::-1])
-        tokens = _after(
-            known, known + added if end is not None else _whole(known, added), self._cross_vocabulary
+        known = target_vocabulary.to_bytes(window[::-1])
+        tokens = _tokens_after(
+            known,
+            known + added if end is not None else _complete_characters(known, added),
+            self._cross_vocabulary,
         )
         return tokens if end is None else [*tokens, end]
 
 
-def _whole(known: bytes, added: bytes) -> bytes:
+def _complete_characters(known: bytes, added: bytes) -> bytes:
     """Both byte strings joined, without an incomplete UTF-8 character at the end."""
     text = known + added
     for missing in range(min(3, len(added)) + 1):
@@ -107,20 +112,20 @@ def _whole(known: bytes, added: bytes) -> bytes:
     return text
 
 
-def _after(known: bytes, text: bytes, cross_vocabulary: CrossVocabularyDraft) -> list[int]:
+def _tokens_after(known: bytes, text: bytes, cross_vocabulary: CrossVocabularyDraft) -> list[int]:
     """The target's tokens of the part of `text` after its prefix `known`, which is tokenized already and so
     ends a token."""
-    ours = cross_vocabulary.ours
-    cut = ours.cut(text)
-    if ours.spell(cut) != text:  # tokenizing changes the bytes, so byte offsets cannot be compared
-        return ours.cut(text[len(known) :])
+    ours = cross_vocabulary.target_vocabulary
+    cut = ours.tokenize(text)
+    if ours.to_bytes(cut) != text:  # tokenizing changes the bytes, so byte offsets cannot be compared
+        return ours.tokenize(text[len(known) :])
     at = 0
-    for place, token in enumerate(cut):
+    for index, token in enumerate(cut):
         if at == len(known):
-            return cut[place:]
+            return cut[index:]
         at += len(ours.pieces[token] or b"")
         if at > len(known):  # a token spans the end of `known`: tokenize its rest
-            return [*ours.cut(text[len(known) : at]), *cut[place + 1 :]]
+            return [*ours.tokenize(text[len(known) : at]), *cut[index + 1 :]]
     return []
 
 
@@ -141,8 +146,8 @@ class Heuristic:
         for row, slot in enumerate(step.ctx.slots):
             if len(forest.nodes[row]) > 1 and step.scores.logits is not None:  # a draft, not prefill
                 depth = self._depth.get(slot, self._first)
-                whole = not forest.children[step.verdict.leaf[row]]
-                self._depth[slot] = min(MOST, depth + 2) if whole else max(1, depth - 1)
+                fully_accepted = not forest.children[step.verdict.leaf[row]]
+                self._depth[slot] = min(MAX_DEPTH, depth + 2) if fully_accepted else max(1, depth - 1)
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:

@@ -35,9 +35,12 @@ from outpace.sampling.topk import argmax
 from outpace.sampling.warp import warp
 from outpace.verifiers.rejection import Rejection
 
-NONE, ON = -1, -2  # NONE: no token; a value ON - n: node n of the byte trie, where a longer token may follow
-START = 0
-KNOWN = 1 << 22  # (trie node, draft token) entries of `Spelling.after` that are cached: 64 MiB
+NONE, OPEN = (
+    -1,
+    -2,
+)  # NONE: no token; a value OPEN - n: node n of the byte trie, where a longer token may follow
+ROOT = 0
+CACHED_ENTRIES = 1 << 22  # (trie node, draft token) entries of `TokenTrie.after` that are cached: 64 MiB
 
 
 @recipe(paper="arXiv:2502.05202", family="other vocabularies")
@@ -47,15 +50,17 @@ def slrs(target: Target, *, draft: CrossVocabularyDraft, depth: int = 1, min_pro
     Args:
         draft: model that drafts; its vocabulary may differ from the target's
         depth: tokens drafted per step, in the target's tokens
-        min_prob: least probability of a string of draft tokens for it to be extended
+        min_prob: minimum probability of a string of draft tokens for it to be extended
     """
-    strings = Strings(draft, target.vocab, min_prob)
-    reach = depth * (strings.longest + 1)
-    drafter = CrossVocabularyDrafter(draft, strings.grow, nodes=1 + reach * strings.most, reach=reach + 1)
+    strings = StringDrafts(draft, target.vocab, min_prob)
+    max_depth = depth * (strings.longest + 1)
+    drafter = CrossVocabularyDrafter(
+        draft, strings.grow, nodes=1 + max_depth * strings.max_strings, max_depth=max_depth + 1
+    )
     return Parts(target, drafter, Rejection(), Fixed(depth))
 
 
-class Strings:
+class StringDrafts:
     """Drafts in the target's tokens from the distribution of the next target token that the draft model
     implies."""
 
@@ -63,13 +68,13 @@ class Strings:
         if not 0 < min_prob <= 1:
             raise ValueError(f"min_prob is {min_prob}; give a probability above 0 and at most 1")
         self.cross_vocabulary, self._vocab, self._min_prob = cross_vocabulary, vocab, min_prob
-        self._spelling = Spelling(cross_vocabulary)
-        self.longest = max(len(piece) for piece in cross_vocabulary.ours.pieces if piece)
-        self.most = int(1 / min_prob) + 1  # maximum number of strings per row extended in one forward
+        self._trie = TokenTrie(cross_vocabulary)
+        self.longest = max(len(piece) for piece in cross_vocabulary.target_vocabulary.pieces if piece)
+        self.max_strings = int(1 / min_prob) + 1  # maximum number of strings per row extended in one forward
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         """A chain in every row, in the target's tokens."""
-        told, strings = Grower(ctx.roots), IncrementalTree(ctx, read)
+        grower, strings = Grower(ctx.roots), IncrementalTree(ctx, read)
         ends = {row: row for row, depth in enumerate(plan.depth) if depth > 0}  # row -> last draft node
         starts = dict(ends)  # row -> draft model node below which its strings begin
         for level in range(max(plan.depth)):
@@ -80,16 +85,16 @@ class Strings:
             distribution = self.distribution(strings, [starts[row] for row in rows], ctx)
             mass = distribution.sum(-1)
             drawn = self._draw(
-                told, ctx, [(row, ends[row]) for row in rows], distribution / mass[:, None], mass.tolist()
+                grower, ctx, [(row, ends[row]) for row in rows], distribution / mass[:, None], mass.tolist()
             )
             ends = {row: node for row, node, _ in drawn}
             for row, _, token in drawn:
                 starts[row] = strings.down(starts[row], self.cross_vocabulary.translated(token))
-        return told.tree()
+        return grower.tree()
 
     def _draw(
         self,
-        told: Grower,
+        grower: Grower,
         ctx: Context,
         at: Sequence[tuple[int, int]],
         distribution: Tensor,
@@ -104,120 +109,129 @@ class Strings:
             ]
             nodes = [at[m][1] for m in picked]
             if nodes and greedy:
-                new = told.add_chosen(nodes, argmax(distribution[picked]))
+                new = grower.add_chosen(nodes, argmax(distribution[picked]))
             elif nodes:
-                new = told.add_drawn(nodes, distribution[picked], 1, ctx.noise)
+                new = grower.add_drawn(nodes, distribution[picked], 1, ctx.noise)
             else:
                 continue
-            found += zip([at[m][0] for m in picked], new, told.newest.tolist(), strict=True)
+            found += zip([at[m][0] for m in picked], new, grower.newest.tolist(), strict=True)
         return found
 
     def distribution(self, strings: IncrementalTree, starts: Sequence[int], ctx: Context) -> Tensor:  # (B, V)
         """Probability of each target token to be the first in the text that the draft model generates below
         each of these nodes."""
         found: Tensor | None = None
-        followed = [String(m, node, START, 1.0) for m, node in enumerate(starts)]
-        while followed:
-            q = self.after(strings, followed, ctx)
+        partial = [PartialString(m, node, ROOT, 1.0) for m, node in enumerate(starts)]
+        while partial:
+            q = self.after(strings, partial, ctx)
             if found is None:
                 found = torch.zeros(len(starts) * self._vocab, dtype=q.dtype, device=q.device)
-            q = q * q.new_tensor([[each.mass] for each in followed])
+            q = q * q.new_tensor([[each.mass] for each in partial])
             then, now = (
-                torch.stack(each).to(q.device) for each in self._spelling.after([s.place for s in followed])
+                torch.stack(each).to(q.device) for each in self._trie.after([s.trie_node for s in partial])
             )
-            on = (then <= ON) & (q >= self._min_prob) & (q > 0)
-            ended = (~on & (now != NONE)).to(q.dtype) * q
-            shift = torch.tensor([[each.start * self._vocab] for each in followed], device=q.device)
+            is_open = (then <= OPEN) & (q >= self._min_prob) & (q > 0)
+            ended = (~is_open & (now != NONE)).to(q.dtype) * q
+            shift = torch.tensor([[each.start * self._vocab] for each in partial], device=q.device)
             found.index_add_(0, (now.clamp(min=0) + shift).flatten(), ended.flatten())
-            s, token = on.nonzero().unbind(1)
-            onward = zip(
+            s, token = is_open.nonzero().unbind(1)
+            extended = zip(
                 s.tolist(), token.tolist(), then[s, token].tolist(), q[s, token].tolist(), strict=True
             )
-            followed = [
-                String(followed[s].start, strings.down(followed[s].node, [token]), ON - place, mass)
-                for s, token, place, mass in onward
+            partial = [
+                PartialString(
+                    partial[s].start, strings.down(partial[s].node, [token]), OPEN - trie_node, mass
+                )
+                for s, token, trie_node, mass in extended
             ]
         assert found is not None
         return found.view(len(starts), self._vocab)
 
-    def after(self, strings: IncrementalTree, followed: Sequence[String], ctx: Context) -> Tensor:  # (S, K)
+    def after(
+        self, strings: IncrementalTree, partial: Sequence[PartialString], ctx: Context
+    ) -> Tensor:  # (S, K)
         """The draft model's distribution after each string; where a target token begins, draft tokens without
         bytes or matching target token are masked."""
-        nodes = [each.node for each in followed]
+        nodes = [each.node for each in partial]
         logits = strings.logits(nodes)
-        begins = torch.tensor([[each.place == START] for each in followed])
+        begins = torch.tensor([[each.trie_node == ROOT] for each in partial])
         if bool(begins.any()):
-            logits = logits.masked_fill((begins & self._spelling.strange).to(logits.device), float("-inf"))
+            logits = logits.masked_fill((begins & self._trie.unmatched).to(logits.device), float("-inf"))
         return warp(logits, [ctx.sampling[strings.rows[node]] for node in nodes])
 
 
 @dataclass(frozen=True, slots=True)
-class String:
+class PartialString:
     """A sequence of draft model tokens whose bytes do not yet determine the first target token."""
 
     start: int  # index, in the argument `starts` of `distribution`, of the node where the string starts
     node: int  # node of the string's last token in the tree of draft model tokens
-    place: int  # node of the byte trie of the target's tokens
+    trie_node: int  # node of the byte trie of the target's tokens
     mass: float  # the draft model's probability of generating this sequence after its start node
 
 
-class Spelling:
+class TokenTrie:
     """A trie over the bytes of the target's tokens, and the trie node that each draft token leads to from
     each node."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft) -> None:
-        self._pieces, self._matches = cross_vocabulary.theirs.pieces, cross_vocabulary.matching_tokens
+        self._pieces, self._matches = (
+            cross_vocabulary.draft_vocabulary.pieces,
+            cross_vocabulary.matching_tokens,
+        )
         self._below: list[dict[int, int]] = [{}]  # per trie node: byte -> child
         self._token: list[int] = [NONE]  # per trie node: longest target token that its bytes begin with
-        for piece, token in sorted(cross_vocabulary.ours.ids.items()):  # shorter tokens come first
-            place = START
+        for piece, token in sorted(
+            cross_vocabulary.target_vocabulary.ids.items()
+        ):  # shorter tokens come first
+            trie_node = ROOT
             for byte in piece:
-                if byte not in self._below[place]:
-                    self._below[place][byte] = len(self._below)
+                if byte not in self._below[trie_node]:
+                    self._below[trie_node][byte] = len(self._below)
                     self._below.append({})
-                    self._token.append(self._token[place])
-                place = self._below[place][byte]
-            self._token[place] = token
+                    self._token.append(self._token[trie_node])
+                trie_node = self._below[trie_node][byte]
+            self._token[trie_node] = token
         self._by_byte: dict[int, list[int]] = {}
         for token, piece in enumerate(self._pieces):
             if piece:
                 self._by_byte.setdefault(piece[0], []).append(token)
-        self.strange = torch.tensor(
+        self.unmatched = torch.tensor(
             [
                 not piece and token not in cross_vocabulary.matching_tokens
                 for token, piece in enumerate(self._pieces)
             ]
         )
         # an LRU cache: tables for all trie nodes, two numbers per draft token each, would take gigabytes
-        self._known = lru_cache(max(16, KNOWN // len(self._pieces)))(self._after)
+        self._cached_after = lru_cache(max(16, CACHED_ENTRIES // len(self._pieces)))(self._after)
 
-    def after(self, places: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:  # S × (K,), S × (K,)
+    def after(self, trie_nodes: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:  # S × (K,), S × (K,)
         """Per trie node, two arrays over the draft's tokens: the target token that the string now certainly
-        begins with, or ON - n if it leads to trie node n; and the longest target token that it begins with so
-        far."""
-        found = [self._known(place) for place in places]
+        begins with, or OPEN - n if it leads to trie node n; and the longest target token that it begins with
+        so far."""
+        found = [self._cached_after(trie_node) for trie_node in trie_nodes]
         return [then for then, _ in found], [now for _, now in found]
 
-    def _after(self, place: int) -> tuple[Tensor, Tensor]:
+    def _after(self, trie_node: int) -> tuple[Tensor, Tensor]:
         # only draft tokens whose first byte continues from this trie node are walked
-        then = torch.full((len(self._pieces),), self._token[place], dtype=torch.int64)
+        then = torch.full((len(self._pieces),), self._token[trie_node], dtype=torch.int64)
         now = then.clone()
-        if place == START:
+        if trie_node == ROOT:
             for token, match in self._matches.items():
                 if not self._pieces[token]:
                     then[token] = now[token] = match
-        for byte in self._below[place]:
+        for byte in self._below[trie_node]:
             for token in self._by_byte.get(byte, ()):
-                end, fallen = self._walk(place, self._pieces[token] or b"")
+                end, left_trie = self._walk(trie_node, self._pieces[token] or b"")
                 now[token] = self._token[end]
-                then[token] = self._token[end] if fallen or not self._below[end] else ON - end
+                then[token] = self._token[end] if left_trie or not self._below[end] else OPEN - end
         return then, now
 
-    def _walk(self, place: int, piece: bytes) -> tuple[int, bool]:
+    def _walk(self, trie_node: int, piece: bytes) -> tuple[int, bool]:
         """The last trie node on the path of these bytes, and whether the path leaves the trie."""
         for byte in piece:
-            below = self._below[place].get(byte)
+            below = self._below[trie_node].get(byte)
             if below is None:
-                return place, True
-            place = below
-        return place, False
+                return trie_node, True
+            trie_node = below
+        return trie_node, False

@@ -54,7 +54,7 @@ def suffix_decoding(
         depth: maximum number of draft tokens per step
         max_spec_factor: maximum number of draft tokens per matched token
         max_spec_offset: added to that number of draft tokens
-        min_token_prob: least estimated probability that a drafted token is reached
+        min_token_prob: minimum estimated probability that a draft token is reached
         tree: draft a tree of the most probable nodes in place of a chain
         max_tree_depth: depth of the suffix trees: matched and drafted tokens together
         max_cached_tokens: newest tokens of earlier requests kept; the oldest are dropped first

@@ -34,29 +34,31 @@ def tli(target: Target, *, draft: CrossVocabularyDraft, depth: int = 5, sampled:
         depth: tokens drafted per step
         sampled: draw the draft tokens; false drafts the most probable ones
     """
-    shared = Shared(draft, target.vocab, sampled=sampled)
-    drafter = CrossVocabularyDrafter(draft, shared.grow, shared.renamed, nodes=depth + 1, reach=depth + 1)
+    drafts = SharedTokenDrafts(draft, target.vocab, sampled=sampled)
+    drafter = CrossVocabularyDrafter(
+        draft, drafts.grow, drafts.to_target_tokens, nodes=depth + 1, max_depth=depth + 1
+    )
     return Parts(target, drafter, Rejection(), Fixed(depth))
 
 
-class Shared:
+class SharedTokenDrafts:
     """Drafts restricted to the tokens that both vocabularies have."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, *, sampled: bool) -> None:
         self._match_of, self._vocab, self._sampled = cross_vocabulary.match_of, vocab, sampled
         self._own, self._match = cross_vocabulary.shared
-        self.strange = self._match_of < 0
+        self.unmatched = self._match_of < 0
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         """A chain in every row, in the draft's tokens, all of which have a matching target token."""
 
         def masked(tree: TokenTree) -> tuple[int, Tensor]:
             first, logits = read(tree)
-            return first, logits.masked_fill(self.strange.to(logits.device), float("-inf"))
+            return first, logits.masked_fill(self.unmatched.to(logits.device), float("-inf"))
 
         return grow(ctx, plan, masked, sampled=self._sampled)
 
-    def renamed(self, tree: TokenTree, ctx: Context, tails: Tails) -> TokenTree:
+    def to_target_tokens(self, tree: TokenTree, ctx: Context, tails: Tails) -> TokenTree:
         """The same tree in target token ids, with q over the target's vocabulary."""
         claim, tokens = tree.claim, self._match_of.to(tree.tokens.device)[tree.tokens]
         if not isinstance(claim, Drawn):

@@ -106,10 +106,12 @@ def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> T
     return torch.where(adjusted.amax(-1, keepdim=True) == NEVER, wide, adjusted)
 
 
-Places = tuple[list[int], list[int]]  # index into (M, V) logits: node, and token, of each of P path tokens
+PathTokens = tuple[
+    list[int], list[int]
+]  # index into (M, V) logits: node, and token, of each of P path tokens
 
 
-def _repetition(logits: Tensor, tokens: Tensor, at: Places, penalty: float) -> None:
+def _repetition(logits: Tensor, tokens: Tensor, at: PathTokens, penalty: float) -> None:
     """Multiply negative and divide positive logits of the tokens in the row (`tokens`) and on the paths
     (`at`) by the penalty, once per distinct token; in place."""
 
@@ -127,7 +129,7 @@ def _count_penalties(
     logits: Tensor,
     new: Tensor,  # (G,) generated tokens
     counts: Tensor,  # (V,) occurrences of each token among them
-    at: Places,
+    at: PathTokens,
     again: Sequence[int],  # (P,) occurrences of each path token on its path
     params: SamplingParams,
 ) -> None:

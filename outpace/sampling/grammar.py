@@ -17,54 +17,54 @@ import torch
 from torch import Tensor
 
 
-class Follower:
+class GrammarState:
     """Implementation of core.sampling_params.Grammar of one request: an xgrammar automaton that follows its
     generated text."""
 
     def __init__(self, matcher: Any, vocab: int) -> None:
         self._matcher, self._vocab = matcher, vocab
-        self._read: list[int] = []  # tokens of the generated text that the automaton has accepted
+        self._accepted: list[int] = []  # tokens of the generated text that the automaton has accepted
 
     def allowed(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         words = torch.full((len(paths), (self._vocab + 31) // 32), -1, dtype=torch.int32)
-        if self._advance(self._read, text.tolist()):
+        if self._advance(self._accepted, text.tolist()):
             path: list[int] = []  # draft tokens that the automaton has accepted after the text
-            for node, wanted in enumerate(paths):
-                if self._advance(path, wanted) and not self._matcher.is_terminated():
+            for node, tokens in enumerate(paths):
+                if self._advance(path, tokens) and not self._matcher.is_terminated():
                     self._matcher.fill_next_token_bitmask(words, node)
             self._advance(path, ())
         bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32)) & 1
         return bits.flatten(1)[:, : self._vocab].bool()
 
-    def _advance(self, read: list[int], wanted: Sequence[int]) -> bool:
-        """Roll the automaton back from the accepted tokens `read` to their common prefix with `wanted`, then
-        advance it along the rest of `wanted`; updates `read`. False if the grammar rejects a token."""
-        wanted = list(wanted)
-        shared = len(read)
-        if wanted[:shared] != read:
+    def _advance(self, accepted: list[int], tokens: Sequence[int]) -> bool:
+        """Roll the automaton back from the tokens `accepted` to their common prefix with `tokens`, then
+        advance it along the rest of `tokens`; updates `accepted`. False if the grammar rejects a token."""
+        tokens = list(tokens)
+        shared = len(accepted)
+        if tokens[:shared] != accepted:
             differing = (
-                at for at, (one, other) in enumerate(zip(read, wanted, strict=False)) if one != other
+                at for at, (one, other) in enumerate(zip(accepted, tokens, strict=False)) if one != other
             )
-            shared = next(differing, min(len(read), len(wanted)))
-            self._matcher.rollback(len(read) - shared)
-            del read[shared:]
-        for token in wanted[shared:]:
+            shared = next(differing, min(len(accepted), len(tokens)))
+            self._matcher.rollback(len(accepted) - shared)
+            del accepted[shared:]
+        for token in tokens[shared:]:
             if self._matcher.is_terminated() or not self._matcher.accept_token(token):
                 return False
-            read.append(token)
+            accepted.append(token)
         return True
 
 
-def follower(
+def compile_grammar(
     tokenizer: Any,
     vocab: int,
     stop: tuple[int, ...],
     *,
     grammar: str | None,
     json_schema: str | Mapping[str, Any] | None,
-) -> Callable[[], Follower]:
+) -> Callable[[], GrammarState]:
     """Compile a grammar (EBNF of xgrammar and llama.cpp) or a JSON schema; returns a function that creates
-    the Follower of a request. ValueError for an invalid grammar, or without tokenizer or stop token."""
+    the GrammarState of a request. ValueError for an invalid grammar, or without tokenizer or stop token."""
     if grammar is not None and json_schema is not None:
         raise ValueError("give a grammar or a json_schema, not both")
     if tokenizer is None:
@@ -84,7 +84,7 @@ def follower(
     except (RuntimeError, ValueError, TypeError) as error:
         what = "grammar" if grammar is not None else "json_schema"
         raise ValueError(f"the {what} cannot be read: {' '.join(str(error).split())}") from error
-    return lambda: Follower(xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(stop)), vocab)
+    return lambda: GrammarState(xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(stop)), vocab)
 
 
 @lru_cache(maxsize=4)

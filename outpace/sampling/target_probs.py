@@ -44,16 +44,16 @@ class LazyTargetProbs:
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
         rows, sampling = self._tree.forest.rows, self._ctx.sampling
-        asked = range(len(rows)) if nodes is None else nodes
-        greedy = [node for node in asked if sampling[rows[node]].greedy]
-        if len(greedy) == len(asked):
-            return self._argmax(nodes, asked)
+        selected = range(len(rows)) if nodes is None else nodes
+        greedy = [node for node in selected if sampling[rows[node]].greedy]
+        if len(greedy) == len(selected):
+            return self._argmax(nodes, selected)
         if not greedy:
-            return self._sample(nodes, asked, noise, use)
-        sampled = [node for node in asked if not sampling[rows[node]].greedy]
+            return self._sample(nodes, selected, noise, use)
+        sampled = [node for node in selected if not sampling[rows[node]].greedy]
         found = dict(zip(greedy, self._argmax(greedy, greedy), strict=True))
         found.update(zip(sampled, self._sample(sampled, sampled, noise, use), strict=True))
-        return [found[node] for node in asked]
+        return [found[node] for node in selected]
 
     def probs(self, nodes: Sequence[int] | None) -> Tensor:
         began = perf_counter()
@@ -62,30 +62,32 @@ class LazyTargetProbs:
         if self._all is not None:
             probs = self._all if nodes is None else self._all[list(nodes)]
         else:
-            asked = [node for node in nodes or () if node not in self._probs]
-            if asked:
-                self._probs.update(zip(asked, self._warp(asked, asked).unbind(), strict=True))
+            selected = [node for node in nodes or () if node not in self._probs]
+            if selected:
+                self._probs.update(zip(selected, self._warp(selected, selected).unbind(), strict=True))
             found = [self._probs[node] for node in nodes or ()]
             probs = found[0][None] if len(found) == 1 else torch.stack(found)
         self.seconds += perf_counter() - began
         return probs
 
-    def _argmax(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> list[int]:
+    def _argmax(self, nodes: Sequence[int] | None, selected: Sequence[int]) -> list[int]:
         began = perf_counter()
         logits = self._logits
         if self._adjuster or self._processor or (logits.is_cpu and logits.numel() > AT_ONCE):
-            values, tokens = largest(self._rows(nodes, asked))
+            values, tokens = largest(self._rows(nodes, selected))
         else:
             if self._argmaxes is None:
                 self._argmaxes = largest(self._rows(None, range(len(self._tree))))
             values, tokens = self._argmaxes
             if nodes is not None:
-                values, tokens = [values[node] for node in asked], [tokens[node] for node in asked]
-        self._check(values, asked)
+                values, tokens = [values[node] for node in selected], [tokens[node] for node in selected]
+        self._check(values, selected)
         self.seconds += perf_counter() - began
         return tokens
 
-    def _sample(self, nodes: Sequence[int] | None, asked: Sequence[int], noise: Noise, use: str) -> list[int]:
+    def _sample(
+        self, nodes: Sequence[int] | None, selected: Sequence[int], noise: Noise, use: str
+    ) -> list[int]:
         forest = self._tree.forest
         probs = self.probs(nodes)
         began = perf_counter()
@@ -93,18 +95,20 @@ class LazyTargetProbs:
             key = Key(forest.rows, forest.local, forest.depths, use)
         else:
             rows, local, depths = forest.rows, forest.local, forest.depths
-            key = Key([rows[n] for n in asked], [local[n] for n in asked], [depths[n] for n in asked], use)
+            key = Key(
+                [rows[n] for n in selected], [local[n] for n in selected], [depths[n] for n in selected], use
+            )
         tokens = noise.choose(probs, key).tolist()
         self.seconds += perf_counter() - began
         return tokens
 
-    def _warp(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
+    def _warp(self, nodes: Sequence[int] | None, selected: Sequence[int]) -> Tensor:
         rows, sampling = self._tree.forest.rows, self._ctx.sampling
-        probs = warp(self._rows(nodes, asked), [sampling[rows[node]] for node in asked])
-        self._check(probs[:, 0].tolist(), asked)  # softmax makes a row with a NaN all NaN
+        probs = warp(self._rows(nodes, selected), [sampling[rows[node]] for node in selected])
+        self._check(probs[:, 0].tolist(), selected)  # softmax makes a row with a NaN all NaN
         return probs
 
-    def _rows(self, nodes: Sequence[int] | None, asked: Sequence[int]) -> Tensor:
+    def _rows(self, nodes: Sequence[int] | None, selected: Sequence[int]) -> Tensor:
         if nodes is None:
             logits = self._logits
         elif len(nodes) == 1:  # a view instead of a copy
@@ -114,13 +118,13 @@ class LazyTargetProbs:
         logits = at_least_float32(logits)
         if self._processor is not None:
             rows = [
-                self._processor(self._history(n), row[None]) for n, row in zip(asked, logits, strict=True)
+                self._processor(self._history(n), row[None]) for n, row in zip(selected, logits, strict=True)
             ]
             logits = torch.cat(rows)
         if self._adjuster is not None:
             rows = self._tree.forest.rows
             logits = self._adjuster(
-                logits, [rows[node] for node in asked], [self._path(node) for node in asked]
+                logits, [rows[node] for node in selected], [self._path(node) for node in selected]
             )
         return logits
 
@@ -137,10 +141,10 @@ class LazyTargetProbs:
         path = self._tree.tokens[forest.path(node)[1:]]
         return torch.cat([self._ctx.tokens[row].to(path.device), path])[None]
 
-    def _check(self, values: Sequence[float], asked: Sequence[int]) -> None:
+    def _check(self, values: Sequence[float], selected: Sequence[int]) -> None:
         """Check the largest logit (or a probability) of each node. FloatingPointError if the target's logits
         are NaN or +inf; ValueError if it is -inf or NaN otherwise: sampling parameters exclude all tokens."""
-        for node, value in zip(asked, values, strict=True):
+        for node, value in zip(selected, values, strict=True):
             if value != value or value == float("-inf"):
                 logits = self._logits[node]
                 if (logits.isnan() | logits.isposinf()).any():

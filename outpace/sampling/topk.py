@@ -23,8 +23,8 @@ def largest(values: Tensor) -> tuple[list[float], list[int]]:  # (M, K) -> M, M
         found = values.max(-1)
         return found.values.tolist(), found.indices.tolist()
     numbers = values.detach().numpy()
-    places = numbers.argmax(-1).tolist()
-    return [numbers.item(row, place) for row, place in enumerate(places)], places
+    indices = numbers.argmax(-1).tolist()
+    return [numbers.item(row, index) for row, index in enumerate(indices)], indices
 
 
 def argmax(values: Tensor) -> Tensor:  # (M, K) -> (M,) int64
@@ -41,16 +41,16 @@ def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (M, K) -> (M, c
     if values.is_cpu and values.numel() > WIDE * count:
         left = values.detach().numpy().copy()
         rows = numpy.arange(len(left))
-        places, best = (
+        indices, best = (
             numpy.empty((len(left), count), numpy.int64),
             numpy.empty((len(left), count), left.dtype),
         )
         for rank in range(count):
-            places[:, rank] = at = left.argmax(-1)
+            indices[:, rank] = at = left.argmax(-1)
             best[:, rank] = left[rows, at]
             left[rows, at] = -numpy.inf
         if (best > -numpy.inf).all():  # else an index may occur twice, or a row has NaN
-            return torch.from_numpy(best), torch.from_numpy(places)
+            return torch.from_numpy(best), torch.from_numpy(indices)
     found = values.topk(count)
     return found.values, found.indices
 

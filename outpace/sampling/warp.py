@@ -32,8 +32,8 @@ def warp(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:  # (M, V
 
 
 def _same(one: SamplingParams, other: SamplingParams) -> bool:
-    asked = (one.temperature, one.top_k, one.top_p, one.min_p, one.typical_p)
-    return asked == (other.temperature, other.top_k, other.top_p, other.min_p, other.typical_p)
+    settings = (one.temperature, one.top_k, one.top_p, one.min_p, one.typical_p)
+    return settings == (other.temperature, other.top_k, other.top_p, other.min_p, other.typical_p)
 
 
 def _warp(logits: Tensor, sampling: SamplingParams) -> Tensor:

@@ -56,13 +56,13 @@ class Block:
         weights = node_weights(drafted, above, tree, p, q)
         ends: Ends = {}
         last = [forest.nodes[row][-1] for row in rows]
-        kept = noise.flip([weights[node] for node in last], keys(last, forest, ACCEPT))
-        whole = [node for node, keep in zip(last, kept, strict=True) if keep]
-        if whole:
-            pairs = zip(whole, target_probs.choose(whole, noise), strict=True)
+        accepted = noise.flip([weights[node] for node in last], keys(last, forest, ACCEPT))
+        fully_accepted = [node for node, is_accepted in zip(last, accepted, strict=True) if is_accepted]
+        if fully_accepted:
+            pairs = zip(fully_accepted, target_probs.choose(fully_accepted, noise), strict=True)
             ends.update((forest.rows[node], (node, token)) for node, token in pairs)
-        if len(whole) < len(rows):
-            rest = [node for node, keep in zip(last, kept, strict=True) if not keep]
+        if len(fully_accepted) < len(rows):
+            rest = [node for node, is_accepted in zip(last, accepted, strict=True) if not is_accepted]
             ends.update(self._shorter(rest, above, weights, tree, p, q, noise))
         return ends
 
@@ -84,14 +84,14 @@ class Block:
         if len(rows) < len({forest.rows[node] for node in above}):
             picked = [index for index, node in enumerate(above) if forest.rows[node] in rows]
             above, p, q = [above[index] for index in picked], p[picked], q[picked]
-        left = self._left(p, q, p.new_tensor([weights[node] for node in above]))
-        totals = left.sum(-1).tolist()
+        residual = self._residual(p, q, p.new_tensor([weights[node] for node in above]))
+        totals = residual.sum(-1).tolist()
         sums = {node: total * weights[node] for node, total in zip(above, totals, strict=True)}
         leaf = [self._climb(node, weights, sums, tree, noise) for node in last]
-        places = {node: index for index, node in enumerate(above)}
-        ends = [places[node] for node in leaf]
+        index_of = {node: index for index, node in enumerate(above)}
+        ends = [index_of[node] for node in leaf]
         few = [totals[end] <= smallest_mass(p.dtype) for end in ends]
-        distributions = left[ends]
+        distributions = residual[ends]
         if any(few):  # after a rejection the residual is positive: a sum of 0 is rounding, so draw from p
             distributions = torch.where(torch.tensor(few, device=p.device)[:, None], p[ends], distributions)
         tokens = noise.choose(distributions, keys(leaf, forest, RESIDUAL)).tolist()
@@ -104,25 +104,29 @@ class Block:
         forest = tree.forest
         node = forest.parents[last]
         while node >= forest.num_rows:
-            if noise.flip([self._chance(weights[node], sums[node])], keys([node], forest, ACCEPT))[0]:
+            if noise.flip(
+                [self._acceptance_probability(weights[node], sums[node])], keys([node], forest, ACCEPT)
+            )[0]:
                 break
             node = forest.parents[node]
         return node
 
-    def _left(self, p: Tensor, q: Tensor, weights: Tensor) -> Tensor:  # (M, V), (M, V), (M,) -> (M, V)
+    def _residual(self, p: Tensor, q: Tensor, weights: Tensor) -> Tensor:  # (M, V), (M, V), (M,) -> (M, V)
         """Residual at each node: the positive part of p - q / w for the next token, not normalised."""
         # a weight of 0 has no inverse; any finite one will do, as the sum is multiplied by the weight again
         return torch.addcmul(p, q, 1 / weights.clamp(min=NEVER)[:, None], value=-1).clamp_(min=0)
 
-    def _chance(self, weight: float, left: float) -> float:
-        return chance_left(weight, left)
+    def _acceptance_probability(self, weight: float, residual_sum: float) -> float:
+        return acceptance_probability(weight, residual_sum)
 
 
-def chance_left(weight: float, left: float) -> float:
-    """Probability of accepting a node of weight `weight` after its child was rejected; `left` is the sum of
-    the positive part of w p - q."""
-    total = left + (1 - weight)
-    return left / total if total > 0 else 1.0  # p = q and w = 1: only rounding can have rejected the child
+def acceptance_probability(weight: float, residual_sum: float) -> float:
+    """Probability of accepting a node of weight `weight` after its child was rejected; `residual_sum` is the
+    sum of the positive part of w p - q."""
+    total = residual_sum + (1 - weight)
+    return (
+        residual_sum / total if total > 0 else 1.0
+    )  # p = q and w = 1: only rounding can have rejected the child
 
 
 def node_weights(

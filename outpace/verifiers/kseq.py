@@ -177,8 +177,10 @@ def _distributions(claim: Drawn, rows: Sequence[int], like: Tensor) -> Tensor:  
 def _ratios(p: Tensor, q: Tensor, siblings: Sequence[list[int]], tokens: list[int]) -> list[list[float]]:
     """p / q of each sibling's token, one list per row; AssertionError where q is 0."""
     vocabulary = p.shape[1]
-    places = [index * vocabulary + tokens[child] for index, each in enumerate(siblings) for child in each]
-    at = torch.tensor(places, device=p.device)
+    flat_indices = [
+        index * vocabulary + tokens[child] for index, each in enumerate(siblings) for child in each
+    ]
+    at = torch.tensor(flat_indices, device=p.device)
     flat: list[float] = (p.take(at) / q.take(at)).tolist()
     assert all(ratio < float("inf") for ratio in flat), (
         "a token is claimed to be drawn from a distribution that cannot give it"

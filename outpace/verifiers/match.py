@@ -37,17 +37,17 @@ def follow(tree: TokenTree, target_probs: TargetProbs, noise: Noise, rows: Seque
     # root -> nodes at the end of its accepted prefix; several if equal tokens were drawn
     levels = {root: [root] for root in rows}
     bonus: dict[int, int] = {}
-    reach = 1
+    num_levels = 1
     while len(bonus) < len(levels):
-        asked = [
+        nodes = [
             node
             for root, level in levels.items()
             if root not in bonus
-            for node in _within(level, forest, reach)
+            for node in _within(level, forest, num_levels)
         ]
-        asked = range(len(tree)) if len(asked) == len(tree) else asked
+        nodes = range(len(tree)) if len(nodes) == len(tree) else nodes
         chosen = dict(
-            zip(asked, target_probs.choose(asked if len(asked) < len(tree) else None, noise), strict=True)
+            zip(nodes, target_probs.choose(nodes if len(nodes) < len(tree) else None, noise), strict=True)
         )
         for root, level in levels.items():
             while root not in bonus and level[0] in chosen:
@@ -58,14 +58,14 @@ def follow(tree: TokenTree, target_probs: TargetProbs, noise: Noise, rows: Seque
                     level = levels[root] = below
                 else:
                     bonus[root] = token
-        reach *= 2
+        num_levels *= 2
     return Verdict([levels[root][0] for root in rows], [bonus[root] for root in rows])
 
 
-def _within(level: Sequence[int], forest: Forest, reach: int) -> list[int]:
-    """The first node of `level`, and the descendants of `level` fewer than `reach` levels below it."""
+def _within(level: Sequence[int], forest: Forest, num_levels: int) -> list[int]:
+    """The first node of `level`, and the descendants of `level` fewer than `num_levels` levels below it."""
     found, below = [level[0]], list(level)
-    for _ in range(reach - 1):
+    for _ in range(num_levels - 1):
         below = [child for node in below for child in forest.children[node]]
         found += below
     return found

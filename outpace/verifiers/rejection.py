@@ -83,13 +83,13 @@ class Rejection:
         total = 1.0  # sum of the residual `left`, which is not normalised between tests
         if self._random_order and len(drawn) > 1:
             drawn = _shuffled(drawn, node, draft.forest, draft.claim, noise)
-        refused: dict[int, list[int]] = {}  # row of q -> siblings drawn from it and rejected
+        rejected: dict[int, list[int]] = {}  # row of q -> siblings drawn from it and rejected
         tests: dict[int, int] = {}  # node -> number of times it was tested, so that each test has its own key
         for child, row in drawn:
-            token, earlier = draft.tokens[child], refused.setdefault(row, [])
+            token, earlier = draft.tokens[child], rejected.setdefault(row, [])
             # factor of q that brings it to the scale of the residual
             scale = total / draft.remaining(row, earlier)
-            ratio = float(left[token]) / (draft.belief((child, row)) * scale)
+            ratio = float(left[token]) / (draft.draft_prob((child, row)) * scale)
             before_this = tests.get(child, 0)
             tests[child] = before_this + 1
             if noise.flip([ratio], keys([child], draft.forest, ACCEPT, before_this))[0]:
@@ -145,24 +145,26 @@ def _chains(tree: TokenTree, claim: Drawn, target_probs: TargetProbs, noise: Noi
         )
     leaf: list[int] = []
     ended: list[int] = []
-    refused: list[int] = []  # nodes whose child was rejected
+    rejected: list[int] = []  # nodes whose child was rejected
     for node in range(rows):
         while (below := children[node]) and noise.flip(
             (ratios[below[0] - rows],), keys([below[0]], forest, ACCEPT)
         )[0]:
             node = below[0]
         leaf.append(node)
-        (refused if below else ended).append(node)
+        (rejected if below else ended).append(node)
     bonus: dict[int, int] = {}
     if ended:
         bonus.update(
             zip(ended, noise.choose(_rows(p, ended), keys(ended, forest, TARGET)).tolist(), strict=True)
         )
-    if refused:
-        p_left = _rows(p, refused)
-        q_left = _rows(claim.q, [claim.row[children[node][0]] for node in refused])
+    if rejected:
+        p_left = _rows(p, rejected)
+        q_left = _rows(claim.q, [claim.row[children[node][0]] for node in rejected])
         left = residual(p_left, q_left, p_left)
-        bonus.update(zip(refused, noise.choose(left, keys(refused, forest, RESIDUAL)).tolist(), strict=True))
+        bonus.update(
+            zip(rejected, noise.choose(left, keys(rejected, forest, RESIDUAL)).tolist(), strict=True)
+        )
     return Verdict(leaf, [bonus[node] for node in leaf])
 
 

@@ -36,7 +36,7 @@ def least_rho(
     while any(search.found is None for search in searches):
         tried = [search.next() for search in searches]
         for search, overlap in zip(searches, _overlap(p, q, tried, scratch), strict=True):
-            search.tell(overlap)
+            search.record(overlap)
     return [search.found for search in searches if search.found is not None]
 
 
@@ -55,8 +55,8 @@ class _Search:
         self._valid: tuple[float, float] | None = None  # smallest valid (rho, sum) evaluated so far
         # the sum at rho = k is at most k times that at rho = 1, and at most 1: this bound replaces an
         # evaluation at k in the first interpolation
-        most = min(1.0, k * overlap)
-        self._points = [(self._high, _excess(float(k), most, k)), (0.0, value)]
+        upper_bound = min(1.0, k * overlap)
+        self._points = [(self._high, _excess(float(k), upper_bound, k)), (0.0, value)]
         self._widths = [self._high]  # width of the bracket after each evaluation
         self._at = 1.0
 
@@ -67,14 +67,14 @@ class _Search:
         if self._valid is None and (self._points[0][1] <= self._enough or len(self._widths) > PATIENCE):
             self._at = float(self._k)
             return self._at
-        at = _interpolated(self._points[-3:], self._enough / 2)
+        log_rho = _interpolated(self._points[-3:], self._enough / 2)
         stuck = len(self._widths) > 3 and self._widths[-1] > self._widths[-4] / 2
-        if stuck or at is None or not self._low < at < self._high:
-            at = (self._low + self._high) / 2
-        self._at = exp(at)
+        if stuck or log_rho is None or not self._low < log_rho < self._high:
+            log_rho = (self._low + self._high) / 2
+        self._at = exp(log_rho)
         return self._at
 
-    def tell(self, overlap: float) -> None:
+    def record(self, overlap: float) -> None:
         """Record `overlap`, the sum of min(p, rho q) at the rho that `next` returned."""
         if self.found:  # searches of other rows may take longer: this result must not depend on them
             return
@@ -85,8 +85,8 @@ class _Search:
             self._low = log(self._at)
         self._points.append((log(self._at), value))
         self._widths.append(self._high - self._low)
-        near = self._valid is not None and self._valid[0] == self._at and value <= self._enough
-        if near or self._widths[-1] <= NARROW:
+        converged = self._valid is not None and self._valid[0] == self._at and value <= self._enough
+        if converged or self._widths[-1] <= NARROW:
             self.found = self._valid
 
 
@@ -96,11 +96,11 @@ def _interpolated(points: Sequence[tuple[float, float]], aim: float) -> float | 
     if len({value for _, value in points}) < len(points):
         return None
     found = 0.0
-    for one, (at, value) in enumerate(points):
+    for one, (log_rho, value) in enumerate(points):
         for other, (_, of_other) in enumerate(points):
             if other != one:
-                at *= (aim - of_other) / (value - of_other)
-        found += at
+                log_rho *= (aim - of_other) / (value - of_other)
+        found += log_rho
     return found
 
 

@@ -57,7 +57,7 @@ class Drafted:
 
     def __init__(self, tree: TokenTree, claim: Drawn) -> None:
         self.forest, self.claim, self.tokens = tree.forest, claim, tree.tokens.tolist()
-        self.beliefs: dict[Draw, float] = {}  # draft probabilities computed so far
+        self.draft_probs: dict[Draw, float] = {}  # draft probabilities computed so far
         self._draws_below: dict[int, list[Draw]] | None = None  # node -> draws of its children
 
     def draws_below(self, nodes: Sequence[int]) -> list[Draw]:
@@ -68,20 +68,20 @@ class Drafted:
                 self._draws_below.setdefault(self.forest.parents[draw[0]], []).append(draw)
         return [draw for node in nodes for draw in self._draws_below.get(node, ())]
 
-    def belief(self, draw: Draw) -> float:
+    def draft_prob(self, draw: Draw) -> float:
         """The probability of this draw's token under the distribution it was drawn from."""
-        if draw not in self.beliefs:
+        if draw not in self.draft_probs:
             token, row = self.tokens[draw[0]], draw[1]
             q = self.claim.q[row]
-            self.beliefs[draw] = float(
+            self.draft_probs[draw] = float(
                 q[token] if self.claim.ids is None else q[self.claim.ids[row] == token].sum()
             )
             self.check(draw)
-        return self.beliefs[draw]
+        return self.draft_probs[draw]
 
     def check(self, draw: Draw) -> None:
         """AssertionError if the claim gives this draw's token probability 0, so that it cannot be true."""
-        assert self.beliefs[draw] > 0, (
+        assert self.draft_probs[draw] > 0, (
             f"token {self.tokens[draw[0]]} is claimed to be drawn from a distribution that cannot give it"
         )
 
@@ -92,16 +92,16 @@ class Drafted:
             return q
         return q.new_zeros(vocabulary).index_add_(0, self.claim.ids[row], q)
 
-    def remaining(self, row: int, refused: Sequence[int]) -> float:
-        """The probability that row `row` of q has left without the tokens of the nodes `refused`; 1 for rows
+    def remaining(self, row: int, rejected: Sequence[int]) -> float:
+        """The probability that row `row` of q has left without the tokens of the nodes `rejected`; 1 for rows
         drawn with replacement."""
-        if self.claim.replace[row] or not refused:
+        if self.claim.replace[row] or not rejected:
             return 1.0
-        mass = 1 - sum(self.belief((other, row)) for other in refused)
+        mass = 1 - sum(self.draft_prob((other, row)) for other in rejected)
         if mass > 0.1:
             return mass
         # a small difference from 1 would be mostly rounding, so sum the remaining probabilities instead
-        q, tokens = self.claim.q[row].clone(), [self.tokens[other] for other in refused]
+        q, tokens = self.claim.q[row].clone(), [self.tokens[other] for other in rejected]
         if self.claim.ids is None:
             q[tokens] = 0
         else:

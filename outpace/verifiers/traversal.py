@@ -27,7 +27,7 @@ from outpace.core.claim import Claim, Drawn
 from outpace.core.contracts import Guarantee, Scores, TargetProbs, Verdict, Want
 from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
-from outpace.verifiers.block import NEVER, chance_left
+from outpace.verifiers.block import NEVER, acceptance_probability
 from outpace.verifiers.rejection import ACCEPT, RESIDUAL
 from outpace.verifiers.rows import (
     Drafted,
@@ -56,121 +56,134 @@ class Traversal:
     def _ends(self, rows: Sequence[int], tree: TokenTree, target_probs: TargetProbs, noise: Noise) -> Ends:
         assert isinstance(tree.claim, Drawn)
         draft, forest = _Drafted(tree, tree.claim), tree.forest
-        open_paths = [[Place(row, 1.0, draft.below([row]))] for row in rows]
-        ended: list[Place] = []
+        open_paths = [[NodeState(row, 1.0, draft.children([row]))] for row in rows]
+        ended: list[NodeState] = []
         while open_paths:
             self._descend(open_paths, draft, target_probs)
             ends = [path[-1] for path in open_paths]
-            kept = noise.flip([end.weight for end in ends], keys([end.node for end in ends], forest, ACCEPT))
-            ended += [end for end, keep in zip(ends, kept, strict=True) if keep]
-            open_paths = [path for path, keep in zip(open_paths, kept, strict=True) if not keep]
+            accepted = noise.flip(
+                [end.weight for end in ends], keys([end.node for end in ends], forest, ACCEPT)
+            )
+            ended += [end for end, is_accepted in zip(ends, accepted, strict=True) if is_accepted]
+            open_paths = [
+                path for path, is_accepted in zip(open_paths, accepted, strict=True) if not is_accepted
+            ]
             if open_paths:
-                self._refuse(open_paths, draft, target_probs)
+                self._reject(open_paths, draft, target_probs)
         tokens: list[int] = []
-        untouched = [place for place in ended if not place.refused]
+        untouched = [state for state in ended if not state.rejected]
         if untouched:
-            tokens += target_probs.choose([place.node for place in untouched], noise)
-        touched = [place for place in ended if place.refused]
+            tokens += target_probs.choose([state.node for state in untouched], noise)
+        touched = [state for state in ended if state.rejected]
         if touched:
-            distributions = _stacked([self._distribution(place, target_probs) for place in touched])
+            distributions = _stacked([self._distribution(state, target_probs) for state in touched])
             tokens += noise.choose(
-                distributions, keys([place.node for place in touched], forest, RESIDUAL)
+                distributions, keys([state.node for state in touched], forest, RESIDUAL)
             ).tolist()
         pairs = zip(untouched + touched, tokens, strict=True)
-        return {forest.rows[place.node]: (place.node, token) for place, token in pairs}
+        return {forest.rows[state.node]: (state.node, token) for state, token in pairs}
 
-    def _descend(self, paths: Sequence[list[Place]], draft: _Drafted, target_probs: TargetProbs) -> None:
+    def _descend(self, paths: Sequence[list[NodeState]], draft: _Drafted, target_probs: TargetProbs) -> None:
         """Extend every path by the next child to test and first descendants, to a leaf or weight 0."""
         new = [self._first_path(path[-1], draft) for path in paths]
         unread = [
-            place
+            state
             for path, more in zip(paths, new, strict=True)
-            for place in (path[-1], *more)
-            if place.left is None and place.child
+            for state in (path[-1], *more)
+            if state.residual is None and state.child
         ]
         if unread:
-            p = target_probs.probs([place.node for place in unread])
-            values = _at(p, draft.on(p.device, [place.child for place in unread])).tolist()
-            for place, left, value in zip(unread, p.unbind(), values, strict=True):
-                place.left, place.value = left, value
+            p = target_probs.probs([state.node for state in unread])
+            residuals_at_child = _at(p, draft.on(p.device, [state.child for state in unread])).tolist()
+            for state, residual, residual_at_child in zip(
+                unread, p.unbind(), residuals_at_child, strict=True
+            ):
+                state.residual, state.residual_at_child = residual, residual_at_child
         for path, more in zip(paths, new, strict=True):
-            for place in more:
+            for state in more:
                 if path[-1].weight == 0:
                     break
-                place.weight = draft.weight(path[-1])
-                path.append(place)
+                state.weight = draft.weight(path[-1])
+                path.append(state)
 
-    def _first_path(self, place: Place, draft: _Drafted) -> list[Place]:
-        """New `Place`s from the next child to test down to the first leaf below it; their weights are not set
-        yet."""
-        path: list[Place] = []
-        if place.weight == 0:
+    def _first_path(self, state: NodeState, draft: _Drafted) -> list[NodeState]:
+        """New `NodeState`s from the next child to test down to the first leaf below it; their weights are not
+        set yet."""
+        path: list[NodeState] = []
+        if state.weight == 0:
             return path
-        while place.child:
-            token = draft.tokens[place.child]
-            if any(draft.tokens[child] == token for child in place.refused):
+        while state.child:
+            token = draft.tokens[state.child]
+            if any(draft.tokens[child] == token for child in state.rejected):
                 # equal to a rejected sibling: its children were tested with that sibling's
-                below: list[int] = []
+                children: list[int] = []
             else:
-                below = draft.below([child for child in place.below if draft.tokens[child] == token])
-            place = Place(place.child, 0.0, below)
-            path.append(place)
+                children = draft.children([child for child in state.children if draft.tokens[child] == token])
+            state = NodeState(state.child, 0.0, children)
+            path.append(state)
         return path
 
-    def _refuse(self, paths: Sequence[list[Place]], draft: _Drafted, target_probs: TargetProbs) -> None:
+    def _reject(self, paths: Sequence[list[NodeState]], draft: _Drafted, target_probs: TargetProbs) -> None:
         """Reject the last node of every path: remove it from the path, and update the residual and the weight
         of its parent."""
         for path in paths:
             path.pop()
-        places = [path[-1] for path in paths]
-        left = _without(places, draft)
-        following = [place.following for place in places]
-        if any(following):
-            values, totals = torch.stack([_at(left, draft.on(left.device, following)), left.sum(-1)]).tolist()
+        states = [path[-1] for path in paths]
+        residual = _residuals_without(states, draft)
+        next_child = [state.next_child for state in states]
+        if any(next_child):
+            residuals_at_child, residual_sums = torch.stack(
+                [_at(residual, draft.on(residual.device, next_child)), residual.sum(-1)]
+            ).tolist()
         else:
-            values, totals = [0.0] * len(places), left.sum(-1).tolist()
-        for place, row, value, total in zip(places, left.unbind(), values, totals, strict=True):
-            place.refused.append(place.child)
-            place.weight = self._weight(place.weight, place.weight * total / place.total)
-            if total <= smallest_mass(
-                left.dtype
+            residuals_at_child, residual_sums = [0.0] * len(states), residual.sum(-1).tolist()
+        for state, row, residual_at_child, residual_sum in zip(
+            states, residual.unbind(), residuals_at_child, residual_sums, strict=True
+        ):
+            state.rejected.append(state.child)
+            state.weight = self._weight(state.weight, state.weight * residual_sum / state.residual_sum)
+            if residual_sum <= smallest_mass(
+                residual.dtype
             ):  # after a rejection the residual is positive: a sum of 0 is rounding, so continue with p
-                row, total = target_probs.probs([place.node])[0], 1.0
-                value = float(row[draft.tokens[place.child]])
-            place.left, place.value, place.total = row, value, total
+                row, residual_sum = target_probs.probs([state.node])[0], 1.0
+                residual_at_child = float(row[draft.tokens[state.child]])
+            state.residual, state.residual_at_child, state.residual_sum = row, residual_at_child, residual_sum
 
-    def _weight(self, weight: float, left: float) -> float:
-        """A parent's weight after a child was rejected; `left` is the sum of the positive part of w r - q."""
-        return chance_left(weight, left)
+    def _weight(self, weight: float, residual_sum: float) -> float:
+        """A parent's weight after a child was rejected; `residual_sum` is the sum of the positive part of w r
+        - q."""
+        return acceptance_probability(weight, residual_sum)
 
-    def _distribution(self, place: Place, target_probs: TargetProbs) -> Tensor:  # (V,)
+    def _distribution(self, state: NodeState, target_probs: TargetProbs) -> Tensor:  # (V,)
         """The residual of p that the bonus token after this node is drawn from, not normalised."""
-        assert place.left is not None
-        return place.left
+        assert state.residual is not None
+        return state.residual
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class NodeState:
     """State of one node on the path from the root to the leaf under test; nodes are tested from the leaf
     upwards."""
 
     node: int
     weight: float  # probability of accepting the node once it has no untested children
-    below: list[int]  # its children in the order they are tested
-    refused: list[int] = field(default_factory=list[int])  # its children that were tested and rejected
-    left: Tensor | None = None  # (V,) residual of p after `refused`, not normalised; None: p not computed yet
-    total: float = 1.0  # sum of `left`
-    value: float = 0.0  # `left` at the token of `child`
+    children: list[int]  # its children in the order they are tested
+    rejected: list[int] = field(default_factory=list[int])  # its children that were tested and rejected
+    residual: Tensor | None = (
+        None  # (V,) residual of p after `rejected`, not normalised; None: p not computed yet
+    )
+    residual_sum: float = 1.0  # sum of `residual`
+    residual_at_child: float = 0.0  # `residual` at the token of `child`
 
     @property
     def child(self) -> int:
         """The next child to test; 0, which is a root and never a child, if all were tested."""
-        return self.below[len(self.refused)] if len(self.refused) < len(self.below) else 0
+        return self.children[len(self.rejected)] if len(self.rejected) < len(self.children) else 0
 
     @property
-    def following(self) -> int:
+    def next_child(self) -> int:
         """The child that is tested after `child`; 0 if there is none."""
-        return self.below[len(self.refused) + 1] if len(self.refused) + 1 < len(self.below) else 0
+        return self.children[len(self.rejected) + 1] if len(self.rejected) + 1 < len(self.children) else 0
 
 
 class _Drafted(Drafted):
@@ -184,10 +197,10 @@ class _Drafted(Drafted):
         ]  # most draft probabilities will be needed: read all of them in one tensor operation
         rows, tokens = [claim.row[node] for node in drawn], tree.tokens[drawn].to(claim.q.device)
         if claim.ids is None:
-            beliefs = claim.q[rows, tokens]
+            draft_probs = claim.q[rows, tokens]
         else:
-            beliefs = (claim.q[rows] * (claim.ids[rows] == tokens[:, None])).sum(-1)
-        self.beliefs.update(zip(zip(drawn, rows, strict=True), beliefs.tolist(), strict=True))
+            draft_probs = (claim.q[rows] * (claim.ids[rows] == tokens[:, None])).sum(-1)
+        self.draft_probs.update(zip(zip(drawn, rows, strict=True), draft_probs.tolist(), strict=True))
         for draw in zip(drawn, rows, strict=True):
             self.check(draw)
 
@@ -195,52 +208,52 @@ class _Drafted(Drafted):
         """The tokens of these nodes as int64 on `device`."""
         return torch.tensor([self.tokens[node] for node in nodes], device=device)
 
-    def below(self, nodes: Sequence[int]) -> list[int]:
+    def children(self, nodes: Sequence[int]) -> list[int]:
         """Children of `nodes`, whose paths are equal: drawn ones in drawing order, then chosen ones."""
-        below = [child for node in nodes for child in self.forest.children[node]]
-        return sorted(below, key=lambda child: self.claim.row[child] < 0)
+        children = [child for node in nodes for child in self.forest.children[node]]
+        return sorted(children, key=lambda child: self.claim.row[child] < 0)
 
-    def weight(self, place: Place) -> float:
-        """The weight of the next child of `place`: min(1, w r / q); 0 if an equal sibling was rejected."""
-        child = place.child
-        if any(self.tokens[other] == self.tokens[child] for other in place.refused):
+    def weight(self, state: NodeState) -> float:
+        """The weight of the next child of `state`: min(1, w r / q); 0 if an equal sibling was rejected."""
+        child = state.child
+        if any(self.tokens[other] == self.tokens[child] for other in state.rejected):
             return 0.0
-        weight = place.weight * place.value / place.total
+        weight = state.weight * state.residual_at_child / state.residual_sum
         if (row := self.claim.row[child]) >= 0:
-            weight *= self.share(place) / self.belief((child, row))
+            weight *= self.share(state) / self.draft_prob((child, row))
         return min(1.0, weight) if weight > NEVER else 0.0
 
-    def share(self, place: Place) -> float:
+    def share(self, state: NodeState) -> float:
         """Probability that q had left when the next child was drawn; 1 if drawn with replacement."""
-        row = self.claim.row[place.child]
-        return self.remaining(row, [other for other in place.refused if self.claim.row[other] == row])
+        row = self.claim.row[state.child]
+        return self.remaining(row, [other for other in state.rejected if self.claim.row[other] == row])
 
 
-def _without(places: Sequence[Place], draft: _Drafted) -> Tensor:  # (A, V), not normalised
+def _residuals_without(states: Sequence[NodeState], draft: _Drafted) -> Tensor:  # (A, V), not normalised
     """Residuals of the A nodes after their next child is rejected, not normalised: the positive part of r - q
-    / w, where w is the node's weight (`Place.weight`). q is scaled by the sum of r, as r is not
+    / w, where w is the node's weight (`NodeState.weight`). q is scaled by the sum of r, as r is not
     normalised."""
-    claim, children = draft.claim, [place.child for place in places]
+    claim, children = draft.claim, [state.child for state in states]
     rows = [claim.row[child] for child in children]
-    shares = [
-        place.total / (place.weight * draft.share(place)) if row >= 0 else 0.0
-        for place, row in zip(places, rows, strict=True)
+    scales = [
+        state.residual_sum / (state.weight * draft.share(state)) if row >= 0 else 0.0
+        for state, row in zip(states, rows, strict=True)
     ]
-    r = _stacked([place.left for place in places if place.left is not None])
+    r = _stacked([state.residual for state in states if state.residual is not None])
     if claim.ids is None and len(rows) == 1:
-        left = torch.sub(r, claim.q[rows[0]].to(r.dtype), alpha=shares[0])
+        residual = torch.sub(r, claim.q[rows[0]].to(r.dtype), alpha=scales[0])
     else:
         at = torch.tensor(rows, device=r.device).clamp_(min=0)
-        q, share = claim.q.index_select(0, at).to(r.dtype), r.new_tensor(shares)[:, None]
+        q, share = claim.q.index_select(0, at).to(r.dtype), r.new_tensor(scales)[:, None]
         if claim.ids is None:
-            left = torch.addcmul(r, q, share, value=-1)
+            residual = torch.addcmul(r, q, share, value=-1)
         else:
-            left = r.scatter_add(1, claim.ids.index_select(0, at), q * -share)
-    left.clamp_(min=0)
+            residual = r.scatter_add(1, claim.ids.index_select(0, at), q * -share)
+    residual.clamp_(min=0)
     for index, (child, row) in enumerate(zip(children, rows, strict=True)):
         if row < 0:  # a chosen token has a one-hot q: nothing of it is left
-            left[index, draft.tokens[child]] = 0
-    return left
+            residual[index, draft.tokens[child]] = 0
+    return residual
 
 
 def _stacked(rows: Sequence[Tensor]) -> Tensor:  # A × (V,) -> (A, V)

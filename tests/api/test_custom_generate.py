@@ -1,4 +1,4 @@
-"""outpace inside model.generate: the same tokens, with everything that was asked for honoured or refused."""
+"""outpace inside model.generate: the same tokens; every option is applied or refused."""
 
 from __future__ import annotations
 
@@ -81,19 +81,19 @@ class AtWord:
     ids=lambda options: next(iter(options), "plain"),
 )
 def test_a_padded_batch_gets_plain_decodings_tokens(model, draft, batch, options):
-    ask = {**batch, "max_new_tokens": 20, "do_sample": False, **options}
-    plain = model.generate(**ask)
+    settings = {**batch, "max_new_tokens": 20, "do_sample": False, **options}
+    plain = model.generate(**settings)
     assert torch.equal(
-        model.generate(**ask, custom_generate=outpace.hf("speculative-sampling", draft=draft)), plain
+        model.generate(**settings, custom_generate=outpace.hf("speculative-sampling", draft=draft)), plain
     )
 
 
 @pytest.mark.parametrize("method", ["prompt-lookup", "mcsd"])
 def test_processors_follow_every_branch(model, draft, one, method):
-    ask = {**one, "max_new_tokens": 20, "do_sample": False, "repetition_penalty": 1.5}
+    settings = {**one, "max_new_tokens": 20, "do_sample": False, "repetition_penalty": 1.5}
     drafts = {"draft": draft} if method == "mcsd" else {}
     assert torch.equal(
-        model.generate(**ask, custom_generate=outpace.hf(method, **drafts)), model.generate(**ask)
+        model.generate(**settings, custom_generate=outpace.hf(method, **drafts)), model.generate(**settings)
     )
 
 
@@ -102,20 +102,22 @@ def test_processors_may_write_where_they_read(model, one):
         scores[:, input_ids[0, -1]] = -float("inf")
         return scores
 
-    ask = {**one, "max_new_tokens": 12, "do_sample": False, "logits_processor": [harsh]}
+    settings = {**one, "max_new_tokens": 12, "do_sample": False, "logits_processor": [harsh]}
     assert torch.equal(
-        model.generate(**ask, custom_generate=outpace.hf("prompt-lookup")), model.generate(**ask)
+        model.generate(**settings, custom_generate=outpace.hf("prompt-lookup")), model.generate(**settings)
     )
 
 
 def test_a_streamer_gets_the_same_tokens(model, draft, one):
     plain, ours = Collected(), Collected()
-    ask = {**one, "max_new_tokens": 12, "do_sample": False}
-    model.generate(**ask, streamer=plain)
-    model.generate(**ask, streamer=ours, custom_generate=outpace.hf("speculative-sampling", draft=draft))
+    settings = {**one, "max_new_tokens": 12, "do_sample": False}
+    model.generate(**settings, streamer=plain)
+    model.generate(**settings, streamer=ours, custom_generate=outpace.hf("speculative-sampling", draft=draft))
     assert ours.values == plain.values and ours.ended
     given = Collected()
-    model.generate(**ask, custom_generate=outpace.hf("speculative-sampling", draft=draft, streamer=given))
+    model.generate(
+        **settings, custom_generate=outpace.hf("speculative-sampling", draft=draft, streamer=given)
+    )
     assert given.values == plain.values[1:]
 
 
@@ -139,11 +141,11 @@ def test_text_is_cut_where_a_criterion_says_stop(model, draft, words, inputs, re
     plain = model.generate(**tokens, max_new_tokens=20, do_sample=False)
     text = words.decode(plain[0, width:])
     criteria = [StopStringCriteria(words, text[len(text) // 2 :][:2]), AtWord(int(plain[-1, width + 7]))]
-    ask = {**tokens, "max_new_tokens": 20, "do_sample": False, "stopping_criteria": criteria}
-    cut = model.generate(**ask)
+    settings = {**tokens, "max_new_tokens": 20, "do_sample": False, "stopping_criteria": criteria}
+    cut = model.generate(**settings)
     assert cut.shape[1] <= plain.shape[1]
     assert torch.equal(
-        model.generate(**ask, custom_generate=outpace.hf("speculative-sampling", draft=draft)), cut
+        model.generate(**settings, custom_generate=outpace.hf("speculative-sampling", draft=draft)), cut
     )
 
 
@@ -156,12 +158,19 @@ def test_time_can_run_out(model, one):
 
 
 def test_sampling_follows_torchs_seed(model, draft, one):
-    ask = {**one, "max_new_tokens": 16, "do_sample": True, "temperature": 0.9, "top_k": 50, "top_p": 0.95}
+    settings = {
+        **one,
+        "max_new_tokens": 16,
+        "do_sample": True,
+        "temperature": 0.9,
+        "top_k": 50,
+        "top_p": 0.95,
+    }
     decode = outpace.hf("speculative-sampling", draft=draft)
     texts = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        texts.append(model.generate(**ask, custom_generate=decode, num_return_sequences=2))
+        texts.append(model.generate(**settings, custom_generate=decode, num_return_sequences=2))
     assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[0], texts[2])
     assert not torch.equal(texts[0][0], texts[0][1])
 
@@ -169,7 +178,7 @@ def test_sampling_follows_torchs_seed(model, draft, one):
 def test_processors_become_settings_that_drafters_follow():
     from transformers.generation import logits_process as t
 
-    from outpace.integrations.transformers import Warped
+    from outpace.integrations.transformers import ConvertedProcessors
 
     heat, few, least = t.TemperatureLogitsWarper(0.5), t.TopKLogitsWarper(5), t.MinPLogitsWarper(0.1)
     typical, again = t.TypicalLogitsWarper(0.9), t.RepetitionPenaltyLogitsProcessor(1.2)
@@ -177,8 +186,8 @@ def test_processors_become_settings_that_drafters_follow():
     pairs = t.SequenceBiasLogitsProcessor([[[3, 4], 1.5]])
 
     def found(*processors, **options):
-        warped = Warped.of(processors, 1, sampled=True, **options)
-        return warped.params, warped.processors
+        converted = ConvertedProcessors.of(processors, 1, sampled=True, **options)
+        return converted.params, converted.processors
 
     params, left = found(bias, again, words, heat, few, least, typical)
     assert (params.temperature, params.top_k, params.min_p, params.typical_p, left) == (0.5, 5, 0.1, 0.9, ())
@@ -190,23 +199,23 @@ def test_processors_become_settings_that_drafters_follow():
     params, left = found(few, heat)  # another order is another distribution
     assert (params.temperature, params.top_k, left) == (0.5, 0, (few,))
     assert found(again, bias)[1] == (again, bias)
-    assert found(pairs)[1] == (pairs,)  # no setting says this
+    assert found(pairs)[1] == (pairs,)  # no sampling parameter for this
     assert found(again, heat, padded=True)[1] == (again,)  # transformers decides what it makes of padding
 
 
 @pytest.mark.parametrize("method", ["prompt-lookup", "mcsd"])
 def test_settings_give_plain_decodings_tokens(model, draft, one, method):
-    ask = {
+    settings = {
         **one,
         "max_new_tokens": 20,
         "do_sample": False,
         "repetition_penalty": 1.4,
         "bad_words_ids": [[75], [9, 212]],
     }
-    ask["sequence_bias"] = [[[212], 1.5], [[300], -2.0]]
+    settings["sequence_bias"] = [[[212], 1.5], [[300], -2.0]]
     drafts = {"draft": draft} if method == "mcsd" else {}
     assert torch.equal(
-        model.generate(**ask, custom_generate=outpace.hf(method, **drafts)), model.generate(**ask)
+        model.generate(**settings, custom_generate=outpace.hf(method, **drafts)), model.generate(**settings)
     )
 
 
@@ -221,10 +230,11 @@ def test_penalties_that_generate_does_not_have(model, draft, inputs, others, req
         counts = torch.zeros_like(scores).scatter_add_(1, new, torch.ones_like(new, dtype=scores.dtype))
         return scores - 0.75 * counts - 0.5 * (counts > 0)
 
-    ask = {**tokens, "max_new_tokens": 20, "do_sample": False, **others}
+    settings = {**tokens, "max_new_tokens": 20, "do_sample": False, **others}
     decode = outpace.hf("mcsd", draft=draft, presence_penalty=0.5, frequency_penalty=0.75)
     assert torch.equal(
-        model.generate(**ask, custom_generate=decode), model.generate(**ask, logits_processor=[penalised])
+        model.generate(**settings, custom_generate=decode),
+        model.generate(**settings, logits_processor=[penalised]),
     )
 
 
@@ -254,12 +264,12 @@ def test_drafts_may_be_folders(model, tiny, one, monkeypatch):
     # they are loaded where the model is, not where there is most to be had
     monkeypatch.setattr("outpace.models.checkpoint.torch.cuda.is_available", lambda: True)
     decode = outpace.hf("specinfer", drafts=f"{tiny.draft},{tiny.draft}", widths="2,1")
-    ask = {**one, "max_new_tokens": 8, "do_sample": False}
-    assert torch.equal(model.generate(**ask, custom_generate=decode), model.generate(**ask))
+    settings = {**one, "max_new_tokens": 8, "do_sample": False}
+    assert torch.equal(model.generate(**settings, custom_generate=decode), model.generate(**settings))
 
 
 @pytest.mark.parametrize(
-    ("ask", "sentence"),
+    ("settings", "sentence"),
     [
         ({"num_beams": 2}, "not by beam_search"),
         ({"return_dict_in_generate": True, "output_scores": True}, "output_scores cannot be returned"),
@@ -277,8 +287,8 @@ def test_drafts_may_be_folders(model, tiny, one, monkeypatch):
         ({"attention_mask": torch.tensor([[1, 0, 1]])}, "padding on the left"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(model, draft, ask, sentence):
-    inputs = {"input_ids": torch.tensor([[5, 6, 7]]), **ask}
+def test_what_cannot_be_honoured_is_refused(model, draft, settings, sentence):
+    inputs = {"input_ids": torch.tensor([[5, 6, 7]]), **settings}
     if inputs.get("assistant_model") == "draft":
         inputs["assistant_model"] = draft
     with pytest.raises(ValueError, match=sentence):
@@ -300,18 +310,18 @@ def test_what_cannot_be_honoured_for_a_batch_is_refused(model, batch):
 
 
 def test_one_prompt_may_be_constrained(model, one):
-    ask = {
+    settings = {
         **one,
         "max_new_tokens": 6,
         "do_sample": False,
         "prefix_allowed_tokens_fn": lambda row, ids: [5, len(ids)],
     }
     assert torch.equal(
-        model.generate(**ask, custom_generate=outpace.hf("prompt-lookup")), model.generate(**ask)
+        model.generate(**settings, custom_generate=outpace.hf("prompt-lookup")), model.generate(**settings)
     )
 
 
-def test_mistakes_in_the_method_are_told_at_once():
+def test_unknown_methods_and_options_are_refused_at_once():
     with pytest.raises(ValueError, match="did you mean prompt-lookup"):
         outpace.hf("prompt-lookpu")
     with pytest.raises(ValueError, match="has no option dept; it has max_ngram, depth"):

@@ -48,13 +48,13 @@ def test_greedy_text_is_that_of_transformers(loaded, plain, method):
 @pytest.mark.parametrize("method", ["prompt-lookup", "speculative-sampling"])
 def test_a_row_alone_is_the_row_in_a_batch(loaded, method):
     target, draft = loaded
-    ask = {"max_tokens": 16, "temperature": 0.9, "seed": 5, **options(method, draft)}
-    together = outpace.generate(target, PROMPTS, method, **ask)
+    settings = {"max_tokens": 16, "temperature": 0.9, "seed": 5, **options(method, draft)}
+    together = outpace.generate(target, PROMPTS, method, **settings)
     assert [result.tokens for result in together] == [
-        outpace.generate(target, prompt, method, **ask)[0].tokens for prompt in PROMPTS
+        outpace.generate(target, prompt, method, **settings)[0].tokens for prompt in PROMPTS
     ]
     assert [result.tokens for result in together] == [
-        result.tokens for result in outpace.generate(target, PROMPTS, method, batch=2, **ask)
+        result.tokens for result in outpace.generate(target, PROMPTS, method, batch=2, **settings)
     ]
 
 
@@ -76,20 +76,30 @@ def test_a_seed_makes_sampling_repeatable_and_is_reported(loaded):
 def test_statistics_add_up(loaded):
     target, draft = loaded
     result = outpace.generate(target, "def add(a, b):", draft=draft, depth=3, max_tokens=30, temperature=0)[0]
-    told = result.statistics.as_dict()
-    histogram = told["acceptance_histogram"]
-    assert told["num_tokens"] == len(result.tokens) == 30
-    assert sum(histogram) == told["num_spec_steps"] <= told["num_steps"]
-    assert sum(n * count for n, count in enumerate(histogram)) == told["num_accepted_draft_tokens"] > 0
-    assert told["mean_acceptance_length"] == 1 + told["num_accepted_draft_tokens"] / told["num_spec_steps"]
-    assert told["draft_acceptance_rate"] == told["num_accepted_draft_tokens"] / told["num_draft_tokens"]
-    assert told["num_accepted_draft_tokens"] + told["num_steps"] == 30  # nothing was cut off
-    assert told["tokens_per_second"] > 0 and told["seconds"] > 0
+    statistics = result.statistics.as_dict()
+    histogram = statistics["acceptance_histogram"]
+    assert statistics["num_tokens"] == len(result.tokens) == 30
+    assert sum(histogram) == statistics["num_spec_steps"] <= statistics["num_steps"]
+    assert sum(n * count for n, count in enumerate(histogram)) == statistics["num_accepted_draft_tokens"] > 0
+    assert (
+        statistics["mean_acceptance_length"]
+        == 1 + statistics["num_accepted_draft_tokens"] / statistics["num_spec_steps"]
+    )
+    assert (
+        statistics["draft_acceptance_rate"]
+        == statistics["num_accepted_draft_tokens"] / statistics["num_draft_tokens"]
+    )
+    assert statistics["num_accepted_draft_tokens"] + statistics["num_steps"] == 30  # nothing was cut off
+    assert statistics["tokens_per_second"] > 0 and statistics["seconds"] > 0
 
 
 def test_plain_decoding_has_no_speculative_steps(loaded):
-    told = outpace.generate(loaded[0], "def", "autoregressive", max_tokens=4)[0].statistics
-    assert (told.num_spec_steps, told.mean_acceptance_length, told.draft_acceptance_rate) == (0, 1.0, 0.0)
+    statistics = outpace.generate(loaded[0], "def", "autoregressive", max_tokens=4)[0].statistics
+    assert (
+        statistics.num_spec_steps,
+        statistics.mean_acceptance_length,
+        statistics.draft_acceptance_rate,
+    ) == (0, 1.0, 0.0)
 
 
 def test_the_end_of_text_ends_it(loaded, plain):
@@ -112,10 +122,10 @@ def test_the_end_of_text_ends_it(loaded, plain):
 @pytest.mark.parametrize("method", ["autoregressive", "prompt-lookup", "speculative-sampling"])
 def test_a_stop_string_ends_it_where_plain_decoding_would(loaded, method):
     target, draft = loaded
-    ask = {"max_tokens": 24, "temperature": 0, **options(method, draft)}
-    whole = outpace.generate(target, "def add(a, b):", method, **ask)[0]
+    settings = {"max_tokens": 24, "temperature": 0, **options(method, draft)}
+    whole = outpace.generate(target, "def add(a, b):", method, **settings)[0]
     stop = whole.text[len(whole.text) // 2 :][:3]
-    result = outpace.generate(target, "def add(a, b):", method, stop=stop, **ask)[0]
+    result = outpace.generate(target, "def add(a, b):", method, stop=stop, **settings)[0]
     assert result.text == whole.text[: whole.text.index(stop)]
     assert (result.finish_reason, result.stop_reason) == ("stop", stop)
     assert result.tokens == whole.tokens[: len(result.tokens)]
@@ -198,7 +208,7 @@ def test_mistakes_are_explained(loaded, change, sentence):
         outpace.generate(loaded[0], "def", **change)
 
 
-def test_a_draft_that_speaks_another_language_is_refused(loaded, tiny):
+def test_a_draft_with_another_vocabulary_is_refused(loaded, tiny):
     with pytest.raises(ValueError, match="vocabulary of 304 tokens and the target one of 320.*prompt-lookup"):
         outpace.generate(loaded[0], "def", draft=tiny.stranger)
     with pytest.raises(ValueError, match="one size but not the same tokens"):
@@ -232,7 +242,7 @@ def test_no_model_at_all():
         outpace.generate(3, "def", "prompt-lookup")
 
 
-def test_what_each_step_adds_is_told(loaded):
+def test_the_tokens_of_each_step_are_reported(loaded):
     target, draft = loaded
     pieces = []
     results = list(
@@ -246,9 +256,9 @@ def test_what_each_step_adds_is_told(loaded):
 
 def test_a_draft_that_is_named_is_loaded_where_the_target_is(loaded, tiny, monkeypatch):
     monkeypatch.setattr("outpace.models.checkpoint.torch.cuda.is_available", lambda: True)
-    ask = {"max_tokens": 8, "temperature": 0}
-    drafted = outpace.generate(loaded[0], "def", draft=tiny.draft, **ask)[0]
-    assert drafted.tokens == outpace.generate(loaded[0], "def", "autoregressive", **ask)[0].tokens
+    settings = {"max_tokens": 8, "temperature": 0}
+    drafted = outpace.generate(loaded[0], "def", draft=tiny.draft, **settings)[0]
+    assert drafted.tokens == outpace.generate(loaded[0], "def", "autoregressive", **settings)[0].tokens
 
 
 @pytest.mark.parametrize(
@@ -274,9 +284,10 @@ def test_prompts_of_a_wrong_type_are_refused(loaded, prompt):
 
 def test_vllms_name_of_the_depth_is_accepted(loaded):
     target, draft = loaded
-    ask = {"draft": draft, "max_tokens": 12, "temperature": 0}
+    settings = {"draft": draft, "max_tokens": 12, "temperature": 0}
     ours, theirs = (
-        outpace.generate(target, "def", **ask, **{name: 2})[0] for name in ("depth", "num_speculative_tokens")
+        outpace.generate(target, "def", **settings, **{name: 2})[0]
+        for name in ("depth", "num_speculative_tokens")
     )
     assert ours.statistics.acceptance_histogram == theirs.statistics.acceptance_histogram
     assert len(ours.statistics.acceptance_histogram) <= 3

@@ -1,4 +1,4 @@
-"""What the caller expects of an answer is drafted, counted, and never believed."""
+"""Predicted outputs are drafted and counted, and do not change the output distribution."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 import outpace
 
-ASK = {"max_tokens": 24, "ignore_eos": True}
+SETTINGS = {"max_tokens": 24, "ignore_eos": True}
 METHODS = ["autoregressive", "prompt-lookup", "speculative-sampling", "mcsd", "token-recycling", "lookahead"]
 
 
@@ -17,10 +17,10 @@ def options(method, draft):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_prediction_changes_the_steps_and_not_the_text(loaded, method):
     target, draft = loaded
-    given = {"temperature": 0, **ASK, **options(method, draft)}
+    given = {"temperature": 0, **SETTINGS, **options(method, draft)}
     plain = outpace.generate(target, "def add", method, **given)[0]
-    told = plain.statistics
-    assert (told.num_accepted_prediction_tokens, told.num_rejected_prediction_tokens) == (0, 0)
+    statistics = plain.statistics
+    assert (statistics.num_accepted_prediction_tokens, statistics.num_rejected_prediction_tokens) == (0, 0)
     right = outpace.generate(target, "def add", method, prediction=plain.tokens, **given)[0]
     assert right.tokens == plain.tokens and right.statistics.num_steps == 3  # of 9, 10 and 5 tokens
     assert right.statistics.num_accepted_prediction_tokens == right.statistics.num_accepted_draft_tokens == 21
@@ -34,25 +34,28 @@ def test_a_prediction_changes_the_steps_and_not_the_text(loaded, method):
 
 def test_what_was_drafted_in_vain_is_counted(loaded):
     target, _ = loaded
-    plain = outpace.generate(target, "def", "autoregressive", temperature=0, **ASK)[0].tokens
+    plain = outpace.generate(target, "def", "autoregressive", temperature=0, **SETTINGS)[0].tokens
     other = next(token for token in range(2, target.target.vocab) if token not in plain)
     changed = [*plain[:5], other, *plain[6:]]
-    told = outpace.generate(target, "def", "autoregressive", temperature=0, prediction=changed, **ASK)[
-        0
-    ].statistics
+    statistics = outpace.generate(
+        target, "def", "autoregressive", temperature=0, prediction=changed, **SETTINGS
+    )[0].statistics
     # the first draft of 8 loses 3
-    assert told.num_accepted_prediction_tokens == told.num_accepted_draft_tokens >= 5
-    assert told.num_rejected_prediction_tokens >= 3
-    assert told.num_accepted_prediction_tokens + told.num_rejected_prediction_tokens == told.num_draft_tokens
+    assert statistics.num_accepted_prediction_tokens == statistics.num_accepted_draft_tokens >= 5
+    assert statistics.num_rejected_prediction_tokens >= 3
+    assert (
+        statistics.num_accepted_prediction_tokens + statistics.num_rejected_prediction_tokens
+        == statistics.num_draft_tokens
+    )
     ended = outpace.generate(target, "def", "autoregressive", temperature=0, prediction=plain, max_tokens=3)
-    told = ended[0].statistics
-    assert (told.num_accepted_prediction_tokens, told.num_rejected_prediction_tokens) == (2, 0)
+    statistics = ended[0].statistics
+    assert (statistics.num_accepted_prediction_tokens, statistics.num_rejected_prediction_tokens) == (2, 0)
 
 
 @pytest.mark.parametrize("method", ["prompt-lookup", "autoregressive"])
-def test_the_same_seed_says_the_same_with_one(loaded, method):
+def test_the_same_seed_gives_the_same_text_with_a_prediction(loaded, method):
     target, _ = loaded
-    given = {"temperature": 1, "seed": 4, "n": 2, **ASK}
+    given = {"temperature": 1, "seed": 4, "n": 2, **SETTINGS}
     plain = outpace.generate(target, ["def add", "class"], method, **given)
     texts = [result.tokens for result in plain]
     for prediction in (texts[0], [texts[0], None], [None, texts[2]], [texts[3], "class Stack"]):
@@ -72,20 +75,20 @@ def test_the_same_seed_says_the_same_with_one(loaded, method):
 
 def test_a_stream_takes_one(loaded):
     target, _ = loaded
-    text = outpace.generate(target, "def add", "autoregressive", temperature=0, **ASK)[0].text
-    pieces = outpace.stream(target, "def add", "autoregressive", temperature=0, prediction=text, **ASK)
+    text = outpace.generate(target, "def add", "autoregressive", temperature=0, **SETTINGS)[0].text
+    pieces = outpace.stream(target, "def add", "autoregressive", temperature=0, prediction=text, **SETTINGS)
     assert "".join(pieces) == text and pieces.result.statistics.num_accepted_prediction_tokens > 0
 
 
 def test_a_stop_string_ends_what_is_counted(loaded):
     target, _ = loaded
-    plain = outpace.generate(target, "def add", "autoregressive", temperature=0, **ASK)[0]
-    given = {"temperature": 0, "stop": plain.text[0], "prediction": plain.tokens, **ASK}
+    plain = outpace.generate(target, "def add", "autoregressive", temperature=0, **SETTINGS)[0]
+    given = {"temperature": 0, "stop": plain.text[0], "prediction": plain.tokens, **SETTINGS}
     found = outpace.generate(target, "def add", "autoregressive", **given)[0]
-    told = found.statistics
+    statistics = found.statistics
     assert found.finish_reason == "stop" and found.tokens == plain.tokens[: len(found.tokens)]
-    assert told.num_accepted_prediction_tokens == len(found.tokens) < 8
-    assert told.num_accepted_prediction_tokens + told.num_rejected_prediction_tokens == 8
+    assert statistics.num_accepted_prediction_tokens == len(found.tokens) < 8
+    assert statistics.num_accepted_prediction_tokens + statistics.num_rejected_prediction_tokens == 8
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_each_kind_becomes_tokens(words):
         ([{"role": "user"}], "a role and a content"),
     ],
 )
-def test_what_cannot_be_read_is_told(words, prompt, sentence):
+def test_invalid_input_is_refused(words, prompt, sentence):
     with pytest.raises(ValueError, match=sentence):
         encode(words, prompt, 320)
 

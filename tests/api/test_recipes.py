@@ -1,4 +1,4 @@
-"""Recipes are found by file name, and imported only when somebody asks for them."""
+"""Recipes are found by file name, and imported at their first use."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_names_take_dashes_and_underscores():
     assert set(find()) == set(names())
 
 
-def test_the_catalogue_read_from_sources_is_what_the_recipes_say():
+def test_the_catalogue_read_from_sources_equals_the_imported_recipes():
     for entry in entries():
         recipe = get(entry.name)
         assert (entry.name, entry.paper, entry.summary, entry.family, entry.guarantee) == (
@@ -109,7 +109,7 @@ def configured(recipe, **options):
     return _options.configure(recipe, model(), options, FunctionOpener(lambda value: value))
 
 
-def test_strings_become_what_the_signature_says(own):
+def test_strings_are_converted_to_the_types_of_the_signature(own):
     recipe = from_file(own)
     assert configured(recipe, depth="4", shape="4,2,2", on="no") == {
         "depth": 4,
@@ -131,12 +131,12 @@ def test_strings_become_what_the_signature_says(own):
         ({"zzz": 3}, "it has depth, shape, on"),
     ],
 )
-def test_options_that_do_not_fit_are_told(own, options, sentence):
+def test_options_of_the_wrong_type_are_refused(own, options, sentence):
     with pytest.raises(RecipeError, match=sentence):
         configured(from_file(own), **options)
 
 
-def test_models_are_opened_and_must_speak_the_targets_tokens():
+def test_models_are_opened_and_must_have_the_targets_vocabulary():
     assert isinstance(configured(get("speculative-sampling"), draft=model())["draft"], TableTarget)
     assert len(configured(get("specinfer"), drafts=(model(), model()))["drafts"]) == 2
     with pytest.raises(RecipeError, match="vocabulary of 9 tokens and the target one of 8"):

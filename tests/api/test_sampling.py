@@ -26,27 +26,27 @@ def options(method, draft):
     return {"draft": draft} if "draft" in known else {"drafts": (draft,)} if "drafts" in known else {}
 
 
-@pytest.mark.parametrize("ask", SETTINGS, ids=lambda ask: "+".join(ask))
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "+".join(settings))
 @pytest.mark.parametrize("method", METHODS)
-def test_greedy_text_is_that_of_plain_decoding(loaded, method, ask):
+def test_greedy_text_is_that_of_plain_decoding(loaded, method, settings):
     target, draft = loaded
-    ask = {"max_tokens": 24, "temperature": 0, **ask}
-    plain = outpace.generate(target, PROMPTS, "autoregressive", **ask)
-    found = outpace.generate(target, PROMPTS, method, **options(method, draft), **ask)
+    settings = {"max_tokens": 24, "temperature": 0, **settings}
+    plain = outpace.generate(target, PROMPTS, "autoregressive", **settings)
+    found = outpace.generate(target, PROMPTS, method, **options(method, draft), **settings)
     assert [result.tokens for result in found] == [result.tokens for result in plain]
     assert [result.finish_reason for result in found] == [result.finish_reason for result in plain]
 
 
 @pytest.mark.parametrize("method", ["prompt-lookup", "mcsd"])
 @pytest.mark.parametrize(
-    "ask", [*SETTINGS, {"min_p": 0.05}, {"typical_p": 0.8}], ids=lambda ask: "+".join(ask)
+    "settings", [*SETTINGS, {"min_p": 0.05}, {"typical_p": 0.8}], ids=lambda settings: "+".join(settings)
 )
-def test_sampled_text_by_matching_is_that_of_plain_decoding(loaded, method, ask):
+def test_sampled_text_by_matching_is_that_of_plain_decoding(loaded, method, settings):
     target, draft = loaded
-    ask = {"max_tokens": 16, "temperature": 0.9, "seed": 3, **ask}
-    plain = outpace.generate(target, PROMPTS, "autoregressive", **ask)
+    settings = {"max_tokens": 16, "temperature": 0.9, "seed": 3, **settings}
+    plain = outpace.generate(target, PROMPTS, "autoregressive", **settings)
     how = {**options(method, draft), "naive": True} if method == "mcsd" else {}
-    found = outpace.generate(target, PROMPTS, method, **how, **ask)
+    found = outpace.generate(target, PROMPTS, method, **how, **settings)
     assert [result.tokens for result in found] == [result.tokens for result in plain]
 
 
@@ -54,24 +54,26 @@ def test_sampled_text_by_matching_is_that_of_plain_decoding(loaded, method, ask)
 def test_a_stop_string_ends_it_where_plain_decoding_would(loaded, method):
     """Also inside an accepted path of a tree."""
     target, draft = loaded
-    ask = {"max_tokens": 24, "temperature": 0, **options(method, draft)}
-    whole = outpace.generate(target, PROMPTS[0], method, **ask)[0]
+    settings = {"max_tokens": 24, "temperature": 0, **options(method, draft)}
+    whole = outpace.generate(target, PROMPTS[0], method, **settings)[0]
     stop = whole.text[len(whole.text) // 2 :][:3]
-    result = outpace.generate(target, PROMPTS[0], method, stop=stop, **ask)[0]
+    result = outpace.generate(target, PROMPTS[0], method, stop=stop, **settings)[0]
     assert (result.text, result.stop_reason) == (whole.text[: whole.text.index(stop)], stop)
-    later = outpace.generate(target, PROMPTS[0], method, stop=stop, min_tokens=len(result.tokens), **ask)[0]
+    later = outpace.generate(
+        target, PROMPTS[0], method, stop=stop, min_tokens=len(result.tokens), **settings
+    )[0]
     assert later.tokens[: len(result.tokens)] == result.tokens and len(later.tokens) > len(result.tokens)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_end_of_text_waits_for_min_tokens(loaded, method):
     target, draft = loaded
-    ask = {"max_tokens": 30, "temperature": 0, **options(method, draft)}
-    usual = outpace.generate(target, PROMPTS[0], method, ignore_eos=True, **ask)[0]
+    settings = {"max_tokens": 30, "temperature": 0, **options(method, draft)}
+    usual = outpace.generate(target, PROMPTS[0], method, ignore_eos=True, **settings)[0]
     target.defaults.eos_token_id = [0, usual.tokens[4]]
     try:
-        early = outpace.generate(target, PROMPTS[0], method, **ask)[0]
-        late = outpace.generate(target, PROMPTS[0], method, min_tokens=20, **ask)[0]
+        early = outpace.generate(target, PROMPTS[0], method, **settings)[0]
+        late = outpace.generate(target, PROMPTS[0], method, min_tokens=20, **settings)[0]
     finally:
         target.defaults.eos_token_id = 0
     assert len(early.tokens) <= 5 and len(late.tokens) >= 20
@@ -80,13 +82,13 @@ def test_the_end_of_text_waits_for_min_tokens(loaded, method):
 
 def test_several_samples_have_seeds_of_their_own(loaded):
     target, draft = loaded
-    ask = {"draft": draft, "max_tokens": 12, "temperature": 1.0}
-    found = outpace.generate(target, PROMPTS[:2], n=3, seed=7, batch=4, **ask)
+    settings = {"draft": draft, "max_tokens": 12, "temperature": 1.0}
+    found = outpace.generate(target, PROMPTS[:2], n=3, seed=7, batch=4, **settings)
     seeds = [result.statistics.seed for result in found]
     assert len(found) == 6 and seeds[0] == seeds[3] == 7 and len(set(seeds[:3])) == 3
-    assert found[0].tokens == outpace.generate(target, PROMPTS[0], seed=7, **ask)[0].tokens
+    assert found[0].tokens == outpace.generate(target, PROMPTS[0], seed=7, **settings)[0].tokens
     for index, result in enumerate(found):
-        alone = outpace.generate(target, PROMPTS[index // 3], seed=seeds[index], **ask)[0]
+        alone = outpace.generate(target, PROMPTS[index // 3], seed=seeds[index], **settings)[0]
         assert alone.tokens == result.tokens
     assert len({tuple(result.tokens) for result in found[:3]}) == 3
 
@@ -106,14 +108,14 @@ def expected(target, prompt, tokens, k):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_logprobs_are_those_of_plain_decoding(loaded, method, temperature):
     target, draft = loaded
-    ask = {
+    settings = {
         "max_tokens": 14,
         "temperature": temperature,
         "seed": 5,
         "repetition_penalty": 1.2,
         **options(method, draft),
     }
-    result = outpace.generate(target, PROMPTS, method, logprobs=3, **ask)[0]
+    result = outpace.generate(target, PROMPTS, method, logprobs=3, **settings)[0]
     raw, top = expected(target, PROMPTS[0], result.tokens, 3)
     assert [each.token for each in result.logprobs] == result.tokens
     assert [each.raw for each in result.logprobs] == pytest.approx(raw, abs=1e-9)
@@ -123,31 +125,31 @@ def test_logprobs_are_those_of_plain_decoding(loaded, method, temperature):
         assert all(each.processed == 0 for each in result.logprobs)
     else:
         assert any(abs(each.raw - each.processed) > 0.01 for each in result.logprobs)
-    assert outpace.generate(target, PROMPTS[0], method, **ask)[0].logprobs is None
-    own = outpace.generate(target, PROMPTS[0], method, logprobs=0, **ask)[0].logprobs
+    assert outpace.generate(target, PROMPTS[0], method, **settings)[0].logprobs is None
+    own = outpace.generate(target, PROMPTS[0], method, logprobs=0, **settings)[0].logprobs
     assert [each.raw for each in own] == pytest.approx(raw, abs=1e-9) and not any(each.top for each in own)
 
 
 def test_processed_logprobs_are_those_of_the_distribution(loaded):
     """Settings that only scale and cut are undone by hand."""
     target, draft = loaded
-    ask = {"max_tokens": 10, "temperature": 0.5, "top_k": 2, "seed": 1, "draft": draft}
-    for each in outpace.generate(target, PROMPTS[0], logprobs=2, **ask)[0].logprobs:
+    settings = {"max_tokens": 10, "temperature": 0.5, "top_k": 2, "seed": 1, "draft": draft}
+    for each in outpace.generate(target, PROMPTS[0], logprobs=2, **settings)[0].logprobs:
         distribution = torch.tensor([2 * other.raw for other in each.top], dtype=torch.float64).log_softmax(0)
         assert [other.processed for other in each.top] == pytest.approx(distribution.tolist(), abs=1e-9)
 
 
 def test_logprobs_end_with_the_text_and_are_json(loaded):
     target, draft = loaded
-    ask = {"draft": draft, "max_tokens": 24, "temperature": 0, "logprobs": 2}
-    whole = outpace.generate(target, PROMPTS[0], **ask)[0]
+    settings = {"draft": draft, "max_tokens": 24, "temperature": 0, "logprobs": 2}
+    whole = outpace.generate(target, PROMPTS[0], **settings)[0]
     stop = whole.text[len(whole.text) // 2 :][:3]
-    cut = outpace.generate(target, PROMPTS[0], stop=stop, **ask)[0]
+    cut = outpace.generate(target, PROMPTS[0], stop=stop, **settings)[0]
     assert [each.token for each in cut.logprobs] == cut.tokens
-    told = json.loads(json.dumps(cut.as_dict(), allow_nan=False))["logprobs"]
-    assert len(told) == len(cut.tokens) and [len(each["top"]) for each in told] == [2] * len(told)
-    assert min(other["processed"] for each in told for other in each["top"]) == -9999.0
-    stream = outpace.stream(target, PROMPTS[0], **ask)
+    logprobs = json.loads(json.dumps(cut.as_dict(), allow_nan=False))["logprobs"]
+    assert len(logprobs) == len(cut.tokens) and [len(each["top"]) for each in logprobs] == [2] * len(logprobs)
+    assert min(other["processed"] for each in logprobs for other in each["top"]) == -9999.0
+    stream = outpace.stream(target, PROMPTS[0], **settings)
     assert (
         [each for piece in stream.pieces() for each in piece.logprobs]
         == stream.result.logprobs
@@ -156,7 +158,7 @@ def test_logprobs_end_with_the_text_and_are_json(loaded):
 
 
 @pytest.mark.parametrize(
-    ("ask", "sentence"),
+    ("settings", "sentence"),
     [
         ({"n": 0}, "n is 0; use at least 1"),
         ({"n": 2, "temperature": 0}, "n is 2, but at temperature 0 all samples are the same"),
@@ -168,9 +170,9 @@ def test_logprobs_end_with_the_text_and_are_json(loaded):
         ({"min_p": 2, "temperature": 1}, "min_p is 2"),
     ],
 )
-def test_mistakes_are_told(loaded, ask, sentence):
+def test_invalid_values_are_refused(loaded, settings, sentence):
     with pytest.raises(ValueError, match=sentence):
-        outpace.generate(loaded[0], "def", "prompt-lookup", **ask)
+        outpace.generate(loaded[0], "def", "prompt-lookup", **settings)
 
 
 def test_a_stream_is_one_text(loaded):
@@ -178,6 +180,6 @@ def test_a_stream_is_one_text(loaded):
         outpace.stream(loaded[0], "def", "prompt-lookup", n=2, temperature=1)
 
 
-def test_min_tokens_never_exceed_the_room_a_model_has(loaded):
+def test_min_tokens_never_exceed_the_models_maximum_length(loaded):
     result = outpace.generate(loaded[0], [5] * 250, "prompt-lookup", max_tokens=50, min_tokens=40)[0]
     assert len(result.tokens) == 6

@@ -51,7 +51,7 @@ def test_the_tokenizer_knows_the_end_where_the_checkpoint_does_not():
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("settings", "found"),
     [
         ({"repetition_penalty": 1.2}, {"repetition_penalty": 1.2}),
         ({"bad_words_ids": [[3], [1, 2]]}, {"bad_words": ((3,), (1, 2))}),
@@ -61,8 +61,8 @@ def test_the_tokenizer_knows_the_end_where_the_checkpoint_does_not():
         ({"do_sample": True, "typical_p": 0.9}, {"typical_p": 0.9}),
     ],
 )
-def test_what_changes_the_distribution_and_can_be_applied_is_applied(asked, found):
-    params = resolve(GenerationConfig(**asked), None).params
+def test_what_changes_the_distribution_and_can_be_applied_is_applied(settings, found):
+    params = resolve(GenerationConfig(**settings), None).params
     assert {name: getattr(params, name) for name in found} == found
 
 

@@ -1,4 +1,4 @@
-"""vLLM's configuration, taken as it is."""
+"""vLLM's speculative configuration is accepted as it is."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_suffix():
         ({"draft_sample_method": "probabilistic"}, True),
     ],
 )
-def test_a_draft_model_is_greedy_unless_told_to_sample(extra, sampled):
+def test_a_draft_model_is_greedy_unless_sampling_is_set(extra, sampled):
     config = {"model": "some/draft", "num_speculative_tokens": 3, **extra}
     expected = ("speculative-sampling", {"draft": "some/draft", "depth": 3, "sampled": sampled})
     assert parse_speculative_config(config) == expected
@@ -62,12 +62,12 @@ def test_keys_that_mean_nothing_here_are_named_once():
     }
     with pytest.warns(
         UserWarning, match="enforce_eager, draft_tensor_parallel_size have no effect on prompt-lookup"
-    ) as told:
+    ) as recorded:
         assert parse_speculative_config(config) == ("prompt-lookup", {"depth": 5})
-    assert len(told) == 1
+    assert len(recorded) == 1
 
 
-def test_nothing_is_said_where_there_is_nothing_to_say():
+def test_no_warning_without_unsupported_settings():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         parse_speculative_config({"method": "ngram", "num_speculative_tokens": 5})

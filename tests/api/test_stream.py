@@ -1,4 +1,4 @@
-"""Text piece by piece."""
+"""Streaming: text piece by piece."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import outpace
 
 def test_pieces_are_the_text(loaded):
     target, draft = loaded
-    for ask in ({"temperature": 0}, {"temperature": 1.0, "seed": 3}, {"temperature": 0, "stop": "e"}):
-        whole = outpace.generate(target, "def", draft=draft, max_tokens=24, **ask)[0]
-        pieces = outpace.stream(target, "def", draft=draft, max_tokens=24, **ask)
+    for settings in ({"temperature": 0}, {"temperature": 1.0, "seed": 3}, {"temperature": 0, "stop": "e"}):
+        whole = outpace.generate(target, "def", draft=draft, max_tokens=24, **settings)[0]
+        pieces = outpace.stream(target, "def", draft=draft, max_tokens=24, **settings)
         assert "".join(pieces) == whole.text
         assert pieces.result.tokens == whole.tokens and pieces.result.finish_reason == whole.finish_reason
 
@@ -31,7 +31,7 @@ def test_an_interrupted_stream_keeps_what_there_is(loaded):
     assert result.finish_reason is None and result.tokens == whole.tokens[: len(result.tokens)]
 
 
-def test_each_piece_says_which_tokens_were_drafted(loaded):
+def test_each_piece_reports_the_number_of_drafted_tokens(loaded):
     target, draft = loaded
     stream = outpace.stream(target, "def", draft=draft, depth=3, max_tokens=24, temperature=0)
     pieces = list(stream.pieces())
@@ -45,8 +45,8 @@ def test_drafted_tokens_after_a_stop_string_are_not_accepted(loaded):
     found = []
     for place in range(1, len(whole.text) - 1):
         # the target drafts for itself, so that whole drafts are accepted
-        ask = {"draft": target, "depth": 6, "temperature": 0, "stop": whole.text[place : place + 2]}
-        stream = outpace.stream(target, "def", max_tokens=24, **ask)
+        settings = {"draft": target, "depth": 6, "temperature": 0, "stop": whole.text[place : place + 2]}
+        stream = outpace.stream(target, "def", max_tokens=24, **settings)
         pieces, statistics = list(stream.pieces()), stream.result.statistics
         assert sum(piece.num_drafted for piece in pieces) == statistics.num_accepted_draft_tokens
         found.append(len(pieces[-1].tokens))
@@ -66,11 +66,11 @@ def test_looking_at_the_result_changes_no_piece(loaded):
     # strings that begin as the text does and end otherwise hold pieces back
     stop = [whole[place : place + 2] + "~~" for place in range(len(whole))]
     pieces = outpace.stream(target, "def", draft=draft, max_tokens=24, temperature=0, stop=stop)
-    told = ""
+    text = ""
     for piece in pieces:
-        told += piece
-        assert pieces.result.text.startswith(told)
-    assert told == pieces.result.text == whole
+        text += piece
+        assert pieces.result.text.startswith(text)
+    assert text == pieces.result.text == whole
 
 
 def test_nothing_is_decoded_after_close(loaded):

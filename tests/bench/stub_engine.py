@@ -1,4 +1,4 @@
-"""An engine made of nothing, run by serve.py in a process of its own: settings and requests say how it
+"""A stub engine, run by serve.py in a process of its own: settings and requests determine how it
 behaves."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def start(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
                 time.sleep(60)
             os._exit(4)
         if request.get("break"):
-            raise RuntimeError("no room\nleft")
+            raise RuntimeError("no memory\nleft")
         time.sleep(request.get("sleep", 0))
         if settings.get("mode") == "prompt-lookup" and request["temperature"] > 0:
             raise NotImplementedError("it only looks up greedily")

@@ -1,5 +1,4 @@
-"""`outpace bench` on tiny checkpoints: what it writes, what it says, and what is left when it is
-interrupted."""
+"""`outpace bench` on tiny checkpoints: files, messages, and what remains after an interruption."""
 
 from __future__ import annotations
 
@@ -142,10 +141,10 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     assert "Recommendation: " in done.output and "counts the bonus token" in done.output
 
 
-def test_prompts_asked_again_are_told_apart_from_the_first_time(tiny: Any, tmp_path: Path) -> None:
+def test_repeated_prompts_are_separate_from_first_decodings(tiny: Any, tmp_path: Path) -> None:
     path = tmp_path / "again.json"
-    asked = ("--methods", "token-recycling", "--temperature", "0", "--repeat", "2", "--output", str(path))
-    done = call(tiny, tmp_path, *asked)
+    arguments = ("--methods", "token-recycling", "--temperature", "0", "--repeat", "2", "--output", str(path))
+    done = call(tiny, tmp_path, *arguments)
     assert done.exit_code == 0, done.output
     assert "all of which came 2 times" in done.output and "second half" in done.output
     data = json.loads(path.read_text())
@@ -157,7 +156,7 @@ def test_prompts_asked_again_are_told_apart_from_the_first_time(tiny: Any, tmp_p
 
 
 @pytest.mark.slow
-def test_what_is_compiled_is_measured_beside_the_same_models_as_they_are(
+def test_compiled_and_eager_forwards_of_the_same_models_are_measured(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[str] = []
@@ -184,7 +183,7 @@ def test_what_is_compiled_is_measured_beside_the_same_models_as_they_are(
     assert modes == {name: "compiled" for name in names} | {f"{name} (eager)": "eager" for name in names}
     assert list(modes) == [
         each for name in names for each in (name, f"{name} (eager)")
-    ]  # each beside its other
+    ]  # pairs of compiled and eager
     assert data["complete"] and data["settings"]["compile"] is True and data["settings"]["methods"] == names
     assert set(data["milliseconds_by_nodes"]) == {"target", "draft", "target (eager)", "draft (eager)"}
     assert set(data["compile_seconds"]) == {"target", "draft"} == set(data["load_seconds"])
@@ -205,7 +204,7 @@ def test_what_is_compiled_is_measured_beside_the_same_models_as_they_are(
 
 
 def test_eager_rows_can_be_left_out(tiny: Any, tmp_path: Path) -> None:
-    ask = (
+    arguments = (
         "--methods",
         "prompt-lookup",
         "--dtype",
@@ -215,7 +214,7 @@ def test_eager_rows_can_be_left_out(tiny: Any, tmp_path: Path) -> None:
         "--output",
         str(tmp_path / "x.json"),
     )
-    done = call(tiny, tmp_path, *ask, "--compile", "--no-eager")
+    done = call(tiny, tmp_path, *arguments, "--compile", "--no-eager")
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "x.json").read_text())
     assert {row["method"] for row in data["results"]} == {"plain", "prompt-lookup"}
@@ -230,7 +229,7 @@ def test_a_target_that_could_not_be_compiled_is_measured_once(
         return load(name, **{**options, "compile": False})
 
     monkeypatch.setattr("outpace.api.model.load_target", as_it_is)
-    ask = (
+    arguments = (
         "--methods",
         "prompt-lookup",
         "--dtype",
@@ -240,7 +239,7 @@ def test_a_target_that_could_not_be_compiled_is_measured_once(
         "--output",
         str(tmp_path / "x.json"),
     )
-    done = call(tiny, tmp_path, *ask, "--compile")
+    done = call(tiny, tmp_path, *arguments, "--compile")
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / "x.json").read_text())
     assert {row["method"]: row["mode"] for row in data["results"]} == {
@@ -251,7 +250,7 @@ def test_a_target_that_could_not_be_compiled_is_measured_once(
 
 
 @pytest.mark.slow
-def test_peers_run_beside_us_on_the_same_prompts(tiny: Any, tmp_path: Path) -> None:
+def test_peers_run_on_the_same_prompts(tiny: Any, tmp_path: Path) -> None:
     wanted = ["--methods", "prompt-lookup:depth=3,speculative-sampling:depth=2", "--peer", "transformers"]
     done = call(tiny, tmp_path, *wanted, "--temperature", "0", "--output", str(tmp_path / "x.json"))
     assert done.exit_code == 0, done.output
@@ -380,7 +379,7 @@ def test_an_interruption_before_the_first_run_is_one_sentence(
         (["--prompts", "nowhere.jsonl"], "no prompts called"),
         (["--methods", "nothing-like-it"], "there is no method nothing-like-it"),
         (["--methods", "prompt-lookup:deep=3"], "no option of prompt-lookup called deep"),
-        (["--max-tokens", "1000"], "no prompt leaves room"),
+        (["--max-tokens", "1000"], "every prompt is too long for"),
         (["--output", "x.txt"], "use a name that ends with .json, .md, .html"),
         (["--output", "/proc/nowhere/x.json"], "/proc/nowhere/x.json cannot be written"),
         (["--no-eager"], "--no-eager leaves nothing to measure: give --compile with it"),
@@ -423,8 +422,17 @@ def test_an_unknown_option_of_synthetic_drafts_is_named(tiny: Any, tmp_path: Pat
 def test_settings_hold_for_every_contender(tiny: Any, tmp_path: Path) -> None:
     settings = ("--top-k", "20", "--top-p", "0.9", "--min-p", "0.02", "--repetition-penalty", "1.3")
     out = str(tmp_path / "out.json")
-    ask = ("--methods", "prompt-lookup", "--temperature", "0,1", "--peer", "transformers", "--output", out)
-    done = call(tiny, tmp_path, *ask, *settings)
+    arguments = (
+        "--methods",
+        "prompt-lookup",
+        "--temperature",
+        "0,1",
+        "--peer",
+        "transformers",
+        "--output",
+        out,
+    )
+    done = call(tiny, tmp_path, *arguments, *settings)
     assert done.exit_code == 0, done.output
     data = json.loads(Path(out).read_text())
     assert {"top_k": 20, "top_p": 0.9, "min_p": 0.02, "repetition_penalty": 1.3}.items() <= data[
@@ -446,11 +454,11 @@ def test_a_file_that_cannot_be_written_at_the_end_loses_nothing(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "later"
-    ask = ("--methods", "prompt-lookup", "--temperature", "0", "--output", str(folder / "x.json"))
+    arguments = ("--methods", "prompt-lookup", "--temperature", "0", "--output", str(folder / "x.json"))
     monkeypatch.setattr(
         "outpace.cli.bench._print", lambda *given: folder.rmdir() or folder.write_text("in the way")
     )
-    done = call(tiny, tmp_path, *ask)
+    done = call(tiny, tmp_path, *arguments)
     assert done.exit_code == 1 and f"{folder / 'x.json'} could not be written" in done.output
     kept = re.search(r"the measurement is in (\S+)", done.output)
     assert kept and json.loads(Path(kept[1]).read_text())["runs"]

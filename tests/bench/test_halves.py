@@ -1,4 +1,4 @@
-"""Asked again, methods that remember draft better, and the others exactly as well as before."""
+"""Repeated prompts: methods that learn accept more, and the others exactly as much as before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def models() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", of_family("training-free"))
-def test_the_second_half_of_prompts_asked_twice(models: Any, name: str) -> None:
+def test_the_second_half_of_prompts_decoded_twice(models: Any, name: str) -> None:
     target = models["target"]
     line, _ = method_contenders(
         [Method(name)], target.target, "draft", FunctionOpener(lambda name: models[name].target)
@@ -54,7 +54,7 @@ def test_the_second_half_of_prompts_asked_twice(models: Any, name: str) -> None:
     ]
 
 
-def test_halves_are_told_apart_by_when_a_prompt_was_met() -> None:
+def test_halves_are_by_decoding_order() -> None:
     def run(index: int, again: int, seconds: float, name: str = "a") -> Run:
         case = EncodedPrompt(str(index), "w", torch.tensor([1, 2]))
         trial = next(
@@ -73,7 +73,7 @@ def test_halves_are_told_apart_by_when_a_prompt_was_met() -> None:
     assert early.tokens_per_second == late.tokens_per_second == 6.0
 
 
-def test_replayed_texts_are_told_apart_in_halves() -> None:
+def test_replayed_texts_are_summarised_in_halves() -> None:
     text = RecordedText([1], list(range(10, 60)))
     found = replay("suffix-decoding", build(get("suffix-decoding"), {}, 100), [text, text]).figures()
     first, second = found["mean_acceptance_length_of_halves"]

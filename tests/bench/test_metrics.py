@@ -1,4 +1,4 @@
-"""What is counted, on steps written by hand."""
+"""Counts and figures of steps written by hand."""
 
 from __future__ import annotations
 

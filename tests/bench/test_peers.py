@@ -1,5 +1,5 @@
-"""`outpace bench --peer` with a stub in place of an engine: rows, reasons, precision, conversion, what is
-missing."""
+"""`outpace bench --peer` with a stub engine: rows, reasons of failures, precision, conversion, missing
+packages."""
 
 from __future__ import annotations
 
@@ -123,22 +123,22 @@ def test_those_that_die_or_do_not_start_are_left_out(
 def test_ctrl_c_keeps_what_was_made_and_ends_the_workers(
     tiny: Any, tmp_path: Path, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask, asked = Worker.ask, list[int]()
+    send, calls = Worker.request, list[int]()
 
     def interrupted(self: Worker, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        asked.append(1)
-        if len(asked) == 3 * 14 + 5:
+        calls.append(1)
+        if len(calls) == 3 * 14 + 5:
             raise KeyboardInterrupt
-        return ask(self, request)
+        return send(self, request)
 
-    monkeypatch.setattr(Worker, "ask", interrupted)
+    monkeypatch.setattr(Worker, "request", interrupted)
     done = call(tiny, tmp_path, "--temperature", "0", "--output", str(tmp_path / "x.json"))
     assert done.exit_code == 1 and "interrupted after" in done.output.splitlines()[-1]
     assert not json.loads((tmp_path / "x.json").read_text())["complete"]
     assert len(pids) == NUM_PROCESSES and gone(pids)
 
 
-def test_a_missing_package_is_one_sentence_that_says_how_to_install_it(tiny: Any, tmp_path: Path) -> None:
+def test_a_missing_package_gives_one_sentence_with_the_install_command(tiny: Any, tmp_path: Path) -> None:
     done = call(tiny, tmp_path, "--peer", "openvino")
     assert done.exit_code == 2
     line = done.output.splitlines()[-1]
@@ -200,17 +200,17 @@ def test_a_model_is_converted_once_for_its_content_and_versions(tmp_path: Path) 
         model.mkdir()
         (model / "config.json").write_text("{}")
     peer = PeerEnvironment(PEER_ENGINES["openvino"], str(python), {"openvino": "1"})
-    said, environment = list[str](), os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    first, seconds = converted(peer, str(models[0]), "bfloat16", environment, said.append)
+    messages, environment = list[str](), os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    first, seconds = converted(peer, str(models[0]), "bfloat16", environment, messages.append)
     assert (
         first.parent == tmp_path / "cache" / "outpace" / "openvino"
         and (first / "openvino_model.xml").is_file()
     )
-    assert seconds > 0 and len(said) == 1 and "converting" in said[0]
-    assert converted(peer, str(models[0]), "bfloat16", environment, said.append) == (first, 0.0)
+    assert seconds > 0 and len(messages) == 1 and "converting" in messages[0]
+    assert converted(peer, str(models[0]), "bfloat16", environment, messages.append) == (first, 0.0)
     assert len({key(models[0], "fp16", {"a": version}) for version in "12"}) == 2
     (models[0] / "config.json").write_text("{ }")
-    assert converted(peer, str(models[0]), "bfloat16", environment, said.append)[0] != first
+    assert converted(peer, str(models[0]), "bfloat16", environment, messages.append)[0] != first
     with pytest.raises(ValueError, match="could not be converted: oh no"):
-        converted(peer, str(models[1]), "bfloat16", environment, said.append)
+        converted(peer, str(models[1]), "bfloat16", environment, messages.append)
     assert not [path for path in first.parent.iterdir() if path.name.startswith(".")]

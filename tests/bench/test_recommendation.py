@@ -43,7 +43,7 @@ class Clock:
 
 
 class Charged(TableTarget):
-    """Says what `distribution` makes of the text so far, and charges for each forward."""
+    """A target with the logits `distribution` of the text so far; each forward advances the clock."""
 
     def __init__(
         self, target_probs: Callable[[Sequence[int]], Tensor], clock: Clock, forward: int, node: int
@@ -69,13 +69,13 @@ def certain(token: int) -> Tensor:
 
 
 def reciting(book: Book) -> Callable[[Sequence[int]], Tensor]:
-    """The answers of a book, and nonsense beside them."""
+    """Logits of the answers of a book, and of arbitrary tokens for other texts."""
 
     def distribution(text: Sequence[int]) -> Tensor:
         start = text.index(END_OF_PROMPT) + 1
-        answer, said = book[tuple(text[:start])], list(text[start:])
-        right = said == list(answer[: len(said)]) and len(said) < len(answer)
-        return certain(answer[len(said)] if right else 1 + 7 * len(text) % (VOCAB - 1))
+        answer, written = book[tuple(text[:start])], list(text[start:])
+        right = written == list(answer[: len(written)]) and len(written) < len(answer)
+        return certain(answer[len(written)] if right else 1 + 7 * len(text) % (VOCAB - 1))
 
     return distribution
 
@@ -83,7 +83,8 @@ def reciting(book: Book) -> Callable[[Sequence[int]], Tensor]:
 def measured(
     book: Book, methods: str = LINE_UP, *, distribution: Any = None, temperature: float = 0.0, **settings: int
 ) -> Measurement:
-    """The book's prompts, asked of all methods; the draft model knows nothing of the book."""
+    """Measurement of all methods on the book's prompts; the draft model drafts tokens unrelated to the
+    book."""
     clock = Clock()
     target = Charged(distribution or reciting(book), clock, 100, 1)
     draft = Charged(lambda text: certain(1 + 11 * len(text) % (VOCAB - 1)), clock, 20, 1)
@@ -127,8 +128,8 @@ def questions() -> Book:
     """Answers have nothing of their prompts, nor of one another."""
     book: dict[tuple[int, ...], list[int]] = {}
     for number in range(4):
-        said = words(Random(number), 10 + LENGTH)
-        book[*said[:10], END_OF_PROMPT] = said[10:]
+        written = words(Random(number), 10 + LENGTH)
+        book[*written[:10], END_OF_PROMPT] = written[10:]
     return book
 
 
@@ -186,7 +187,7 @@ def test_plain_decoding_is_recommended_where_the_draft_model_knows_nothing() -> 
     assert picked(measured(edits(), "speculative-sampling,rest")).method == "autoregressive"
 
 
-def test_a_prompt_that_comes_again_is_one_prompt_and_halves_say_what_was_learnt() -> None:
+def test_a_repeated_prompt_counts_once_and_halves_show_the_gain_of_learning() -> None:
     measurement = measured(questions(), "rest,prompt-lookup", repeat=2)
     rows = {row.contender: row for row in measurement.rows() if row.selection == "all"}
     assert {row.prompts for row in rows.values()} == {4} and rows["rest"].runs == 4 * 2 * 2

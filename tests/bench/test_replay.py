@@ -44,8 +44,8 @@ def target() -> Any:
 def test_counts_are_those_of_the_engine(
     target: Any, name: str, options: dict[str, Any], temperature: float
 ) -> None:
-    ask = {"max_tokens": 40, "temperature": temperature, "seed": 3, "batch": 1}
-    live = generate(target, list(PROMPTS), name, **ask, **options)
+    settings = {"max_tokens": 40, "temperature": temperature, "seed": 3, "batch": 1}
+    live = generate(target, list(PROMPTS), name, **settings, **options)
     texts = [
         RecordedText(target.tokenizer(prompt)["input_ids"], result.tokens)
         for prompt, result in zip(PROMPTS, live, strict=True)
@@ -53,12 +53,12 @@ def test_counts_are_those_of_the_engine(
     stop = (target.tokenizer.eos_token_id,)
     found = replay(name, build(get(name), options, target.target.vocab), texts, stop=stop, max_tokens=40)
     for counts, result in zip(found.each, live, strict=True):
-        told = result.statistics
+        statistics = result.statistics
         assert (counts.row_steps, counts.drafted, counts.accepted, counts.generated) == (
-            told.num_steps,
-            told.num_draft_tokens,
-            told.num_accepted_draft_tokens,
-            told.num_tokens,
+            statistics.num_steps,
+            statistics.num_draft_tokens,
+            statistics.num_accepted_draft_tokens,
+            statistics.num_tokens,
         )
     figures = found.figures()
     assert figures["mean_acceptance_length"] == sum(len(t.tokens) for t in texts) / figures["steps"]
@@ -68,7 +68,7 @@ def test_counts_are_those_of_the_engine(
         assert figures["accepted"] > 0
 
 
-def test_what_was_said_serves_the_texts_that_follow() -> None:
+def test_replayed_texts_are_learned_for_later_texts() -> None:
     text = RecordedText([1], list(range(10, 60)))
     found = replay("suffix-decoding", build(get("suffix-decoding"), {}, 100), [text, text])
     first, second = (counts.mean_acceptance_length for counts in found.each)
@@ -131,7 +131,7 @@ def test_texts_come_in_words_or_numbers(tmp_path: Path) -> None:
         ("a", 'has no "prompt"'),
     ],
 )
-def test_what_cannot_be_read_is_told(tmp_path: Path, row: Any, words: str) -> None:
+def test_invalid_input_is_refused(tmp_path: Path, row: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read(texts(tmp_path, [row]), encode, encode, 200)
     (tmp_path / "bad.jsonl").write_text("no")

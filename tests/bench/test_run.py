@@ -1,4 +1,4 @@
-"""Taking turns, and what a run of the engine reports."""
+"""Interleaved runs of several contenders, and what a run of the engine reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Fake:
     """A contender that generates the token 0 only, and records the prompts it was given."""
 
     name: str
-    asked: list[tuple[list[int], list[int], float]] = field(default_factory=list)
+    requests: list[tuple[list[int], list[int], float]] = field(default_factory=list)
     kind: str = "outpace"
     options: dict[str, int] = field(default_factory=dict)
     single: bool = False
@@ -45,7 +45,7 @@ class Fake:
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
         temperature = sampling[0].temperature
-        self.asked.append(
+        self.requests.append(
             ([len(prompt) for prompt in prompts], [params.seed for params in sampling], temperature)
         )
         return RunOutcome([[0] * 4 for _ in prompts], 1.0)
@@ -78,9 +78,11 @@ def test_contenders_take_turns_and_each_goes_first_equally_often() -> None:
 def test_all_contenders_meet_the_same_prompts_and_seeds() -> None:
     line = [Fake("a"), Fake("b")]
     interleave(line, list(trials(batches(cases(4), 2), [0.0, 1.0], 2)), SAMPLING, seed=5)
-    assert line[0].asked == line[1].asked
-    assert len({tuple(asked[1]) for asked in line[0].asked}) == 4  # new seeds for each batch and round
-    assert sorted({temperature for *_, temperature in line[0].asked}) == [0.0, 1.0]
+    assert line[0].requests == line[1].requests
+    assert (
+        len({tuple(requests[1]) for requests in line[0].requests}) == 4
+    )  # new seeds for each batch and round
+    assert sorted({temperature for *_, temperature in line[0].requests}) == [0.0, 1.0]
 
 
 def test_a_batch_holds_prompts_of_one_workload_and_one_seed_a_row() -> None:
@@ -92,22 +94,24 @@ def test_a_batch_holds_prompts_of_one_workload_and_one_seed_a_row() -> None:
 def test_one_who_takes_single_prompts_is_given_them_one_by_one() -> None:
     alone = Fake("alone", single=True)
     (run,) = interleave([alone], [Trial(0, tuple(cases(3)), 0.0, 0)], SAMPLING)
-    assert [asked[0] for asked in alone.asked] == [[2], [3], [4]]
+    assert [requests[0] for requests in alone.requests] == [[2], [3], [4]]
     assert run.tokens == 12 and run.seconds == 3.0 and run.tokens_per_second == 4.0
 
 
-def test_what_was_made_is_told_even_when_the_next_run_is_interrupted() -> None:
+def test_finished_runs_are_reported_even_if_the_next_run_is_interrupted() -> None:
     class Broken(Fake):
         def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
-            if len(self.asked) == 2:
+            if len(self.requests) == 2:
                 raise KeyboardInterrupt
             return super().run(prompts, sampling)
 
-    told: list[str] = []
+    finished: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         planned = list(trials(batches(cases(5), 1), [0.0], 1))
-        interleave([Fake("a"), Broken("b")], planned, SAMPLING, after=lambda run: told.append(run.contender))
-    assert sorted(told) == ["a", "a", "b", "b"] or sorted(told) == ["a", "a", "a", "b", "b"]
+        interleave(
+            [Fake("a"), Broken("b")], planned, SAMPLING, after=lambda run: finished.append(run.contender)
+        )
+    assert sorted(finished) == ["a", "a", "b", "b"] or sorted(finished) == ["a", "a", "a", "b", "b"]
 
 
 def test_turns_follow_the_replies_of_plain_decoding() -> None:
@@ -123,10 +127,10 @@ def test_turns_follow_the_replies_of_plain_decoding() -> None:
         WorkloadItem("q", "w", ("one two", "three"), True),
         WorkloadItem("long", "w", ("x " * 50,), True),
     ]
-    made, left_out = encode_prompts(items, Words(), plain, SAMPLING, room=40)
+    made, left_out = encode_prompts(items, Words(), plain, SAMPLING, max_length=40)
     assert [(case.id, len(case.tokens)) for case in made] == [("q#1", 2), ("q#2", 2 + 4 + 1)]
     assert left_out == ["long"]
-    assert plain.asked[0][2] == 0.0  # greedy, whatever is measured later
+    assert plain.requests[0][2] == 0.0  # greedy, whatever is measured later
 
 
 def line_up(*methods: Method) -> list[MethodContender]:
@@ -160,7 +164,7 @@ def test_greedy_texts_are_those_of_plain_decoding() -> None:
     assert plain[0].counts and plain[0].counts.mean_acceptance_length == 1.0
 
 
-def test_a_choice_says_everything_that_is_needed_to_run_the_method_again() -> None:
+def test_a_method_choice_contains_all_options_of_the_method() -> None:
     target, draft = TableTarget(5), TableTarget(5, seed=1)
     wanted = parse_methods("speculative-sampling:depth=2,prompt-lookup,mcsd:draft=own")
     _, choices = method_contenders(wanted, target, "small", FunctionOpener(lambda name: draft))

@@ -1,4 +1,4 @@
-"""Our suffix trees beside another implementation, which here is a stand-in of the same names."""
+"""Comparison of our suffix trees with another implementation, here a stub with the same interface."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks import suffix_trees
 from outpace.bench.measure.replay import RecordedText
-from outpace.bench.peers.workers.arctic_suffix import replayed, right
+from outpace.bench.peers.workers.arctic_suffix import num_correct, replayed
 
-STAND_IN = '''
+STUB = '''
 from types import SimpleNamespace
 
 class SuffixDecodingCache:
-    """Says 7 and then 8, once to every step, and wants to be told everything in order."""
+    """Drafts 7 and then 8, once per step, and asserts the order of the calls."""
 
     def __init__(self, max_tree_depth):
         assert max_tree_depth == 64
@@ -55,36 +55,37 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     folder = tmp_path / "other" / "arctic_inference"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("")
-    (folder / "suffix_decoding.py").write_text(STAND_IN)
+    (folder / "suffix_decoding.py").write_text(STUB)
     monkeypatch.setenv("PYTHONPATH", str(folder.parent), prepend=":")
     return f"arctic={sys.executable}"
 
 
 def test_a_step_keeps_what_was_drafted_rightly_and_gets_a_token_more() -> None:
-    assert right([7, 9, 8], [-1, -1, 0], [7, 8, 5]) == 2
-    assert right([7, 9, 8], [-1, -1, 0], [9, 8]) == 1 and right([], [], [1]) == 0
+    assert num_correct([7, 9, 8], [-1, -1, 0], [7, 8, 5]) == 2
+    assert num_correct([7, 9, 8], [-1, -1, 0], [9, 8]) == 1 and num_correct([], [], [1]) == 0
 
     class Same:
-        told: list[tuple[str, list[int]]] = []
+        calls: list[tuple[str, list[int]]] = []
 
         def begin(self, prompt: Any) -> None:
-            self.told.append(("begin", prompt.tolist()))
+            self.calls.append(("begin", prompt.tolist()))
 
         def draft(self, context: Any, most: int) -> tuple[list[int], list[int]]:
-            self.told.append(("draft", context.tolist()))
+            self.calls.append(("draft", context.tolist()))
             return [7, 7, 7][:most], [-1, 0, 1][:most]
 
         def add(self, tokens: Any) -> None:
-            self.told.append(("add", tokens.tolist()))
+            self.calls.append(("add", tokens.tolist()))
 
         def end(self) -> None:
-            self.told.append(("end", []))
+            self.calls.append(("end", []))
 
     ticks = iter(range(100))
     [[steps, drafted, accepted, seconds]] = replayed(Same(), [([1, 2], [7, 5, 7, 7])], 2, lambda: next(ticks))
-    assert (steps, drafted, accepted) == (2, 3, 2)  # 7 and a token more, then the last 7 with room for one
+    # 7 and a bonus token, then the last 7, where one draft token fits
+    assert (steps, drafted, accepted) == (2, 3, 2)
     assert seconds == 2 + 2 * steps  # one tick a call
-    assert Same.told == [
+    assert Same.calls == [
         ("begin", [1, 2]),
         ("draft", [1, 2]),
         ("add", [7, 5]),
@@ -143,7 +144,7 @@ def test_both_sides_get_the_same_texts(
     assert "arctic-inference" in capsys.readouterr().out
 
 
-def test_a_peer_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_peer_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert suffix_trees.main(["--peer", "arctic"]) == 2
     assert "arctic_inference is not installed" in capsys.readouterr().err
     with pytest.raises(SystemExit):

@@ -217,13 +217,13 @@ def test_numbers_stay_whole_on_a_terminal_of_eighty_columns(
     names = (Named("plain"), Named("a-method-with-a-long-name:depth=10,max_ngram=3"))
     runs = [made for p in range(4) for made in (run("plain", p, 1.0), run(names[1].name, p, 0.5))]
     print_tables(tables(rows_of(*runs, contenders=names)))
-    with progress(2) as tell:
-        tell("working", 1)
+    with progress(2) as advance:
+        advance("working", 1)
     printed = capsys.readouterr().out
     assert "differing" in printed and "overhead" in printed and "2.00 (2.00-2.00)" in printed
 
 
-def test_tables_say_which_prompts_they_are_about_and_what_is_counted() -> None:
+def test_tables_name_their_prompts_and_what_is_counted() -> None:
     found = tables(rows_of(*paired(0.5)))
     assert "repeats at most 15 %" in next(table.title for table in found if table.title.startswith("all"))
     text = "\n".join(map(markdown, found))

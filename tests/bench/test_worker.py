@@ -1,4 +1,4 @@
-"""A worker in a real process: what it answers, how it dies, and that it never outlives us."""
+"""A worker in a real process: answers, failures, and that it ends with its parent process."""
 
 from __future__ import annotations
 
@@ -52,42 +52,44 @@ def ends(pid: int, seconds: float = 5.0) -> bool:
 def test_it_answers_requests_with_tokens_and_seconds(start: Start) -> None:
     one = start(dtype="bfloat16", sleep=0.7)  # longer than the patience between two looks
     assert one.ready()["precision"] == "bfloat16 in threes"
-    answer = one.ask(REQUEST)
+    answer = one.request(REQUEST)
     assert answer["outputs"] == [[1, 2], [3]] and 0 <= answer["seconds"] < 1
-    assert one.ask(REQUEST | {"sleep": 0.1})["seconds"] >= 0.1
+    assert one.request(REQUEST | {"sleep": 0.1})["seconds"] >= 0.1
 
 
-def test_an_error_and_a_request_it_cannot_serve_are_told_apart(start: Start) -> None:
+def test_errors_and_unsupported_requests_raise_different_exceptions(start: Start) -> None:
     one = start(mode="prompt-lookup")
     one.ready()
     with pytest.raises(WorkerRefused, match="^it only looks up greedily$"):
-        one.ask(REQUEST | {"temperature": 1.0})
-    with pytest.raises(WorkerDied, match="^RuntimeError: no room left$"):
-        one.ask(REQUEST | {"break": True})
-    assert one.ask(REQUEST)["outputs"]
+        one.request(REQUEST | {"temperature": 1.0})
+    with pytest.raises(WorkerDied, match="^RuntimeError: no memory left$"):
+        one.request(REQUEST | {"break": True})
+    assert one.request(REQUEST)["outputs"]
 
 
-def test_one_that_dies_says_how_and_why(start: Start) -> None:
+def test_a_dead_worker_reports_how_it_ended_and_why(start: Start) -> None:
     one = start()
     one.ready()
-    for _ in range(2):  # and says so again when it is asked again
+    for _ in range(2):  # a later request raises the same error
         with pytest.raises(WorkerDied, match="exit code 3: a wheel came off"):
-            one.ask(REQUEST | {"die": True})
+            one.request(REQUEST | {"die": True})
     two = start()
     pid = two.ready()["pid"]
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerDied, match="ended by signal SIGKILL"):
-        two.ask(REQUEST)
+        two.request(REQUEST)
 
 
 def test_one_whose_children_hold_the_pipe_is_gone_all_the_same(start: Start) -> None:
     one = start()
     one.ready()
     with pytest.raises(WorkerDied, match="exit code 4"):
-        one.ask(REQUEST | {"child": True})
+        one.request(REQUEST | {"child": True})
 
 
-def test_one_that_cannot_load_says_why(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_fails_to_load_reports_the_reason(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STUB_FAILS", "plain")
     with pytest.raises(WorkerDied, match="ValueError: these weights are for another engine"):
         start(mode="plain").ready()
@@ -127,8 +129,8 @@ def test_it_does_not_outlive_us(number: signal.Signals, habit: str) -> None:
         assert us.stdout
         pid = int(us.stdout.readline())
         os.killpg(us.pid, number)  # as a terminal does it
-        said = us.stdout.read()
-    assert said == ("interrupted\n" if number == signal.SIGINT else "")
+        output = us.stdout.read()
+    assert output == ("interrupted\n" if number == signal.SIGINT else "")
     assert ends(pid)
 
 

@@ -1,4 +1,4 @@
-"""Running verbs in this process."""
+"""Fixture that runs commands of the command line in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`outpace audit`: what it proves, what it looks for on a user's model, and when it fails."""
+"""`outpace audit`: proofs, tests on a user's model, and when it fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def audit(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_a_report_says_what_was_enumerated_and_what_was_looked_at(tiny) -> None:
+def test_a_report_lists_enumerations_and_measurements(tiny) -> None:
     code, out = audit(
         "prompt-lookup",
         "--target",

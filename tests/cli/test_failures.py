@@ -1,4 +1,4 @@
-"""Bad input and failed runs: one sentence that names the fix, an exit code, and nothing lost."""
+"""Bad input and failed runs: one sentence that names the fix, an exit code, and finished results are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 PLAIN = ("--method", "autoregressive")
 
 
-def told(result, code: int) -> str:
+def error_message(result, code: int) -> str:
     """The one line on the error stream."""
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
@@ -75,40 +75,40 @@ def told(result, code: int) -> str:
         (("--speculative-config", '{"method": "ngram", "x": 1}', "def"), "unknown key 'x'"),
     ],
 )
-def test_bad_input_is_told_and_ends_with_2(outpace_, tiny, arguments, sentence):
-    assert sentence in told(outpace_("generate", "--target", tiny.target, *arguments), 2)
+def test_bad_input_gives_one_sentence_and_exit_code_2(outpace_, tiny, arguments, sentence):
+    assert sentence in error_message(outpace_("generate", "--target", tiny.target, *arguments), 2)
 
 
 def test_a_draft_with_another_vocabulary(outpace_, tiny):
-    ask = ("generate", "def", "--target", tiny.target, "--draft")
-    sentence = told(outpace_(*ask, tiny.stranger), 2)
+    arguments = ("generate", "def", "--target", tiny.target, "--draft")
+    sentence = error_message(outpace_(*arguments, tiny.stranger), 2)
     assert "vocabulary of 304 tokens and the target one of 320" in sentence and "prompt-lookup" in sentence
-    assert "one size but not the same tokens" in told(outpace_(*ask, tiny.lookalike), 2)
+    assert "one size but not the same tokens" in error_message(outpace_(*arguments, tiny.lookalike), 2)
 
 
 def test_a_recipe_file_that_raises(outpace_, tiny, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("\n1 / 0\n")
-    sentence = told(outpace_("generate", "def", "--target", tiny.target, "--recipe", path), 2)
+    sentence = error_message(outpace_("generate", "def", "--target", tiny.target, "--recipe", path), 2)
     assert "mine.py cannot be loaded: ZeroDivisionError: division by zero (line 2)" in sentence
 
 
 @pytest.mark.parametrize("name", ["./nothing-here", "zoo:nothing"])
 def test_a_model_that_is_not_there(outpace_, name):
-    assert "there is no" in told(outpace_("generate", "def", *PLAIN, "--target", name), 2)
+    assert "there is no" in error_message(outpace_("generate", "def", *PLAIN, "--target", name), 2)
 
 
 def test_a_truncated_checkpoint(outpace_, damaged):
     weights = damaged / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
-    sentence = told(outpace_("generate", "def", *PLAIN, "--target", damaged), 2)
+    sentence = error_message(outpace_("generate", "def", *PLAIN, "--target", damaged), 2)
     assert str(damaged) in sentence
 
 
 @pytest.mark.parametrize("missing", ["model.safetensors", "config.json"])
 def test_an_incomplete_checkpoint(outpace_, damaged, missing):
     (damaged / missing).unlink()
-    assert str(damaged) in told(outpace_("generate", "def", *PLAIN, "--target", damaged), 2)
+    assert str(damaged) in error_message(outpace_("generate", "def", *PLAIN, "--target", damaged), 2)
 
 
 def test_a_checkpoint_that_lacks_a_weight(outpace_, damaged):
@@ -117,7 +117,7 @@ def test_a_checkpoint_that_lacks_a_weight(outpace_, damaged):
     weights = load_file(damaged / "model.safetensors")
     del weights["model.layers.1.mlp.down_proj.weight"]
     save_file(weights, damaged / "model.safetensors", metadata={"format": "pt"})
-    sentence = told(outpace_("generate", "def", *PLAIN, "--target", damaged), 2)
+    sentence = error_message(outpace_("generate", "def", *PLAIN, "--target", damaged), 2)
     assert "lacks 1 of its weights, model.layers.1.mlp.down_proj.weight" in sentence
 
 
@@ -128,7 +128,7 @@ def test_weights_that_give_nan(outpace_, damaged):
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
     model.save_pretrained(damaged)
-    sentence = told(outpace_("generate", "def", *PLAIN, "--target", damaged), 1)
+    sentence = error_message(outpace_("generate", "def", *PLAIN, "--target", damaged), 1)
     assert "NaN logits" in sentence and "--dtype float32" in sentence
 
 
@@ -140,7 +140,7 @@ def test_a_gated_model(outpace_, monkeypatch):
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", gated)
     monkeypatch.setattr("outpace.models.checkpoint.hub_is_away", lambda name: False)
-    sentence = told(outpace_("generate", "def", *PLAIN, "--target", "some/model"), 2)
+    sentence = error_message(outpace_("generate", "def", *PLAIN, "--target", "some/model"), 2)
     assert "some/model is gated" in sentence and "log in" in sentence
 
 
@@ -176,7 +176,7 @@ def test_out_of_memory(outpace_, tiny, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(HFTarget, "score", score)
-    sentence = told(outpace_("generate", "def", *PLAIN, "--target", tiny.target), 1)
+    sentence = error_message(outpace_("generate", "def", *PLAIN, "--target", tiny.target), 1)
     assert "ran out of memory" in sentence and "--max-tokens" in sentence
 
 
@@ -192,7 +192,7 @@ def test_a_failed_run_keeps_what_was_finished(outpace_, tiny, monkeypatch):
         return score(self, *arguments, **options)
 
     monkeypatch.setattr(HFTarget, "score", later)
-    ask = (
+    arguments = (
         "generate",
         "def",
         "for",
@@ -205,8 +205,8 @@ def test_a_failed_run_keeps_what_was_finished(outpace_, tiny, monkeypatch):
         "--batch",
         1,
     )
-    result = outpace_(*ask, "--json")
-    assert "the run failed with RuntimeError: gone (--debug shows where)" in told(result, 1)
+    result = outpace_(*arguments, "--json")
+    assert "the run failed with RuntimeError: gone (--debug shows where)" in error_message(result, 1)
     assert [each["prompt"] for each in json.loads(result.stdout)["results"]] == ["def"]
 
 
@@ -223,9 +223,9 @@ def test_a_missing_extra_is_named(monkeypatch):
     assert "pip install antigravity" in failures.missing_package(ModuleNotFoundError(name="antigravity"))
 
 
-def test_a_model_that_cannot_chat_says_so_before_it_is_talked_to(outpace_, damaged):
+def test_a_model_without_a_chat_template_is_refused_before_the_first_question(outpace_, damaged):
     (damaged / "chat_template.jinja").unlink()
-    assert "no chat template" in told(outpace_("chat", "--target", damaged, given="hello"), 2)
+    assert "no chat template" in error_message(outpace_("chat", "--target", damaged, given="hello"), 2)
 
 
 def test_debug_shows_the_traceback(outpace_, tiny):
@@ -246,7 +246,7 @@ def test_ctrl_c_keeps_the_text(outpace_, tiny, monkeypatch):
 
     monkeypatch.setattr(HFTarget, "score", interrupted)
     result = outpace_("generate", "def", *PLAIN, "--target", tiny.target, "--ignore-eos", "--temperature", 0)
-    assert "interrupted after 6 tokens" in told(result, 130)
+    assert "interrupted after 6 tokens" in error_message(result, 130)
     assert len(result.stdout) > 3
 
 
@@ -270,11 +270,17 @@ def test_arguments_that_cannot_be_parsed(outpace_, arguments, sentence):
 
 def test_text_that_is_not_utf8(outpace_, tiny, tmp_path):
     (tmp_path / "latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
-    ask = ("generate", *PLAIN, "--target", tiny.target, "--max-tokens", 2)
-    assert "latin.txt is not UTF-8 text (at byte 3)" in told(outpace_(*ask, "--prompt-file", "latin.txt"), 2)
-    assert "latin.txt is not UTF-8" in told(outpace_(*ask, "def", "--prediction", "latin.txt"), 2)
-    assert "standard input is not UTF-8" in told(outpace_(*ask, given=b"caf\xe9"), 2)
-    assert "the prompt is not UTF-8 text (at character 3)" in told(outpace_(*ask, "caf\udce9"), 2)
+    arguments = ("generate", *PLAIN, "--target", tiny.target, "--max-tokens", 2)
+    assert "latin.txt is not UTF-8 text (at byte 3)" in error_message(
+        outpace_(*arguments, "--prompt-file", "latin.txt"), 2
+    )
+    assert "latin.txt is not UTF-8" in error_message(
+        outpace_(*arguments, "def", "--prediction", "latin.txt"), 2
+    )
+    assert "standard input is not UTF-8" in error_message(outpace_(*arguments, given=b"caf\xe9"), 2)
+    assert "the prompt is not UTF-8 text (at character 3)" in error_message(
+        outpace_(*arguments, "caf\udce9"), 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -287,11 +293,11 @@ def test_text_that_is_not_utf8(outpace_, tiny, tmp_path):
 )
 def test_a_prompt_file_that_cannot_be_used(outpace_, tiny, tmp_path, lines, sentence):
     (tmp_path / "in.jsonl").write_text(lines)
-    assert sentence in told(outpace_("generate", *PLAIN, "--prompt-file", "in.jsonl"), 2)
+    assert sentence in error_message(outpace_("generate", *PLAIN, "--prompt-file", "in.jsonl"), 2)
 
 
 def test_a_family_that_does_not_exist(outpace_):
-    assert "there is no method of the family foo; the families are" in told(
+    assert "there is no method of the family foo; the families are" in error_message(
         outpace_("list", "--family", "foo"), 2
     )
 

@@ -75,7 +75,7 @@ def test_every_kind_is_built_from_every_source(outpace_, tiny, texts, words):
             assert index.successors(5, 6) == [(7, pytest.approx(2 / 3)), (9, pytest.approx(1 / 3))]
 
 
-def test_show_says_what_a_file_holds(outpace_, tiny, texts, words):
+def test_show_prints_the_header_of_a_file(outpace_, tiny, texts, words):
     built = outpace_("index", "build", *texts, "--tokenizer", tiny.target, "-o", "my.index", "--json")
     found = json.loads(outpace_("index", "show", "my.index", "--json").stdout)
     seconds = json.loads(built.stdout).pop("seconds")
@@ -138,7 +138,7 @@ def test_what_cannot_be_built_fails_with_one_sentence(outpace_, tiny, tmp_path, 
     assert not (tmp_path / "my.index").exists()
 
 
-def test_sizes_are_told_in_their_unit():
+def test_sizes_are_printed_with_their_unit():
     assert [binary_size(each) for each in (0, 1023, 1024, 3 << 19, 5 << 40)] == [
         "0 bytes",
         "1023 bytes",
@@ -158,7 +158,7 @@ def test_what_is_no_index_is_not_shown(outpace_, tmp_path):
 
 
 def test_an_index_for_another_tokenizer_is_refused(outpace_, tiny, texts):
-    """Both tokenizers have the same number of tokens, so only the fingerprint tells them apart."""
+    """Both tokenizers have the same number of tokens, so only their fingerprints differ."""
     for tokenizer, refused in ((tiny.target, False), (tiny.lookalike, True)):
         for method, option, kind in (
             ("sam-decoding", "index", "suffix-automaton"),
@@ -191,14 +191,14 @@ def test_an_index_for_another_tokenizer_is_refused(outpace_, tiny, texts):
 
 
 def test_bench_and_replay_refuse_it_too(outpace_, tiny, texts, tmp_path):
-    (tmp_path / "said.jsonl").write_text(json.dumps({"prompt": "def", "text": " add(a, b):"}) + "\n")
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"prompt": "def", "text": " add(a, b):"}) + "\n")
     (tmp_path / "some.txt").write_text("def\n")
     for tokenizer, code in ((tiny.target, 0), (tiny.lookalike, 2)):
         outpace_("index", "build", *texts, "--tokenizer", tokenizer, "-o", "my.index")
         replay = (
             "replay",
             "--from",
-            "said.jsonl",
+            "texts.jsonl",
             "--methods",
             "rest:index=my.index",
             "--tokenizer",

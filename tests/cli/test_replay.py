@@ -9,11 +9,11 @@ import pytest
 
 def test_what_generate_prints_is_replayed_to_the_same_counts(outpace_, tmp_path):
     prompts = ["for name in names:\n    print(name)\n" * 3, "def add(a, b):\n"]
-    ask = ("--method", "suffix-decoding", "--max-tokens", 24, "--batch", 1, "--json")
-    said = outpace_("generate", *prompts, *ask)
-    assert said.exit_code == 0, said.output
-    (tmp_path / "past.json").write_text(said.stdout)
-    live = [result["statistics"] for result in json.loads(said.stdout)["results"]]
+    options = ("--method", "suffix-decoding", "--max-tokens", 24, "--batch", 1, "--json")
+    result = outpace_("generate", *prompts, *options)
+    assert result.exit_code == 0, result.output
+    (tmp_path / "past.json").write_text(result.stdout)
+    live = [each["statistics"] for each in json.loads(result.stdout)["results"]]
     found = json.loads(
         outpace_(
             "replay", "--from", "past.json", "--methods", "suffix-decoding", "--max-tokens", 24, "--json"
@@ -54,7 +54,7 @@ def test_a_table_has_a_line_for_each_method(outpace_, tiny, tmp_path):
         (("--from", "past.jsonl", "--methods", "prompt-lookup:horse=1"), "no option"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(outpace_, tmp_path, arguments, words):
+def test_invalid_input_gives_one_sentence(outpace_, tmp_path, arguments, words):
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "past.jsonl").write_text('{"prompt": "a", "text": "b"}\n')
     result = outpace_("replay", *arguments)

@@ -39,7 +39,7 @@ def test_everything_as_json(outpace_, tiny) -> None:
     assert abs(rows["greedy-last", "rejection"]["difference"]["mean"]) < 3
 
 
-def test_a_broken_ordering_is_told_and_fails_the_command(
+def test_a_broken_ordering_is_printed_and_fails_the_command(
     outpace_, tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orderings, "k_sequential", lambda p, q, count: 0.0)
@@ -52,7 +52,7 @@ def test_a_broken_ordering_is_told_and_fails_the_command(
     [
         (("--widths", "2,x"), "--widths takes whole numbers"),
         (("--widths", "2,0"), "a width is at least 1"),
-        (("--num-trees", "100000"), "no prompt leaves room"),
+        (("--num-trees", "100000"), "every prompt is too long for"),
     ],
 )
 def test_bad_input_is_one_sentence(outpace_, tiny, arguments: tuple[str, ...], sentence: str) -> None:
@@ -80,7 +80,7 @@ def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(
 
 
 def test_a_plot(outpace_, tiny, tmp_path: Path) -> None:
-    import_module("matplotlib")  # in sight here, a missing extra is told by its name
+    import_module("matplotlib")  # imported here, so that a missing extra is named
     path = tmp_path / "deep" / "rules.svg"
     done = outpace_("verifiers", "--target", tiny.target, "--draft", tiny.draft, *FEW, "--plot", path)
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""The models in the package by their names; stand-ins take the place of the weights."""
+"""The models in the package by their names; stubs replace the weights."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_without_a_target_the_pair_of_the_zoo_is_used(outpace_, stocked):
 
 @pytest.mark.parametrize("method", ["slem", "tli"])
 def test_a_method_that_translates_takes_the_draft_with_tokens_of_its_own(outpace_, stocked, tmp_path, method):
-    ask = (
+    arguments = (
         "generate",
         "def",
         "--max-tokens",
@@ -61,7 +61,7 @@ def test_a_method_that_translates_takes_the_draft_with_tokens_of_its_own(outpace
         "--method",
         method,
     )
-    usual, named = outpace_(*ask), outpace_(*ask, "--draft", "zoo:draft-2k")
+    usual, named = outpace_(*arguments), outpace_(*arguments, "--draft", "zoo:draft-2k")
     assert usual.exit_code == named.exit_code == 0, usual.output + named.output
 
     def drafted(result):

@@ -12,15 +12,15 @@ from outpace.core.tree import Shape
 RATES = [0.6, 0.2, 0.1]
 
 
-def chance(shape: Shape, node: int) -> float:
+def probability(shape: Shape, node: int) -> float:
     if node == 0:
         return 1.0
     parent = shape.parents[node - 1]
-    return RATES[shape.children[parent].index(node)] * chance(shape, parent)
+    return RATES[shape.children[parent].index(node)] * probability(shape, parent)
 
 
 def length(shape: Shape) -> float:
-    return sum(chance(shape, node) for node in range(len(shape.parents) + 1))
+    return sum(probability(shape, node) for node in range(len(shape.parents) + 1))
 
 
 def shapes(nodes: int) -> Iterator[Shape]:

@@ -11,7 +11,7 @@ from scipy.stats import chisquare, kstest
 from outpace.core import noise
 from outpace.core.noise import Chooser, Key, KeyedNoise
 
-LAW = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
+P = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
 
 
 def key(nodes: Sequence[int], use: str = "draft", draw: int = 0) -> Key:
@@ -19,10 +19,10 @@ def key(nodes: Sequence[int], use: str = "draft", draw: int = 0) -> Key:
 
 
 def test_choices_follow_the_distribution_and_skip_what_has_none() -> None:
-    chosen = KeyedNoise([3], [1], [10]).choose(LAW.expand(20_000, -1), key(range(20_000)))
+    chosen = KeyedNoise([3], [1], [10]).choose(P.expand(20_000, -1), key(range(20_000)))
     counts = torch.bincount(chosen, minlength=4)
     assert counts[1] == 0
-    assert chisquare(counts[[0, 2, 3]], LAW[[0, 2, 3]] * 20_000).pvalue > 1e-6
+    assert chisquare(counts[[0, 2, 3]], P[[0, 2, 3]] * 20_000).pvalue > 1e-6
 
 
 def test_uniforms_are_uniform_over_nodes_turns_positions_and_seeds() -> None:
@@ -36,10 +36,10 @@ def test_uniforms_are_uniform_over_nodes_turns_positions_and_seeds() -> None:
 
 def test_draws_without_replacement_are_distinct_and_follow_the_distribution() -> None:
     noise = KeyedNoise([5], [1], [1])
-    drawn = noise.draw(LAW.expand(20_000, -1), 2, key(range(20_000)), replace=False)
+    drawn = noise.draw(P.expand(20_000, -1), 2, key(range(20_000)), replace=False)
     assert bool((drawn[:, 0] != drawn[:, 1]).all())
     second = torch.bincount(drawn[:, 1], minlength=4)[[0, 2, 3]]
-    p = LAW[[0, 2, 3]]
+    p = P[[0, 2, 3]]
     expected = torch.stack([sum(p[i] * p[j] / (1 - p[i]) for i in range(3) if i != j) for j in range(3)])
     assert chisquare(second, expected * 20_000).pvalue > 1e-6
 

@@ -75,7 +75,7 @@ def test_drawn_nodes_leave_with_the_distribution_they_were_drawn_from() -> None:
     assert tree.tokens[1] != tree.tokens[2]
 
 
-def test_confidence_is_the_log_of_the_drafters_belief() -> None:
+def test_confidence_is_the_log_of_the_draft_probability() -> None:
     tree = grown(confidence=True)
     assert tree.confidence is not None
     q = torch.tensor([0.5, 0.3, 0.2])

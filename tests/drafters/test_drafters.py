@@ -104,7 +104,7 @@ def test_matching_gives_plain_text_whatever_the_draft(temperature: float, stop: 
 
 
 @pytest.mark.parametrize("verifier", [Match(), Rejection()])
-def test_a_row_alone_says_what_it_says_in_a_batch(verifier: Verifier) -> None:
+def test_a_row_alone_generates_the_same_as_in_a_batch(verifier: Verifier) -> None:
     draft = TableTarget(VOCAB, seed=9, order=2)
     together, _ = run(DraftModel(draft), Fixed(3), verifier, temperature=0.9)
     for slot, prompt in enumerate(PROMPTS):
@@ -176,7 +176,7 @@ def test_lookup_forgets_a_request_that_is_released() -> None:
     assert lookup.propose(context([4, 4]), Plan((5,))).tree.tokens.tolist() == [4, 4]
 
 
-def test_synthetic_acceptance_is_the_wished_rate() -> None:
+def test_synthetic_acceptance_has_the_given_rate() -> None:
     prompts = [(1, 2)]
     text = plain(prompts=prompts, max_tokens=3_000)[0]
     for rate in (0.6, 0.8, 1.0):
@@ -188,12 +188,12 @@ def test_synthetic_acceptance_is_the_wished_rate() -> None:
         assert kept / tested == pytest.approx(rate, abs=0.04)
 
 
-def test_no_room_means_no_draft() -> None:
+def test_no_draft_with_one_token_to_generate() -> None:
     _, steps = run(DraftModel(TARGET), Fixed(4), max_tokens=1)
     assert all(len(step.draft.tree) == len(step.ctx.slots) for step in steps[1:])
 
 
-def test_a_drafter_is_told_of_every_step_the_prompt_included() -> None:
+def test_a_drafter_observes_every_step_and_the_prefill() -> None:
     class Recording(NoDraft):
         scores: list[Scores] = []
 

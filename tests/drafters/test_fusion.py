@@ -65,22 +65,22 @@ def test_cutting_keeps_the_nodes_reached_most_likely_and_their_parents(seed: int
     fusion = Fusion(one)
     for row in range(2):
         tokens, parents = below(other, row)
-        chances: list[float] = []
+        probabilities: list[float] = []
         for parent in parents:
-            chances.append((chances[parent] if parent >= 0 else 1.0) * random.random())
-        fusion.merge(row, tokens, parents, chances)
+            probabilities.append((probabilities[parent] if parent >= 0 else 1.0) * random.random())
+        fusion.merge(row, tokens, parents, probabilities)
     whole, most = fusion.tree(), 7
     reach = dict(zip([(r, p) for r in range(2) for p in paths(whole)[r]], [0.0] * 99, strict=False))
     for node in range(2, len(whole)):
         path = whole.forest.path(node)
-        reach[whole.forest.rows[node], tuple(whole.tokens[path[1:]].tolist())] = fusion.reach[node]
-        assert fusion.reach[node] <= fusion.reach[whole.forest.parents[node]] + 1e-12
+        reach[whole.forest.rows[node], tuple(whole.tokens[path[1:]].tolist())] = fusion.path_probs[node]
+        assert fusion.path_probs[node] <= fusion.path_probs[whole.forest.parents[node]] + 1e-12
     cut = fusion.tree(most)
     for row in range(2):
         kept = set(paths(cut)[row])
         assert len(kept) == min(most, len(paths(whole)[row]))
         assert all(path[:-1] in kept or len(path) == 1 for path in kept)
-        dropped = [chance for (r, path), chance in reach.items() if r == row and path not in kept]
+        dropped = [probability for (r, path), probability in reach.items() if r == row and path not in kept]
         assert min(reach[row, path] for path in kept) >= max(dropped, default=0.0)
 
 

@@ -55,12 +55,14 @@ class Alternating:
 
     learns_across_rows = False
 
-    def __init__(self, said: CandidateTree) -> None:
-        self._said = said
+    def __init__(self, candidates: CandidateTree) -> None:
+        self._candidates = candidates
 
     def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
         pairs = zip(ctx.committed, plan.depth, strict=True)
-        return [within(self._said, depth) if depth and size % 2 else NO_CANDIDATES for size, depth in pairs]
+        return [
+            within(self._candidates, depth) if depth and size % 2 else NO_CANDIDATES for size, depth in pairs
+        ]
 
     def observe(self, step: Step) -> None: ...
     def release(self, slots: Sequence[int]) -> None: ...
@@ -70,9 +72,11 @@ class Alternating:
 @pytest.mark.parametrize("sampled", [True, False])
 def test_distribution_is_the_targets_with_a_model_for_the_rest(models: Models, sampled: bool) -> None:
     def build() -> Parts:
-        said = CandidateTree([1, 0, 2], [-1, 0, -1], [0.5, 0.4, 0.3], 1)
+        candidates = CandidateTree([1, 0, 2], [-1, 0, -1], [0.5, 0.4, 0.3], 1)
         drafter = LookupDrafter(
-            Alternating(said), DraftModel(models.drafts[0], sampled=sampled), 1 if sampled else Shape((0, 0))
+            Alternating(candidates),
+            DraftModel(models.drafts[0], sampled=sampled),
+            1 if sampled else Shape((0, 0)),
         )
         return Parts(models.target, drafter, Rejection() if sampled else Match(), Fixed(2))
 
@@ -89,9 +93,9 @@ def test_a_row_is_drafted_by_the_lookup_or_by_the_model() -> None:
         Session(Parts(target, drafter, Rejection(), Fixed(3)), prompts, sampling, LazyTargetProbs).steps()
     )
     for step in steps[1:]:
-        for row, (size, room) in enumerate(zip(step.ctx.committed, step.ctx.room, strict=True)):
+        for row, (size, max_depth) in enumerate(zip(step.ctx.committed, step.ctx.room, strict=True)):
             drafted = [int(step.draft.tree.tokens[node]) for node in step.draft.tree.forest.nodes[row][1:]]
-            assert drafted == [1, 2, 3][:room] if size % 2 else len(drafted) == min(1, room)
+            assert drafted == [1, 2, 3][:max_depth] if size % 2 else len(drafted) == min(1, max_depth)
 
 
 def test_nothing_to_draft_takes_no_forward_of_the_model() -> None:
@@ -111,8 +115,8 @@ class Recording:
     learns_across_rows = True
 
     def __init__(self) -> None:
-        self.said: list[list[int]] = []
-        self.requests = RequestMemory[list[int]](list, self.said.append)
+        self.texts: list[list[int]] = []
+        self.requests = RequestMemory[list[int]](list, self.texts.append)
 
     def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
         for row, (state, new) in enumerate(self.requests.follow(ctx)):
@@ -140,11 +144,11 @@ def test_a_text_is_learnt_once_when_its_request_ends() -> None:
     first, steps = session(recording)
     for _ in steps:
         ended = [first.output(slot) for slot in range(3) if slot not in first.rows]
-        assert sorted(recording.said) == sorted(ended)
+        assert sorted(recording.texts) == sorted(ended)
     second, steps = session(recording, seed=3)
     list(steps)
     texts = [each.output(slot) for each in (first, second) for slot in range(3)]
-    assert sorted(recording.said) == sorted(texts)
+    assert sorted(recording.texts) == sorted(texts)
 
 
 @pytest.mark.parametrize("left", range(1, 5))
@@ -153,11 +157,11 @@ def test_a_batch_that_was_left_in_the_middle_leaves_no_state(left: int) -> None:
     first, steps = session(recording)
     for _ in range(left):
         next(steps)
-    said: Any = [first.output(slot) for slot in range(3)]
+    texts: Any = [first.output(slot) for slot in range(3)]
     second, steps = session(recording, seed=3)
     list(steps)  # `look_up` compares what it follows with the text
-    said += [second.output(slot) for slot in range(3)]
-    assert sorted(recording.said) == sorted(text for text in said if text)
+    texts += [second.output(slot) for slot in range(3)]
+    assert sorted(recording.texts) == sorted(text for text in texts if text)
     assert all(len(second.output(slot)) == 6 - slot for slot in range(3))
 
 

@@ -1,4 +1,4 @@
-"""Independent draws of the same text are one node, which is read once and keeps every draw."""
+"""Equal independent draws below a node are one node, which is scored once and counts every draw."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outpace.core.contracts import Draft, Recipe, Scores, TargetProbs
 from outpace.core.noise import KeyedNoise, Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.decode import Session
-from outpace.drafters.compose.union import merged
+from outpace.drafters.compose.union import merged_trees
 from outpace.models.table import TableTarget
 from outpace.recipes.specinfer import specinfer
 from outpace.recipes.spectr_kseq import spectr_kseq
@@ -52,7 +52,7 @@ def test_every_text_is_read_once_and_every_draw_is_kept(
         repeated += len(draws) - len({node for node, _ in draws})
         for node in range(forest.num_rows):
             below = [(child, row) for child, row in draws if forest.parents[child] == node]
-            assert len(below) in (0, 6 * num_models)  # a short row has no room for a draft
+            assert len(below) in (0, 6 * num_models)  # a row with one token left gets no draft
         # draws of one node that are extended by the same model share a row of q: one text has one
         # distribution
         rows_at = {(forest.parents[node], row) for node, row in draws}
@@ -70,7 +70,7 @@ def test_merging_keeps_the_draws_of_both_trees() -> None:
         None,
         Drawn(q.repeat(2, 1), (-1, 0, 0, 1), (True, True)),
     )
-    tree = merged(one, other)
+    tree = merged_trees(one, other)
     assert tree.tokens.tolist() == [0, 1, 2, 0] and tree.forest.parents == (-1, 0, 1, 0)
     claim = tree.claim
     assert isinstance(claim, Drawn)

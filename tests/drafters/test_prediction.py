@@ -1,5 +1,5 @@
-"""Drafting what the caller expects: where it is followed, left and found again, and that no distribution
-notices."""
+"""Drafts from a predicted output: agreement, difference, the cursor after it; the distribution is
+unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outpace.core.contracts import Controller, Drafter, Parts, Shape, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.lookup.ngram import NGram
-from outpace.drafters.lookup.prediction import LEAST, MOST, Place, PredictionDrafter
+from outpace.drafters.lookup.prediction import MAX_DRAFT, MIN_DRAFT, PredictionCursor, PredictionDrafter
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.no_draft import NoDraft
 from outpace.models.table import TableTarget
@@ -30,19 +30,19 @@ FILE = list(range(100, 140))
 
 def after(*parts: Sequence[int], tokens: Sequence[int] = FILE) -> list[int]:
     """What is expected after an answer that was committed in these parts."""
-    place = Place(tokens)
+    cursor = PredictionCursor(tokens)
     for part in parts:
-        place.read(part)
-    return place.following(100)
+        cursor.read(part)
+    return cursor.following(100)
 
 
 def test_a_draft_is_as_long_as_the_agreement_before_it() -> None:
-    assert after() == FILE[:LEAST]
+    assert after() == FILE[:MIN_DRAFT]
     assert after(FILE[:4], FILE[4:9]) == FILE[9:18]
     assert after(FILE[:25]) == FILE[25:]
-    assert len(after(range(1000), tokens=range(2000))) == MOST
-    place = Place(FILE)
-    assert place.following(3) == FILE[:3] and place.following(0) == []
+    assert len(after(range(1000), tokens=range(2000))) == MAX_DRAFT
+    cursor = PredictionCursor(FILE)
+    assert cursor.following(3) == FILE[:3] and cursor.following(0) == []
 
 
 def test_nothing_is_drafted_where_the_answer_has_departed() -> None:
@@ -62,15 +62,15 @@ def test_nothing_is_drafted_where_the_answer_has_departed() -> None:
         pytest.param([*FILE[:30], FILE[11]], id="moved back"),
     ],
 )
-def test_the_place_is_found_again(answer: list[int]) -> None:
-    assert after(answer) == after(answer[:-1], answer[-1:]) == FILE[12 : 12 + LEAST]
+def test_the_cursor_is_set_again_after_a_difference(answer: list[int]) -> None:
+    assert after(answer) == after(answer[:-1], answer[-1:]) == FILE[12 : 12 + MIN_DRAFT]
 
 
-def test_of_several_places_the_next_one_is_taken() -> None:
+def test_of_several_occurrences_the_next_one_is_used() -> None:
     tokens = [1, 7, 10, 2, 7, 20, 3, 7, 30, 4, 8, 40]
     assert after([1, 7, 10, 9, 7], tokens=tokens)[0] == 20
     assert after([1, 7, 10, 2, 7, 20, 9, 7], tokens=tokens)[0] == 30
-    assert after([1, 7, 10, 9, 3, 7], tokens=tokens)[0] == 30  # a longer n-gram says more
+    assert after([1, 7, 10, 9, 3, 7], tokens=tokens)[0] == 30  # a longer n-gram has priority
     assert after([*tokens, 9, 7], tokens=tokens)[0] == 30  # there is no next one
     # a place that turned out wrong does not count as one that was reached
     assert after([1, 7, 10, 9], [8], [9], [7], tokens=tokens)[0] == 20
@@ -91,8 +91,8 @@ def run(predictions: Sequence[Sequence[int]] | None, controller: Controller) -> 
         Rejection(),
         controller,
     )
-    asked = [SamplingParams(1.0, max_tokens=12, seed=3)]
-    steps = list(Session(parts, [torch.tensor([0, 1])], asked, LazyTargetProbs).steps())
+    params = [SamplingParams(1.0, max_tokens=12, seed=3)]
+    steps = list(Session(parts, [torch.tensor([0, 1])], params, LazyTargetProbs).steps())
     return [step.draft.tree.tokens.tolist() for step in steps[1:]]
 
 
@@ -148,7 +148,7 @@ def test_the_distribution_is_the_targets(name: str, models: Models) -> None:
         drafter, controller = DRAFTERS[name](models)
         return Parts(models.target, drafter, Rejection(), controller)
 
-    # one token more where there is room for a proof: behind a departure the place is found again and followed
+    # one token more where the proof stays small: after a difference the cursor is set again
     cases = ragged(3)
     if name in ("n-grams", "nothing", "likeliest tree"):
         cases.append(Case((0, 1), SamplingParams(temperature=1.0, max_tokens=4)))

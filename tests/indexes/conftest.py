@@ -8,14 +8,14 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from outpace.indexes.compiled_loops import Loop
+from outpace.indexes.compiled_loops import CompiledLoop
 
 
 @pytest.fixture(params=["compiled", "plain"])
 def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test with compiled functions and with plain Python."""
     if request.param == "plain":
-        monkeypatch.setattr(Loop, "__call__", lambda self, *arguments: self.plain(*arguments))
+        monkeypatch.setattr(CompiledLoop, "__call__", lambda self, *arguments: self.plain(*arguments))
     elif not find_spec("numba"):
         pytest.skip("numba is not installed")
     return request.param

@@ -65,13 +65,13 @@ def test_what_followed_is_as_much_as_a_shorter_match_offers(loops: str) -> None:
 
 
 def test_both_ways_of_running_build_the_same_automaton(monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
-    from outpace.indexes.compiled_loops import Loop
+    from outpace.indexes.compiled_loops import CompiledLoop
 
     pytest.importorskip("numba")
     for text in texts(1, 20, longest=300):
         compiled = SuffixAutomaton(text)
         with monkeypatch.context() as patch:
-            patch.setattr(Loop, "__call__", lambda self, *arguments: self.plain(*arguments))
+            patch.setattr(CompiledLoop, "__call__", lambda self, *arguments: self.plain(*arguments))
             plain = SuffixAutomaton(text)
         for name, array in compiled.arrays.items():
             assert np.array_equal(array, plain.arrays[name]), name

@@ -117,7 +117,7 @@ def test_a_file_can_be_read_as_safetensors(made: Any) -> None:
             assert np.array_equal(file.get_tensor(name), array)
 
 
-def test_a_file_says_what_it_is(made: Any) -> None:
+def test_a_file_describes_its_content(made: Any) -> None:
     index, _, path = made
     header = store.read_header(path)
     assert header.kind == index.kind and header.metadata == dict(index.metadata)
@@ -145,7 +145,7 @@ def test_a_file_for_another_tokenizer_or_of_another_kind_is_refused(made: Any) -
     other = AdjacencyTable if index.kind != "adjacency" else SuffixTree
     with pytest.raises(ValueError, match=f"holds a {index.kind} index: build one with --kind {other.kind}"):
         store.load(other, path, MINE)
-    store.load(type(index), path)  # who does not say which tokenizer there is, is not asked
+    store.load(type(index), path)  # without a fingerprint the tokenizer is not checked
 
 
 def test_something_else_is_no_index(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_threads_read_one_index_at_once(made: Any) -> None:
     assert all(answer == expected for answer in answers)
 
 
-def test_tokenizers_are_told_apart() -> None:
+def test_tokenizers_have_different_fingerprints() -> None:
     assert MINE == store.fingerprint({"b": 1, "a": 0}) != OTHER
     assert len(MINE) == 64
 

@@ -49,7 +49,7 @@ def test_what_is_retrieved_is_what_a_search_finds(loops: str, texts: Texts, chun
             assert (matched, got) == expected
 
 
-def test_only_so_many_places_are_read_and_they_are_spread(loops: str) -> None:
+def test_a_limited_number_of_occurrences_is_read_evenly_spread(loops: str) -> None:
     documents = [[7, 7, token] for token in range(100, 200)]
     index = SuffixArray.build(documents)
     matched, rows = index.continuations([7, 7], 1, max_occurrences=10)
@@ -75,7 +75,7 @@ def test_nothing_is_found_in_nothing(loops: str) -> None:
         assert index.continuation_tree([], max_ngram=3, min_ngram=1).tokens == []
 
 
-def test_places_beyond_the_text_are_not_read(loops: str, texts: Texts) -> None:
+def test_positions_beyond_the_text_are_not_read(loops: str, texts: Texts) -> None:
     index = SuffixArray.build(texts(2, 5))
     for wrong in (-5, 1 << 30):
         index.suffixes = np.full(len(index.suffixes), wrong, np.int32)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from outpace.indexes.candidates import CandidateTree
-from outpace.indexes.compiled_loops import Loop
+from outpace.indexes.compiled_loops import CompiledLoop
 from outpace.indexes.suffix_tree import CHILD, COUNT, LENGTH, NEXT, SuffixTree
 
 Count = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
@@ -82,7 +82,7 @@ def test_counts_are_those_of_all_substrings_after_any_history(
             case _:
                 tokens = rng.integers(0, alphabet, rng.integers(0, 12)).tolist()
                 if naive.texts and turn % 3 == 0:
-                    tokens = naive.texts[-1][:10]  # a part said again
+                    tokens = naive.texts[-1][:10]  # repeated tokens
                 tree.extend(request, tokens)
                 naive.extend(request, tokens)
         if turn % 6 == 5:
@@ -246,7 +246,7 @@ def test_both_ways_of_running_build_the_same_tree(monkeypatch: pytest.MonkeyPatc
         return tree, drafts
 
     compiled = build()
-    monkeypatch.setattr(Loop, "__call__", lambda self, *arguments: self.plain(*arguments))
+    monkeypatch.setattr(CompiledLoop, "__call__", lambda self, *arguments: self.plain(*arguments))
     plain = build()
     assert compiled[1] == plain[1]
     for name, array in compiled[0].memory.items():

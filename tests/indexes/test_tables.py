@@ -10,7 +10,7 @@ import pytest
 
 from outpace.core.tree import Shape
 from outpace.indexes.candidates import CandidateTree
-from outpace.indexes.compiled_loops import Loop
+from outpace.indexes.compiled_loops import CompiledLoop
 from outpace.indexes.tables.adjacency import AdjacencyTable
 from outpace.indexes.tables.hash_map import HashMap, find, put, remove
 from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
@@ -91,8 +91,8 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 class PlainTrigrams:
     """The same with dicts."""
 
-    def __init__(self, documents: list[list[int]], width: int, room: int) -> None:
-        self.width, self.room, self.added = width, room, list[tuple[int, int]]()
+    def __init__(self, documents: list[list[int]], width: int, capacity: int) -> None:
+        self.width, self.capacity, self.added = width, capacity, list[tuple[int, int]]()
         counts = defaultdict[tuple[int, int], Counter[int]](Counter)
         for text in documents:
             for a, b, c in zip(text, text[1:], text[2:], strict=False):
@@ -110,7 +110,7 @@ class PlainTrigrams:
         for a, b, c in zip(context, context[1:], context[2:], strict=False):
             if (a, b) not in self.rows:
                 self.added.append((a, b))
-                if len(self.added) > self.room:
+                if len(self.added) > self.capacity:
                     del self.rows[self.added.pop(0)]
             row = dict(self.rows.get((a, b), {}))
             row[c] = np.float32(min(float(row.get(c, 0)) + float(np.float32(0.04)), 3.0))
@@ -119,8 +119,11 @@ class PlainTrigrams:
 
 def test_trigrams_are_conditional_frequencies_that_adapt(loops: str, texts: Texts) -> None:
     documents = texts(0, 12)
-    for width, room in ((12, 1 << 16), (2, 3)):
-        table, plain = TrigramTable.build(documents, width, room), PlainTrigrams(documents, width, room)
+    for width, capacity in ((12, 1 << 16), (2, 3)):
+        table, plain = (
+            TrigramTable.build(documents, width, capacity),
+            PlainTrigrams(documents, width, capacity),
+        )
         for context in [[], [1], *texts(1, 40), [9, 8] * 8 * 20, *([[1, 0, 1] * 5] * 20)]:
             shifted = [token + 1 for token in context]
             for each in (context, shifted):
@@ -129,7 +132,7 @@ def test_trigrams_are_conditional_frequencies_that_adapt(loops: str, texts: Text
             for pair in {*plain.rows, (5, 5), (3, 9)}:
                 expected = [(c, float(w)) for c, w in plain.rows.get(pair, {}).items()]
                 assert table.successors(*pair) == expected
-        assert table.metadata == {"pairs": len(plain.rows), "capacity": room}
+        assert table.metadata == {"pairs": len(plain.rows), "capacity": capacity}
         assert table.nbytes == sum(
             array.nbytes for array in [table.pairs, table.tokens, table.weights, *table.map, table.counts]
         )
@@ -145,7 +148,7 @@ def test_weights_stop_at_the_cap(loops: str) -> None:
     assert table.successors(2, 3) == []
 
 
-def test_pairs_met_later_take_bounded_memory() -> None:
+def test_pairs_added_later_take_bounded_memory() -> None:
     table, rng, sizes = TrigramTable(capacity=500), np.random.default_rng(0), set[int]()
     for _ in range(300):
         table.adapt(rng.integers(0, 1000, 16).tolist())
@@ -156,8 +159,8 @@ def test_pairs_met_later_take_bounded_memory() -> None:
 class PlainNGrams:
     """The same with dicts."""
 
-    def __init__(self, longest: int, width: int, room: int) -> None:
-        self.longest, self.width, self.room = longest, width, room
+    def __init__(self, longest: int, width: int, capacity: int) -> None:
+        self.longest, self.width, self.capacity = longest, width, capacity
         self.rows: dict[tuple[int, ...], dict[int, np.float32]] = {}
         self.visits = Counter[tuple[int, ...]]()
 
@@ -168,7 +171,7 @@ class PlainNGrams:
             end = len(tokens) - len(ids) + index + 1
             for n in range(2, min(self.longest, end) + 1):
                 key = tuple(tokens[end - n : end])
-                if key not in self.rows and len(self.rows) >= self.room:
+                if key not in self.rows and len(self.rows) >= self.capacity:
                     break
                 old, k, new = self.rows.get(key, {}), self.visits[key], dict(zip(seen, p, strict=True))
                 mean = {
@@ -188,8 +191,8 @@ class PlainNGrams:
 
 def test_ngrams_have_the_mean_of_what_was_observed(loops: str) -> None:
     rng = np.random.default_rng(0)
-    for longest, width, room in ((4, 5, 1 << 10), (3, 2, 20)):
-        table, plain = NGramProbabilities(longest, width, room), PlainNGrams(longest, width, room)
+    for longest, width, capacity in ((4, 5, 1 << 10), (3, 2, 20)):
+        table, plain = NGramProbabilities(longest, width, capacity), PlainNGrams(longest, width, capacity)
         for _ in range(60):
             tokens = rng.integers(0, 4, rng.integers(1, 12)).tolist()
             num, best = int(rng.integers(0, len(tokens) + 1)), int(rng.integers(1, width + 1))
@@ -203,7 +206,7 @@ def test_ngrams_have_the_mean_of_what_was_observed(loops: str) -> None:
                 assert (n, found) == expected[:2] and means == pytest.approx(expected[2], rel=1e-6)
                 (place,) = table.rows([([-1] * longest + query)[-longest:]])
                 assert table.tokens[place, : len(found)].tolist() == found if n else place == -1
-        assert len(table) == len(plain.rows) <= room
+        assert len(table) == len(plain.rows) <= capacity
         assert table.nbytes == sum(
             array.nbytes for array in [table.tokens, table.means, table.visits, *table.map, table.size]
         )
@@ -232,7 +235,7 @@ def test_both_ways_of_running_fill_the_same_tables(monkeypatch: pytest.MonkeyPat
         return [*trigrams.arrays.values(), *ngrams.arrays.values()]
 
     compiled = fill()
-    monkeypatch.setattr(Loop, "__call__", lambda self, *arguments: self.plain(*arguments))
+    monkeypatch.setattr(CompiledLoop, "__call__", lambda self, *arguments: self.plain(*arguments))
     for one, other in zip(compiled, fill(), strict=True):
         assert np.array_equal(one, other)
 

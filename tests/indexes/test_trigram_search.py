@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from outpace.indexes.candidates import CandidateTree
-from outpace.indexes.compiled_loops import Loop
+from outpace.indexes.compiled_loops import CompiledLoop
 from outpace.indexes.tables import trigram_search
 from outpace.indexes.tables.trigram_search import search
 from outpace.indexes.tables.trigrams import TrigramTable
@@ -91,7 +91,7 @@ def test_the_same_seed_gives_the_same_tree_compiled_or_not(
     own.adapt([3, 1, 0, 0, 1, 1], step=0.3)
     first = [search(known, own, [0, 0], iterations=60, seed=each) for each in range(8)]
     for name, function in vars(trigram_search).items():
-        if isinstance(function, Loop):
+        if isinstance(function, CompiledLoop):
             monkeypatch.setattr(trigram_search, name, function.plain)
     assert [search(known, own, [0, 0], iterations=60, seed=each) for each in range(8)] == first
     assert any(each != first[0] for each in first)

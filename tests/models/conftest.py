@@ -101,7 +101,7 @@ TINY: dict[str, dict[str, Any]] = {
     "jetmoe": {**EXPERTS, "kv_channels": 8},
     "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 128, "expansion_ratio": 2},
 }
-FOREIGN = {  # names these configurations do not know
+UNKNOWN_OPTIONS = {  # names these configurations do not know
     "mpt": tuple(COMMON)[1:8],
     "falcon": ("head_dim",),
 }
@@ -110,7 +110,7 @@ FOREIGN = {  # names these configurations do not know
 def build(name: str, **options: Any) -> PreTrainedModel:
     """A model whose output depends strongly on everything it reads."""
     settings = TINY.get(name, {})
-    common = {key: value for key, value in COMMON.items() if key not in FOREIGN.get(name, ())}
+    common = {key: value for key, value in COMMON.items() if key not in UNKNOWN_OPTIONS.get(name, ())}
     config = AutoConfig.for_model(name, **{**common, **settings, **options})
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).to(torch.float64).eval()

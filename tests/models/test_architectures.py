@@ -110,7 +110,9 @@ def test_tree_scores_are_those_of_separate_paths(name, tiny, reference, float64_
 
 
 @pytest.mark.parametrize("name", ["bloom", "mpt", "gpt_neo", "bart"])
-def test_models_that_attend_by_place_score_chains_and_say_so_once(name, tiny, reference, float64_throughout):
+def test_models_that_attend_by_cache_slot_score_chains_only_and_warn_once(
+    name, tiny, reference, float64_throughout
+):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         worst = follow(name, tiny, reference, CHAINS)

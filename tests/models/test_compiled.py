@@ -1,4 +1,4 @@
-"""A compiled model scores as the model does as it is, whatever is read, and is compiled once."""
+"""A compiled model gives the logits of the eager one for any input, and is compiled once."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def pair(made, tiny):
     return get
 
 
-def same(pair, slots, lengths, below, monkeypatch, room=160):
+def same(pair, slots, lengths, below, monkeypatch, capacity=160):
     """Decode both ways side by side; what is scored and what is stored agree at every step."""
     monkeypatch.setattr(hf, "CHUNK", 16)
     choice, count = random.Random(1), len(slots)
-    caches = [target.open(5, room) for target in pair]
+    caches = [target.open(5, capacity) for target in pair]
     texts = [some(length, length) for length in lengths]
 
     def both(read):
@@ -110,12 +110,12 @@ def test_scores_are_those_of_the_model_as_it_is_and_nothing_is_compiled_again(na
     monkeypatch.setattr(openvino.Core, "compile_model", lambda *_: again.append(1))
     same(targets, SLOTS, (13, 3, 90), ROWS, monkeypatch)
     same(targets, (3,), (70,), ALONE, monkeypatch)
-    same(targets, SLOTS, (13, 3, 21), ROWS, monkeypatch, room=24)  # the caches move when they grow
+    same(targets, SLOTS, (13, 3, 21), ROWS, monkeypatch, capacity=24)  # the caches move when they grow
     assert not again
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral"])
-def test_every_size_of_forward_is_met_before_decoding_and_gives_the_same(name, pair, monkeypatch):
+def test_every_forward_size_is_run_before_decoding_and_gives_the_same(name, pair, monkeypatch):
     """Long prompts in pieces, several rows in one forward, trees that no usual forward holds."""
     monkeypatch.setattr(hf, "CHUNK", 512)
     sizes = set()
@@ -291,7 +291,7 @@ def chain_of(row, *rest):
         ("deepseek_v3", "it attends to other keys and values than it stores"),
     ],
 )
-def test_a_model_that_cannot_be_compiled_says_why_and_runs(name, why, tiny):
+def test_a_model_that_cannot_be_compiled_warns_with_the_reason_and_runs(name, why, tiny):
     with pytest.warns(UserWarning, match=f"ForCausalLM cannot be compiled and runs eagerly: {why}"):
         target = HFTarget(tiny(name).float(), compile=True)
     cache = target.open(1, 32)

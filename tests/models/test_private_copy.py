@@ -1,5 +1,4 @@
-"""Decoding leaves the user's model alone: what it computes, its modes, its hooks, and other threads that use
-it."""
+"""Decoding does not change the user's model: its outputs, modes, hooks, and other threads that use it."""
 
 from __future__ import annotations
 

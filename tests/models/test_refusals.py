@@ -1,4 +1,4 @@
-"""What cannot be decoded is refused in one sentence that names the fix."""
+"""Models that cannot be decoded are refused in one sentence that names the fix."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ def test_an_empty_folder_is_not_a_checkpoint(tmp_path):
         load(tmp_path)
 
 
-def test_damaged_weights_are_told(checkpoint):
+def test_damaged_weights_are_refused(checkpoint):
     weights = checkpoint / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ValueError, match="cut short, download it again"):
         load(checkpoint, device="cpu")
 
 
-def test_a_checkpoint_without_a_tokenizer_is_told(checkpoint):
+def test_a_checkpoint_without_a_tokenizer_is_refused(checkpoint):
     with pytest.raises(ValueError, match="tokenizer"):
         load(checkpoint, device="cpu")
 
@@ -129,7 +129,7 @@ def test_falcon_with_alibi_is_refused_where_transformers_adds_the_biases_twice(a
             assert HFTarget(model).chains_only
 
 
-def test_a_hub_whose_address_is_not_found_is_told_at_once(monkeypatch):
+def test_an_unreachable_hub_is_reported_at_once(monkeypatch):
     def unknown(*_, **__):
         raise OSError("Temporary failure in name resolution")
 

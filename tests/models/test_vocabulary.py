@@ -1,4 +1,4 @@
-"""What tokens spell, for tokenizers of the two families whose tokens spell text piece by piece."""
+"""Byte strings of tokens, for tokenizers of the two families whose tokens concatenate to the text."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TEXTS = ["def add(a, b):\n    return a", "  two  spaces ", "naïve 漢字 🙂\n
 def test_byte_level_tokens_spell_the_text(text: str, prefix: bool, tokenizers: Any) -> None:
     tokenizer = tokenizers.byte_level(prefix=prefix)
     vocabulary = Vocabulary.of(tokenizer, 512)
-    tokens = vocabulary.cut(text.encode())
-    assert vocabulary.spell(tokens) == text.encode()
+    tokens = vocabulary.tokenize(text.encode())
+    assert vocabulary.to_bytes(tokens) == text.encode()
     if not prefix:
         assert tokens == tokenizer(text)["input_ids"]
 
@@ -29,7 +29,7 @@ def test_half_a_character_is_cut_into_bytes(tokenizers: Any) -> None:
     vocabulary = Vocabulary.of(tokenizers.byte_level(), 512)
     data = "字".encode()
     for part in (data[:1], data[:2], data[1:], b"a" + data[:2] + b"b", b"\xff"):
-        assert vocabulary.spell(vocabulary.cut(part)) == part
+        assert vocabulary.to_bytes(vocabulary.tokenize(part)) == part
 
 
 def test_special_and_unused_numbers_spell_nothing(tokenizers: Any) -> None:
@@ -47,7 +47,7 @@ def test_special_and_unused_numbers_spell_nothing(tokenizers: Any) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_sentence_piece_tokens_spell_the_text_without_the_space_before_it(text: str, tokenizers: Any) -> None:
     vocabulary = Vocabulary.of(tokenizers.sentence_piece(), 512)
-    assert vocabulary.spell(vocabulary.cut(text.encode())) == text.encode()
+    assert vocabulary.to_bytes(vocabulary.tokenize(text.encode())) == text.encode()
 
 
 def test_a_token_before_every_text_is_known(tokenizers: Any) -> None:
@@ -84,33 +84,35 @@ def cross_vocabulary(ours: PreTrainedTokenizerFast, theirs: PreTrainedTokenizerF
     )
 
 
-def test_twins_spell_the_same_or_play_the_same_role(tokenizers: Any) -> None:
+def test_matching_tokens_have_the_same_bytes_or_role(tokenizers: Any) -> None:
     ours, theirs = tokenizers.byte_level(400), tokenizers.sentence_piece()
     pair = cross_vocabulary(ours, theirs)
     assert len(set(pair.matching_tokens.values())) == len(pair.matching_tokens)
     for own, match in pair.matching_tokens.items():
         if own != theirs.eos_token_id:
-            assert pair.theirs.pieces[own] == pair.ours.pieces[match] is not None
+            assert pair.draft_vocabulary.pieces[own] == pair.target_vocabulary.pieces[match] is not None
     assert pair.matching_tokens[theirs.eos_token_id] == ours.eos_token_id
-    assert pair.matching_tokens[theirs.convert_tokens_to_ids("<0xE6>")] == pair.ours.ids[b"\xe6"]
+    assert pair.matching_tokens[theirs.convert_tokens_to_ids("<0xE6>")] == pair.target_vocabulary.ids[b"\xe6"]
     own, match = pair.shared
     assert (pair.match_of[own] == match).all() and int((pair.match_of >= 0).sum()) == len(own)
 
 
-def test_a_token_without_a_twin_is_spelt(tokenizers: Any) -> None:
+def test_a_token_without_a_matching_token_is_tokenized(tokenizers: Any) -> None:
     pair = cross_vocabulary(tokenizers.byte_level(500), tokenizers.byte_level(280))
     lacking = [
-        token for token, piece in enumerate(pair.ours.pieces) if piece and piece not in pair.theirs.ids
+        token
+        for token, piece in enumerate(pair.target_vocabulary.pieces)
+        if piece and piece not in pair.draft_vocabulary.ids
     ]
     assert lacking
     for token in lacking:
         assert (
             len(pair.translated(token)) > 1
-            and pair.theirs.spell(pair.translated(token)) == pair.ours.pieces[token]
+            and pair.draft_vocabulary.to_bytes(pair.translated(token)) == pair.target_vocabulary.pieces[token]
         )
 
 
-def test_equal_vocabularies_are_twins_token_for_token(tokenizers: Any) -> None:
+def test_equal_vocabularies_match_token_for_token(tokenizers: Any) -> None:
     pair = cross_vocabulary(tokenizers.byte_level(), tokenizers.byte_level())
     assert pair.matching_tokens == {token: token for token in range(len(tokenizers.byte_level()))}
 
@@ -123,7 +125,7 @@ def test_text_is_split_as_inside_a_text_where_there_is_no_token_for_a_line_feed(
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always", split=False)
     vocabulary = Vocabulary.of(PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>"), 32)
-    tokens = vocabulary.cut(text.encode())
-    assert vocabulary.spell(tokens) == text.encode()
+    tokens = vocabulary.tokenize(text.encode())
+    assert vocabulary.to_bytes(tokens) == text.encode()
     if text == " the":
         assert len(tokens) == 1

@@ -1,5 +1,4 @@
-"""Rows of one prompt together: what leaves each of them its distribution and ties them to one another is
-found."""
+"""Rows of one prompt: dependence between rows is found even if each row alone has the right distribution."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ from outpace.proof.joint import (
     enumerate_joint,
     independent,
     largest_joint_error,
-    siblings,
+    ragged_groups,
 )
 from outpace.proof.models import tables
-from outpace.proof.mutants.joint import Overheard, joint_variants
+from outpace.proof.mutants.joint import TargetNoiseReused, joint_variants
 from outpace.proof.reference import difference, plain_distribution, table_logits
 from outpace.proof.suite import prove
 from outpace.recipes.autoregressive import autoregressive
@@ -85,7 +84,7 @@ def test_samples_that_draft_for_one_another_are_independent(options: dict[str, o
         parts.drafter.observe = counted
         return parts
 
-    groups = siblings(3, 4)
+    groups = ragged_groups(3, 4)
     found = enumerate_joint(build, groups)
     assert max(len(group.sampling) for group in groups) == 3
     assert largest_joint_error(found, LOGITS, groups) < BOUND
@@ -96,8 +95,8 @@ def marginals(
     distribution: dict[tuple[tuple[int, ...], ...], float], row: int
 ) -> dict[tuple[int, ...], float]:
     found: dict[tuple[int, ...], float] = {}
-    for texts, chance in distribution.items():
-        found[texts[row]] = found.get(texts[row], 0.0) + chance
+    for texts, probability in distribution.items():
+        found[texts[row]] = found.get(texts[row], 0.0) + probability
     return found
 
 
@@ -118,10 +117,10 @@ def test_a_mistake_that_no_single_row_shows_is_caught(name: str) -> None:
     assert largest_joint_error(found, LOGITS, PAIR) > 1e6 * BOUND
 
 
-def test_matching_takes_no_harm_from_a_draft_that_overheard_another_row() -> None:
+def test_matching_is_exact_for_a_draft_that_reuses_another_rows_noise() -> None:
     """The draw that decides about a row is still its own."""
     found = enumerate_joint(
-        lambda: Parts(TARGET, Overheard(TARGET), Match(), Fixed(1)), PAIR, batch=1, replays=0
+        lambda: Parts(TARGET, TargetNoiseReused(TARGET), Match(), Fixed(1)), PAIR, batch=1, replays=0
     )
     assert largest_joint_error(found, LOGITS, PAIR) < BOUND
 
@@ -141,7 +140,7 @@ def test_runs_that_are_not_apart_are_noticed() -> None:
 
 
 @pytest.mark.slow
-def test_grouped_drafters_are_proven_together_without_being_asked() -> None:
+def test_drafters_across_rows_are_always_proven_together() -> None:
     models = tables()
     assert {proof.rows for proof in prove(multi_sample, models)} == {1, 2, 3}
     assert {proof.rows for proof in prove(autoregressive, models)} == {1}

@@ -1,4 +1,5 @@
-"""Every recipe has the distribution it promises, proven while it drafts; and planted mistakes are caught."""
+"""Every recipe has the output distribution it promises and drafts are accepted in the proof; mutants are
+caught."""
 
 from __future__ import annotations
 

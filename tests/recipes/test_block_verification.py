@@ -1,4 +1,4 @@
-"""Block verification: the same drafts as speculative sampling, more of them kept."""
+"""Block verification accepts more of the same drafts than speculative sampling."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def accepted(recipe: Recipe, vocab: int, seed: int, depth: int, **options: objec
 
 @pytest.mark.parametrize("confidence", [0.0, 0.5])
 @pytest.mark.parametrize("seed", range(3))
-def test_more_is_kept_than_by_speculative_sampling(seed: int, confidence: float) -> None:
+def test_more_is_accepted_than_by_speculative_sampling(seed: int, confidence: float) -> None:
     block = accepted(block_verification, 3, seed, 2, confidence_threshold=confidence)
     assert block > accepted(speculative_sampling, 3, seed, 2, confidence_threshold=confidence)
 

@@ -102,17 +102,17 @@ def test_stored_states_find_themselves() -> None:
     others = [
         words("Shall I compare thee to a summer's day? Thou art more lovely and more temperate.")["input_ids"]
     ]
-    index, heard = indexed(target, [written()[0], *others]), []
+    index, states = indexed(target, [written()[0], *others]), []
 
     class Listening(HiddenStateSearch):
         def observe(self, step: Step) -> None:
-            heard.append(step.scores.hidden[-1].float().numpy())
+            states.append(step.scores.hidden[-1].float().numpy())
 
     drafter = Listening(index)
     parts = Parts(target, drafter, dresd.build(target).verifier, dresd.build(target).controller)
     steps(parts, [written()[0]], SamplingParams(max_tokens=1))
     ranks = []
-    for place, state in enumerate(heard[0]):
+    for place, state in enumerate(states[0]):
         values, _ = index.search(state, 10)
         expected = written()[0][place + 1 :][:20]
         same = [row[: len(expected)].tolist() == expected for row in values]
@@ -152,5 +152,5 @@ def test_an_index_of_another_model_is_refused(tmp_path: Path) -> None:
         dresd.build(target, max_paths=0)
 
 
-def test_without_an_index_no_signals_are_asked_for() -> None:
+def test_without_an_index_no_hidden_states_are_requested() -> None:
     assert not dresd.build(TableTarget(3)).want.hidden

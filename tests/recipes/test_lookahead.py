@@ -1,4 +1,4 @@
-"""Lookahead: the window is made as the paper says, is read beside the text without touching it, and pays."""
+"""Lookahead: the window follows the paper, does not change the text, and saves steps."""
 
 from __future__ import annotations
 

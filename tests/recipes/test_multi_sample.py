@@ -1,4 +1,4 @@
-"""Multi-sample: drafts are what the others agree on, one's own text stays one's own, and more samples accept
+"""Multi-sample: drafts are what the other samples agree on, each text is unchanged, and more samples accept
 more."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from outpace.core.contracts import Parts, Step
 from outpace.core.noise import derived
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
-from outpace.drafters.lookup.consensus import ROOT, Consensus, Group, Merged
+from outpace.drafters.lookup.consensus import ROOT, Consensus, ContinuationGraph, SampleGroup
 from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve
 from outpace.models.table import TableTarget
@@ -63,12 +63,12 @@ def drafted(step: Step) -> dict[int, list[tuple[int, ...]]]:
 
 
 def shares(
-    target: TableTarget, said: Sequence[list[int]], starts: Sequence[int], slot: int, path: tuple[int, ...]
+    target: TableTarget, texts: Sequence[list[int]], starts: Sequence[int], slot: int, path: tuple[int, ...]
 ) -> dict[int, float]:
     """What followed a row's last four to two tokens in rows with its prompt, then this path's last token
     anywhere."""
-    own, weights = said[slot], dict[int, float]()
-    for other, text in enumerate(said):
+    own, weights = texts[slot], dict[int, float]()
+    for other, text in enumerate(texts):
         if other == slot or text[: starts[other]] != own[: starts[slot]]:
             continue
         for end in range(starts[other], len(text)):
@@ -80,8 +80,8 @@ def shares(
             length = max(fits, default=0)
             at = end + len(path)
             if length and at < len(text) and (not path or text[at - 1] == path[-1]):
-                belief = float(target.logits[target.state(text[:at])].softmax(-1)[text[at]])
-                weights[text[at]] = weights.get(text[at], 0.0) + length * belief
+                prob = float(target.logits[target.state(text[:at])].softmax(-1)[text[at]])
+                weights[text[at]] = weights.get(text[at], 0.0) + length * prob
     return {token: weight / sum(weights.values()) for token, weight in weights.items()}
 
 
@@ -94,50 +94,52 @@ def test_drafts_follow_the_rule(tree: bool) -> None:
     sampling = [
         SamplingParams(1.0, max_tokens=size, seed=row) for row, size in enumerate((60, 40, 20, 50, 30))
     ]
-    said, starts, last = [list(prompt) for prompt in prompts], list(map(len, prompts)), 0
+    texts, starts, last = [list(prompt) for prompt in prompts], list(map(len, prompts)), 0
     for step in steps(parts, prompts, sampling):
-        for (slot, paths), room in zip(drafted(step).items(), step.ctx.room, strict=True):
+        for (slot, paths), max_depth in zip(drafted(step).items(), step.ctx.room, strict=True):
             expected: list[tuple[int, ...]] = []
             open_: dict[tuple[int, ...], float] = {(): 1.0}
             while open_ and len(expected) < (nodes if tree else 10):
                 path = max(open_, key=lambda each: open_[each])
-                chance = open_.pop(path)
+                probability = open_.pop(path)
                 if path:
                     expected.append(path)
-                if len(path) < min(10, room):
-                    below = shares(target, said, starts, slot, path)
+                if len(path) < min(10, max_depth):
+                    below = shares(target, texts, starts, slot, path)
                     best = sorted(below, key=lambda token: -below[token])[: None if tree else 1]
                     open_ |= {
-                        (*path, token): chance * below[token] for token in best if below[token] >= min_share
+                        (*path, token): probability * below[token]
+                        for token in best
+                        if below[token] >= min_share
                     }
             assert set(paths) == set(expected)
             last += bool(paths) and step.ctx.slots == (0,)
         for slot, generated in zip(step.ctx.slots, step.generated, strict=True):
-            said[slot] += generated
+            texts[slot] += generated
     assert last > 0  # the last row of all still drafts from those that have ended
 
 
 def test_equal_tokens_at_an_equal_distance_are_one_node() -> None:
-    group = Group([5, 6], 1)
+    group = SampleGroup([5, 6], 1)
     texts = {0: ([1, 7, 8], 0.5), 1: ([2, 7, 9], 0.25), 2: ([2, 4], 0.25), 3: ([], 1.0)}
-    for member, (text, belief) in texts.items():
+    for member, (text, prob) in texts.items():
         assert group.join() == member
-        group.extend(member, iter([(token, belief) for token in text]))
-    merged = Merged(group.matches(3, [5, 6], 10))
+        group.extend(member, iter([(token, prob) for token in text]))
+    merged = ContinuationGraph(group.matches(3, [5, 6], 10))
     assert [size for size, *_ in group.matches(3, [5, 6], 10)] == [2, 2, 2]
-    assert merged.after(ROOT) == [(0.5, 1), (0.5, 2)]
-    assert merged.after((1, 2)) == [(0.5, 4), (0.5, 7)]
-    assert merged.after((2, 7)) == [(pytest.approx(2 / 3), 8), (pytest.approx(1 / 3), 9)]
+    assert merged.shares_below(ROOT) == [(0.5, 1), (0.5, 2)]
+    assert merged.shares_below((1, 2)) == [(0.5, 4), (0.5, 7)]
+    assert merged.shares_below((2, 7)) == [(pytest.approx(2 / 3), 8), (pytest.approx(1 / 3), 9)]
     assert merged.path(9, 0.3) == [1, 7, 8]  # two tokens reached in different ways count together
     assert merged.path(9, 0.6) == []
     assert group.matches(0, [5, 6], 1)[0][1] == [5, 6, 2, 4]  # of equal matches the newest
 
 
 def test_tokens_that_end_a_text_end_its_draft() -> None:
-    group = Group([5], 1)
+    group = SampleGroup([5], 1)
     for text in ([1, 2, 3], [1, 2, 4], []):
         group.extend(group.join(), iter([(token, 1.0) for token in text]))
-    found = Merged(group.matches(2, [5], 10)).branches(9, 9, 0.1, (2,))
+    found = ContinuationGraph(group.matches(2, [5], 10)).branches(9, 9, 0.1, (2,))
     assert (found.tokens, found.parents) == ([1, 2], [-1, 0])
     sampling = row_params(6, 60, stop=(4,))
     for step in steps(multi_sample.build(model(), min_ngram=1), [[1, 2]] * 6, sampling):
@@ -165,7 +167,7 @@ def test_other_prompts_in_the_batch_change_nothing() -> None:
             }
 
 
-def test_nothing_is_kept_of_a_batch() -> None:
+def test_nothing_of_a_batch_is_stored() -> None:
     parts, prompts = multi_sample.build(model()), [[1, 2]] * 4
     first, second = (steps(parts, prompts, row_params(4)) for _ in range(2))
     assert [drafted(step) for step in first] == [drafted(step) for step in second]
@@ -183,14 +185,14 @@ def test_nothing_is_kept_of_a_batch() -> None:
 
 
 def test_rows_have_noise_of_their_own() -> None:
-    """Where rows stand in their distributions is uncorrelated; under one seed they would say the same."""
+    """The uniform values of the rows' tokens are uncorrelated; with one seed the texts would be equal."""
     target = model()
     prompts = [[a, b] for a in range(VOCAB) for b in range(VOCAB) for _ in range(2)]
 
     def correlation(sampling: Sequence[SamplingParams]) -> float:
-        said = texts(multi_sample.build(target, min_ngram=1), prompts, sampling)
+        outputs = texts(multi_sample.build(target, min_ngram=1), prompts, sampling)
         generator, stood = torch.Generator().manual_seed(0), list[list[float]]()
-        for prompt, text in zip(prompts, said, strict=True):
+        for prompt, text in zip(prompts, outputs, strict=True):
             whole = [*prompt, *text]
             distributions = [
                 target.logits[target.state(whole[:end])].softmax(-1) for end in range(len(prompt), len(whole))
@@ -215,7 +217,7 @@ def zoo(dtype: str) -> tuple[HFTarget, list[int]]:
 
 
 @pytest.mark.slow
-def test_every_sample_says_what_it_would_say_alone() -> None:
+def test_every_sample_is_the_same_as_alone() -> None:
     target, prompt = zoo("float64")
     sampling = row_params(4, 32, 0.5)
     together = texts(multi_sample.build(target, min_ngram=1, tree=True), [prompt] * 4, sampling)
@@ -223,7 +225,7 @@ def test_every_sample_says_what_it_would_say_alone() -> None:
     assert len(set(map(tuple, together))) > 1
 
 
-def test_samples_asked_for_by_n_are_those_of_plain_decoding() -> None:
+def test_samples_of_option_n_are_those_of_plain_decoding() -> None:
     model, params = (
         outpace.load("zoo:target", dtype="float64"),
         {"n": 3, "seed": 5, "temperature": 0.5, "max_tokens": 32},

@@ -19,7 +19,7 @@ from outpace.proof.decode_all import texts
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.expected_acceptance import expected_accepted
 from outpace.proof.reference import table_logits
-from outpace.recipes.omnidraft import Pairs, omnidraft
+from outpace.recipes.omnidraft import TokenPairs, omnidraft
 from outpace.recipes.tli import tli
 from outpace.sampling.target_probs import LazyTargetProbs
 
@@ -53,7 +53,7 @@ def drafts(
     [
         ([b"a", b"b"], OURS),
         ([b"b", b"a", b"bb"], OURS),
-        ([b"x", b"y", b"a"], [b"xy", b"a", b"ay"]),  # the target cannot say x or y alone
+        ([b"x", b"y", b"a"], [b"xy", b"a", b"ay"]),  # the target has no tokens x and y
     ],
 )
 def test_longer_drafts_are_exact(theirs: list[bytes | None], ours: list[bytes | None], breadth: int) -> None:
@@ -99,7 +99,7 @@ def test_without_merging_it_is_token_level_intersection() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_merging_keeps_more_where_the_target_says_it_in_one_token(seed: int) -> None:
+def test_merging_accepts_more_where_the_target_has_one_token_for_a_pair(seed: int) -> None:
     target, model = TableTarget(4, seed=seed, order=1), TableTarget(2, seed=seed + 9, order=1)
     target.logits[:, 2] += 2.0
     model.logits[:, :] = torch.tensor([[0.0, 0.0], [-1.0, 1.0]]).repeat(2, 1)[:4]
@@ -111,7 +111,7 @@ def test_merging_keeps_more_where_the_target_says_it_in_one_token(seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_more_was_met_the_more_is_kept(seed: int) -> None:
+def test_more_learned_pairs_accept_more(seed: int) -> None:
     target, cross_vocabulary = (
         TableTarget(4, seed=seed, order=1),
         pair(TableTarget(2, seed=seed + 9, order=1), [b"a", b"b"]),
@@ -133,8 +133,8 @@ def test_the_more_was_met_the_more_is_kept(seed: int) -> None:
     )
 
 
-def test_only_pairs_of_tokens_that_were_met_are_known() -> None:
-    pairs = Pairs(pair(TableTarget(2), [b"a", b"b"], [b"a", b"b", b"ab", b"ba", b"aba", b"ab"]))
+def test_only_pairs_of_learned_tokens_are_merged() -> None:
+    pairs = TokenPairs(pair(TableTarget(2), [b"a", b"b"], [b"a", b"b", b"ab", b"ba", b"aba", b"ab"]))
     assert pairs.after == {} and not pairs.firsts.any()
     pairs.learn([0, 4, 5])  # shared, spelt by three, and another token's double
     assert pairs.after == {}
@@ -144,7 +144,7 @@ def test_only_pairs_of_tokens_that_were_met_are_known() -> None:
     assert pairs.after == {0: {1: 2}, 1: {0: 3}}
 
 
-def test_what_was_met_is_forgotten_with_the_request() -> None:
+def test_learned_pairs_are_dropped_with_the_request() -> None:
     target, cross_vocabulary = (
         TableTarget(4, seed=3, order=2),
         pair(TableTarget(2, seed=5, order=2), [b"a", b"b"]),

@@ -84,7 +84,7 @@ def test_the_likeliest_are_chosen_and_the_last_is_drawn_from_the_rest() -> None:
     assert tree.confidence.exp()[[first, second]].tolist() == pytest.approx([0.5, 0.3])
 
 
-def test_equal_chances_are_decided_once() -> None:
+def test_equal_probabilities_are_decided_once() -> None:
     tree = grown(torch.full((1, 6), 1 / 6), [4]).tree()
     tokens = [int(tree.tokens[child]) for child in tree.forest.children[0]]
     assert len(set(tokens)) == 4
@@ -114,10 +114,10 @@ class Distributions:
     seconds = 0.0
 
     def __init__(self, p: torch.Tensor) -> None:
-        self.p, self.asked = p, set[int]()
+        self.p, self.requested = p, set[int]()
 
     def probs(self, nodes: list[int]) -> torch.Tensor:
-        self.asked |= set(nodes)
+        self.requested |= set(nodes)
         return self.p[nodes]
 
     def choose(self, nodes: list[int], noise: KeyedNoise, use: str = "target") -> list[int]:
@@ -142,7 +142,7 @@ def test_nearly_equal_distributions_in_single_precision_give_distributions() -> 
         tree = grower.tree()
         distribution = Distributions(logits.float().softmax(-1).expand(len(tree), -1))
         verdict = Rejection().verify(tree, distribution, None, noise)
-        assert isinstance(verdict, Verdict) and distribution.asked <= {0, *verdict.leaf}
+        assert isinstance(verdict, Verdict) and distribution.requested <= {0, *verdict.leaf}
     assert seen and all(
         bool((distribution >= 0).all()) and abs(float(distribution.sum()) - 1) < 1e-4 for distribution in seen
     )

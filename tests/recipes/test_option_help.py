@@ -1,4 +1,4 @@
-"""Every option of every recipe has one line that says what it means."""
+"""Every option of every recipe has one line of help."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ def test_random_text_is_mostly_not_drafted() -> None:
     random = Random(0)
     found = steps(flat, [random.randrange(VOCAB) for _ in range(20)], 60, temperature=1.0)
     nodes = [len(step.draft.tree) for step in found]
-    # only whole continuations of ten tokens count, so a chance match of one token needs ten more after it
+    # only whole continuations of ten tokens count, so an accidental match of one token needs ten more after
+    # it
     assert sum(size == 1 for size in nodes) / len(nodes) > 0.3
     assert sum(len(step.generated[0]) for step in found) == 60
 

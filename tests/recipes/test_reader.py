@@ -13,7 +13,7 @@ from outpace.sampling.target_probs import LazyTargetProbs
 CODE = "for name, value in sorted(table.items()):\n    print(name, value)\n" * 3
 
 
-def test_the_number_of_nodes_is_kept() -> None:
+def test_the_number_of_nodes_is_as_given() -> None:
     target, draft = outpace.load("zoo:target"), outpace.load("zoo:draft")
     prompt = torch.tensor(target.tokenizer(CODE)["input_ids"])
     parts = reader.build(target.target, draft=draft.target, nodes=20)

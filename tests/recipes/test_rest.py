@@ -83,7 +83,7 @@ def test_the_tree_holds_the_most_frequent_beginnings(tmp_path: Path) -> None:
     ]
     counts: dict[tuple[int, ...], int] = {}
     for after in places:
-        for size in range(1, min(7, len(after)) + 1):  # as deep as there is room
+        for size in range(1, min(7, len(after)) + 1):  # up to the maximum depth
             counts[tuple(after[:size])] = counts.get(tuple(after[:size]), 0) + 1
     assert min(counts[path] for path in kept) >= max(
         count for path, count in counts.items() if path not in kept

@@ -69,9 +69,11 @@ def test_children_are_different_and_come_in_the_order_of_perturbed_scores() -> N
         sampling = [SamplingParams(temperature=1.0, max_tokens=2)]
         step = next(iter(Session(parts, [torch.tensor([0])], sampling, LazyTargetProbs, noise=noise).steps()))
         children = tuple(step.draft.tree.tokens[1:].tolist())
-        found[children] = found.get(children, 0.0) + branch.chance
+        found[children] = found.get(children, 0.0) + branch.probability
         pending += [Branch(script, 0) for script in branch.left_open]
     assert len(found) == 24
-    for children, chance in found.items():
+    for children, probability in found.items():
         first, second, third = (q[token] for token in children)
-        assert chance == pytest.approx(first * second / (1 - first) * third / (1 - first - second), abs=1e-12)
+        assert probability == pytest.approx(
+            first * second / (1 - first) * third / (1 - first - second), abs=1e-12
+        )

@@ -1,4 +1,4 @@
-"""SAM Decoding: the longest match decides what is drafted, how much, and by whom."""
+"""SAM Decoding: the longest match decides what is drafted, how much, and by which drafter."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_longer_match_gives_a_longer_draft_up_to_the_most() -> None:
 def test_a_corpus_is_drafted_from_where_it_knows_more(tmp_path: Path) -> None:
     corpus = saved(tmp_path, range(40), [50, 51, 52], range(60, VOCAB))
     target = counting()
-    for length in (1, 8):  # its own text has nothing to say, so that any match counts
+    for length in (1, 8):  # no match in its own text, so that any match in the index counts
         [step, *_] = run(sam_decoding.build(target, index=corpus), [119, *range(10, 10 + length)], 25)
         assert int(step.draft.tree.tokens[1]) == 10 + length
     # its own text has 7 8 too, followed by 90: the corpus has to be ahead by more than the bias

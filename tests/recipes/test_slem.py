@@ -1,4 +1,4 @@
-"""String-level exact match: drafts of any tokenizer, rewritten in the target's tokens."""
+"""String-level exact match: drafts of any tokenizer, tokenized again with the target's vocabulary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outpace.models.vocabulary import END, CrossVocabularyDraft, Vocabulary
 from outpace.proof.decode_all import texts
 from outpace.proof.expected_acceptance import expected_accepted
 from outpace.recipes.autoregressive import autoregressive
-from outpace.recipes.slem import Heuristic, Spoken, slem
+from outpace.recipes.slem import Heuristic, RetokenizedDrafts, slem
 from outpace.verifiers.match import Match
 
 LETTERS = [b"a", b"b", b"c"]
@@ -76,7 +76,7 @@ def pair(
 
 
 def rewritten(cross_vocabulary: CrossVocabularyDraft, before: list[int], drafted: list[int]) -> list[int]:
-    return Spoken(cross_vocabulary, sampled=True).rewritten(torch.tensor(before), drafted)
+    return RetokenizedDrafts(cross_vocabulary, sampled=True).to_target_tokens(torch.tensor(before), drafted)
 
 
 def test_a_draft_is_cut_with_what_stands_before_it() -> None:
@@ -101,9 +101,12 @@ def test_a_draft_goes_on_from_a_text_that_a_tokenizer_would_write_otherwise(
             each.backend_tokenizer.normalizer = kind
     words = Vocabulary.of(theirs, len(theirs)), Vocabulary.of(ours, len(ours))
     cross_vocabulary = CrossVocabularyDraft(TableTarget(len(theirs), order=1), *words)
-    before = [cross_vocabulary.ours.ids[bytes([byte])] for byte in b"  K . Pop"]
-    drafted = cross_vocabulary.theirs.cut(b"s , one .")
-    assert cross_vocabulary.ours.spell(rewritten(cross_vocabulary, before, drafted)) == b"s , one ."
+    before = [cross_vocabulary.target_vocabulary.ids[bytes([byte])] for byte in b"  K . Pop"]
+    drafted = cross_vocabulary.draft_vocabulary.tokenize(b"s , one .")
+    assert (
+        cross_vocabulary.target_vocabulary.to_bytes(rewritten(cross_vocabulary, before, drafted))
+        == b"s , one ."
+    )
 
 
 def test_what_is_cut_anew_does_not_grow_with_the_text() -> None:
@@ -153,7 +156,7 @@ class Watched(Heuristic):
 
 
 @pytest.mark.parametrize(("own", "sizes"), [(True, [3, 5, 7, 9]), (False, [3, 2, 1, 1])])
-def test_drafts_grow_while_they_are_kept_whole(own: bool, sizes: list[int]) -> None:
+def test_drafts_grow_while_they_are_fully_accepted(own: bool, sizes: list[int]) -> None:
     words = Vocabulary.longest_match(LETTERS)
     target, model = TableTarget(3, seed=1, order=2), TableTarget(3, seed=1, order=2)
     if not own:

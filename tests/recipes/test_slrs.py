@@ -1,5 +1,5 @@
-"""String-level rejection sampling: the distribution of the next token is summed over all ways of writing
-it."""
+"""String-level rejection sampling: the distribution of the next token is summed over all its
+tokenizations."""
 
 from __future__ import annotations
 
@@ -60,25 +60,32 @@ def written(cross_vocabulary: CrossVocabularyDraft, model: TableTarget, most: in
     read = [token for each in PROMPT for token in cross_vocabulary.translated(each)]
     found: dict[int, float] = {}
 
-    def follow(tokens: list[int], chance: float) -> None:
+    def follow(tokens: list[int], probability: float) -> None:
         ended = next(
-            (place for place, token in enumerate(tokens) if not cross_vocabulary.theirs.pieces[token]), None
+            (
+                place
+                for place, token in enumerate(tokens)
+                if not cross_vocabulary.draft_vocabulary.pieces[token]
+            ),
+            None,
         )
         if len(tokens) < most and ended is None:
             distribution = model.logits[model.state(read + tokens)].softmax(-1)
             for token, share in enumerate(distribution.tolist()):
-                follow([*tokens, token], chance * share)
+                follow([*tokens, token], probability * share)
             return
-        text = cross_vocabulary.theirs.spell(tokens)
+        text = cross_vocabulary.draft_vocabulary.to_bytes(tokens)
         first = (
-            cross_vocabulary.ours.cut(text)[0] if text else cross_vocabulary.matching_tokens.get(tokens[0])
+            cross_vocabulary.target_vocabulary.tokenize(text)[0]
+            if text
+            else cross_vocabulary.matching_tokens.get(tokens[0])
         )
         if first is not None:
-            found[first] = found.get(first, 0.0) + chance
+            found[first] = found.get(first, 0.0) + probability
 
     follow([], 1.0)
     total = sum(found.values())
-    return {token: chance / total for token, chance in found.items()}
+    return {token: probability / total for token, probability in found.items()}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -106,7 +113,7 @@ def test_the_end_of_a_text_is_a_token_too() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_token_is_kept_with_the_overlap_of_the_distributions(seed: int) -> None:
+def test_a_token_is_accepted_with_the_overlap_of_the_distributions(seed: int) -> None:
     target, model = TableTarget(4, seed=seed, order=2), TableTarget(2, seed=seed + 20, order=2)
     cross_vocabulary = pair(model, [b"a", b"b"])
     p = target.logits[target.state(PROMPT)].softmax(-1)
@@ -130,7 +137,7 @@ def test_distribution_is_the_targets_when_the_draft_writes_letters(depth: int) -
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_more_is_kept_than_by_matching_what_the_draft_wrote(seed: int) -> None:
+def test_more_is_accepted_than_by_matching_the_drafts_text(seed: int) -> None:
     target, cross_vocabulary = (
         TableTarget(4, seed=seed, order=2),
         pair(TableTarget(2, seed=seed + 20, order=2), [b"a", b"b"]),

@@ -1,4 +1,4 @@
-"""SpecInfer: several drafters help one another, and their order does not look at tokens."""
+"""SpecInfer: several draft models accept more than one, and the order of tests does not depend on tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_two_drafters_accept_more_than_their_average() -> None:
     assert accepted(*DRAFTS) > sum(alone) / 2
 
 
-def beside(verifier: Verifier, *drafts: TableTarget) -> float:
+def acceptance_with_rule(verifier: Verifier, *drafts: TableTarget) -> float:
     """What this verifier accepts of one token of each drafter."""
     drafter = UnionDrafter([DraftModel(draft, replace=True) for draft in drafts])
     return expected_accepted(lambda: Parts(TARGET, drafter, verifier, Fixed(1)), 1)
@@ -38,7 +38,7 @@ def beside(verifier: Verifier, *drafts: TableTarget) -> float:
 
 def test_any_acceptance_is_at_least_that_of_the_drafter_tested_first() -> None:
     orders = DRAFTS, DRAFTS[::-1]
-    fixed = [beside(Rejection(), *drafts) for drafts in orders]
+    fixed = [acceptance_with_rule(Rejection(), *drafts) for drafts in orders]
     assert all(found > accepted(drafts[0]) for found, drafts in zip(fixed, orders, strict=True))
     assert accepted(*DRAFTS) == pytest.approx(sum(fixed) / 2, abs=1e-12)
 
@@ -49,7 +49,7 @@ def test_the_same_drafter_twice_is_two_independent_draws(draft: TableTarget) -> 
 
 
 def test_matching_the_same_trees_accepts_less() -> None:
-    assert beside(Match(), *DRAFTS) < accepted(*DRAFTS)
+    assert acceptance_with_rule(Match(), *DRAFTS) < accepted(*DRAFTS)
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ class Chosen(NGramProbabilityDrafter):
     """The likeliest tokens without a claim, at any temperature."""
 
     def draw(self, grower: Grower, parents: Any, ctx: Context) -> None:
-        known = self.table.tokens[[each.place for each in parents]].tolist()
+        known = self.table.tokens[[each.row for each in parents]].tolist()
         tokens = [token for each, row in zip(parents, known, strict=True) for token in row[: each.count]]
         grower.add_chosen([each.node for each in parents for _ in range(each.count)], torch.tensor(tokens))
 
@@ -138,7 +138,7 @@ def test_the_table_holds_the_means_at_accepted_tokens() -> None:
 
 def test_a_full_table_starts_anew() -> None:
     target = TableTarget(30, seed=1)
-    parts = replace(stand.build(target), drafter=NGramProbabilityDrafter(30, room=50))
+    parts = replace(stand.build(target), drafter=NGramProbabilityDrafter(30, capacity=50))
     steps(parts, [[1, 2], [3]], tokens=200)
     assert isinstance(parts.drafter, NGramProbabilityDrafter)
     assert 0 < len(parts.drafter.table) <= 50

@@ -1,4 +1,4 @@
-"""SuffixDecoding: longer matches give longer drafts, what was said once is said again in few steps."""
+"""SuffixDecoding: longer matches give longer drafts, and repeated text takes few steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def length(steps: Sequence[Step]) -> float:
     )
 
 
-def test_what_was_said_before_is_said_again_in_long_steps() -> None:
+def test_repeated_text_is_generated_in_long_steps() -> None:
     parts = suffix_decoding.build(counting())
     assert length(run(parts, [[7, 3]])) == 1  # nothing to go by
     assert length(run(parts, [[9, 3]])) > 5
@@ -73,7 +73,7 @@ def test_a_draft_has_one_token_for_each_that_matched() -> None:
 
 
 def test_unlikely_tokens_are_not_drafted() -> None:
-    # of four times 1 stands there it was followed twice by 2, once by 3, and once, at the end, by nothing yet
+    # 1 occurs four times: followed twice by 2, once by 3, and once, at the end, by no token
     prompt = [1, 2, 9, 1, 2, 8, 1, 3, 7, 1]
     for min_token_prob, size in ((0.6, 0), (0.4, 1), (0.26, 1)):
         parts = suffix_decoding.build(counting(), max_spec_offset=5.0, min_token_prob=min_token_prob)
@@ -92,9 +92,9 @@ def test_a_tree_holds_what_the_path_leaves_out() -> None:
     assert sorted(below) == [2, 3]
 
 
-def test_what_the_text_and_an_earlier_one_say_as_often_is_drafted_from_the_text() -> None:
-    """The text's own end counts in both: else what was said once would be certain there, and a chance of half
-    here."""
+def test_of_equally_frequent_continuations_that_of_the_request_is_drafted() -> None:
+    """The end of the text counts as an occurrence in both trees: otherwise a continuation seen once would
+    have probability 1 in the tree of earlier requests and 1/2 in the request's own."""
     parts = suffix_decoding.build(counting(2), max_spec_factor=1.0, max_spec_offset=0.0)
     run(parts, [[1]], 10)  # 3, 5, 7, ...
     first = run(parts, [[5, 6, 99, 5]], 10)[0]

@@ -41,7 +41,7 @@ def test_acceptance_is_the_overlap_on_shared_tokens() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_more_is_kept_than_of_drafts_that_may_hold_any_token(seed: int) -> None:
+def test_more_is_accepted_than_of_drafts_that_may_contain_any_token(seed: int) -> None:
     target, model = TableTarget(4, seed=seed, order=2), TableTarget(4, seed=seed + 50, order=2)
     cross_vocabulary = pair(model, [b"c", b"x", b"a", b"d"], LETTERS)
     p = target.logits[target.state((0,))].softmax(0)
@@ -69,7 +69,7 @@ def test_identical_vocabularies_give_speculative_sampling(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_drawn_tokens_are_kept_more_often_than_drawn_text(seed: int) -> None:
+def test_drawn_tokens_are_accepted_more_often_than_drawn_text(seed: int) -> None:
     target, model = TableTarget(4, seed=seed, order=2), TableTarget(4, seed=seed + 50, order=2)
     cross_vocabulary = pair(model, [b"c", b"x", b"a", b"d"], LETTERS)
     kept = expected_accepted(lambda: tli.build(target, draft=cross_vocabulary, depth=2), 2)

@@ -1,4 +1,4 @@
-"""Token recycling: the tree is what the table says, and the table is what the target said last."""
+"""Token recycling: the tree is read from the table, and the table holds the target's last top-k tokens."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def test_drafts_follow_the_rule_and_the_last_node_read_wins() -> None:
         shape = parts.controller.plan(step.ctx).shape
         assert shape is not None
         for row, nodes in enumerate(forest.nodes):
-            room = step.ctx.room[row]
+            max_depth = step.ctx.room[row]
             expected = filled(table, tokens[row], shape)
             depths = [0]
             for _, parent in expected:
                 depths.append(depths[parent] + 1)
-            kept = [node for node, depth in enumerate(depths) if depth <= room]
+            kept = [node for node, depth in enumerate(depths) if depth <= max_depth]
             drafted = sorted(
                 (forest.depths[node], tokens[node], tokens[forest.parents[node]]) for node in nodes[1:]
             )
@@ -116,7 +116,7 @@ def test_rejected_nodes_teach_too() -> None:
     assert accepted(steps(both, prompts, 20, 1.0)) > accepted(steps(less, prompts, 20, 1.0))
 
 
-def test_more_is_kept_than_with_prompt_lookup() -> None:
+def test_more_is_accepted_than_with_prompt_lookup() -> None:
     prompts = [[row, 3 * row, 2 * row] for row in range(6)]
     found = steps(token_recycling.build(model()), prompts, temperature=1.0)
     assert accepted(found) > accepted(steps(prompt_lookup.build(model()), prompts, temperature=1.0))
@@ -146,7 +146,7 @@ def test_raw_logits_are_learnt_whatever_the_sampling() -> None:
 
 
 @pytest.mark.parametrize("prompt", [False, True])
-def test_prompts_are_learnt_from_only_if_asked(prompt: bool) -> None:
+def test_prompts_are_learned_from_only_with_the_option(prompt: bool) -> None:
     parts = token_recycling.build(model(), learn_from_prompts=prompt)
     assert isinstance(parts.drafter, TokenRecycling)
     session = Session(

@@ -1,4 +1,4 @@
-"""Traversal: the same trees as multi-candidate decoding, more of them kept."""
+"""Traversal verification accepts more of the same trees than multi-candidate decoding."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def accepted(recipe: Recipe, seed: int, **options: object) -> float:
 
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_more_is_kept_than_by_rejection_from_the_root_down(seed: int, replace: bool) -> None:
+def test_more_is_accepted_than_by_rejection_from_the_root_down(seed: int, replace: bool) -> None:
     options = {"widths": (2, 1), "replace": replace}
     assert accepted(traversal, seed, **options) > accepted(mcsd, seed, **options)
 

@@ -54,7 +54,7 @@ class Counted:
         return scores - self._frequency * counts - self._presence * (counts > 0)
 
 
-# setting -> (what is asked for, the processor that says what it means, given the length of the prompt); in
+# setting -> (its parameters, the processor that defines it, given the length of the prompt); in
 # their order
 SETTINGS: dict[str, tuple[dict[str, object], Callable[[int], Processor]]] = {
     "logit_bias": (
@@ -82,7 +82,7 @@ ALONE = [(name,) for name in SETTINGS]
 PAIRS = list(combinations(SETTINGS, 2))
 
 
-def asked(names: tuple[str, ...]) -> SamplingParams:
+def params_of(names: tuple[str, ...]) -> SamplingParams:
     row_params: dict[str, object] = {"temperature": 1.0, "stop": STOP}
     for name in names:
         row_params |= SETTINGS[name][0]
@@ -119,7 +119,7 @@ def expected(logits: Tensor, names: tuple[str, ...]) -> Tensor:
 @pytest.mark.parametrize("names", [*ALONE, *PAIRS, tuple(SETTINGS)], ids="+".join)
 def test_distributions_equal_transformers_at_every_node(names: tuple[str, ...]) -> None:
     logits = random_logits()
-    params = asked(names)
+    params = params_of(names)
     found = distribution(logits, params, params).probs(None)
     assert torch.allclose(found, expected(logits, names), atol=1e-12)
     one_by_one = distribution(logits, params, params)
@@ -140,17 +140,17 @@ def test_greedy_choices_follow_the_settings() -> None:
 
 def test_rows_with_and_without_settings_share_a_batch() -> None:
     logits = random_logits(2)
-    with_, without = asked(("repetition_penalty", "frequency_penalty")), SamplingParams(1.0, stop=STOP)
+    with_, without = params_of(("repetition_penalty", "frequency_penalty")), SamplingParams(1.0, stop=STOP)
     found = distribution(logits, with_, without).probs(None)
     for node, row in enumerate(FOREST.rows):
         one = distribution(logits, *((with_,) * 2 if row == 0 else (without,) * 2)).probs([node])
         assert torch.equal(found[node], one[0])
 
 
-def test_what_the_target_said_stays_as_it_is() -> None:
+def test_the_targets_logits_are_not_modified() -> None:
     logits = random_logits()
     before = logits.clone()
-    params = asked(tuple(SETTINGS))
+    params = params_of(tuple(SETTINGS))
     distribution(logits, params, params).probs(None)
     distribution(logits, params, params).probs([3])
     assert torch.equal(logits, before)
@@ -164,7 +164,7 @@ def test_rows_without_settings_build_nothing(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_half_precision_is_widened_first(dtype: torch.dtype) -> None:
     logits = random_logits().to(dtype)
-    params = asked(("repetition_penalty", "frequency_penalty", "min_p"))
+    params = params_of(("repetition_penalty", "frequency_penalty", "min_p"))
     found = distribution(logits, params, params).probs(None)
     assert found.dtype == torch.float32
     assert torch.allclose(found, distribution(logits.float(), params, params).probs(None), atol=0)
@@ -178,13 +178,13 @@ def test_settings_that_leave_nothing_are_one_clear_sentence(temperature: float) 
 
 
 def test_a_drafter_sees_what_the_target_will() -> None:
-    """The same change at the same nodes, and the very same tensor where nothing is asked."""
+    """The same change at the same nodes, and the same tensor object if no parameter is set."""
     logits = random_logits()
     grower = Grower(DRAFT[:2])
     noise = KeyedNoise([3, 4], [1, 1], [7, 4])
     for node in range(2, len(FOREST)):
         grower.add_chosen([FOREST.parents[node]], DRAFT[node : node + 1])
-    params = asked(("logit_bias", "repetition_penalty", "presence_penalty", "bad_words", "min_tokens"))
+    params = params_of(("logit_bias", "repetition_penalty", "presence_penalty", "bad_words", "min_tokens"))
     ctx = Context(
         TEXTS,
         (7, 4),

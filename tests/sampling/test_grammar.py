@@ -1,4 +1,4 @@
-"""Grammars: what is allowed at a node depends on its own path alone, and every method keeps to it exactly."""
+"""Grammars: the tokens allowed at a node depend on its path alone, and every method generates only those."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions
 from outpace.proof.reference import difference, plain_distribution, table_logits
 from outpace.recipes import find
-from outpace.sampling.grammar import Follower
+from outpace.sampling.grammar import GrammarState
 
 LETTERS, END = "abc", 3
 EBNF = 'root ::= "a"? ("bc" | "cb" | "b")* "a"'
@@ -50,10 +50,10 @@ class ByHand:
         return mask
 
 
-def follower() -> Follower:
+def grammar_state() -> GrammarState:
     words = xgrammar.TokenizerInfo([*LETTERS, "<end>"], stop_token_ids=[END])
     compiled = xgrammar.GrammarCompiler(words, max_threads=1).compile_grammar(EBNF)
-    return Follower(xgrammar.GrammarMatcher(compiled, override_stop_tokens=[END]), 4)
+    return GrammarState(xgrammar.GrammarMatcher(compiled, override_stop_tokens=[END]), 4)
 
 
 PATHS = (
@@ -77,7 +77,7 @@ PATHS = (
     "texts", [[()], [(0,), (0, 1), ()], [(1, 2, 1), (1, 0), (2,), (1, 2, 1)], [(1, 0, 3), (1,)]]
 )
 def test_what_is_allowed_depends_on_text_and_path_alone(texts: list[tuple[int, ...]]) -> None:
-    ours, theirs = follower(), ByHand()
+    ours, theirs = grammar_state(), ByHand()
     for text in texts:
         for paths in (PATHS, PATHS[::-1], PATHS[4:5], ()):
             given = torch.tensor(text, dtype=torch.int64)
@@ -93,16 +93,16 @@ def test_distribution_is_plain_decodings_under_the_grammar(name: str) -> None:
     recipe = find()[name]
     known = {"draft": draft, "widths": (1, 2), "depth": 2}
     options = {option: known[option] for option in recipe.options if option in known}
-    asked = [
+    requests = [
         SamplingParams(1.0, max_tokens=3, stop=(END,)),
         SamplingParams(0.7, top_k=2, max_tokens=3, stop=(END,), repetition_penalty=1.4),
         SamplingParams(0.0, max_tokens=6, stop=(END,), min_tokens=4),
     ]
-    grammar = follower()
-    cases = [Case((0, 1, 2), replace(params, grammar=grammar)) for params in asked]
+    grammar = grammar_state()
+    cases = [Case((0, 1, 2), replace(params, grammar=grammar)) for params in requests]
     found = enumerate_distributions(lambda: recipe.build(target, **options), cases)
     logits = table_logits(target.logits, target.state)
-    for distribution, params in zip(found.distributions, asked, strict=True):
+    for distribution, params in zip(found.distributions, requests, strict=True):
         assert (
             difference(distribution, plain_distribution(logits, (0, 1, 2), replace(params, grammar=ByHand())))
             <= BOUND
@@ -130,9 +130,9 @@ def options(method: str, draft: object) -> dict[str, object]:
 @pytest.mark.parametrize("method", ["prompt-lookup", "speculative-sampling", "mcsd", "traversal"])
 def test_json_follows_its_schema(loaded, method: str) -> None:
     target, draft = loaded
-    ask = {"json_schema": SCHEMA, "max_tokens": 150, **options(method, draft)}
+    settings = {"json_schema": SCHEMA, "max_tokens": 150, **options(method, draft)}
     for result in outpace.generate(
-        target, ["x", "def add(a, b):"], method, n=2, temperature=1.0, seed=4, **ask
+        target, ["x", "def add(a, b):"], method, n=2, temperature=1.0, seed=4, **settings
     ):
         found = json.loads(result.text)
         assert result.finish_reason == "stop" and list(found) == SCHEMA["required"]
@@ -142,20 +142,25 @@ def test_json_follows_its_schema(loaded, method: str) -> None:
 @pytest.mark.parametrize("method", ["prompt-lookup", "speculative-sampling", "mcsd"])
 def test_greedy_json_is_that_of_plain_decoding(loaded, method: str) -> None:
     target, draft = loaded
-    ask = {"json_schema": json.dumps(SCHEMA), "max_tokens": 60, "temperature": 0, "repetition_penalty": 1.1}
-    plain = outpace.generate(target, ["x", "for"], "autoregressive", **ask)
-    found = outpace.generate(target, ["x", "for"], method, **options(method, draft), **ask)
+    settings = {
+        "json_schema": json.dumps(SCHEMA),
+        "max_tokens": 60,
+        "temperature": 0,
+        "repetition_penalty": 1.1,
+    }
+    plain = outpace.generate(target, ["x", "for"], "autoregressive", **settings)
+    found = outpace.generate(target, ["x", "for"], method, **options(method, draft), **settings)
     assert [each.tokens for each in found] == [each.tokens for each in plain]
 
 
-def test_a_complete_text_ends_whatever_min_tokens_says(loaded) -> None:
-    ask = {"grammar": 'root ::= "ab"', "max_tokens": 40, "temperature": 0}
-    result = outpace.generate(loaded[0], "x", "prompt-lookup", min_tokens=30, **ask)[0]
+def test_a_complete_text_ends_even_before_min_tokens(loaded) -> None:
+    settings = {"grammar": 'root ::= "ab"', "max_tokens": 40, "temperature": 0}
+    result = outpace.generate(loaded[0], "x", "prompt-lookup", min_tokens=30, **settings)[0]
     assert (result.text, result.finish_reason) == ("ab", "stop")
 
 
 @pytest.mark.parametrize(
-    ("ask", "sentence"),
+    ("settings", "sentence"),
     [
         ({"grammar": "root ::= ("}, "the grammar cannot be read: "),
         ({"json_schema": "{"}, "the json_schema cannot be read: "),
@@ -164,9 +169,9 @@ def test_a_complete_text_ends_whatever_min_tokens_says(loaded) -> None:
         ({"grammar": 'root ::= "a"', "ignore_eos": True}, "needs a token that ends the text"),
     ],
 )
-def test_mistakes_are_told(loaded, ask: dict[str, object], sentence: str) -> None:
+def test_invalid_values_are_refused(loaded, settings: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        outpace.generate(loaded[0], "x", "prompt-lookup", **ask)
+        outpace.generate(loaded[0], "x", "prompt-lookup", **settings)
 
 
 def test_a_grammar_needs_a_tokenizer(loaded) -> None:

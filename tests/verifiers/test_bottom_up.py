@@ -1,5 +1,5 @@
-"""Rules that walk up, on chains and on trees: exact on every kind of draft, never behind those that walk
-down."""
+"""Bottom-up rules on chains and trees: exact for every kind of draft, and they accept at least as much as
+top-down rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.expected_acceptance import expected_accepted
-from outpace.proof.mutants.drafters import Honest
+from outpace.proof.mutants.drafters import CorrectDrafter
 from outpace.proof.reference import table_logits
 from outpace.verifiers.block import Block
 from outpace.verifiers.rejection import Rejection
@@ -98,7 +98,7 @@ def test_siblings_of_one_level_are_judged_as_by_recursive_rejection(replace: boo
         assert up == pytest.approx(down, abs=1e-12)
 
 
-class Mixed(Honest):
+class Mixed(CorrectDrafter):
     """Draws some children of every node from q, perhaps from the head of it alone, and chooses others."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Mixed(Honest):
         )
 
 
-class ChosenBelow(Honest):
+class ChosenBelow(CorrectDrafter):
     """Draws the first token, then chooses."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
@@ -177,22 +177,22 @@ def test_chosen_tokens_gain_nothing_from_walking_up() -> None:
         assert up == pytest.approx([down, down], abs=1e-12)
 
 
-def test_block_says_what_to_do_about_a_tree() -> None:
+def test_block_refuses_trees_and_names_the_alternative() -> None:
     with pytest.raises(ValueError, match="Traversal"):
         accepted(TARGET_MODEL, DraftModel(DRAFT), Block(), (2,))
 
 
 class Given:
-    """core.contracts.Law with distributions written down; remembers what it was asked for."""
+    """Implementation of core.contracts.TargetProbs with given distributions; records the requested nodes."""
 
     seconds = 0.0
 
     def __init__(self, p: Tensor) -> None:
-        self.p, self.asked = p, set[int]()
+        self.p, self.requested = p, set[int]()
 
     def probs(self, nodes: Sequence[int] | None) -> Tensor:
         nodes = range(len(self.p)) if nodes is None else nodes
-        self.asked |= set(nodes)
+        self.requested |= set(nodes)
         return self.p[list(nodes)]
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
@@ -210,7 +210,7 @@ class Strict(KeyedNoise):
         return super().choose(probs, key)
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
-        assert all(0 <= chance <= 1 for chance in accept)
+        assert all(0 <= probability <= 1 for probability in accept)
         return super().flip(accept, key)
 
 
@@ -225,7 +225,7 @@ def drawn(q: Tensor, widths: tuple[int, ...], noise: Noise) -> TokenTree:
     return grower.tree()
 
 
-LAWS = {
+DISTRIBUTIONS = {
     "equal": lambda logits, other: (logits, logits),
     "nearly equal": lambda logits, other: (logits, logits + 1e-6 * other),
     "rounded": lambda logits, other: (logits, (logits + 1e-2 * other).bfloat16().float()),
@@ -236,12 +236,12 @@ NO_SCORES = Scores(0, None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", LAWS)
+@pytest.mark.parametrize("kind", DISTRIBUTIONS)
 def test_no_mass_is_negative_or_undefined(kind: str, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     for seed in range(30):
         logits, other = torch.randn(2, 40, 50, generator=generator).bfloat16().float()
-        p, q = (distribution.to(dtype).softmax(-1) for distribution in LAWS[kind](logits, other))
+        p, q = (distribution.to(dtype).softmax(-1) for distribution in DISTRIBUTIONS[kind](logits, other))
         noise = Strict([seed], [1], [5])
         tree, chain = drawn(q, (3, 2, 1), noise), drawn(q, (1, 1, 1), Strict([seed], [2], [5]))
         for verifier, draft in ((Traversal(), tree), (Traversal(), chain), (Block(), chain)):
@@ -251,16 +251,16 @@ def test_no_mass_is_negative_or_undefined(kind: str, dtype: torch.dtype) -> None
                 assert draft.forest.depths[verdict.leaf[0]] == 3
 
 
-def test_distributions_of_branches_that_are_not_reached_are_not_asked_for() -> None:
+def test_distributions_of_unreached_branches_are_not_requested() -> None:
     p = torch.randn(40, 50).softmax(-1)
     noise = Strict([0], [1], [5])
     tree, distribution = drawn(p, (3, 2, 1), noise), Given(p)
     leaf = Traversal().verify(tree, distribution, NO_SCORES, noise).leaf[0]
-    assert distribution.asked == set(tree.forest.path(leaf)) and len(distribution.asked) == 4
+    assert distribution.requested == set(tree.forest.path(leaf)) and len(distribution.requested) == 4
 
 
 @pytest.mark.parametrize("verifier", [Block(), Traversal()])
-def test_a_path_is_kept_for_certain_where_one_token_makes_up_for_another(verifier: Verifier) -> None:
+def test_a_path_as_probable_under_both_models_is_always_accepted(verifier: Verifier) -> None:
     # p / q is 1/2 at the first token and 2 at the second: together they are as likely as drafted
     p = torch.tensor([[0.25, 0.75], [0.0, 1.0], [0.5, 0.5]], dtype=torch.float64)
     q = torch.full((2, 2), 0.5, dtype=torch.float64)

@@ -113,7 +113,7 @@ class GivenDraws:
 
 
 class Given:
-    """Noise whose draws are told."""
+    """Noise with given draws."""
 
     def __init__(self, columns: list[int]) -> None:
         self._columns = columns
@@ -125,7 +125,7 @@ class Given:
         return torch.tensor(self._columns)
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
-        raise AssertionError("only draws are told")
+        raise AssertionError("only draws are given")
 
 
 def test_a_given_tree_of_draws_without_replacement_top_down() -> None:

@@ -135,7 +135,7 @@ def test_tolerance_bounds_what_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_accepted_is_what_the_formula_says(seed: int) -> None:
+def test_acceptance_equals_the_formula(seed: int) -> None:
     (p,), (q,) = (distribution.unbind() for distribution in distributions(1, 4, seed))
     parts = Parts(
         flat(*p.tolist()),
@@ -168,13 +168,13 @@ def test_single_precision_leaves_no_negative_mass(apart: float, k: int) -> None:
     assert bool((left >= 0).all()) and left.sum(-1) == pytest.approx(torch.ones(4).tolist(), abs=1e-5)
 
 
-def test_only_nodes_on_the_walk_are_asked_for() -> None:
+def test_only_visited_nodes_are_requested() -> None:
     class Counting(LazyTargetProbs):
-        asked: set[int] = set()
+        requested: set[int] = set()
 
         def probs(self, nodes: Sequence[int] | None) -> Tensor:
             assert nodes is not None
-            self.asked.update(nodes)
+            self.requested.update(nodes)
             return super().probs(nodes)
 
     vocab, generator = 50, torch.Generator().manual_seed(0)
@@ -191,4 +191,4 @@ def test_only_nodes_on_the_walk_are_asked_for() -> None:
     )
     distribution = Counting(Scores(0, logits), tree, ctx)
     verdict = KSequential().verify(tree, distribution, Scores(0, logits), noise)
-    assert distribution.asked == set(tree.forest.path(verdict.leaf[0]))
+    assert distribution.requested == set(tree.forest.path(verdict.leaf[0]))

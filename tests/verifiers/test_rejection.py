@@ -1,4 +1,4 @@
-"""Recursive rejection in single precision: however much was refused, what is left of p is a distribution."""
+"""Recursive rejection in single precision: the residual is a distribution after any number of rejections."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Unlucky(KeyedNoise):
     """Refuses whatever is not certain to be accepted, and looks at the distributions it is given."""
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
-        assert all(chance >= 0 for chance in accept)
-        return [chance >= 1 for chance in accept]
+        assert all(probability >= 0 for probability in accept)
+        return [probability >= 1 for probability in accept]
 
     def choose(self, probs: Tensor, key: Key) -> Tensor:
         assert bool((probs >= 0).all()) and probs.sum(-1).tolist() == pytest.approx(
@@ -31,7 +31,7 @@ class Unlucky(KeyedNoise):
 
 
 class Given:
-    """core.contracts.Law that is the same at every node."""
+    """Implementation of core.contracts.TargetProbs with the same distribution at every node."""
 
     seconds = 0.0
 

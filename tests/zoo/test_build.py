@@ -1,4 +1,4 @@
-"""From text to a model that opens by its name, with runs of a few steps."""
+"""Building a model of the package from text to checkpoint, in a few training steps."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ def test_bytes_are_the_smallest_vocabulary() -> None:
     assert evaluate.bytes_per_token((SOURCE,), words) == 1
 
 
-def test_an_unknown_model_is_told_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_model_gives_the_list_of_models(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="target, draft, draft-2k, draft-bytes"):
         build.build("giant", tmp_path)
 
 
 def test_the_command_passes_its_options_on(monkeypatch, tmp_path):
-    asked = []
+    builds = []
     monkeypatch.setattr(
-        command, "build", lambda name, out, **how: asked.append((name, out.name, how)) or out / name
+        command, "build", lambda name, out, **how: builds.append((name, out.name, how)) or out / name
     )
     app = typer.Typer()
     app.command()(command.main)
     result = CliRunner().invoke(app, ["zoo:target", "--out", str(tmp_path / "made"), "--steps", "3"])
     assert result.exit_code == 0 and "is ready" in result.output
-    assert [(name, out) for name, out, _ in asked] == [("target", "made")] and asked[0][2]["steps"] == 3
+    assert [(name, out) for name, out, _ in builds] == [("target", "made")] and builds[0][2]["steps"] == 3

@@ -27,13 +27,13 @@ def test_names_lead_to_folders() -> None:
     assert (zoo.path("zoo:draft") / "tokenizer.json").is_file()
 
 
-def test_an_unknown_name_is_told_the_known_ones() -> None:
+def test_an_unknown_name_gives_the_list_of_names() -> None:
     with pytest.raises(ValueError, match="zoo:draft.*zoo:target"):
         zoo.path("zoo:giant")
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_model_is_what_its_card_says(name: str) -> None:
+def test_a_model_matches_its_card(name: str) -> None:
     card = zoo.card(name)
     model = AutoModelForCausalLM.from_pretrained(zoo.path(name))
     assert model.dtype == torch.bfloat16
@@ -50,7 +50,7 @@ def test_a_model_is_what_its_card_says(name: str) -> None:
     assert (zoo.path(name) / "README.md").read_text(encoding="utf-8") == page(card)
 
 
-def test_both_speak_the_same_tokens() -> None:
+def test_both_have_the_same_vocabulary() -> None:
     one, other = (AutoTokenizer.from_pretrained(zoo.path(name)) for name in PAIR)
     assert one.get_vocab() == other.get_vocab()
     assert one.chat_template == other.chat_template

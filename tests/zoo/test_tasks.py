@@ -72,7 +72,7 @@ def test_training_and_held_out_share_no_sum() -> None:
 
 
 @pytest.mark.parametrize("kind", tasks.KINDS)
-def test_no_held_out_task_is_met_in_training(kind: str) -> None:
+def test_no_held_out_task_occurs_in_training(kind: str) -> None:
     pick = random.Random(4)
     trained = {tasks.make(kind, pick).turns for _ in range(3000)}
     assert not trained & {task.turns for task in tasks.held_out(kind, 500)}

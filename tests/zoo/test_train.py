@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig
 
 from zoo_training.data import MIXTURE, Stream
-from zoo_training.distill import Lesson, Pool, Teaching, make_pool
+from zoo_training.distill import DistillationBatch, DistillationLoss, Pool, make_pool
 from zoo_training.embedding import Layout, bigram_log_ratio, counted_embedding
 from zoo_training.induction import install_induction
 from zoo_training.models import SHAPES, VOCABULARIES, deepen, make_config, make_model, num_parameters
@@ -101,12 +101,12 @@ def test_a_draft_learns_its_targets_distribution(tmp_path: Path) -> None:
     stream = Stream(DOCUMENTS, TOKENIZER, seed=2)
     pool = make_pool(target, stream, TOKENIZER, own_rows=3, read_rows=6, length=16, seed=2)
     assert pool.tokens.shape == (9, 17) and pool.hidden.shape == (9, 16, 32)
-    teaching = Teaching(target)
+    loss = DistillationLoss(target)
     settings = Settings(30, batch_tokens=64, short=16, long=16, warm_up=2)
-    run = Trainer(tiny(hidden=16, layers=1), pool, teaching, settings, tmp_path)
-    lesson = pool.batch(9, 16)
-    before = teaching(run.model, lesson).item()
-    assert teaching(run.run(), lesson).item() < before
+    run = Trainer(tiny(hidden=16, layers=1), pool, loss, settings, tmp_path)
+    batch = pool.batch(9, 16)
+    before = loss(run.model, batch).item()
+    assert loss(run.run(), batch).item() < before
 
 
 def test_a_pool_shows_every_row_once_an_epoch() -> None:
@@ -114,7 +114,7 @@ def test_a_pool_shows_every_row_once_an_epoch() -> None:
     pool = Pool(rows, torch.ones(6, 5), torch.zeros(6, 4, 2), seed=0)
     seen = torch.cat([pool.batch(4, 4).tokens[:, 0] for _ in range(3)])
     assert sorted(seen[:6].tolist()) == sorted(seen[6:].tolist()) == list(range(6))
-    assert isinstance(pool.batch(1, 4), Lesson)
+    assert isinstance(pool.batch(1, 4), DistillationBatch)
 
 
 def test_shapes_keep_to_their_size() -> None:

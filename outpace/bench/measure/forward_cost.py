@@ -116,10 +116,10 @@ def measure_forwards(
     return found
 
 
-def _read(target: Target, length: int, rows: int, room: int) -> Cache:
+def _read(target: Target, length: int, rows: int, num_nodes: int) -> Cache:
     generator = torch.Generator().manual_seed(0)
     prompts = [Prompt(torch.randint(target.vocab, (length + 1,), generator=generator)) for _ in range(rows)]
-    cache = target.open(rows, length + 1 + room)
+    cache = target.open(rows, length + 1 + num_nodes)
     target.prefill(prompts, list(range(rows)), cache, Want())
     return cache
 

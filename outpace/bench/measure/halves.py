@@ -34,17 +34,17 @@ def in_halves(pairs: Sequence[tuple[Run, Run]]) -> tuple[HalfSummary, HalfSummar
 
     With an odd number of prompts the middle one is in the second half.
     """
-    order = sorted({_place(run) for run, _ in pairs})
+    order = sorted({_order_key(run) for run, _ in pairs})
     first = set(order[: len(order) // 2])
     if not first:
         return None
     early, late = (
-        _half([pair for pair in pairs if (_place(pair[0]) in first) is which]) for which in (True, False)
+        _half([pair for pair in pairs if (_order_key(pair[0]) in first) is which]) for which in (True, False)
     )
     return early, late
 
 
-def _place(run: Run) -> tuple[int, int]:
+def _order_key(run: Run) -> tuple[int, int]:
     return run.trial.again, run.trial.index
 
 

@@ -60,7 +60,9 @@ def method_contenders(
     return list(found.values()), choices
 
 
-def beside(compiled: Sequence[MethodContender], eager: Sequence[MethodContender]) -> list[MethodContender]:
+def compiled_and_eager(
+    compiled: Sequence[MethodContender], eager: Sequence[MethodContender]
+) -> list[MethodContender]:
     """Each compiled contender followed by its eager counterpart, whose name is marked `(eager)`."""
     pairs = zip(compiled, eager, strict=True)
     return [each for one, other in pairs for each in (one, replace(other, name=f"{other.name} ({EAGER})"))]
@@ -77,7 +79,7 @@ def contenders(
 ) -> list[Contender]:
     """All contenders in order: the methods, plain decoding of one prompt at a time if `batch` is above 1, and
     transformers' `generate` if its models are given."""
-    line: list[Contender] = list(beside(found, eager) if eager else found)
+    line: list[Contender] = list(compiled_and_eager(found, eager) if eager else found)
     if batch > 1:
         line.append(replace(found[0], name=ALONE, single=True))
     if peer_models:

@@ -67,7 +67,9 @@ class BenchModels:
     device: str | None = None
     compile: bool = False
     eager: bool = True
-    say: Callable[[str], None] = lambda line: None  # is called with a message for each model that is loaded
+    on_message: Callable[[str], None] = lambda line: (
+        None
+    )  # is called with a message for each model that is loaded
     load_seconds: dict[str, float] = field(default_factory=dict[str, float])
     compile_seconds: dict[str, float] = field(default_factory=dict[str, float])
 
@@ -90,7 +92,7 @@ class BenchModels:
             self.peer_models = {kind: self._load_separately(kind, name) for kind, name in names.items()}
 
     def _load(self, kind: str, name: str) -> Model:
-        self.say(f"loading {kind} {name}")
+        self.on_message(f"loading {kind} {name}")
         began = perf_counter()
         model = load(name, dtype=self.dtype, device=self.device, compile=self.compile)
         self.load_seconds[kind] = perf_counter() - began
@@ -107,7 +109,7 @@ class BenchModels:
     def _load_separately(self, kind: str, name: str) -> Any:
         """A transformers model for the peer alone, so that hooks and settings are not shared with the
         engine's model."""
-        self.say(f"loading peer's {kind} {name}")
+        self.on_message(f"loading peer's {kind} {name}")
         began = perf_counter()
         model = load_checkpoint(resolve(name), dtype=self.torch_dtype, device=self.used_device)[0].eval()
         self.load_seconds[f"peer's {kind}"] = perf_counter() - began
@@ -151,14 +153,16 @@ class BenchModels:
         ]
         stop = () if ignore_eos else end_tokens(self.model.defaults, self.model.tokenizer)
         sampling = replace(sampling, stop=stop)
-        room = self.model.max_length
-        prompts, left_out = encode_prompts(items, self.model.tokenizer, ours[0], sampling, room=room)
+        max_length = self.model.max_length
+        prompts, left_out = encode_prompts(
+            items, self.model.tokenizer, ours[0], sampling, max_length=max_length
+        )
         if not prompts:
             raise ValueError(
-                f"no prompt leaves room for {sampling.max_tokens} new tokens: ask for fewer with --max-tokens"
+                f"every prompt is too long for {sampling.max_tokens} new tokens: lower --max-tokens"
             )
         needed = max(len(prompt.tokens) for prompt in prompts) + sampling.max_tokens
-        peers, versions, failed = self._peers(ours, room=needed, batch=batch)
+        peers, versions, failed = self._peers(ours, needed_tokens=needed, batch=batch)
         source = provenance(self.used_device)
         about = {
             "target": self.target,
@@ -194,7 +198,7 @@ class BenchModels:
         return str(self.torch_dtype).removeprefix("torch.")
 
     def _peers(
-        self, ours: Sequence[MethodContender], *, room: int, batch: int
+        self, ours: Sequence[MethodContender], *, needed_tokens: int, batch: int
     ) -> tuple[list[Contender], dict[str, str], dict[str, str]]:
         """(Contenders of peer engines, package versions, {contender that is left out: reason})."""
         if not self.environments:
@@ -208,11 +212,11 @@ class BenchModels:
             names={"target": self.target, "draft": self.draft},
             dtype=self._dtype_name,
             threads=torch.get_num_threads(),
-            room=room,
+            needed_tokens=needed_tokens,
             max_length=self.model.max_length,
             batch=batch,
             environment=os.environ,
-            say=self.say,
+            on_message=self.on_message,
             register=workers.append,
             seconds=self.load_seconds,
         )

@@ -136,16 +136,16 @@ def replay(
     stop: tuple[int, ...] = (),  # stop tokens of the recorded generation
     max_tokens: int
     | None = None,  # max_tokens of texts that a stop token ended; None: the length of each text
-    tell: Callable[[], None] = lambda: None,
+    on_text: Callable[[], None] = lambda: None,
 ) -> ReplayResult:
     """Decode every text again, one at a time with the same parts, so that drafters keep what they learn from
-    earlier texts. `tell` is called after each text."""
+    earlier texts. `on_text` is called after each text."""
     found = ReplayResult(name)
     for text in texts:
         size = len(text.tokens)
-        most = max(max_tokens, size) if max_tokens and text.tokens[-1] in stop else size
-        found.each.append(Counts.of(_steps(parts, text, SamplingParams(max_tokens=most, stop=stop), found)))
-        tell()
+        limit = max(max_tokens, size) if max_tokens and text.tokens[-1] in stop else size
+        found.each.append(Counts.of(_steps(parts, text, SamplingParams(max_tokens=limit, stop=stop), found)))
+        on_text()
     return found
 
 
@@ -228,8 +228,8 @@ class RecordedTargetProbs:
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = "target") -> list[int]:
         depths, start = self._tree.forest.depths, self._ctx.committed[0]
-        places = [start + depths[node] for node in (range(len(depths)) if nodes is None else nodes)]
-        return [self._text[place] if place < len(self._text) else -1 for place in places]
+        positions = [start + depths[node] for node in (range(len(depths)) if nodes is None else nodes)]
+        return [self._text[position] if position < len(self._text) else -1 for position in positions]
 
     def probs(self, nodes: Sequence[int] | None) -> NoReturn:
         needs_model("this method")

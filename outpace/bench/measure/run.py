@@ -83,11 +83,11 @@ def encode_prompts(
     plain: Contender,
     sampling: SamplingParams,
     *,
-    room: int | None = None,
+    max_length: int | None = None,
 ) -> tuple[list[EncodedPrompt], list[str]]:
     """(Encoded prompts, ids of prompts left out: empty ones, and those that with `max_tokens` new tokens
-    exceed `room` tokens). Each turn of a conversation is a prompt; the replies to earlier turns come from
-    plain greedy decoding, so that all contenders get the same prompts."""
+    exceed `max_length` tokens). Each turn of a conversation is a prompt; the replies to earlier turns come
+    from plain greedy decoding, so that all contenders get the same prompts."""
     cases: list[EncodedPrompt] = []
     too_long: list[str] = []
     greedy = replace(sampling, temperature=0.0)
@@ -96,7 +96,9 @@ def encode_prompts(
         for turn in range(len(item.turns) if item.chat else 1):
             name = f"{item.id}#{turn + 1}" if len(item.turns) > 1 else item.id
             tokens = encode(tokenizer, item, replies)
-            if len(tokens) == 0 or (room is not None and len(tokens) + sampling.max_tokens > room):
+            if len(tokens) == 0 or (
+                max_length is not None and len(tokens) + sampling.max_tokens > max_length
+            ):
                 too_long.append(name)
                 break
             cases.append(EncodedPrompt(name, item.workload, tokens))
@@ -185,10 +187,10 @@ def interleave(
     """
     runs: list[Run] = []
     gone: set[str] = set()
-    place: tuple[int, float] | None = None
+    position: tuple[int, float] | None = None
     for trial in planned:
-        if place != (trial.round, trial.temperature):
-            place = trial.round, trial.temperature
+        if position != (trial.round, trial.temperature):
+            position = trial.round, trial.temperature
             for contender in contenders:
                 contender.reset()
         for contender in rotated(contenders, trial):

@@ -28,9 +28,9 @@ class WorkloadItem:
     category: str = ""
 
 
-def load_items(source: str, most: int | None = None) -> list[WorkloadItem]:
-    """Prompts of a built-in set or a file; at most `most`, spread evenly over it so that every category is
-    represented. ValueError if the file is missing, malformed or empty."""
+def load_items(source: str, max_items: int | None = None) -> list[WorkloadItem]:
+    """Prompts of a built-in set or a file; at most `max_items`, spread evenly over it so that every category
+    is represented. ValueError if the file is missing, malformed or empty."""
     name, path = (source, FOLDER / f"{source}.jsonl") if source in BUILT_IN else (_stem(source), Path(source))
     if not path.is_file():
         raise ValueError(f"no prompts called {source!r}: use {', '.join(BUILT_IN)} or the path of a file")
@@ -44,9 +44,9 @@ def load_items(source: str, most: int | None = None) -> list[WorkloadItem]:
         ]
     if not items:
         raise ValueError(f"{path} holds no prompts")
-    if most is None or most >= len(items):
+    if max_items is None or max_items >= len(items):
         return items
-    return [items[index * len(items) // most] for index in range(most)]
+    return [items[index * len(items) // max_items] for index in range(max_items)]
 
 
 def _stem(source: str) -> str:
@@ -99,16 +99,16 @@ def _split(text: str) -> list[str]:
 def encode(tokenizer: Any, item: WorkloadItem, replies: Sequence[str] = ()) -> Tensor:  # (T,) int64
     """Token ids of the conversation up to the turn after these replies, by the tokenizer's chat template if
     it has one."""
-    said = item.turns[: len(replies) + 1]
+    turns = item.turns[: len(replies) + 1]
     if not item.chat:
-        ids = tokenizer(said[0])["input_ids"]
+        ids = tokenizer(turns[0])["input_ids"]
     elif getattr(tokenizer, "chat_template", None):
-        messages = [{"role": "user", "content": said[0]}]
-        for reply, turn in zip(replies, said[1:], strict=True):
+        messages = [{"role": "user", "content": turns[0]}]
+        for reply, turn in zip(replies, turns[1:], strict=True):
             messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": turn}]
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     else:
-        spoken = [said[0], *(text for pair in zip(replies, said[1:], strict=True) for text in pair)]
-        ids = tokenizer("\n\n".join(spoken) + "\n\n")["input_ids"]
+        texts = [turns[0], *(text for pair in zip(replies, turns[1:], strict=True) for text in pair)]
+        ids = tokenizer("\n\n".join(texts) + "\n\n")["input_ids"]
     return torch.tensor(ids, dtype=torch.int64)

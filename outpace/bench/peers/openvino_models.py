@@ -57,29 +57,33 @@ def weight_format(dtype: str) -> str:
 
 
 def converted(
-    peer: PeerEnvironment, name: str, dtype: str, environment: Mapping[str, str], say: Callable[[str], None]
+    peer: PeerEnvironment,
+    name: str,
+    dtype: str,
+    environment: Mapping[str, str],
+    on_message: Callable[[str], None],
 ) -> tuple[Path, float]:
     """(Folder of the converted model, seconds of the conversion); 0 seconds if it was cached. ValueError if
     the conversion fails."""
     model, weights = folder_of(name), weight_format(dtype)
     cache = cache_folder(environment)
-    place = cache / f"{model.name}-{key(model, weights, peer.versions)}"
-    if (place / DONE).is_file():
-        return place, 0.0
-    say(f"converting {name} for OpenVINO, once, into {place}")
+    model_folder = cache / f"{model.name}-{key(model, weights, peer.versions)}"
+    if (model_folder / DONE).is_file():
+        return model_folder, 0.0
+    on_message(f"converting {name} for OpenVINO, once, into {model_folder}")
     cache.mkdir(parents=True, exist_ok=True)
     began = perf_counter()
-    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{place.name}.") as folder:
+    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{model_folder.name}.") as folder:
         fresh = Path(folder) / "model"
         command = [peer.python, "-c", CONVERT, "export", "openvino", "--model", str(model)]
         command += ["--task", "text-generation-with-past", "--weight-format", weights, str(fresh)]
         own = environment_of(environment, os.cpu_count() or 1, own=peer.own)
         done = subprocess.run(command, capture_output=True, text=True, env=own)
         if done.returncode or not (fresh / DONE).is_file():
-            said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+            lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
             raise ValueError(
-                f"{name} could not be converted: {said[-1][:REASON] if said else 'it said nothing'}"
+                f"{name} could not be converted: {lines[-1][:REASON] if lines else 'it lines nothing'}"
             )
-        if not place.is_dir():  # another process may have converted it meanwhile
-            os.replace(fresh, place)
-    return place, perf_counter() - began
+        if not model_folder.is_dir():  # another process may have converted it meanwhile
+            os.replace(fresh, model_folder)
+    return model_folder, perf_counter() - began

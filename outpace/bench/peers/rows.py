@@ -42,7 +42,7 @@ class WorkerContender:
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
         first = sampling[0]
-        answer = self.worker.ask(
+        answer = self.worker.request(
             {
                 "prompts": [prompt.tolist() for prompt in prompts],
                 "max_tokens": first.max_tokens,
@@ -140,11 +140,11 @@ class PeerLauncher:
     names: Mapping[str, str | None]  # "target" and "draft" -> name of the model
     dtype: str  # torch dtype, such as "bfloat16"
     threads: int
-    room: int  # tokens of the longest prompt and its output
+    needed_tokens: int  # tokens of the longest prompt and its output
     max_length: int | None  # maximum tokens of a sequence; None: no limit known
     batch: int
     environment: Mapping[str, str]
-    say: Callable[[str], None]
+    on_message: Callable[[str], None]
     register: Callable[[Worker], Any]  # is passed every worker, so that its owner can close it
     seconds: dict[str, float] = field(default_factory=dict)  # seconds of converting and loading, by label
     failed: dict[str, str] = field(default_factory=dict)  # row -> reason why it is left out
@@ -182,7 +182,7 @@ class PeerLauncher:
         name = str(self.names[kind])
         if not peer.engine.converts:
             return resolve(name)
-        folder, seconds = converted(peer, name, self.dtype, self.environment, self.say)
+        folder, seconds = converted(peer, name, self.dtype, self.environment, self.on_message)
         if seconds:
             self.seconds[f"converting {kind} for {peer.engine.name}"] = seconds
         return str(folder)
@@ -191,7 +191,7 @@ class PeerLauncher:
         self, peer: PeerEnvironment, row: PeerRow, options: Options, models: Mapping[str, str]
     ) -> WorkerContender:
         name = f"{row.name}:{setting_name(options)}" if options else row.name
-        self.say(f"starting {name}")
+        self.on_message(f"starting {name}")
         began = perf_counter()
         settings = {
             "mode": row.mode,
@@ -201,7 +201,7 @@ class PeerLauncher:
             "eager": options.get("eager", False),
             "dtype": self.dtype,
             "threads": self.threads,
-            "room": self.room,
+            "needed_tokens": self.needed_tokens,
             "max_length": self.max_length,
             "batch": self.batch,
         }

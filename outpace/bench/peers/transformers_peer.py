@@ -88,7 +88,7 @@ class TransformersContender:
 
 def _until(tokens: list[int], stop: Sequence[int]) -> list[int]:
     """The tokens up to and including the first stop token; later tokens are padding."""
-    end = next((place for place, token in enumerate(tokens) if token in stop), len(tokens))
+    end = next((index for index, token in enumerate(tokens) if token in stop), len(tokens))
     return tokens[: end + 1]
 
 

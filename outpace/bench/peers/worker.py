@@ -36,17 +36,17 @@ class Worker:
     def __init__(
         self, python: str, script: Path, settings: Mapping[str, Any], environment: Mapping[str, str]
     ) -> None:
-        self.complaints = tempfile.TemporaryFile()
+        self.stderr = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [python, str(SERVE), str(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.complaints,
+            stderr=self.stderr,
             env=dict(environment),
             start_new_session=True,  # no Ctrl-C from the terminal; child processes share its group
         )
         self.lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._read_lines, daemon=True).start()
         self._send(settings)
 
     def ready(self) -> Mapping[str, Any]:
@@ -57,7 +57,7 @@ class Worker:
             raise WorkerDied(answer.get("error", "it did not say that it is ready"))
         return answer["ready"]
 
-    def ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def request(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send one request and return its answer. WorkerRefused if the engine does not support it, WorkerDied
         if it fails."""
         self._send(request)
@@ -68,10 +68,10 @@ class Worker:
             raise WorkerDied(answer["error"])
         return answer
 
-    def _listen(self) -> None:
+    def _read_lines(self) -> None:
         assert self.process.stdout
-        with self.process.stdout as said:
-            for line in said:
+        with self.process.stdout as output:
+            for line in output:
                 self.lines.put(line)
         self.lines.put(b"")  # marks the end of output: an answer is never empty
 
@@ -81,7 +81,7 @@ class Worker:
             self.process.stdin.write(json.dumps(what).encode() + b"\n")
             self.process.stdin.flush()
         except OSError as error:
-            raise WorkerDied(self._why()) from error
+            raise WorkerDied(self._failure_reason()) from error
 
     def _answer(self) -> Mapping[str, Any]:
         line, dead = b"", False
@@ -93,22 +93,24 @@ class Worker:
             except queue.Empty:
                 pass  # the worker is busy, or it is dead and a child process holds the pipe open
         if not line:
-            raise WorkerDied(self._why())
+            raise WorkerDied(self._failure_reason())
         return json.loads(line)
 
-    def _why(self) -> str:
+    def _failure_reason(self) -> str:
         """The reason of a failure: exit code or signal, and the last line of standard error."""
         try:
             code = self.process.wait(GRACE)
         except subprocess.TimeoutExpired:
             return "it stopped answering"
         how = f"ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        place = self.complaints.fileno()  # the file offset is shared with the worker: pread leaves it
-        text = os.pread(place, TAIL, max(0, os.fstat(place).st_size - TAIL)).decode(errors="replace")
-        said = [line.strip() for line in text.splitlines() if line.strip()]
-        return f"its process {how}" + (f": {said[-1][:REASON]}" if said else "")
+        descriptor = self.stderr.fileno()  # the file offset is shared with the worker: pread leaves it
+        text = os.pread(descriptor, TAIL, max(0, os.fstat(descriptor).st_size - TAIL)).decode(
+            errors="replace"
+        )
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return f"its process {how}" + (f": {lines[-1][:REASON]}" if lines else "")
 
-    def let_go(self) -> None:
+    def close_input(self) -> None:
         """Close the worker's standard input; the worker then exits."""
         if self.process.stdin and not self.process.stdin.closed:
             try:
@@ -132,7 +134,7 @@ def close_all(workers: Sequence[Worker]) -> None:
     """End these workers and their child processes, all at once: end of input first, then SIGTERM, then
     SIGKILL."""
     for worker in workers:
-        worker.let_go()
+        worker.close_input()
     for then in (signal.SIGTERM, signal.SIGKILL):
         until = monotonic() + GRACE
         for worker in workers:
@@ -144,7 +146,7 @@ def close_all(workers: Sequence[Worker]) -> None:
             worker.signal(then)
     for worker in workers:
         worker.process.wait()
-        worker.complaints.close()
+        worker.stderr.close()
 
 
 def environment_of(base: Mapping[str, str], threads: int, *, own: bool) -> dict[str, str]:

@@ -77,21 +77,21 @@ def bar_chart(panels: Sequence[Panel], axis_label: str, *, reference: float | No
 
 
 def _draw(axes: Axes, panel: Panel, reference: float | None) -> None:
-    places = range(len(panel.bars))
+    positions = range(len(panel.bars))
     axes.patch.set_alpha(0)
     axes.set_title(panel.title, loc="left")
-    for place, bar in zip(places, panel.bars, strict=True):
-        axes.barh(place, bar.value, height=0.72, color=bar.colour)
-        axes.plot([bar.low, bar.high], [place, place], color=TEXT, linewidth=1.6, solid_capstyle="butt")
+    for position, bar in zip(positions, panel.bars, strict=True):
+        axes.barh(position, bar.value, height=0.72, color=bar.colour)
+        axes.plot([bar.low, bar.high], [position, position], color=TEXT, linewidth=1.6, solid_capstyle="butt")
         note = bar.note or f"{bar.value:.2f}"
         axes.annotate(
-            note, (max(bar.high, bar.value), place), xytext=(4, 0), textcoords="offset points", va="center"
+            note, (max(bar.high, bar.value), position), xytext=(4, 0), textcoords="offset points", va="center"
         )
         if bar.limit is not None:
-            axes.plot([bar.limit] * 2, [place - 0.42, place + 0.42], color=COLOURS[2], linestyle="--")
+            axes.plot([bar.limit] * 2, [position - 0.42, position + 0.42], color=COLOURS[2], linestyle="--")
     if reference is not None:
         axes.axvline(reference, color=COLOURS[2], linestyle=":", linewidth=1.2)
-    axes.set_yticks(list(places), [bar.label for bar in panel.bars])
+    axes.set_yticks(list(positions), [bar.label for bar in panel.bars])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.invert_yaxis()

@@ -221,8 +221,13 @@ def _values(
         speeds.setdefault(index, []).append(speed)
         plain_speeds.setdefault(index, []).append(plain_speed)
         ratios.setdefault(index, []).append(speed / plain_speed)
-    greedy = [place for run, plain in texts if run.trial.temperature == 0 for place in run.differences(plain)]
-    places = [place for place in greedy if place is not None]
+    greedy = [
+        difference
+        for run, plain in texts
+        if run.trial.temperature == 0
+        for difference in run.differences(plain)
+    ]
+    first_differences = [difference for difference in greedy if difference is not None]
     counted = [run.counts for run, _ in pairs]
     complete = bool(counted) and all(counted)
     counts = reduce(Counts.__add__, [each for each in counted if each], Counts()) if complete else None
@@ -250,9 +255,9 @@ def _values(
         "efficiency": median_interval(efficiency, seed=seed) if drafts and efficiency else None,
         "repetition": sum(run.repetition for run, _ in pairs) / len(pairs) if pairs else float("nan"),
         "lossless": all(contender.lossless(run.trial.temperature) for run, _ in pairs),
-        "different": len(places) if greedy else None,
+        "different": len(first_differences) if greedy else None,
         "compared": len(greedy),
-        "first_difference": median(places) if places else None,
+        "first_difference": median(first_differences) if first_differences else None,
         "counts": counts,
         "repeat": 1 + max((run.trial.again for run, _ in pairs), default=0),
         "halves": in_halves(pairs),

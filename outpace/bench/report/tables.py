@@ -84,9 +84,9 @@ def _milliseconds(part: str) -> Callable[[ResultRow], str]:
     return cell
 
 
-def _half(place: int, what: str, digits: int) -> Callable[[ResultRow], str]:
+def _half(half: int, what: str, digits: int) -> Callable[[ResultRow], str]:
     def cell(row: ResultRow) -> str:
-        return number(getattr(row.halves[place], what), digits) if row.halves else "-"
+        return number(getattr(row.halves[half], what), digits) if row.halves else "-"
 
     return cell
 
@@ -125,13 +125,13 @@ INSIDE: tuple[Column, ...] = (
 LEARNING: tuple[Column, ...] = (
     ("method", lambda row: row.contender),
     *(
-        (f"{name}, {which} half", _half(place, what, digits))
+        (f"{name}, {which} half", _half(half, what, digits))
         for name, what, digits in (
             ("mean acceptance length", "mean_acceptance_length", 2),
             ("tokens/s", "tokens_per_second", 1),
             ("speedup", "speedup", 2),
         )
-        for place, which in enumerate(("first", "second"))
+        for half, which in enumerate(("first", "second"))
     ),
 )
 

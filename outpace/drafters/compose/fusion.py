@@ -33,54 +33,56 @@ class Fusion:
         self._tree = tree
         self.tokens: list[int] = tree.tokens.tolist()
         self.parents = list(tree.forest.parents)
-        self.reach = [1.0] * len(
+        self.path_probs = [1.0] * len(
             tree
         )  # estimated probability that a node is reached: at most its parent's, 1 if unknown
         self._below: dict[tuple[int, int], int] = {}
         if tree.confidence is not None:
-            beliefs: list[float] = tree.confidence.exp().tolist()
+            draft_probs: list[float] = tree.confidence.exp().tolist()
             for node in range(tree.forest.num_rows, len(tree)):
-                self.reach[node] = self.reach[self.parents[node]] * beliefs[node]
+                self.path_probs[node] = self.path_probs[self.parents[node]] * draft_probs[node]
         for node in range(tree.forest.num_rows, len(tree)):
             self._below.setdefault((self.parents[node], self.tokens[node]), node)
 
-    def merge(self, at: int, tokens: Sequence[int], parents: Sequence[int], reach: Sequence[float]) -> None:
-        """Merge branches below node `at`: `parents` are indices into `tokens`, -1 for `at`; `reach` are
+    def merge(
+        self, at: int, tokens: Sequence[int], parents: Sequence[int], path_probs: Sequence[float]
+    ) -> None:
+        """Merge branches below node `at`: `parents` are indices into `tokens`, -1 for `at`; `path_probs` are
         estimated probabilities that the nodes are reached."""
         nodes: list[int] = []
-        for token, parent, chance in zip(tokens, parents, reach, strict=True):
+        for token, parent, path_prob in zip(tokens, parents, path_probs, strict=True):
             above = at if parent < 0 else nodes[parent]
             node = self._below.get((above, token))
             if node is None:
                 node = self._below[above, token] = len(self.tokens)
                 self.tokens.append(token)
                 self.parents.append(above)
-                self.reach.append(chance)
+                self.path_probs.append(path_prob)
             else:
-                self.reach[node] = max(self.reach[node], chance)
+                self.path_probs[node] = max(self.path_probs[node], path_prob)
             nodes.append(node)
 
-    def tree(self, most: int | None = None) -> TokenTree:
-        """The whole tree; with `most`, in each row all drawn nodes and the other nodes most likely to be
-        reached, up to `most` nodes together."""
+    def tree(self, max_nodes: int | None = None) -> TokenTree:
+        """The whole tree; with `max_nodes`, in each row all drawn nodes and the other nodes most likely to be
+        reached, up to `max_nodes` nodes together."""
         claim, num_rows = self._tree.claim, self._tree.forest.num_rows
         assert isinstance(claim, Drawn | None)
         drawn = [-1] * len(self.tokens)
         if claim is not None:
             drawn[: len(claim.row)] = claim.row
-        kept = range(len(self.tokens)) if most is None else self._likeliest(drawn, most)
-        place = {node: index for index, node in enumerate(kept)}
-        parents = [place[self.parents[node]] if node >= num_rows else -1 for node in kept]
+        kept = range(len(self.tokens)) if max_nodes is None else self._most_probable(drawn, max_nodes)
+        index_of = {node: index for index, node in enumerate(kept)}
+        parents = [index_of[self.parents[node]] if node >= num_rows else -1 for node in kept]
         tokens = torch.tensor([self.tokens[node] for node in kept], device=self._tree.tokens.device)
         if claim is not None:
             claim = replace(claim, row=tuple([drawn[node] for node in kept]))
         return TokenTree(tokens, Forest.of(parents, num_rows), None, claim)
 
-    def _likeliest(self, drawn: Sequence[int], most: int) -> list[int]:
+    def _most_probable(self, drawn: Sequence[int], max_nodes: int) -> list[int]:
         num_rows = self._tree.forest.num_rows
         rows, listed = list(range(num_rows)), [list[int]() for _ in range(num_rows)]
         kept = list(range(num_rows))
-        left = [most] * num_rows
+        left = [max_nodes] * num_rows
         for node in range(num_rows, len(self.tokens)):
             rows.append(row := rows[self.parents[node]])
             if drawn[node] >= 0:  # drawn nodes stay: dropping one by its token makes q of the others wrong
@@ -89,12 +91,12 @@ class Fusion:
             else:
                 listed[row].append(node)
         for row, nodes in enumerate(listed):
-            nodes.sort(key=lambda node: -self.reach[node])
+            nodes.sort(key=lambda node: -self.path_probs[node])
             kept += nodes[: max(left[row], 0)]
         return sorted(kept)
 
 
-class Fused:
+class FusedDrafter:
     """Implementation of core.contracts.Drafter: a draft model's tree of a fixed shape, to which `fuse` adds
     tokens retrieved from `sources`."""
 
@@ -108,20 +110,22 @@ class Fused:
         self.learns_across_rows, self.drafts_across_rows = sources.learns_across_rows, False
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        self._sources.attend(ctx)
+        self._sources.update(ctx)
         return self._model.propose(ctx, plan)
 
     def _grow(self, ctx: Context, plan: Plan, read: Read) -> TokenTree:
-        heard: list[Tensor] = []
+        root_logits: list[Tensor] = []
 
-        def listening(tree: TokenTree) -> tuple[int, Tensor]:
+        def read_and_record(tree: TokenTree) -> tuple[int, Tensor]:
             first, logits = read(tree)
-            if not heard:
-                heard.append(logits)
+            if not root_logits:
+                root_logits.append(logits)
             return first, logits
 
-        tree = grow(ctx, replace(plan, shape=self._shape), listening, sampled=self._sampled, beliefs=True)
-        return self._fuse(ctx, plan, tree, heard[0]) if heard else tree
+        tree = grow(
+            ctx, replace(plan, shape=self._shape), read_and_record, sampled=self._sampled, record_probs=True
+        )
+        return self._fuse(ctx, plan, tree, root_logits[0]) if root_logits else tree
 
     def observe(self, step: Step) -> None:
         self._sources.observe(step)

@@ -39,8 +39,8 @@ class UnionDrafter:
         drafts = [self._drafters[0].propose(ctx, plan)]
         tree = drafts[0].tree
         for index, drafter in enumerate(self._drafters[1:], 1):
-            drafts.append(drafter.propose(replaced(ctx, noise=apart(ctx.noise, index)), plan))
-            tree = merged(tree, drafts[-1].tree)
+            drafts.append(drafter.propose(replaced(ctx, noise=independent_noise(ctx.noise, index)), plan))
+            tree = merged_trees(tree, drafts[-1].tree)
         return Draft(tree, sum(draft.forwards for draft in drafts), sum(draft.seconds for draft in drafts))
 
     def observe(self, step: Step) -> None:
@@ -52,7 +52,7 @@ class UnionDrafter:
             drafter.release(slots)
 
 
-def merged(one: TokenTree, other: TokenTree) -> TokenTree:
+def merged_trees(one: TokenTree, other: TokenTree) -> TokenTree:
     """One tree with the nodes of two trees of the same roots (else ValueError). Equal token sequences become
     one node, which keeps the draws of both trees."""
     rows, tokens = one.forest.num_rows, other.tokens.to(one.tokens.device)
@@ -78,16 +78,16 @@ def _both_claims(one: TokenTree, other: TokenTree, nodes: Sequence[int], size: i
     `Drawn`."""
     row, draws = [-1] * size, list[tuple[int, int]]()
     replace, q, ids = list[bool](), list[Tensor](), list[Tensor]()
-    for tree, place in ((one, range(len(one))), (other, nodes)):
+    for tree, node_of in ((one, range(len(one))), (other, nodes)):
         claim = tree.claim
         if not isinstance(claim, Drawn | None):
             raise TypeError(f"trees that claim {type(claim).__name__} cannot be merged")
         if claim is None:
             continue
         for node, index in claim.all_draws():
-            draws.append((place[node], index + len(replace)))
-            if row[place[node]] < 0:
-                row[place[node]] = index + len(replace)
+            draws.append((node_of[node], index + len(replace)))
+            if row[node_of[node]] < 0:
+                row[node_of[node]] = index + len(replace)
         replace += claim.replace
         q.append(claim.q)
         if claim.ids is not None:
@@ -125,7 +125,7 @@ class Rekeyed:
         return self._noise.draw(probs, k, self._rekey(key), replace=replace)
 
 
-def apart(noise: Noise, index: int) -> Noise:
+def independent_noise(noise: Noise, index: int) -> Noise:
     """The noise source for part number `index` of several that draw in the same step: its keys differ from
     the other parts', so that no two share a draw."""
     return Rekeyed(noise, lambda key: Key(key.rows, key.nodes, key.depths, key.use, key.draw + (index << 16)))

@@ -56,7 +56,7 @@ class Consensus:
         self._max_ngram, self._min_ngram, self._min_share = max_ngram, min_ngram, min_share
         self._tree, self._nodes, self._max_matches = tree, nodes, max_matches
         self._rows: dict[int, tuple[bytes, int]] = {}  # slot -> prompt, index of the sample in its group
-        self._groups: dict[bytes, Group] = {}  # prompt -> group
+        self._groups: dict[bytes, SampleGroup] = {}  # prompt -> group
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         self._join(ctx)
@@ -64,30 +64,32 @@ class Consensus:
         for row, slot in enumerate(ctx.slots):
             prompt, member = self._rows[slot]
             group, depth, stop = self._groups[prompt], plan.depth[row], ctx.sampling[row].stop
-            merged = Merged(())
+            graph = ContinuationGraph(())
             if depth > 0:
                 last = ctx.tokens[row][-self._max_ngram :].tolist()
-                merged = Merged(group.matches(member, last, self._max_matches))
+                graph = ContinuationGraph(group.matches(member, last, self._max_matches))
             if self._tree:
-                found.append(merged.branches(depth, self._nodes, self._min_share, stop))
+                found.append(graph.branches(depth, self._nodes, self._min_share, stop))
             else:
-                found.append(chain(merged.path(depth, self._min_share), 0, stop))
+                found.append(chain(graph.path(depth, self._min_share), 0, stop))
         return Draft(candidate_tree(ctx.roots, found))
 
     def observe(self, step: Step) -> None:
         logits, forest = step.scores.logits, step.draft.tree.forest
         if logits is None:
             return
-        told = [(row, *self._rows[slot]) for row, slot in enumerate(step.ctx.slots) if slot in self._rows]
-        told = [each for each in told if len(self._groups[each[1]].texts) > 1]
-        if not told:
+        in_groups = [
+            (row, *self._rows[slot]) for row, slot in enumerate(step.ctx.slots) if slot in self._rows
+        ]
+        in_groups = [each for each in in_groups if len(self._groups[each[1]].texts) > 1]
+        if not in_groups:
             return
-        at = [node - step.scores.first for row, _, _ in told for node in forest.path(step.kept[row])]
-        tokens = [token for row, _, _ in told for token in step.generated[row]]
+        at = [node - step.scores.first for row, _, _ in in_groups for node in forest.path(step.kept[row])]
+        tokens = [token for row, _, _ in in_groups for token in step.generated[row]]
         after = logits[torch.tensor(at, device=logits.device)].float()
         own = after.gather(1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0]
         pairs = iter(zip(tokens, (own - after.logsumexp(-1)).exp().tolist(), strict=True))
-        for row, prompt, member in told:
+        for row, prompt, member in in_groups:
             self._groups[prompt].extend(member, islice(pairs, len(step.generated[row])))
 
     def release(self, slots: Sequence[int]) -> None:
@@ -107,11 +109,13 @@ class Consensus:
                 prompt = given.numpy().tobytes()
                 group = self._groups.get(prompt)
                 if group is None:
-                    group = self._groups[prompt] = Group(given[-self._max_ngram :].tolist(), self._min_ngram)
+                    group = self._groups[prompt] = SampleGroup(
+                        given[-self._max_ngram :].tolist(), self._min_ngram
+                    )
                 self._rows[slot] = prompt, group.join()
 
 
-class Group:
+class SampleGroup:
     """The texts that the samples of one prompt generated, with a hash map from n-grams of `min_ngram` tokens
     to their occurrences."""
 
@@ -119,7 +123,7 @@ class Group:
         self.open = 0  # number of samples that have not ended
         self.texts: list[list[int]] = []  # per sample: the last prompt tokens, then the generated tokens
         self._before, self._min_ngram = list(before), min_ngram
-        self._beliefs: list[list[float]] = []  # the target's probability of each token; 0 in the prompt
+        self._probs: list[list[float]] = []  # the target's probability of each token; 0 in the prompt
         self._ends: dict[
             tuple[int, ...], list[tuple[int, int]]
         ] = {}  # n-gram -> its occurrences: (index of the sample, index of the token after the n-gram)
@@ -128,33 +132,33 @@ class Group:
         """Add the empty text of one more sample of the prompt; returns its index."""
         self.open += 1
         self.texts.append(list(self._before))
-        self._beliefs.append([0.0] * len(self._before))
+        self._probs.append([0.0] * len(self._before))
         return len(self.texts) - 1
 
-    def extend(self, member: int, said: Iterator[tuple[int, float]]) -> None:
+    def extend(self, member: int, tokens_with_probs: Iterator[tuple[int, float]]) -> None:
         """Append the tokens that a sample generated, each with the target's probability of it."""
-        text, beliefs, size = self.texts[member], self._beliefs[member], self._min_ngram
-        for token, belief in said:
+        text, probs, size = self.texts[member], self._probs[member], self._min_ngram
+        for token, prob in tokens_with_probs:
             if len(text) >= size:
                 self._ends.setdefault(tuple(text[-size:]), []).append((member, len(text)))
             text.append(token)
-            beliefs.append(belief)
+            probs.append(prob)
 
-    def matches(self, member: int, last: Sequence[int], most: int) -> list[Match]:
-        """Occurrences of the last tokens in the other samples' texts, at most `most`: those with the longest
-        matches, of equally long ones the newest first.
+    def matches(self, member: int, last: Sequence[int], max_matches: int) -> list[Match]:
+        """Occurrences of the last tokens in the other samples' texts, at most `max_matches`: those with the
+        longest matches, of equally long ones the newest first.
 
-        Only the newest `SCANNED * most` occurrences are examined.
+        Only the newest `SCANNED * max_matches` occurrences are examined.
         """
         size, found = self._min_ngram, list[Match]()
-        for other, end in islice(reversed(self._ends.get(tuple(last[-size:]), ())), SCANNED * most):
+        for other, end in islice(reversed(self._ends.get(tuple(last[-size:]), ())), SCANNED * max_matches):
             if other != member:
                 text, length = self.texts[other], size
                 while length < min(len(last), end) and text[end - 1 - length] == last[-1 - length]:
                     length += 1
-                found.append((length, text, self._beliefs[other], end))
+                found.append((length, text, self._probs[other], end))
         found.sort(key=lambda match: -match[0])
-        return found[:most]
+        return found[:max_matches]
 
 
 Match = tuple[
@@ -164,7 +168,7 @@ Node = tuple[int, int]  # distance from the match in tokens, token id
 ROOT: Node = (0, -1)
 
 
-class Merged:
+class ContinuationGraph:
     """A weighted graph of the continuations of several matches: equal tokens at an equal distance from the
     match are one node.
 
@@ -176,16 +180,16 @@ class Merged:
         self._matches = matches
         self._edges: dict[Node, list[tuple[float, int]]] = {}
 
-    def after(self, node: Node) -> list[tuple[float, int]]:
+    def shares_below(self, node: Node) -> list[tuple[float, int]]:
         """(share, token) of every edge below a node, in descending order of share, then ascending order of
         token. The share is the edge's weight divided by the total weight of the node's edges."""
         if node not in self._edges:
             distance, token = node
             weights: dict[int, float] = {}
-            for length, text, beliefs, end in self._matches:
+            for length, text, probs, end in self._matches:
                 at = end + distance
                 if at < len(text) and (distance == 0 or text[at - 1] == token):
-                    weights[text[at]] = weights.get(text[at], 0.0) + length * beliefs[at]
+                    weights[text[at]] = weights.get(text[at], 0.0) + length * probs[at]
             total = sum(weights.values())
             shares = [(weight / total, following) for following, weight in weights.items()] if total else []
             self._edges[node] = sorted(shares, key=lambda edge: (-edge[0], edge[1]))
@@ -195,7 +199,7 @@ class Merged:
         """Tokens of the path that follows each node's edge of largest weight. It ends after `depth` tokens,
         or where that edge has less than `threshold` of the total weight of the node's edges."""
         tokens, node = list[int](), ROOT
-        while len(tokens) < depth and (edges := self.after(node)) and edges[0][0] >= threshold:
+        while len(tokens) < depth and (edges := self.shares_below(node)) and edges[0][0] >= threshold:
             tokens.append(edges[0][1])
             node = (len(tokens), tokens[-1])
         return tokens
@@ -206,22 +210,22 @@ class Merged:
         An edge's share is its weight divided by the total weight of its node's edges; edges with a share
         below `threshold` are left out. No node is below a stop token or deeper than `depth`.
         """
-        tokens, parents, weights, open_ = (
+        tokens, parents, weights, heap = (
             list[int](),
             list[int](),
             list[float](),
             list[tuple[float, int, int, Node]](),
         )
-        node, here, chance = ROOT, -1, 1.0
+        node, above, path_share = ROOT, -1, 1.0
         while True:
             if node[0] < depth and node[1] not in stop:
-                for share, token in self.after(node):
+                for share, token in self.shares_below(node):
                     if share >= threshold:
-                        heappush(open_, (-chance * share, len(tokens), here, (node[0] + 1, token)))
-            if not open_ or len(tokens) == nodes:
+                        heappush(heap, (-path_share * share, len(tokens), above, (node[0] + 1, token)))
+            if not heap or len(tokens) == nodes:
                 return CandidateTree(tokens, parents, weights, 0) if tokens else NO_CANDIDATES
-            chance, _, parent, node = heappop(open_)
-            chance, here = -chance, len(tokens)
+            path_share, _, parent, node = heappop(heap)
+            path_share, above = -path_share, len(tokens)
             tokens.append(node[1])
             parents.append(parent)
-            weights.append(chance)
+            weights.append(path_share)

@@ -91,23 +91,25 @@ class _Text:
 
     def __init__(self, tokens: list[int], columns: int, ngram: int, guesses: int) -> None:
         self._ngram, self._guesses = ngram, guesses
-        self._prompt, self._known = tokens, 0
+        self._prompt, self._num_read = tokens, 0
         self._pool: dict[int, dict[tuple[int, ...], None]] = {}  # first token -> n-gram rests, oldest first
         # one column is dropped for each of the `ngram` - 2 rows to come, so row 0 starts that much wider
-        self.rows = [[self._any(column) for column in range(columns + ngram - 2)]] if columns else []
+        self.rows = (
+            [[self._initial_token(column) for column in range(columns + ngram - 2)]] if columns else []
+        )
         self.last: list[int] = []  # tree nodes of the window's last row; empty if the window was not drafted
 
-    def _any(self, index: int) -> int:
+    def _initial_token(self, index: int) -> int:
         return self._prompt[STRIDE * (index + 1) % len(self._prompt)]
 
     def read(self, text: torch.Tensor) -> None:
         """Store the n-grams of the text that end in tokens added since the last call."""
-        new = text[max(self._known - self._ngram + 1, 0) :].tolist()
-        self._known = len(text)
+        new = text[max(self._num_read - self._ngram + 1, 0) :].tolist()
+        self._num_read = len(text)
         for start in range(len(new) - self._ngram + 1):
-            self._keep(new[start], tuple(new[start + 1 : start + self._ngram]))
+            self._store(new[start], tuple(new[start + 1 : start + self._ngram]))
 
-    def _keep(self, first: int, rest: tuple[int, ...]) -> None:
+    def _store(self, first: int, rest: tuple[int, ...]) -> None:
         found = self._pool.setdefault(first, {})
         found.pop(rest, None)
         found[rest] = None
@@ -117,13 +119,13 @@ class _Text:
     def draft(self, row: int, root: int, depth: int, tokens: list[int], parents: list[int]) -> None:
         """Append this row's n-grams, cut to `depth`, and its window to `tokens` and `parents`; a window
         deeper than `depth` is left out."""
-        places: dict[tuple[int, int], int] = {}
+        node_of: dict[tuple[int, int], int] = {}
         for guess in reversed(self._pool.get(root, ())):
             node = row
             for token in guess[:depth]:
-                below = places.get((node, token))
+                below = node_of.get((node, token))
                 if below is None:
-                    below = places[node, token] = len(parents)
+                    below = node_of[node, token] = len(parents)
                     parents.append(node)
                     tokens.append(token)
                 node = below
@@ -146,11 +148,11 @@ class _Text:
         drop row 0."""
         if not new:
             return
-        new = [self._any(column) if token in stop else token for column, token in enumerate(new)]
+        new = [self._initial_token(column) if token in stop else token for column, token in enumerate(new)]
         self.rows.append(new)
         if len(self.rows) < self._ngram:  # the window is not full yet
             self.rows = [each[1:] for each in self.rows]
             return
         for column, first in enumerate(self.rows[0]):
-            self._keep(first, tuple(each[column] for each in self.rows[1:]))
+            self._store(first, tuple(each[column] for each in self.rows[1:]))
         del self.rows[0]

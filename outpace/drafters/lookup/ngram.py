@@ -63,14 +63,14 @@ class _Text:
                 first.setdefault(tuple(tokens[end - size :]), end)
             tokens.append(token)
 
-    def following(self, most: int, allow_shorter: bool) -> tuple[int, list[int]]:
-        """Length of the longest last n-gram that occurred before, and up to `most` tokens after it; matches
-        with fewer tokens after them count only with `allow_shorter`. (0, []) without a match."""
+    def following(self, max_tokens: int, allow_shorter: bool) -> tuple[int, list[int]]:
+        """Length of the longest last n-gram that occurred before, and up to `max_tokens` tokens after it;
+        matches with fewer tokens after them count only with `allow_shorter`. (0, []) without a match."""
         tokens = self.tokens
-        if most > 0:
+        if max_tokens > 0:
             for size in range(min(self._max_ngram, len(tokens)), 0, -1):
                 start = self._first.get(tuple(tokens[-size:]))
                 # the first occurrence has the longest continuation: if it is too short, all are
-                if start is not None and (allow_shorter or start + most <= len(tokens)):
-                    return size, tokens[start : start + most]
+                if start is not None and (allow_shorter or start + max_tokens <= len(tokens)):
+                    return size, tokens[start : start + max_tokens]
         return 0, []

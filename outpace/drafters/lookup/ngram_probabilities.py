@@ -17,7 +17,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.core.grower import Grower
 from outpace.core.tree import TokenTree
-from outpace.drafters.compose.union import merged
+from outpace.drafters.compose.union import merged_trees
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.rank_template import cut
 from outpace.indexes.candidates import NO_CANDIDATES
@@ -35,11 +35,11 @@ class _Node(NamedTuple):
 
 
 class _Parent(NamedTuple):
-    """A tree node that gets `count` children, drawn from row `place` of the n-gram table."""
+    """A tree node that gets `count` children, drawn from row `row` of the n-gram table."""
 
     node: int
     count: int
-    place: int
+    row: int
 
 
 class NGramProbabilityDrafter:
@@ -60,12 +60,12 @@ class NGramProbabilityDrafter:
         *,
         max_ngram: int = 4,
         top_k: int = 10,
-        room: int = 1 << 18,
+        capacity: int = 1 << 18,
         learn_from_prompts: bool = False,
     ) -> None:
         self.want = Want(prompt_logits=learn_from_prompts)
         self._device = torch.device("cpu")  # device of the target's logits, to which q is moved
-        self.table = NGramProbabilities(max_ngram, min(top_k, vocab), room)
+        self.table = NGramProbabilities(max_ngram, min(top_k, vocab), capacity)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         assert plan.shape is not None, "this drafter fills a template"
@@ -80,7 +80,7 @@ class NGramProbabilityDrafter:
         if not sampled:
             return Draft(tree)
         drawn = self._drawn(ctx, plan, sampled)
-        return Draft(drawn if len(tree) == len(found) else merged(tree, drawn))
+        return Draft(drawn if len(tree) == len(found) else merged_trees(tree, drawn))
 
     def _drawn(self, ctx: Context, plan: Plan, rows: Sequence[int]) -> TokenTree:
         """Draft trees of these rows in the shape of `plan`, as far as the n-gram table has entries: tokens
@@ -90,13 +90,13 @@ class NGramProbabilityDrafter:
         frontier = [_Node(row, below[0], self._last(ctx.tokens[row])) for row in rows]
         for level in range(max(plan.depth)):
             live = [each for each in frontier if each.children and plan.depth[grower.rows[each.node]] > level]
-            places = table.rows([each.text for each in live])
-            sizes = (table.tokens[places] >= 0).sum(1).tolist()
-            above = {each.node: each for each, place in zip(live, places, strict=True) if place >= 0}
+            table_rows = table.rows([each.text for each in live])
+            sizes = (table.tokens[table_rows] >= 0).sum(1).tolist()
+            above = {each.node: each for each, row in zip(live, table_rows, strict=True) if row >= 0}
             parents = [
-                _Parent(each.node, min(len(each.children), size), place)
-                for each, size, place in zip(live, sizes, places.tolist(), strict=True)
-                if place >= 0
+                _Parent(each.node, min(len(each.children), size), row)
+                for each, size, row in zip(live, sizes, table_rows.tolist(), strict=True)
+                if row >= 0
             ]
             if not parents:
                 break
@@ -122,10 +122,10 @@ class NGramProbabilityDrafter:
 
     def draw(self, grower: Grower, parents: list[_Parent], ctx: Context) -> None:
         """Draw the children of these nodes from the mean probabilities in their rows of the table."""
-        places = [each.place for each in parents]
-        ids = torch.from_numpy(self.table.tokens[places]).long().clamp_(min=0)
+        rows = [each.row for each in parents]
+        ids = torch.from_numpy(self.table.tokens[rows]).long().clamp_(min=0)
         # float64 costs nothing with so few columns, and the probabilities sum more exactly to 1
-        means = torch.from_numpy(self.table.means[places]).double()
+        means = torch.from_numpy(self.table.means[rows]).double()
         q = warp(means.log_(), [ctx.sampling[grower.rows[each.node]] for each in parents])
         grower.add_drawn([each.node for each in parents], q, [each.count for each in parents], ctx.noise, ids)
 

@@ -29,22 +29,20 @@ class PastRequests:
     given.
 
     A request is indexed when it ends and is found from then on, also by requests that are still running. The
-    newest `most` tokens are kept, at 8 bytes each. Suffix arrays of similar size are merged, so that each
-    token is sorted a few times in all.
+    newest `max_tokens` tokens are kept, at 8 bytes each. Suffix arrays of similar size are merged, so that
+    each token is sorted a few times in all.
     """
 
-    def __init__(self, corpus: SuffixArray | None = None, most: int = 1 << 20) -> None:
-        if most < 0:
-            raise ValueError(
-                f"room for {most} tokens of earlier requests: use 0 for none or a positive number"
-            )
-        self._most = most
+    def __init__(self, corpus: SuffixArray | None = None, max_tokens: int = 1 << 20) -> None:
+        if max_tokens < 0:
+            raise ValueError(f"max_cached_tokens is {max_tokens}; give 0 for none or a positive number")
+        self._max_tokens = max_tokens
         self._indexes = [] if corpus is None else [corpus]
         self._corpora = len(self._indexes)
         self._runs: list[SuffixArray] = []
         self._waiting: list[Ints] = []
-        self._requests = RequestMemory[None](lambda: None, self._wait if most else None, prompts=True)
-        self.learns_across_rows = most > 0
+        self._requests = RequestMemory[None](lambda: None, self._wait if max_tokens else None, prompts=True)
+        self.learns_across_rows = max_tokens > 0
 
     def __len__(self) -> int:
         """Number of indexed tokens of earlier requests."""
@@ -85,16 +83,16 @@ class PastRequests:
         return count_trie(rows, num_nodes, matched) if matched else NO_CANDIDATES
 
     def _wait(self, text: list[int]) -> None:
-        self._waiting.append(np.array(text, np.int32)[-self._most // PARTS :])
+        self._waiting.append(np.array(text, np.int32)[-self._max_tokens // PARTS :])
 
     def _index(self) -> None:
         new, self._waiting = self._waiting, []
         size = sum(map(len, new))
-        while self._runs and len(self._runs[-1].text) <= size and size < self._most // PARTS:
+        while self._runs and len(self._runs[-1].text) <= size and size < self._max_tokens // PARTS:
             run = self._runs.pop()
             new, size = [*_documents(run), *new], size + run.metadata["tokens"]
         self._runs.append(SuffixArray.build(new))
-        while len(self) > self._most:
+        while len(self) > self._max_tokens:
             del self._runs[0]
         self._indexes[self._corpora :] = [_joined(self._runs)] if self._runs else []
 

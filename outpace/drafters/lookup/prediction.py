@@ -15,27 +15,27 @@ from outpace.core.contracts import Draft, Drafter, Plan, Step
 from outpace.drafters.lookup.text_lookup import chain, first_found
 from outpace.indexes.candidates import CandidateTree
 
-LEAST, MOST = (
+MIN_DRAFT, MAX_DRAFT = (
     8,
     63,
 )  # minimum and maximum tokens of a draft; the longest has 64 nodes with its root, a CUDA graph size
-LONGEST, SHORTEST = 3, 1  # longest and shortest n-gram looked up after a difference
+MAX_NGRAM, MIN_NGRAM = 3, 1  # longest and shortest n-gram looked up after a difference
 
 
 class PredictionDrafter:
     """Implementation of core.contracts.Drafter: drafts the tokens of a predicted output in rows whose
     generated text agrees with it; in the other rows the drafter `otherwise` drafts.
 
-    A draft has as many predicted tokens as have been generated in a row as predicted, between LEAST and MOST;
-    the plan's depth applies to `otherwise` alone. Which of the two drafts a row depends on committed tokens
-    alone, so that the q recorded by `otherwise` is still the distribution of its tokens.
+    A draft has as many predicted tokens as have been generated in a row as predicted, between MIN_DRAFT and
+    MAX_DRAFT; the plan's depth applies to `otherwise` alone. Which of the two drafts a row depends on
+    committed tokens alone, so that the q recorded by `otherwise` is still the distribution of its tokens.
     """
 
     def __init__(
         self, otherwise: Drafter, predictions: Sequence[Sequence[int]]
     ) -> None:  # `predictions`: predicted tokens per slot; may be empty
         self._otherwise = otherwise
-        self._places = [Place(tokens) for tokens in predictions]
+        self._cursors = [PredictionCursor(tokens) for tokens in predictions]
         self.want = otherwise.want
         self.claims: tuple[type[Claim], ...] = otherwise.claims
         self.learns_across_rows = otherwise.learns_across_rows
@@ -45,9 +45,9 @@ class PredictionDrafter:
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         found: list[CandidateTree] = []
         for row, slot in enumerate(ctx.slots):
-            place = self._places[slot]
-            place.read(ctx.tokens[row][ctx.prompt_lengths[row] + place.num_read :].tolist())
-            found.append(chain(place.following(ctx.room[row]), place.agreed, ctx.sampling[row].stop))
+            cursor = self._cursors[slot]
+            cursor.read(ctx.tokens[row][ctx.prompt_lengths[row] + cursor.num_read :].tolist())
+            found.append(chain(cursor.following(ctx.room[row]), cursor.agreed, ctx.sampling[row].stop))
         self.drafted = {slot: branches.tokens for slot, branches in zip(ctx.slots, found, strict=True)}
         return first_found(ctx, found, self._otherwise, plan)
 
@@ -58,13 +58,15 @@ class PredictionDrafter:
         self._otherwise.release(slots)
 
 
-class Place:
+class PredictionCursor:
     """Index into the predicted output of one slot, moved as output tokens are committed."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = list(tokens)
-        self._at: int | None = 0  # index of the next predicted token; None after the output differed from it
-        self._near = 0  # index after the last predicted token that equalled the output's
+        self._index: int | None = (
+            0  # index of the next predicted token; None after the output differed from it
+        )
+        self._last_agreed = 0  # index after the last predicted token that equalled the output's
         self._last: list[int] = []  # last tokens of the output
         self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> indices after it in the prediction
         self.num_read = 0  # number of output tokens read
@@ -76,39 +78,42 @@ class Place:
         if not new or not self._tokens:
             return
         for token in new:
-            if self._at is not None and self._tokens[self._at : self._at + 1] == [token]:
-                self._at += 1
-                self._near = self._at
+            if self._index is not None and self._tokens[self._index : self._index + 1] == [token]:
+                self._index += 1
+                self._last_agreed = self._index
                 self.agreed += 1
             else:
-                self._at, self.agreed = None, 0
-        self._last = [*self._last, *new][-LONGEST:]
-        if self._at is None:
+                self._index, self.agreed = None, 0
+        self._last = [*self._last, *new][-MAX_NGRAM:]
+        if self._index is None:
             self._find()
 
-    def following(self, room: int) -> list[int]:
-        """The predicted tokens from the index on, at most `room`: as many as equalled the output before,
-        between LEAST and MOST; none after a difference."""
-        if self._at is None:
+    def following(self, max_tokens: int) -> list[int]:
+        """The predicted tokens from the index on, at most `max_tokens`: as many as equalled the output
+        before, between MIN_DRAFT and MAX_DRAFT; none after a difference."""
+        if self._index is None:
             return []
-        return self._tokens[self._at : self._at + min(room, MOST, max(LEAST, self.agreed))]
+        return self._tokens[
+            self._index : self._index + min(max_tokens, MAX_DRAFT, max(MIN_DRAFT, self.agreed))
+        ]
 
     def _find(self) -> None:
         """Set the index to the token after an occurrence, in the prediction, of the longest last n-gram of
-        the output that occurs there: the first occurrence that ends after `_near`, else the last one."""
+        the output that occurs there: the first occurrence that ends after `_last_agreed`, else the last
+        one."""
         self._ends = self._ends or _ends(self._tokens)
-        for size in range(len(self._last), SHORTEST - 1, -1):
+        for size in range(len(self._last), MIN_NGRAM - 1, -1):
             if ends := self._ends.get(tuple(self._last[-size:])):
-                self._at = ends[min(bisect_left(ends, self._near), len(ends) - 1)]
+                self._index = ends[min(bisect_left(ends, self._last_agreed), len(ends) - 1)]
                 self.agreed = size
                 return
 
 
 def _ends(tokens: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
-    """n-gram of SHORTEST to LONGEST tokens -> index of the token after each of its occurrences in `tokens`,
-    ascending."""
+    """n-gram of MIN_NGRAM to MAX_NGRAM tokens -> index of the token after each of its occurrences in
+    `tokens`, ascending."""
     ends: dict[tuple[int, ...], list[int]] = {}
     for end in range(1, len(tokens) + 1):
-        for size in range(SHORTEST, min(LONGEST, end) + 1):
+        for size in range(MIN_NGRAM, min(MAX_NGRAM, end) + 1):
             ends.setdefault(tuple(tokens[end - size : end]), []).append(end)
     return ends

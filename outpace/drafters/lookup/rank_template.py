@@ -102,8 +102,8 @@ def by_level(levels: Sequence[int], weigh: Weight, *, width: int) -> Shape:
 def shape_of(template: Iterable[Ranks]) -> Shape:
     """The shape of these nodes, in order of depth, siblings by rank."""
     order = sorted(template, key=lambda ranks: (len(ranks), ranks))
-    place = {ranks: node for node, ranks in enumerate([(), *order])}
-    return Shape(tuple(place[ranks[:-1]] for ranks in order))
+    node_of = {ranks: node for node, ranks in enumerate([(), *order])}
+    return Shape(tuple(node_of[ranks[:-1]] for ranks in order))
 
 
 @lru_cache

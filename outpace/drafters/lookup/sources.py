@@ -27,7 +27,7 @@ class TextSources:
         self._requests = RequestMemory(SuffixAutomaton)
         self._own: list[SuffixAutomaton] = []  # per row of the current draft the suffix automaton of its text
 
-    def attend(self, ctx: Context) -> None:
+    def update(self, ctx: Context) -> None:
         """Append the newly committed tokens to each row's suffix automaton; to be called before each
         draft."""
         self._own = []
@@ -35,7 +35,7 @@ class TextSources:
             own.extend(new.tolist())
             self._own.append(own)
 
-    def found(
+    def continuations(
         self, ctx: Context, row: int, length: int, num_nodes: int, assumed: Sequence[int] = ()
     ) -> list[CandidateTree]:
         """Continuations, up to `length` tokens long, of the row's text with `assumed` appended: one tree per

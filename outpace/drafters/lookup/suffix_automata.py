@@ -76,15 +76,19 @@ class SuffixAutomatonLookup:
     def release(self, slots: Sequence[int]) -> None:
         self._requests.release(slots)
 
-    def _following(self, request: Request, most: int, stop: Sequence[int]) -> CandidateTree:
-        own, there = request.own.match().length, request.pointer.length
-        lead = there - self._bias
-        if most < 1 or max(own, lead) < self._min_ngram:
+    def _following(self, request: Request, max_tokens: int, stop: Sequence[int]) -> CandidateTree:
+        own_length, corpus_length = request.own.match().length, request.pointer.length
+        biased_length = corpus_length - self._bias
+        if max_tokens < 1 or max(own_length, biased_length) < self._min_ngram:
             return NO_CANDIDATES
-        asks = self._corpus if lead > own or not own else None
-        size = most if self._min_ngram else min(most, self._length_offset + GROWTH * (there if asks else own))
-        if asks is None:
-            return chain(request.own.continuation(size), own, stop)
+        corpus = self._corpus if biased_length > own_length or not own_length else None
+        size = (
+            max_tokens
+            if self._min_ngram
+            else min(max_tokens, self._length_offset + GROWTH * (corpus_length if corpus else own_length))
+        )
+        if corpus is None:
+            return chain(request.own.continuation(size), own_length, stop)
         if self._min_ngram:
-            return chain(asks.continuation(request.pointer, size), there, stop)
-        return within(asks.continuation_tree(request.pointer, size, PER_DEPTH), most)
+            return chain(corpus.continuation(request.pointer, size), corpus_length, stop)
+        return within(corpus.continuation_tree(request.pointer, size, PER_DEPTH), max_tokens)

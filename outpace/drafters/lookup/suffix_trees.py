@@ -70,16 +70,18 @@ class SuffixTreeLookup:
         self.common.finish(self._learnt)
         self._learnt += 1
 
-    def _speculate(self, index: SuffixTree, context: Tokens, most: int, unfollowed: int) -> CandidateTree:
-        if most < 1:
+    def _speculate(
+        self, index: SuffixTree, context: Tokens, max_tokens: int, unfollowed: int
+    ) -> CandidateTree:
+        if max_tokens < 1:
             return NO_CANDIDATES
         found = index.speculate(
             context,
-            most,
+            max_tokens,
             max_spec_factor=self._max_spec_factor,
             max_spec_offset=self._max_spec_offset,
             min_token_prob=self._min_token_prob,
             tree=self._tree,
             extra_occurrences=unfollowed,
         )
-        return within(found, most)
+        return within(found, max_tokens)

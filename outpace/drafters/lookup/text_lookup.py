@@ -12,7 +12,7 @@ from typing import Protocol
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Shape, Step, Want
-from outpace.drafters.compose.union import merged
+from outpace.drafters.compose.union import merged_trees
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
@@ -56,7 +56,7 @@ class LookupDrafter:
         found = self._lookup.look_up(ctx, plan)
         if self._fallback is None:
             return Draft(candidate_tree(ctx.roots, found))
-        depth = tuple(min(self._depth, most) for most in plan.depth)
+        depth = tuple(min(self._depth, limit) for limit in plan.depth)
         return first_found(ctx, found, self._fallback, replace(plan, depth=depth, shape=self._shape))
 
     def observe(self, step: Step) -> None:
@@ -73,17 +73,17 @@ class LookupDrafter:
 def first_found(ctx: Context, found: Sequence[CandidateTree], fallback: Drafter, plan: Plan) -> Draft:
     """The candidates of the rows that have any in `found`, and the draft of `fallback` in the other rows."""
     tree = candidate_tree(ctx.roots, found)
-    depth = tuple(0 if each.tokens else most for each, most in zip(found, plan.depth, strict=True))
+    depth = tuple(0 if each.tokens else limit for each, limit in zip(found, plan.depth, strict=True))
     draft = fallback.propose(ctx, replace(plan, depth=depth))
     if len(draft.tree) == len(depth):
         return replace(draft, tree=tree)
     # the fallback's nodes keep their indices, since it may learn from them by index
-    return draft if len(tree) == len(depth) else replace(draft, tree=merged(draft.tree, tree))
+    return draft if len(tree) == len(depth) else replace(draft, tree=merged_trees(draft.tree, tree))
 
 
 def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> CandidateTree:
     """The tokens as a chain, up to and including the first stop token; NO_CANDIDATES if there are none."""
-    size = next((place for place, token in enumerate(tokens, 1) if token in stop), len(tokens))
+    size = next((length for length, token in enumerate(tokens, 1) if token in stop), len(tokens))
     return (
         CandidateTree(list(tokens[:size]), list(range(-1, size - 1)), [1.0] * size, matched)
         if size
@@ -95,15 +95,15 @@ def within(branches: CandidateTree, depth: int) -> CandidateTree:
     """The candidate tree without its nodes deeper than `depth`."""
     if len(branches.tokens) <= depth:
         return branches
-    depths, place = list[int](), dict[int, int]({-1: -1})
+    depths, index_of = list[int](), dict[int, int]({-1: -1})
     for node, parent in enumerate(branches.parents):
         depths.append(1 if parent < 0 else depths[parent] + 1)
         if depths[-1] <= depth:
-            place[node] = len(place) - 1
-    kept = [node for node in place if node >= 0]
+            index_of[node] = len(index_of) - 1
+    kept = [node for node in index_of if node >= 0]
     return CandidateTree(
         [branches.tokens[node] for node in kept],
-        [place[branches.parents[node]] for node in kept],
+        [index_of[branches.parents[node]] for node in kept],
         [branches.weights[node] for node in kept],
         branches.matched,
     )

@@ -20,21 +20,23 @@ def greedy_last(
 ) -> list[int]:
     """Add `widths` children to each node: the width - 1 most probable tokens, chosen without sampling, then
     one drawn from q with those set to 0, renormalised. Returns the new nodes."""
-    tops = [min(width - 1, q.shape[1]) for width in widths]
-    most = max(tops)
+    num_chosen = [min(width - 1, q.shape[1]) for width in widths]
+    max_chosen = max(num_chosen)
     rest = q
     added: list[int] = []
-    if most > 0:
-        values, ids = top(q, most)  # one top-k for choosing and masking: two could break ties differently
+    if max_chosen > 0:
+        values, ids = top(
+            q, max_chosen
+        )  # one top-k for choosing and masking: two could break ties differently
         kept = values > 0
-        for rank in range(most):
-            kept[[index for index, number in enumerate(tops) if number <= rank], rank] = False
+        for rank in range(max_chosen):
+            kept[[index for index, number in enumerate(num_chosen) if number <= rank], rank] = False
         index, rank = kept.nonzero().unbind(1)
         tokens = ids[index, rank]
         rest = q.clone()
         rest[index, tokens] = 0
-        belief = q[index, tokens] if grower.keeps_confidence else None
-        added += grower.add_chosen([at[each] for each in index.tolist()], tokens, belief)
+        draft_probs = q[index, tokens] if grower.keeps_confidence else None
+        added += grower.add_chosen([at[each] for each in index.tolist()], tokens, draft_probs)
     mass = rest.sum(-1)
     left = (mass > 0).nonzero()[:, 0]  # nodes with probability left: truncation may leave q no other tokens
     if len(left):

@@ -65,7 +65,7 @@ def grow(
     sampled: bool = True,
     children: AddChildren = without_replacement,
     given: Sequence[Sequence[int]] | None = None,
-    beliefs: bool = False,  # keep the draft probability of every node even if `plan.stop` is None
+    record_probs: bool = False,  # keep the draft probability of every node even if `plan.stop` is None
 ) -> TokenTree:
     """Build the tree of `plan` below every row's root; `read` is called once per level, with the whole tree
     so far.
@@ -76,12 +76,12 @@ def grow(
     between its root and the draft, not counted in the plan's depth: committed text that later text may
     tokenize otherwise.
     """
-    beliefs = beliefs or plan.stop is not None
-    if given is None and plan.shape is None and not beliefs and min(plan.depth) == max(plan.depth):
+    record_probs = record_probs or plan.stop is not None
+    if given is None and plan.shape is None and not record_probs and min(plan.depth) == max(plan.depth):
         greedy = {not sampled or each.greedy for each in ctx.sampling}
         if len(greedy) == 1:
             return _chains(ctx, plan.depth[0], read, None if greedy.pop() else children)
-    grower = Grower(ctx.roots, confidence=beliefs)
+    grower = Grower(ctx.roots, confidence=record_probs)
     ends = range(len(plan.depth)) if given is None else _chosen_chains(grower, given)
     frontier = [ends[row] for row, depth in enumerate(plan.depth) if depth > 0]
     # tree node -> the nodes of `plan.shape` that it fills: several where equal draws were merged
@@ -96,8 +96,8 @@ def grow(
         if level and min(plan.depth) <= level:
             frontier = [node for node in frontier if plan.depth[grower.rows[node]] > level]
         if level and plan.stop is not None and frontier:
-            believed = grower.beliefs()
-            stop = plan.stop([believed[node] for node in frontier])
+            draft_probs = grower.draft_probs()
+            stop = plan.stop([draft_probs[node] for node in frontier])
             frontier = [node for node, stopped in zip(frontier, stop, strict=True) if not stopped]
         if not frontier:
             break
@@ -127,9 +127,9 @@ def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]
     for level in range(max(map(len, chains))):
         rows = [row for row, chain in enumerate(chains) if len(chain) > level]
         tokens = torch.tensor([chains[row][level] for row in rows])
-        belief = torch.ones(len(rows)) if grower.keeps_confidence else None
+        draft_probs = torch.ones(len(rows)) if grower.keeps_confidence else None
         for row, node in zip(
-            rows, grower.add_chosen([ends[row] for row in rows], tokens, belief), strict=True
+            rows, grower.add_chosen([ends[row] for row in rows], tokens, draft_probs), strict=True
         ):
             ends[row] = node
     return ends
@@ -182,13 +182,16 @@ def _add(
 
 
 def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Tensor) -> list[int]:
-    logits, most = at_least_float32(logits), min(max(widths), logits.shape[-1])
-    ids = argmax(logits)[:, None] if most == 1 else top(logits, most)[1]
-    tokens, nodes = ids.flatten(), list(at) if most == 1 else [node for node in at for _ in range(most)]
-    belief = logits.softmax(-1).gather(1, ids).flatten() if grower.keeps_confidence else None
-    if min(widths) < most:
-        pairs = [(m, j) for m, width in enumerate(widths) for j in range(min(width, most))]
-        picked = torch.tensor([m * most + j for m, j in pairs], device=tokens.device)
+    logits, max_width = at_least_float32(logits), min(max(widths), logits.shape[-1])
+    ids = argmax(logits)[:, None] if max_width == 1 else top(logits, max_width)[1]
+    tokens, nodes = (
+        ids.flatten(),
+        list(at) if max_width == 1 else [node for node in at for _ in range(max_width)],
+    )
+    draft_probs = logits.softmax(-1).gather(1, ids).flatten() if grower.keeps_confidence else None
+    if min(widths) < max_width:
+        pairs = [(m, j) for m, width in enumerate(widths) for j in range(min(width, max_width))]
+        picked = torch.tensor([m * max_width + j for m, j in pairs], device=tokens.device)
         nodes, tokens = [at[m] for m, _ in pairs], tokens[picked]
-        belief = None if belief is None else belief[picked]
-    return grower.add_chosen(nodes, tokens, belief)
+        draft_probs = None if draft_probs is None else draft_probs[picked]
+    return grower.add_chosen(nodes, tokens, draft_probs)

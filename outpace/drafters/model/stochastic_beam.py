@@ -101,13 +101,13 @@ def beam(ctx: Context, plan: Plan, read: Read, *, widths: Sequence[int]) -> Toke
         if len(frontier) != len(logits) or frontier != list(range(first, first + len(frontier))):
             logits = logits[[node - first for node in frontier]]
         logits = adjust(logits, ctx, grower, frontier)
-        place = {node: index for index, node in enumerate(frontier)}
+        index_of = {node: index for index, node in enumerate(frontier)}
         drawn = {row: paths for row, paths in beams.items() if not ctx.sampling[row].greedy}
         chosen = {row: paths for row, paths in beams.items() if ctx.sampling[row].greedy}
         after: dict[int, list[_Path]] = {}
         if drawn:
             if chosen:
-                at = [place[path.node] for paths in drawn.values() for path in paths]
+                at = [index_of[path.node] for paths in drawn.values() for path in paths]
             q = warp(
                 logits[at] if chosen else logits,
                 [ctx.sampling[row] for row, paths in drawn.items() for _ in paths],
@@ -115,7 +115,7 @@ def beam(ctx: Context, plan: Plan, read: Read, *, widths: Sequence[int]) -> Toke
             after |= _race(grower, drawn, q, width, level, ctx.noise)
         if chosen:
             after |= _argmaxes(
-                grower, chosen, logits[[place[p.node] for ps in chosen.values() for p in ps]], width
+                grower, chosen, logits[[index_of[p.node] for ps in chosen.values() for p in ps]], width
             )
         beams = after
     return grower.tree()

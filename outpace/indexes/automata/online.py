@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outpace.indexes.compiled_loops import Tokens, as_tokens, grown, loop
+from outpace.indexes.compiled_loops import Tokens, as_tokens, compiled_loop, grown
 from outpace.indexes.tables.hash_map import HashMap, find, put
 
 Ints = NDArray[np.int32]
@@ -120,7 +120,7 @@ class SuffixAutomaton:
         return _walk(self.states, self.edges, *self.map, state, length, as_tokens(assumed))
 
 
-@loop
+@compiled_loop
 def _walk(
     states: Ints, edges: Ints, keys: Keys, values: Ints, state: int, length: int, tokens: Ints
 ):  # -> state, length
@@ -137,7 +137,7 @@ def _walk(
     return state, length
 
 
-@loop
+@compiled_loop
 def _match_end(states: Ints, state: int, latest: int) -> int:
     """Last index of the first occurrence of the state's string or, if that is `latest` or later, of its
     longest suffix that occurs before; of the shortest non-empty one if none does."""
@@ -146,7 +146,7 @@ def _match_end(states: Ints, state: int, latest: int) -> int:
     return states[state, END]
 
 
-@loop
+@compiled_loop
 def _connect(
     states: Ints, edges: Ints, keys: Keys, values: Ints, fields: Ints, state: int, token: int, target: int
 ):
@@ -159,7 +159,7 @@ def _connect(
     put(keys, values, (state << 32) | (token & LOW), edge)
 
 
-@loop
+@compiled_loop
 def _new_state(states: Ints, fields: Ints, length: int, end: int) -> int:
     state = fields[NUM_STATES]
     fields[NUM_STATES] = state + 1
@@ -170,7 +170,7 @@ def _new_state(states: Ints, fields: Ints, length: int, end: int) -> int:
     return state
 
 
-@loop
+@compiled_loop
 def _split(
     states: Ints, edges: Ints, keys: Keys, values: Ints, fields: Ints, above: int, state: int, token: int
 ) -> int:
@@ -192,7 +192,7 @@ def _split(
     return clone
 
 
-@loop
+@compiled_loop
 def _extend(
     text: Ints, states: Ints, edges: Ints, keys: Keys, values: Ints, fields: Ints, tokens: Ints
 ) -> None:

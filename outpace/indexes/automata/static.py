@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from outpace.indexes.automata.online import SuffixAutomaton
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
-from outpace.indexes.compiled_loops import Tokens, as_tokens, loop
+from outpace.indexes.compiled_loops import Tokens, as_tokens, compiled_loop
 from outpace.indexes.store import Arrays, in_range, require, typed
 
 Ints = NDArray[np.int32]
@@ -146,7 +146,7 @@ class StaticAutomaton:
         return CandidateTree(tokens, parents, weights[:size].tolist(), pointer.length)
 
 
-@loop
+@compiled_loop
 def _next(states: Ints, edges: Ints, state: int, token: int) -> int:
     """The state that the edge with this token leads to, -1 if `state` has no such edge."""
     first, last = states[state, EDGES], states[state + 1, EDGES]
@@ -166,7 +166,7 @@ def _next(states: Ints, edges: Ints, state: int, token: int) -> int:
     return -1
 
 
-@loop
+@compiled_loop
 def _move(states: Ints, edges: Ints, state: int, length: int, tokens: Ints):  # -> state, length
     for token in tokens:
         target = _next(states, edges, state, token)
@@ -180,7 +180,7 @@ def _move(states: Ints, edges: Ints, state: int, length: int, tokens: Ints):  # 
     return state, length
 
 
-@loop
+@compiled_loop
 def _continuation_tree(
     states: Ints, edges: Ints, start: int, per_depth: int, nodes: Ints, weights: NDArray[np.float64]
 ) -> int:
@@ -219,14 +219,14 @@ def _continuation_tree(
         edge += 1
 
 
-@loop
+@compiled_loop
 def _edges_by_count(states: Ints, state: int):  # -> first, end
     """Range [first, end) of the edges of a state that are sorted by count."""
     first = states[state, EDGES] + 0
     return first, min(first + NUM_BY_COUNT, states[state + 1, EDGES] + 0)
 
 
-@loop
+@compiled_loop
 def _add_to_suffixes(states: Ints, counts: Ints, order: NDArray[np.int64]) -> None:
     """Add each state's count to that of its suffix link; `order`: the states by falling length."""
     for state in order:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
-from outpace.indexes.compiled_loops import Tokens, as_tokens, loop
+from outpace.indexes.compiled_loops import Tokens, as_tokens, compiled_loop
 from outpace.indexes.store import Arrays, require, typed
 from outpace.indexes.suffix_array.count_trie import count_trie
 from outpace.indexes.suffix_array.sort import EMPTY, sort_suffixes
@@ -185,7 +185,7 @@ def _chunks(documents: Iterable[Ints], size: int) -> Iterator[Ints]:
         yield np.concatenate(parts)
 
 
-@loop
+@compiled_loop
 def _compare(text: Ints, start: int, position: int, end: int, query: Ints, first: int) -> int:
     """Compare the suffix at `position` of the chunk [start, end) with query[first:]: -1 less, 1 greater, 0 if
     the suffix begins with it; -1 also for negative positions."""
@@ -200,7 +200,7 @@ def _compare(text: Ints, start: int, position: int, end: int, query: Ints, first
     return 0
 
 
-@loop
+@compiled_loop
 def _bound(
     text: Ints, suffixes: Ints, start: int, end: int, query: Ints, first: int, low: int, beyond: int
 ) -> int:
@@ -216,7 +216,7 @@ def _bound(
     return low
 
 
-@loop
+@compiled_loop
 def _find(text: Ints, suffixes: Ints, ends: Longs, query: Ints, min_ngram: int, ranges: Longs) -> int:
     """Fill `ranges` (chunks, 2) for the longest suffix of the query that occurs in any chunk; returns its
     length, 0 if none of at least `min_ngram` tokens occurs."""
@@ -246,7 +246,7 @@ def _find(text: Ints, suffixes: Ints, ends: Longs, query: Ints, min_ngram: int, 
     return matched
 
 
-@loop
+@compiled_loop
 def _read(
     text: Ints, suffixes: Ints, ends: Longs, ranges: Longs, matched: int, max_occurrences: int, rows: Ints
 ) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
-from outpace.indexes.compiled_loops import loop
+from outpace.indexes.compiled_loops import compiled_loop
 
 Ints = NDArray[np.int32]
 TOKEN, PARENT, COUNT, DEPTH = range(4)  # columns of a trie node; DEPTH 0: first token
@@ -44,7 +44,7 @@ def _in_lexical_order(rows: Ints) -> Ints:
     return rows[np.lexsort(rows.T[::-1])]
 
 
-@loop
+@compiled_loop
 def _sorted(rows: Ints) -> bool:
     for row in range(1, len(rows)):
         for column in range(rows.shape[1]):
@@ -55,7 +55,7 @@ def _sorted(rows: Ints) -> bool:
     return True
 
 
-@loop
+@compiled_loop
 def _count(rows: Ints, nodes: Ints) -> int:
     """Fill `nodes` with one row per distinct prefix of the sorted rows, in their order; returns the number.
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from outpace.core.tree import Shape
 from outpace.indexes.candidates import CandidateTree, parents_and_ranks
-from outpace.indexes.compiled_loops import Tokens, as_tokens, loop
+from outpace.indexes.compiled_loops import Tokens, as_tokens, compiled_loop
 from outpace.indexes.store import Arrays, in_range, require, typed
 
 Ints = NDArray[np.int32]
@@ -91,14 +91,14 @@ class AdjacencyTable:
         return CandidateTree(tokens, parents, [1 / (1 + each) for each in rank_sums], 1 if size else 0)
 
 
-@loop
+@compiled_loop
 def _replace(table: Ints, tokens: Ints, rows: Ints) -> None:
     for index in range(len(tokens)):
         for rank in range(table.shape[1]):
             table[tokens[index], rank] = rows[index, rank]
 
 
-@loop
+@compiled_loop
 def _fill(table: Ints, root: int, shape: Ints, nodes: Ints) -> int:
     """Fill `nodes` (S, 3) with token, parent and sum of ranks of each drafted node; returns their number.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outpace.indexes.compiled_loops import loop
+from outpace.indexes.compiled_loops import compiled_loop
 
 Keys = NDArray[np.int64]
 Values = NDArray[np.int32]
@@ -60,7 +60,7 @@ class HashMap(NamedTuple):
         return result
 
 
-@loop
+@compiled_loop
 def first_slot(key: int, size: int) -> int:
     """Hash of a key: the slot where probing begins, below `size`, a power of two."""
     # two multiply-xorshift rounds; the factors are small enough for all products to fit int64
@@ -69,7 +69,7 @@ def first_slot(key: int, size: int) -> int:
     return (mixed ^ (mixed >> 29)) & (size - 1)
 
 
-@loop
+@compiled_loop
 def find(keys: Keys, values: Values, key: int) -> int:
     """The value of a key, -1 if it is not in the map."""
     slot = first_slot(key, len(keys))
@@ -80,7 +80,7 @@ def find(keys: Keys, values: Values, key: int) -> int:
     return -1
 
 
-@loop
+@compiled_loop
 def put(keys: Keys, values: Values, key: int, value: int) -> None:
     """Insert a key or replace its value. The caller must ensure a free slot: see `HashMap.grown`."""
     slot = first_slot(key, len(keys))
@@ -90,7 +90,7 @@ def put(keys: Keys, values: Values, key: int, value: int) -> None:
     values[slot] = value
 
 
-@loop
+@compiled_loop
 def remove(keys: Keys, values: Values, key: int) -> None:
     """Remove a key, which must be in the map. Later keys of its probe sequence are shifted back into the gap,
     so that probing still reaches them."""
@@ -111,7 +111,7 @@ def remove(keys: Keys, values: Values, key: int) -> None:
     keys[slot] = -1
 
 
-@loop
+@compiled_loop
 def copy(keys: Keys, values: Values, to_keys: Keys, to_values: Values) -> None:
     """Insert all entries into another map."""
     for slot in range(len(keys)):
@@ -119,7 +119,7 @@ def copy(keys: Keys, values: Values, to_keys: Keys, to_values: Values) -> None:
             put(to_keys, to_values, keys[slot], values[slot])
 
 
-@loop
+@compiled_loop
 def put_all(keys: Keys, values: Values, new_keys: Keys) -> None:
     """Insert each of `new_keys` with its index as value."""
     for index in range(len(new_keys)):

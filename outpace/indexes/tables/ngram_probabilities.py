@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from outpace.core.tree import Shape
 from outpace.indexes.candidates import CandidateTree, parents_and_ranks
-from outpace.indexes.compiled_loops import Tokens, as_tokens, grown, loop
+from outpace.indexes.compiled_loops import Tokens, as_tokens, compiled_loop, grown
 from outpace.indexes.store import Arrays, in_range, require, typed
 from outpace.indexes.tables.hash_map import HashMap, find, put
 
@@ -175,7 +175,7 @@ class NGramProbabilities:
         return CandidateTree(drafted, parents, weights[:size].tolist(), 1 if size else 0)
 
 
-@loop
+@compiled_loop
 def _longest_ngram(keys: Longs, values: Ints, tokens: Ints, capacity: int):  # -> length, row
     """Length and row of the longest stored n-gram that is a suffix of `tokens`; (0, -1) if there is none."""
     length, row = 0, -1
@@ -188,13 +188,13 @@ def _longest_ngram(keys: Longs, values: Ints, tokens: Ints, capacity: int):  # -
     return length, row
 
 
-@loop
+@compiled_loop
 def _rows(keys: Longs, values: Ints, texts: Ints, capacity: int, result: Ints) -> None:
     for index in range(len(result)):
         result[index] = _row(keys, values, texts, index, capacity)
 
 
-@loop
+@compiled_loop
 def _row(keys: Longs, values: Ints, texts: Ints, index: int, capacity: int) -> int:
     """Row of the longest stored n-gram that is a suffix of texts[index], -1 if there is none."""
     last, row = texts.shape[1] - 1, -1
@@ -208,7 +208,7 @@ def _row(keys: Longs, values: Ints, texts: Ints, index: int, capacity: int) -> i
     return row
 
 
-@loop
+@compiled_loop
 def _fill(
     keys: Longs,
     values: Ints,
@@ -246,7 +246,7 @@ def _fill(
     return size
 
 
-@loop
+@compiled_loop
 def _update(
     keys: Longs,
     values: Ints,
@@ -278,7 +278,7 @@ def _update(
             above = row
 
 
-@loop
+@compiled_loop
 def _average(
     tokens: Ints,
     means: Floats,
@@ -300,14 +300,14 @@ def _average(
         size += 1
     old = size
     for column in range(ids.shape[1]):
-        place = 0
-        while place < old and union[place] != ids[index, column]:
-            place += 1
-        if place == old:
-            place = size
+        slot = 0
+        while slot < old and union[slot] != ids[index, column]:
+            slot += 1
+        if slot == old:
+            slot = size
             union[size], sums[size] = ids[index, column], 0.0
             size += 1
-        sums[place] += probs[index, column] / (k + 1)
+        sums[slot] += probs[index, column] / (k + 1)
     visits[row] = k + 1
     for rank in range(min(size, width)):  # partial selection sort: the top `width`
         best = rank

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
-from outpace.indexes.compiled_loops import Tokens, loop
+from outpace.indexes.compiled_loops import Tokens, compiled_loop
 from outpace.indexes.tables.hash_map import find
 from outpace.indexes.tables.trigrams import TrigramTable
 
@@ -95,7 +95,7 @@ def search(
     return CandidateTree(tokens, parents, [float(each) for each in visits], 2)
 
 
-@loop
+@compiled_loop
 def _successors(
     keys: Longs,
     values: Ints,
@@ -116,16 +116,16 @@ def _successors(
     pair, size = (first << 32) | second, 0
     row = find(keys, values, pair)
     if row >= 0:
-        for place in range(tokens.shape[1]):
-            if tokens[row, place] < 0:
+        for rank in range(tokens.shape[1]):
+            if tokens[row, rank] < 0:
                 break
-            found[size], weight[size] = tokens[row, place], weights[row, place]
+            found[size], weight[size] = tokens[row, rank], weights[row, rank]
             size += 1
     known = size
     row = find(own_keys, own_values, pair)
     if row >= 0:
-        for place in range(own_tokens.shape[1]):
-            token, more = own_tokens[row, place] + 0, own_weights[row, place] + 0
+        for rank in range(own_tokens.shape[1]):
+            token, more = own_tokens[row, rank] + 0, own_weights[row, rank] + 0
             if token < 0:
                 break
             at = 0
@@ -145,7 +145,7 @@ def _successors(
     return min(size, tokens.shape[1])
 
 
-@loop
+@compiled_loop
 def _best_child(nodes: Ints, numbers: Doubles, node: int, explore: float) -> int:
     """The child to visit next: the first unvisited one, else the one with the highest PUCT score."""
     total = float(nodes[node, VISITS])
@@ -161,7 +161,7 @@ def _best_child(nodes: Ints, numbers: Doubles, node: int, explore: float) -> int
     return best
 
 
-@loop
+@compiled_loop
 def _search(
     keys: Longs,
     values: Ints,
@@ -218,24 +218,24 @@ def _search(
             )
             if level == nodes[node, DEPTH]:
                 nodes[node, FIRST], nodes[node, CHILDREN] = size, known
-                for place in range(known):
-                    nodes[size, TOKEN], nodes[size, PARENT] = found[place], node
+                for rank in range(known):
+                    nodes[size, TOKEN], nodes[size, PARENT] = found[rank], node
                     nodes[size, CHILDREN], nodes[size, DEPTH], nodes[size, VISITS] = -1, level + 1, 0
-                    numbers[size, VALUE], numbers[size, PRIOR] = 0.0, weight[place]
-                    numbers[size, PATH_WEIGHT] = total + weight[place]
+                    numbers[size, VALUE], numbers[size, PRIOR] = 0.0, weight[rank]
+                    numbers[size, PATH_WEIGHT] = total + weight[rank]
                     size += 1
             if known == 0:
                 break
             mass = 0.0
-            for place in range(known):
-                mass += weight[place]
+            for rank in range(known):
+                mass += weight[rank]
             state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
-            point, place = mass * (state / 4294967296.0), 0
-            while place < known - 1 and point >= weight[place]:
-                point -= weight[place]
-                place += 1
-            total += weight[place]
-            above, token = token, found[place] + 0
+            point, rank = mass * (state / 4294967296.0), 0
+            while rank < known - 1 and point >= weight[rank]:
+                point -= weight[rank]
+                rank += 1
+            total += weight[rank]
+            above, token = token, found[rank] + 0
             level += 1
         if nodes[0, CHILDREN] == 0:
             return 0
@@ -264,7 +264,7 @@ def _search(
     )
 
 
-@loop
+@compiled_loop
 def _collect(
     keys: Longs,
     values: Ints,
@@ -295,23 +295,23 @@ def _collect(
             picked[visited] = node
             visited += 1
     drafted = min(num_paths, visited, len(draft))
-    for place in range(drafted):
-        best = place
-        for other in range(place + 1, visited):
+    for rank in range(drafted):
+        best = rank
+        for other in range(rank + 1, visited):
             if nodes[picked[other], VISITS] > nodes[picked[best], VISITS]:
                 best = other
         node = picked[best] + 0
-        for other in range(best, place, -1):  # the others stay in order of creation
+        for other in range(best, rank, -1):  # the others stay in order of creation
             picked[other] = picked[other - 1]
-        picked[place] = node
+        picked[rank] = node
         parent = nodes[node, PARENT] + 0
-        draft[place, 0], draft[place, 2] = nodes[node, TOKEN], nodes[node, VISITS]
-        draft[place, 1] = -1 if parent == 0 else -1 - nodes[parent, DEPTH]
+        draft[rank, 0], draft[rank, 2] = nodes[node, TOKEN], nodes[node, VISITS]
+        draft[rank, 1] = -1 if parent == 0 else -1 - nodes[parent, DEPTH]
         # for drafted nodes two columns are overwritten: VISITS by -depth, DEPTH by -1 - index in the draft
-        nodes[node, VISITS], nodes[node, DEPTH] = -nodes[node, DEPTH], -1 - place
+        nodes[node, VISITS], nodes[node, DEPTH] = -nodes[node, DEPTH], -1 - rank
     paths = drafted
-    for place in range(paths):
-        node = picked[place] + 0
+    for rank in range(paths):
+        node = picked[rank] + 0
         if drafted == len(draft) or -nodes[node, VISITS] >= max_depth:
             continue
         if nodes[node, CHILDREN] > 0:
@@ -339,6 +339,6 @@ def _collect(
             if known == 0:
                 continue
             draft[drafted, 0], draft[drafted, 2] = found[0], 0
-        draft[drafted, 1] = place
+        draft[drafted, 1] = rank
         drafted += 1
     return drafted

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from outpace.indexes.compiled_loops import Tokens, as_tokens, grown, loop
+from outpace.indexes.compiled_loops import Tokens, as_tokens, compiled_loop, grown
 from outpace.indexes.store import Arrays, in_range, require, typed
 from outpace.indexes.tables.hash_map import HashMap, find, put, remove
 
@@ -188,7 +188,7 @@ class TrigramTable:
         return [each for each in zip(tokens, weights, strict=True) if each[0] != FREE]
 
 
-@loop
+@compiled_loop
 def _adapt(
     keys: Longs,
     values: Ints,
@@ -207,7 +207,7 @@ def _adapt(
         _increase(tokens, weights, row, context[index], step, cap)
 
 
-@loop
+@compiled_loop
 def _add(
     keys: Longs,
     values: Ints,
@@ -234,7 +234,7 @@ def _add(
                 _increase(tokens, weights, row, token, float(other_weights[other, column]), cap)
 
 
-@loop
+@compiled_loop
 def _row(
     keys: Longs,
     values: Ints,
@@ -260,7 +260,7 @@ def _row(
     return row
 
 
-@loop
+@compiled_loop
 def _increase(tokens: Ints, weights: Floats, row: int, token: int, step: float, cap: float) -> None:
     """Add `step` (up to `cap`) to the weight of a token and keep the row sorted.
 

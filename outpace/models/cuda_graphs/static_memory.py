@@ -30,14 +30,14 @@ class MemoryPool:
     def __init__(self) -> None:
         self._free: dict[tuple[int, int], list[Storages]] = {}  # (slots, cache positions) -> free memory
 
-    def take(self, slots: int, places: int) -> Storages | None:
+    def take(self, slots: int, capacity: int) -> Storages | None:
         """Remove free memory of this size from the pool and return it; None if there is none."""
-        free = self._free.get((slots, places))
+        free = self._free.get((slots, capacity))
         return free.pop() if free else None
 
-    def give(self, slots: int, places: int, storages: Storages) -> None:
+    def give(self, slots: int, capacity: int, storages: Storages) -> None:
         """Return memory to the pool."""
-        self._free.setdefault((slots, places), []).append(storages)
+        self._free.setdefault((slots, capacity), []).append(storages)
 
 
 class StaticCache(SlotCache):
@@ -51,11 +51,11 @@ class StaticCache(SlotCache):
         super().__init__(planes, slots, capacity, device)
 
     def _allocate(self, capacity: int) -> None:
-        places = MIN_CAPACITY
-        while places <= capacity:
-            places *= 2
-        super()._allocate(places)
-        self.capacity = places - 1
+        length = MIN_CAPACITY
+        while length <= capacity:
+            length *= 2
+        super()._allocate(length)
+        self.capacity = length - 1
 
     def _memory(self, capacity: int) -> Storages:
         slots = len(self.lengths)
@@ -68,11 +68,11 @@ class StaticCache(SlotCache):
 class StaticInputs(Cache):
     """The inputs at fixed addresses for forwards of one size; passed to the model as its KV cache."""
 
-    places_of: dict[int, tuple[int, int]]  # layer -> indices of the planes of its keys and values
+    planes_of_layer: dict[int, tuple[int, int]]  # layer -> indices of the planes of its keys and values
     flat: list[Tensor]  # P × (S, H, T, D)
     ids: Tensor  # (S, n) token ids
     positions: Tensor  # (S, n) position ids
-    places: Tensor  # (S, n) cache positions to which keys and values are written
+    cache_positions: Tensor  # (S, n) cache positions to which keys and values are written
     slots: Tensor  # (S, 1) 0 to S - 1
     kinds: list[tuple[Rule, int | None]] = field(default_factory=list[Any])  # layer type's mask rule, reach
     # one additive attention mask per layer type, in the order of `kinds`: (S slots, 1, n tokens of a slot,
@@ -91,20 +91,20 @@ class StaticInputs(Cache):
         """New inputs for forwards with `size` tokens per slot."""
         slots = len(cache.lengths)
         with torch.inference_mode(False):
-            ids, positions, places = (
+            ids, positions, cache_positions = (
                 torch.zeros(slots, size, dtype=torch.int64, device=cache.device) for _ in range(3)
             )
-        places.fill_(cache.capacity)
+        cache_positions.fill_(cache.capacity)
         own = torch.arange(slots, device=cache.device)[:, None]
-        return StaticInputs(cache.planes.places, cache.flat, ids, positions, places, own)
+        return StaticInputs(cache.planes.of_layer, cache.flat, ids, positions, cache_positions, own)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Any, Any]:
         """Store keys and values (S, H, n, D); return those of all cache positions (S, H, T, D)."""
-        key, value = (self.flat[plane] for plane in self.places_of[layer_idx])
-        key[self.slots, :, self.places] = key_states.transpose(1, 2)
-        value[self.slots, :, self.places] = value_states.transpose(1, 2)
+        key, value = (self.flat[plane] for plane in self.planes_of_layer[layer_idx])
+        key[self.slots, :, self.cache_positions] = key_states.transpose(1, 2)
+        value[self.slots, :, self.cache_positions] = value_states.transpose(1, 2)
         return key, value
 
     def get_seq_length(self, layer_idx: int | None = None) -> int:
@@ -139,13 +139,13 @@ class StaticInputs(Cache):
         tensors; `tokens` (1-D) are the tokens of all rows, concatenated. Padding tokens attend to at least
         one key, and their keys and values are written to the scratch position."""
         inputs = ForwardInputs(cache, rows)
-        self.places.fill_(cache.capacity)
+        self.cache_positions.fill_(cache.capacity)
         at = 0
         for row in rows:
             num = row.end - row.start
             self.ids[row.slot, :num] = tokens[at : at + num]
             self.positions[row.slot, :num] = inputs.query_positions(row)
-            self.places[row.slot, :num] = cache.count[row.start : row.end]
+            self.cache_positions[row.slot, :num] = cache.count[row.start : row.end]
             at += num
         for (rule, reach), mask in zip(self.kinds, self.masks, strict=True):
             for row, seen in zip(rows, inputs.masks(rule, reach, mask.device), strict=True):

@@ -98,8 +98,8 @@ def tree_attention(
             ), None
         return fused_attention(query, key, value, rows[0], scaling), None
     outputs, at = [], 0
-    for index, (row, place) in enumerate(zip(rows, inputs.rows, strict=True)):
-        end = at + place.end - place.start
+    for index, (row, row_inputs) in enumerate(zip(rows, inputs.rows, strict=True)):
+        end = at + row_inputs.end - row_inputs.start
         part = query[:, :, at:end]
         if eager:
             outputs.append(
@@ -163,8 +163,8 @@ def _row_explicit_attention(
 ) -> Tensor:  # (1, n, H, D)
     """Attention of one row with explicit weights, for features that fused kernels lack: soft caps, sinks,
     weights as output. Weights of requested layers are appended to `masks.inputs.weights`."""
-    row, place = masks.rows[index], masks.inputs.rows[index]
-    mask = additive(row, place.start, place.end, query.dtype, query.device)
+    row, row_inputs = masks.rows[index], masks.inputs.rows[index]
+    mask = additive(row, row_inputs.start, row_inputs.end, query.dtype, query.device)
     output, weights = explicit_attention(query, key, value, mask, scaling, softcap, sinks)
     layer = getattr(module, "layer_idx", None)
     if layer in masks.inputs.attention:

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from outpace.models.hf.forward_inputs import RowInputs
 
 
-class Captures:
+class OutputCapture:
     """Captures the outputs of a model's layers and the input of its LM head."""
 
     def __init__(self, model: PreTrainedModel, num_layers: int) -> None:

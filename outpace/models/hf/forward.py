@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from outpace.core.contracts import Want
 from outpace.models.hf.attention import EAGER, FUSED
-from outpace.models.hf.captures import Captures, per_node
+from outpace.models.hf.captures import OutputCapture, per_node
 from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import Planes, SlotCache
@@ -33,7 +33,7 @@ class Forward:
         self.device = next(model.get_input_embeddings().parameters()).device
         self.parameters = frozenset(inspect.signature(model.forward).parameters)
         self.selects = "logits_to_keep" in self.parameters
-        self._captures = Captures(model, model.config.get_text_config().num_hidden_layers)
+        self._captures = OutputCapture(model, model.config.get_text_config().num_hidden_layers)
 
     @torch.no_grad()
     def probe(self) -> None:

@@ -91,7 +91,7 @@ class ForwardInputs(Cache):
         # transformers' Cache.__init__ requires layer objects, so it is not called
         self.cache, self.rows, self.attention, self.dense = cache, rows, attention, dense
         self.weights: dict[int, list[Tensor]] = {}  # layer -> per row (heads, n, T), captured in the forward
-        self._places = cache.planes.places
+        self._planes_of = cache.planes.of_layer
         self._one = len(rows) == 1
         self._reads: list[
             Sequence[Tensor]
@@ -104,15 +104,15 @@ class ForwardInputs(Cache):
             row = self.rows[0]
             self._writes = cache.views(row.slot, row.start, row.end)
         else:
-            places = [(row.slot, place) for row in self.rows for place in range(row.start, row.end)]
-            self._slots, self._to = torch.tensor(places, device=cache.device).unbind(1)
+            entries = [(row.slot, position) for row in self.rows for position in range(row.start, row.end)]
+            self._slots, self._to = torch.tensor(entries, device=cache.device).unbind(1)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Any, Any]:
         """Store a layer's keys and values (1, H, N, D); return those at all cache positions of the row so far
         (1, H, T, D), or, for several rows, tuples with one such tensor per row."""
-        key, value = self._places[layer_idx]
+        key, value = self._planes_of[layer_idx]
         if not self._reads:
             self._bind()
         if self._one:
@@ -120,9 +120,9 @@ class ForwardInputs(Cache):
             self._writes[value].copy_(value_states)
             return self._reads[0][key], self._reads[0][value]
         # one scatter for all rows is several times faster than one copy per row
-        slots, places = self._slots.to(key_states.device), self._to.to(key_states.device)
-        self.cache.flat[key][slots, :, places] = key_states[0].transpose(0, 1)
-        self.cache.flat[value][slots, :, places] = value_states[0].transpose(0, 1)
+        slots, positions = self._slots.to(key_states.device), self._to.to(key_states.device)
+        self.cache.flat[key][slots, :, positions] = key_states[0].transpose(0, 1)
+        self.cache.flat[value][slots, :, positions] = value_states[0].transpose(0, 1)
         return tuple(reads[key] for reads in self._reads), tuple(reads[value] for reads in self._reads)
 
     def get_seq_length(self, layer_idx: int | None = None) -> Any:

@@ -57,14 +57,14 @@ class ForwardOutputs:
         return parts
 
     def scores(
-        self, first: int, places: Tensor | None
+        self, first: int, indices: Tensor | None
     ) -> Scores:  # (N,) index of each node in these outputs; None: in order
         """These outputs as `Scores`, reordered to node order; `first` is the index of the first node."""
-        if places is None:
+        if indices is None:
             return Scores(first, self.logits, self.hidden, self.attention)
         return Scores(
             first,
-            None if self.logits is None else self.logits[places],
-            {layer: states[places] for layer, states in self.hidden.items()},
-            {layer: [nodes[place] for place in places.tolist()] for layer, nodes in self.attention.items()},
+            None if self.logits is None else self.logits[indices],
+            {layer: states[indices] for layer, states in self.hidden.items()},
+            {layer: [nodes[place] for place in indices.tolist()] for layer, nodes in self.attention.items()},
         )

@@ -37,7 +37,7 @@ class Planes:
 
     shapes: tuple[PlaneShape, ...]  # one per storage
     counts: tuple[int, ...]  # number of planes in each storage
-    places: dict[int, tuple[int, int]]  # layer -> indices of its key and value planes, over all storages
+    of_layer: dict[int, tuple[int, int]]  # layer -> indices of its key and value planes, over all storages
 
     @staticmethod
     def of(layers: dict[int, tuple[PlaneShape, PlaneShape]]) -> Planes:
@@ -47,8 +47,8 @@ class Planes:
             for side, shape in enumerate(pair):
                 members.setdefault(shape, []).append((layer, side))
         flat = {member: index for index, member in enumerate(m for group in members.values() for m in group)}
-        places = {layer: (flat[layer, 0], flat[layer, 1]) for layer in layers}
-        return Planes(tuple(members), tuple(len(group) for group in members.values()), places)
+        of_layer = {layer: (flat[layer, 0], flat[layer, 1]) for layer in layers}
+        return Planes(tuple(members), tuple(len(group) for group in members.values()), of_layer)
 
 
 class SlotCache:
@@ -164,13 +164,13 @@ class SlotCache:
                 for (
                     slot,
                     source,
-                    place,
+                    target,
                 ) in moves:  # in increasing order, so no entry is overwritten before it is moved
                     row = storage.select(1, slot)
-                    row.select(2, place).copy_(row.select(2, source))
+                    row.select(2, target).copy_(row.select(2, source))
             else:
-                slot, source, place = torch.tensor(tuple(zip(*moves, strict=True)), device=storage.device)
-                storage[:, slot, :, place] = storage[:, slot, :, source]
+                slot, source, target = torch.tensor(tuple(zip(*moves, strict=True)), device=storage.device)
+                storage[:, slot, :, target] = storage[:, slot, :, source]
 
     def release(self, slots: Sequence[int]) -> None:
         """Free these slots by setting their lengths to 0."""

@@ -37,7 +37,7 @@ class Layout:
     order: (
         Tensor | None
     )  # (N,) int64 node indices minus the first new one, in the forward's order; None: node order
-    places: Tensor | None  # (N,) int64 inverse of `order`: index of each node in the forward's order
+    inverse: Tensor | None  # (N,) int64 inverse of `order`: index of each node in the forward's order
 
 
 @lru_cache(maxsize=4096)

@@ -27,7 +27,7 @@ from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
-from outpace.models.openvino.compiled import CompiledForward, Tell, compiled
+from outpace.models.openvino.compiled import CompiledForward, OnStage, compiled
 from outpace.models.unsupported import attends_by_cache_slot, refuse, rope_limit
 
 CHUNK = 512  # maximum number of prompt tokens per forward
@@ -43,7 +43,7 @@ def load(
     allow_pickle: bool = False,
     threads: int | None = None,
     compile: bool = False,
-    tell: Tell = lambda stage: None,
+    on_stage: OnStage = lambda stage: None,
 ) -> tuple[HFTarget, Tokenizer]:
     """Load a checkpoint folder or hub name as a target, with its tokenizer. `threads` sets torch's number of
     threads for the process. ValueError if the checkpoint cannot be used."""
@@ -57,7 +57,7 @@ def load(
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
     )
-    return HFTarget(model, compile=compile, tell=tell), tokenizer
+    return HFTarget(model, compile=compile, on_stage=on_stage), tokenizer
 
 
 class HFTarget:
@@ -73,7 +73,7 @@ class HFTarget:
         model: PreTrainedModel,
         *,
         compile: bool = False,  # OpenVINO on a CPU, with the present weights; CUDA graphs on a GPU
-        tell: Tell = lambda stage: None,  # called with the name of each stage of compiling
+        on_stage: OnStage = lambda stage: None,  # called with the name of each stage of compiling
     ) -> None:
         self.model = model
         self.forward = Forward(model)
@@ -94,7 +94,9 @@ class HFTarget:
                 f"{name} may attend by cache position instead of position id: it scores chains, not trees",
                 stacklevel=2,
             )
-        self.reader = compiled(self.forward, tell, trees=not self.chains_only) if compile else self.forward
+        self.reader = (
+            compiled(self.forward, on_stage, trees=not self.chains_only) if compile else self.forward
+        )
         self._lock = Lock()  # one forward at a time: sessions of several threads may share the target
 
     @property
@@ -196,7 +198,7 @@ class HFTarget:
             for slot, length in zip(slots, gaps, strict=True):
                 cache.lengths[slot] += length
         cache.tree, cache.slots, cache.read = tree, slots, len(tree)
-        return found.scores(first, layout.places)
+        return found.scores(first, layout.inverse)
 
     def _row(self, row: RowLayout, slot: int, gap: int, cache: SlotCache) -> RowInputs:
         length = cache.lengths[slot]
@@ -251,12 +253,12 @@ def _batches(lengths: list[int], packs: bool) -> list[list[tuple[int, int, int]]
         for start in range(0, length, CHUNK)
     ]
     batches: list[list[tuple[int, int, int]]] = []
-    room = 0
+    remaining = 0
     for piece in pieces:
         size = piece[2] - piece[1]
-        if not batches or not packs or size > room or batches[-1][-1][0] == piece[0]:
+        if not batches or not packs or size > remaining or batches[-1][-1][0] == piece[0]:
             batches.append([])
-            room = CHUNK
+            remaining = CHUNK
         batches[-1].append(piece)
-        room -= size
+        remaining -= size
     return batches

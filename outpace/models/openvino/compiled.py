@@ -31,11 +31,11 @@ MAX_TOKENS = SIZES[-1]  # maximum number of tokens of one inference; only larger
 # tree attention mask of the nodes (rows) in `check`
 TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
 STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
-Tell = Callable[[str], None]
+OnStage = Callable[[str], None]
 
 
 def compiled(
-    forward: Forward, tell: Tell = lambda stage: None, *, trees: bool = True
+    forward: Forward, on_stage: OnStage = lambda stage: None, *, trees: bool = True
 ) -> CompiledForward | GraphReplay | Forward:
     """Compile a model's forwards with OpenVINO (CPU) or CUDA graphs. If that fails, warn with the reason and
     return the eager forwards. ValueError for an unsupported dtype, ModuleNotFoundError without OpenVINO."""
@@ -47,13 +47,13 @@ def compiled(
             raise ValueError(f"{known}: load {name} in float32 or bfloat16")
         openvino()
     try:
-        made = CompiledForward(forward, tell) if on_cpu else GraphReplay(forward, record_graph)
-        tell(STAGES[4])
+        made = CompiledForward(forward, on_stage) if on_cpu else GraphReplay(forward, record_graph)
+        on_stage(STAGES[4])
         check(made, forward, trees=trees)
         return made
     except Exception as error:  # tracing runs the model's own code, which may raise anything
-        told = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        why = told[-1][:200]  # the last line of OpenVINO's messages is the cause
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        why = lines[-1][:200]  # the last line of OpenVINO's messages is the cause
         warnings.warn(f"{name} cannot be compiled and runs eagerly: {why}", stacklevel=3)
         return forward
 
@@ -84,20 +84,20 @@ class CompiledForward:
 
     packs = True  # prompts of several rows share one inference
 
-    def __init__(self, forward: Forward, tell: Tell = lambda stage: None) -> None:
+    def __init__(self, forward: Forward, on_stage: OnStage = lambda stage: None) -> None:
         began = perf_counter()
         self.forward = forward
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
-        tell(STAGES[0])
+        on_stage(STAGES[0])
         self._graph = trace(forward.model, forward.planes, selects=forward.selects)
-        tell(STAGES[1])
+        on_stage(STAGES[1])
         model = convert(self._graph, forward.model.dtype)
         self._rotations = PositionTables(openvino(), model, model.inputs[1].get_node())
         fix_batch_of_one(model)
-        tell(STAGES[2])
+        on_stage(STAGES[2])
         self.model = build(model, forward.model.dtype)
         self._planes = self._stored_as(forward.planes)
-        tell(STAGES[3])
+        on_stage(STAGES[3])
         self._warm_up()
         self.seconds = perf_counter() - began  # OpenVINO compile time, without comparing logits to eager ones
 
@@ -186,32 +186,32 @@ class CompiledForward:
 
 
 def _chain(cache: PagedCache, size: int) -> RowTokens:
-    return RowTokens(0, 0, numpy.zeros(size, numpy.int64), cache.places[:size], None, size)
+    return RowTokens(0, 0, numpy.zeros(size, numpy.int64), cache.position_ids[:size], None, size)
 
 
 def group_rows(parts: list[RowTokens]) -> list[list[RowTokens]]:
     """Divide the rows' tokens among forwards in which no row occurs twice. A forward has at most `MAX_TOKENS`
     tokens, for which long chains are split; only a tree that is larger has a forward of its own."""
     groups: list[list[RowTokens]] = []
-    room = 0
+    remaining = 0
     for part in parts:
-        for piece in _pieces(part, room):
+        for piece in _pieces(part, remaining):
             size = len(piece.tokens)
-            if size > room or not groups or groups[-1][-1].slot == piece.slot:
+            if size > remaining or not groups or groups[-1][-1].slot == piece.slot:
                 groups.append([])
-                room = MAX_TOKENS
+                remaining = MAX_TOKENS
             groups[-1].append(piece)
-            room -= size
+            remaining -= size
     return groups
 
 
-def _pieces(part: RowTokens, room: int) -> list[RowTokens]:
-    """The tokens of one row, split into pieces if they are a chain of more than `room` tokens: the first of
-    `room` tokens (MAX_TOKENS if that is 0), the others of at most MAX_TOKENS."""
+def _pieces(part: RowTokens, remaining: int) -> list[RowTokens]:
+    """The tokens of one row, split into pieces if they are a chain of more than `remaining` tokens: the first
+    of `remaining` tokens (MAX_TOKENS if that is 0), the others of at most MAX_TOKENS."""
     total = len(part.tokens)
-    if part.seen is not None or total <= room:
+    if part.seen is not None or total <= remaining:
         return [part]
-    bounds, at = [0], room if room else min(total, MAX_TOKENS)
+    bounds, at = [0], remaining if remaining else min(total, MAX_TOKENS)
     while at < total:
         bounds.append(at)
         at += MAX_TOKENS

@@ -48,9 +48,9 @@ class TracedCache(Cache):
     is_linear: list[bool] = []
     is_dummy: list[bool] = []
 
-    def __init__(self, planes: Planes, places: tuple[Tensor, ...], cached: tuple[Tensor, ...]) -> None:
+    def __init__(self, planes: Planes, paged_inputs: tuple[Tensor, ...], cached: tuple[Tensor, ...]) -> None:
         # transformers' Cache.__init__ requires layer objects, so it is not called
-        self.planes, self.places, self.cached = planes.places, places, cached
+        self.planes, self.paged_inputs, self.cached = planes.of_layer, paged_inputs, cached
         self._stored: tuple[int, Any, Any] | None = None  # layer and shapes of the last `update`
         self.windows: list[int] = []
 
@@ -75,8 +75,8 @@ class TracedCache(Cache):
         stored, self._stored = self._stored, None
         if stored is None or stored[1:] != (key.shape, value.shape):
             raise ValueError("it attends to other keys and values than it stores")
-        places = self.planes[stored[0]]
-        return self.cached[places[0]], self.cached[places[1]]
+        paged_inputs = self.planes[stored[0]]
+        return self.cached[paged_inputs[0]], self.cached[paged_inputs[1]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,7 @@ def graph_attention(
     output = torch.ops.outpace.paged_attention(
         *flat,
         *past.taken(key, value),
-        *past.places,
+        *past.paged_inputs,
         sinks,
         size**-0.5 if scaling is None else float(scaling),
         attention_mask.window,
@@ -165,10 +165,10 @@ class TraceWrapper(nn.Module):
         ids: Tensor,
         positions: Tensor,
         keep: Tensor,
-        places: tuple[Tensor, ...],
+        paged_inputs: tuple[Tensor, ...],
         cached: tuple[Tensor, ...],
     ) -> Tensor:  # (1, N or kept, V)
-        past = TracedCache(self.planes, places, cached)
+        past = TracedCache(self.planes, paged_inputs, cached)
         options = {"logits_to_keep": keep} if self.selects else {}
         output = self.model(
             input_ids=ids,
@@ -202,7 +202,7 @@ def trace(model: PreTrainedModel, planes: Planes, *, selects: bool) -> TracedMod
         "ids": torch.zeros(1, TOKENS, dtype=torch.int64),
         "positions": torch.arange(FIRST, FIRST + TOKENS)[None],
         "keep": torch.arange(TOKENS),
-        "places": tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in PAGED_INPUTS),
+        "paged_inputs": tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in PAGED_INPUTS),
         "cached": tuple(torch.zeros(1, 1, 1, 1) for _ in range(sum(planes.counts))),
     }
     with warnings.catch_warnings():

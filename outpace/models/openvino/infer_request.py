@@ -88,7 +88,7 @@ class InferRequest:
         for index, plane in enumerate(planes):
             request.set_input_tensor(first + index, shared(plane))
         first += len(planes)
-        self._count = cache.places
+        self._count = cache.position_ids
         tables = rotations.tables(len(self._count))
         self._lookups = [
             (lookup, table.numpy(), InputTensor(request, first + index, numpy.float32))
@@ -231,14 +231,14 @@ class InferRequest:
 def row_tokens_of(row: RowInputs, tokens: Tensor, num: int, cache: PagedCache) -> RowTokens:
     """The tokens of one row of an inference, also stored in `cache.tokens`. Nodes of a tree that are in the
     KV cache already are computed again together with the new nodes."""
-    own, places = cache.tokens[row.slot], cache.places
+    own, position_ids = cache.tokens[row.slot], cache.position_ids
     own[row.start : row.end] = numbers = tokens.numpy()
     if row.depths is None or row.visible is None:
-        return RowTokens(row.slot, row.start, numbers, places[row.start : row.end], None, num)
+        return RowTokens(row.slot, row.start, numbers, position_ids[row.start : row.end], None, num)
     start, gap = min(row.start, row.base), max(0, row.base - row.start)
     positions, seen = row.depths.numpy() + row.base, row.visible.numpy()
     if gap:
-        positions = numpy.concatenate((places[row.start : row.base], positions))
+        positions = numpy.concatenate((position_ids[row.start : row.base], positions))
         seen = numpy.tri(len(positions), dtype=numpy.bool_)
         seen[gap:, gap:] = row.visible.numpy()
     return RowTokens(row.slot, start, own[start : row.end], positions, seen, num)

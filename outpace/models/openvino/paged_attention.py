@@ -57,21 +57,21 @@ def conversion(ov: Any) -> Any:
         scale, window, heads, key_size, value_size = (
             context.get_values_from_const_input(len(given) + index) for index in range(5)
         )
-        attention, places, sinks = given[:5], given[5:-1], given[-1]
+        attention, paged_inputs, sinks = given[:5], given[5:-1], given[-1]
         none, nothing = constant([], numpy.float32), constant([])
         made = node(
             [
                 *attention,
-                *places[:4],
+                *paged_inputs[:4],
                 constant(scale, numpy.float32),
                 constant(window),
                 none,  # no ALiBi slopes
-                places[4],
+                paged_inputs[4],
                 *(nothing, nothing, nothing, none),  # no scores are returned, no keys rotated
                 *(none, constant(0), constant(0)),  # no sparse attention: no block is skipped
                 sinks,
                 *(constant(0), nothing, nothing, nothing, nothing),  # no cache eviction; all tokens are text
-                *places[5:],
+                *paged_inputs[5:],
             ]
         )
         facts = made.get_rt_info()

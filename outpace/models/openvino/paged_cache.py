@@ -34,7 +34,7 @@ class PagedCache(SlotCache):
         before, tokens = self.storages, self.tokens
         with torch.inference_mode(False):
             self.tokens = numpy.zeros((slots, self.blocks * BLOCK_SIZE), numpy.int64)
-            self.places = numpy.arange(self.blocks * BLOCK_SIZE + 1)
+            self.position_ids = numpy.arange(self.blocks * BLOCK_SIZE + 1)
             self.storages = [
                 _zeros((count, slots, self.blocks, shape.heads, BLOCK_SIZE, shape.size), shape.dtype)
                 for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
@@ -45,17 +45,19 @@ class PagedCache(SlotCache):
 
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
         """Copies of the entries at cache positions start to end - 1 of one slot, one per plane."""
-        places = torch.arange(start, end)
-        found = (storage[:, slot, places // BLOCK_SIZE, :, places % BLOCK_SIZE] for storage in self.storages)
+        positions = torch.arange(start, end)
+        found = (
+            storage[:, slot, positions // BLOCK_SIZE, :, positions % BLOCK_SIZE] for storage in self.storages
+        )
         return [plane.transpose(0, 1)[None] for storage in found for plane in storage.transpose(0, 1)]
 
     def write(self, slot: int, start: int, planes: Sequence[Tensor]) -> None:  # planes × (1, H, T, D)
         """Write keys and values, one tensor per plane, to the T cache positions of one slot from `start`."""
-        places = torch.arange(start, start + planes[0].shape[2])
+        positions = torch.arange(start, start + planes[0].shape[2])
         at = 0
         for storage in self.storages:
             values = torch.stack([plane[0].transpose(0, 1) for plane in planes[at : at + len(storage)]], 1)
-            storage[:, slot, places // BLOCK_SIZE, :, places % BLOCK_SIZE] = values.to(storage.dtype)
+            storage[:, slot, positions // BLOCK_SIZE, :, positions % BLOCK_SIZE] = values.to(storage.dtype)
             at += len(storage)
 
     def _move(self, moves: list[tuple[int, int, int]]) -> None:  # (slot, from, to)
@@ -63,10 +65,10 @@ class PagedCache(SlotCache):
             for (
                 slot,
                 source,
-                place,
+                target,
             ) in moves:  # in increasing order, so no entry is overwritten before it is moved
                 row = storage.select(1, slot)
-                (to, into), (of, out) = divmod(place, BLOCK_SIZE), divmod(source, BLOCK_SIZE)
+                (to, into), (of, out) = divmod(target, BLOCK_SIZE), divmod(source, BLOCK_SIZE)
                 row.select(1, to).select(2, into).copy_(row.select(1, of).select(2, out))
 
 

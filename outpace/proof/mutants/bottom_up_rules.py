@@ -14,7 +14,7 @@ from outpace.core.tree import TokenTree
 from outpace.verifiers.block import Block, draft_distributions, node_weights
 from outpace.verifiers.rejection import ACCEPT, RESIDUAL
 from outpace.verifiers.rows import Ends, keys, smallest_mass
-from outpace.verifiers.traversal import Place, Traversal, _Drafted, _without
+from outpace.verifiers.traversal import NodeState, Traversal, _Drafted, _residuals_without
 
 
 class FirstRefusal(Block):
@@ -30,69 +30,71 @@ class FirstRefusal(Block):
             p = target_probs.probs(above)
             q = draft_distributions(drafted, tree, claim, p)
             weights = node_weights(drafted, above, tree, p, q)
-            left = self._left(p, q, p.new_tensor([weights[node] for node in above]))
-            totals = zip(above, left.sum(-1).tolist(), strict=True)
-            chances = [self._chance(weights[node], weights[node] * total) for node, total in totals]
-            chances.append(weights[path[-1]])
+            residual = self._residual(p, q, p.new_tensor([weights[node] for node in above]))
+            totals = zip(above, residual.sum(-1).tolist(), strict=True)
+            probabilities = [
+                self._acceptance_probability(weights[node], weights[node] * total) for node, total in totals
+            ]
+            probabilities.append(weights[path[-1]])
             depth = 0
             while (
                 depth < len(above)
-                and noise.flip([chances[depth + 1]], keys([path[depth + 1]], forest, ACCEPT))[0]
+                and noise.flip([probabilities[depth + 1]], keys([path[depth + 1]], forest, ACCEPT))[0]
             ):
                 depth += 1
             if depth == len(above):
                 token = target_probs.choose([path[depth]], noise)[0]
             else:
-                token = int(noise.choose(left[depth : depth + 1], keys([path[depth]], forest, RESIDUAL)))
+                token = int(noise.choose(residual[depth : depth + 1], keys([path[depth]], forest, RESIDUAL)))
             ends[row] = path[depth], token
         return ends
 
 
-class WeightAsChance(Block):
+class WeightAsProbability(Block):
     """Mutant: accepts an inner node with probability w, as if the nodes below it had not been tested
     before."""
 
-    def _chance(self, weight: float, left: float) -> float:
+    def _acceptance_probability(self, weight: float, residual_sum: float) -> float:
         return weight
 
 
 class Unweighted(Block):
     """Mutant: computes the residual as p - q instead of p - q / w."""
 
-    def _left(self, p: Tensor, q: Tensor, weights: Tensor) -> Tensor:
+    def _residual(self, p: Tensor, q: Tensor, weights: Tensor) -> Tensor:
         return (p - q).clamp_(min=0)
 
 
 class FirstWeight(Traversal):
     """Mutant: does not update a parent's weight after a child was rejected."""
 
-    def _weight(self, weight: float, left: float) -> float:
+    def _weight(self, weight: float, residual_sum: float) -> float:
         return weight
 
 
-class WholeAgain(Traversal):
+class BonusFromTarget(Traversal):
     """Mutant: draws the bonus token from p instead of the residual that the rejected children leave."""
 
-    def _distribution(self, place: Place, target_probs: TargetProbs) -> Tensor:
-        return target_probs.probs([place.node])[0]
+    def _distribution(self, state: NodeState, target_probs: TargetProbs) -> Tensor:
+        return target_probs.probs([state.node])[0]
 
 
 class LaterWeight(Traversal):
     """Mutant: computes the residual after a rejection with the parent's weight after it instead of the one
     before."""
 
-    def _refuse(self, paths: Sequence[list[Place]], draft: _Drafted, target_probs: TargetProbs) -> None:
-        before = [(path[-2], replace(path[-2], refused=list(path[-2].refused))) for path in paths]
-        super()._refuse(paths, draft, target_probs)
-        for place, first in before:
-            if place.weight == 0:  # no division by 0; the node is rejected whatever its residual
+    def _reject(self, paths: Sequence[list[NodeState]], draft: _Drafted, target_probs: TargetProbs) -> None:
+        before = [(path[-2], replace(path[-2], rejected=list(path[-2].rejected))) for path in paths]
+        super()._reject(paths, draft, target_probs)
+        for state, first in before:
+            if state.weight == 0:  # no division by 0; the node is rejected whatever its residual
                 continue
-            first.weight = place.weight
-            left = _without([first], draft)[0]
-            if float(left.sum()) <= smallest_mass(left.dtype):
-                left = target_probs.probs([place.node])[0]
-            place.left, place.value, place.total = (
-                left,
-                float(left[draft.tokens[place.child]]),
-                float(left.sum()),
+            first.weight = state.weight
+            residual = _residuals_without([first], draft)[0]
+            if float(residual.sum()) <= smallest_mass(residual.dtype):
+                residual = target_probs.probs([state.node])[0]
+            state.residual, state.residual_at_child, state.residual_sum = (
+                residual,
+                float(residual[draft.tokens[state.child]]),
+                float(residual.sum()),
             )

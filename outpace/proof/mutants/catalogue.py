@@ -22,12 +22,12 @@ from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
 from outpace.proof.mutants.bottom_up_rules import (
+    BonusFromTarget,
     FirstRefusal,
     FirstWeight,
     LaterWeight,
     Unweighted,
-    WeightAsChance,
-    WholeAgain,
+    WeightAsProbability,
 )
 from outpace.proof.mutants.cross_vocabulary import (
     Leftover,
@@ -41,20 +41,20 @@ from outpace.proof.mutants.cross_vocabulary import (
 from outpace.proof.mutants.drafters import (
     ArgmaxClaimed,
     ClaimedIndependent,
+    CorrectDrafter,
     Coupled,
     Dropped,
-    Honest,
     Numbered,
     OffByOne,
     OtherTemperature,
-    ReadsRefused,
+    ReadsRejected,
     Sorted,
     TopClaimed,
     as_target,
 )
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
-from outpace.proof.mutants.ngram_tables import BeforeTemperature, NotLessItsElders, informed
-from outpace.proof.mutants.prediction import Overwritten, Preferred
+from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithReplacement, informed
+from outpace.proof.mutants.prediction import Overwritten, PredictionSubstituted
 from outpace.proof.mutants.retrieval import retrieved
 from outpace.proof.mutants.sampling_history import histories
 from outpace.proof.mutants.siblings import (
@@ -66,9 +66,9 @@ from outpace.proof.mutants.siblings import (
     Underscaled,
     likeliest_kept,
 )
-from outpace.recipes.omnidraft import Merging
-from outpace.recipes.slrs import Strings
-from outpace.recipes.tli import Shared
+from outpace.recipes.omnidraft import PairMergingDrafter
+from outpace.recipes.slrs import StringDrafts
+from outpace.recipes.tli import SharedTokenDrafts
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.block import Block
 from outpace.verifiers.kseq import KSequential
@@ -175,21 +175,23 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
     sequences, tree = Fixed(Shape.branching((2, 1))), Fixed(Shape.branching((1, 2)))
     other = TableTarget(target.vocab, seed=3, order=1)
     twofold = CrossVocabularyDraft(
-        cross_vocabulary.model, Vocabulary.longest_match((b"b", b"a", b"b", b"a")), cross_vocabulary.ours
+        cross_vocabulary.model,
+        Vocabulary.longest_match((b"b", b"a", b"b", b"a")),
+        cross_vocabulary.target_vocabulary,
     )
 
     found = retrieved(target)
 
-    def wide(kind: type[Honest], **options: bool) -> Honest:
+    def wide(kind: type[CorrectDrafter], **options: bool) -> CorrectDrafter:
         return kind(draft, width=2, **options)
 
-    def merging(kind: type[Merging]) -> Parts:
+    def merging(kind: type[PairMergingDrafter]) -> Parts:
         return Parts(target, kind(cross_vocabulary, target.vocab, 2, 4, online=False), Rejection(), chain)
 
-    def renaming(kind: type[Shared], pair: CrossVocabularyDraft) -> Parts:
+    def renaming(kind: type[SharedTokenDrafts], pair: CrossVocabularyDraft) -> Parts:
         return Parts(target, translated(kind(pair, target.vocab, sampled=True), pair), Rejection(), chain)
 
-    def spelling(kind: type[Strings], controller: Fixed) -> Parts:
+    def spelling(kind: type[StringDrafts], controller: Fixed) -> Parts:
         return Parts(
             target,
             translated(kind(cross_vocabulary, target.vocab, 0.01), cross_vocabulary),
@@ -200,7 +202,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
     def recalling(kind: type[NGramProbabilityDrafter]) -> Parts:
         return Parts(target, informed(kind(target.vocab), draft), Rejection(), twice)
 
-    def beside() -> Parts:
+    def two_drafters() -> Parts:
         both = Merged([DraftModel(model, replace=True) for model in (draft, other)])
         return Parts(target, both, Rejection(random_order=True), once)
 
@@ -211,9 +213,10 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant("siblings re-sorted", lambda: Parts(target, wide(Sorted), Rejection(), twice)),
         Mutant("siblings in token order", lambda: Parts(target, wide(Numbered), Rejection(), twice)),
         Mutant(
-            "siblings sorted by the target", lambda: Parts(target, wide(Honest), Resorted(Rejection()), twice)
+            "siblings sorted by the target",
+            lambda: Parts(target, wide(CorrectDrafter), Resorted(Rejection()), twice),
         ),
-        Mutant("equal tokens of two drafters merged", beside),
+        Mutant("equal tokens of two drafters merged", two_drafters),
         Mutant(
             "claimed independent",
             lambda: Parts(target, wide(ClaimedIndependent), Rejection(), twice),
@@ -224,9 +227,10 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
             lambda: Parts(target, OtherTemperature(draft), Rejection(), chain),
         ),
         Mutant("coupled but claimed", lambda: Parts(target, Coupled(draft), _TargetResidual(), chain)),
-        Mutant("residual forgotten", lambda: Parts(target, Honest(draft), Forgetful(), chain)),
+        Mutant("residual forgotten", lambda: Parts(target, CorrectDrafter(draft), Forgetful(), chain)),
         Mutant(
-            "target distribution off by one", lambda: Parts(target, Honest(draft), LateDistribution(), chain)
+            "target distribution off by one",
+            lambda: Parts(target, CorrectDrafter(draft), LateDistribution(), chain),
         ),
         Mutant(
             "last draw claimed from the whole distribution",
@@ -235,7 +239,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant(
             "chosen tried before the drawn", lambda: Parts(target, wide(GreedyLast), ChosenFirst(), twice)
         ),
-        Mutant("draws per path", lambda: Parts(target, wide(Honest), PerPath(), twice)),
+        Mutant("draws per path", lambda: Parts(target, wide(CorrectDrafter), PerPath(), twice)),
         Mutant("likeliest paths kept", lambda: Parts(target, likeliest_kept(draft, 2), Rejection(), once)),
         Mutant(
             "scaled for one draw",
@@ -260,33 +264,44 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
             "k-sequential of the likeliest",
             lambda: Parts(target, wide(TopClaimed, replace=True), KSequential(), twice),
         ),
-        Mutant("n-grams: not less its elders", lambda: recalling(NotLessItsElders)),
+        Mutant("n-grams: claimed with replacement", lambda: recalling(ClaimedWithReplacement)),
         Mutant("n-grams: distribution before temperature", lambda: recalling(BeforeTemperature)),
         Mutant(
             "predictions claimed",
-            lambda: Parts(target, Overwritten(Honest(draft), (0, 1)), Rejection(), chain),
+            lambda: Parts(target, Overwritten(CorrectDrafter(draft), (0, 1)), Rejection(), chain),
         ),
         Mutant(
             "predicted or drawn alike",
-            lambda: Parts(target, Preferred(Honest(draft), (0, 1)), Rejection(), chain),
+            lambda: Parts(target, PredictionSubstituted(CorrectDrafter(draft), (0, 1)), Rejection(), chain),
         ),
         Mutant(
             "noise keyed by position",
-            lambda: Parts(target, ReadsRefused(draft), Rejection(), chain),
+            lambda: Parts(target, ReadsRejected(draft), Rejection(), chain),
             PositionNoise,
         ),
-        Mutant("block: first refusal", lambda: Parts(target, Honest(draft), FirstRefusal(), chain)),
-        Mutant("block: weight as chance", lambda: Parts(target, Honest(draft), WeightAsChance(), chain)),
-        Mutant("block: residual unweighted", lambda: Parts(target, Honest(draft), Unweighted(), chain)),
+        Mutant("block: first refusal", lambda: Parts(target, CorrectDrafter(draft), FirstRefusal(), chain)),
+        Mutant(
+            "block: weight as probability",
+            lambda: Parts(target, CorrectDrafter(draft), WeightAsProbability(), chain),
+        ),
+        Mutant(
+            "block: residual unweighted", lambda: Parts(target, CorrectDrafter(draft), Unweighted(), chain)
+        ),
         Mutant("block: dropped after looking", lambda: Parts(target, Dropped(draft), Block(), chain)),
         Mutant(
-            "block: noise by position", lambda: Parts(target, Honest(draft), Block(), chain), PositionNoise
+            "block: noise by position",
+            lambda: Parts(target, CorrectDrafter(draft), Block(), chain),
+            PositionNoise,
         ),
-        Mutant("traversal: first weight", lambda: Parts(target, wide(Honest), FirstWeight(), chain)),
+        Mutant("traversal: first weight", lambda: Parts(target, wide(CorrectDrafter), FirstWeight(), chain)),
         Mutant("traversal: weight too late", lambda: Parts(target, DraftModel(other), LaterWeight(), tree)),
-        Mutant("traversal: residual forgotten", lambda: Parts(target, wide(Honest), WholeAgain(), twice)),
         Mutant(
-            "traversal: siblings re-sorted", lambda: Parts(target, wide(Honest), Resorted(Traversal()), twice)
+            "traversal: residual forgotten",
+            lambda: Parts(target, wide(CorrectDrafter), BonusFromTarget(), twice),
+        ),
+        Mutant(
+            "traversal: siblings re-sorted",
+            lambda: Parts(target, wide(CorrectDrafter), Resorted(Traversal()), twice),
         ),
         Mutant(
             "traversal: claimed independent",
@@ -300,7 +315,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant("what is left of a string used again", lambda: spelling(Leftover, chain)),
         Mutant(
             "traversal: noise by position",
-            lambda: Parts(target, wide(Honest), Traversal(), chain),
+            lambda: Parts(target, wide(CorrectDrafter), Traversal(), chain),
             PositionNoise,
         ),
         *(
@@ -308,7 +323,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
             for name, d in found
         ),
         *(
-            Mutant(name, build, target_probs=target_probs, sampling=asked)
-            for name, build, target_probs, asked in histories(target, draft)
+            Mutant(name, build, target_probs=target_probs, sampling=params)
+            for name, build, target_probs, params in histories(target, draft)
         ),
     ]

@@ -18,13 +18,13 @@ from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, Tail
 from outpace.drafters.model.grow import Read, grow
 from outpace.drafters.model.incremental_tree import IncrementalTree
 from outpace.models.vocabulary import CrossVocabularyDraft
-from outpace.recipes.omnidraft import Merging, _Row
-from outpace.recipes.slrs import String, Strings
-from outpace.recipes.tli import Shared
+from outpace.recipes.omnidraft import PairMergingDrafter, _Row
+from outpace.recipes.slrs import PartialString, StringDrafts
+from outpace.recipes.tli import SharedTokenDrafts
 
 
-class NotRenormalised(Shared):
-    """Mutant of `Shared`: sets q to 0 outside the tokens of both vocabularies, draws from q renormalised, but
+class NotRenormalised(SharedTokenDrafts):
+    """Mutant: sets q to 0 outside the tokens of both vocabularies, draws from q renormalised, but
     records the unnormalised q in the claim."""
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
@@ -33,7 +33,7 @@ class NotRenormalised(Shared):
         def children(
             grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor, noise: Noise
         ) -> list[int]:
-            left = q.masked_fill(self.strange, 0)
+            left = q.masked_fill(self.unmatched, 0)
             claimed.append(left)
             return grower.add_drawn(at, left / left.sum(-1, keepdim=True), widths, noise)
 
@@ -43,25 +43,26 @@ class NotRenormalised(Shared):
         return tree
 
 
-class TwoForOne(Shared):
-    """Mutant of `Shared`: two draft tokens have the same string and either may be drawn as the target token,
+class TwoForOne(SharedTokenDrafts):
+    """Mutant: two draft tokens have the same string and either may be drawn as the target token,
     but the recorded q has the probability of only one of them."""
 
     def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, *, sampled: bool) -> None:
         super().__init__(cross_vocabulary, vocab, sampled=sampled)
         matching_tokens = [
-            cross_vocabulary.ours.ids.get(piece or b"", -1) for piece in cross_vocabulary.theirs.pieces
+            cross_vocabulary.target_vocabulary.ids.get(piece or b"", -1)
+            for piece in cross_vocabulary.draft_vocabulary.pieces
         ]
         self._match_of = torch.tensor(matching_tokens).maximum(self._match_of)
-        self.strange = self._match_of < 0
+        self.unmatched = self._match_of < 0
 
 
-class _Misclaimed(Strings):
+class _WithOtherClaim(StringDrafts):
     """Base class of mutants that record the distributions in `_claimed` as q instead of those that tokens
     were drawn from."""
 
-    def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, least: float) -> None:
-        super().__init__(cross_vocabulary, vocab, least)
+    def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, min_prob: float) -> None:
+        super().__init__(cross_vocabulary, vocab, min_prob)
         self._claimed: list[Tensor] = []
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
@@ -72,20 +73,20 @@ class _Misclaimed(Strings):
         return tree
 
 
-class OneWay(_Misclaimed):
+class OneWay(_WithOtherClaim):
     """Mutant: records as q the distribution over strings of one-byte draft tokens, without the probability of
     the same strings written with longer tokens."""
 
-    def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, least: float) -> None:
-        super().__init__(cross_vocabulary, vocab, least)
-        self._bytewise = _Bytewise(cross_vocabulary, vocab, least)
+    def __init__(self, cross_vocabulary: CrossVocabularyDraft, vocab: int, min_prob: float) -> None:
+        super().__init__(cross_vocabulary, vocab, min_prob)
+        self._bytewise = _Bytewise(cross_vocabulary, vocab, min_prob)
 
     def distribution(self, strings: IncrementalTree, starts: Sequence[int], ctx: Context) -> Tensor:
         self._claimed.append(self._bytewise.distribution(strings, starts, ctx))
         return super().distribution(strings, starts, ctx)
 
 
-class Leftover(_Misclaimed):
+class Leftover(_WithOtherClaim):
     """Mutant: draws the next target token from the draft bytes left over after a target token, but records as
     q the distribution not conditioned on that token.
 
@@ -94,34 +95,41 @@ class Leftover(_Misclaimed):
 
     def _draw(
         self,
-        told: Grower,
+        grower: Grower,
         ctx: Context,
         at: Sequence[tuple[int, int]],
         distribution: Tensor,
         mass: Sequence[float],
     ) -> list[tuple[int, int, int]]:
         self._claimed.append(distribution)
-        ours, tokens, beyond = (
-            self.cross_vocabulary.ours,
-            told.structure().tokens.tolist(),
+        vocabulary, tokens, beyond = (
+            self.cross_vocabulary.target_vocabulary,
+            grower.structure().tokens.tolist(),
             distribution.clone(),
         )
-        for place, (row, node) in enumerate(at):
-            for token, piece in enumerate(ours.pieces):
-                before = ours.pieces[tokens[node]]
-                if node != row and before and piece and ours.cut(before + piece)[0] != tokens[node]:
-                    beyond[place, token] = 0
-        return super()._draw(told, ctx, at, beyond / beyond.sum(-1, keepdim=True), mass)
+        for index, (row, node) in enumerate(at):
+            for token, piece in enumerate(vocabulary.pieces):
+                before = vocabulary.pieces[tokens[node]]
+                if (
+                    node != row
+                    and before
+                    and piece
+                    and vocabulary.tokenize(before + piece)[0] != tokens[node]
+                ):
+                    beyond[index, token] = 0
+        return super()._draw(grower, ctx, at, beyond / beyond.sum(-1, keepdim=True), mass)
 
 
-class _Bytewise(Strings):
-    def after(self, strings: IncrementalTree, followed: Sequence[String], ctx: Context) -> Tensor:
-        q = super().after(strings, followed, ctx)
-        q = q * torch.tensor([len(piece or b" ") == 1 for piece in self.cross_vocabulary.theirs.pieces])
+class _Bytewise(StringDrafts):
+    def after(self, strings: IncrementalTree, partial: Sequence[PartialString], ctx: Context) -> Tensor:
+        q = super().after(strings, partial, ctx)
+        q = q * torch.tensor(
+            [len(piece or b" ") == 1 for piece in self.cross_vocabulary.draft_vocabulary.pieces]
+        )
         return q / q.sum(-1, keepdim=True)
 
 
-class Unconditioned(Merging):
+class Unconditioned(PairMergingDrafter):
     """Mutant: after a token that was not merged into a pair, the next distribution keeps the tokens that
     would have completed the pair."""
 
@@ -129,7 +137,7 @@ class Unconditioned(Merging):
         return distribution
 
 
-class Unsubtracted(Merging):
+class Unsubtracted(PairMergingDrafter):
     """Mutant: records for a token its full draft probability as q, without subtracting the probability of
     pairs that begin with it."""
 
@@ -142,7 +150,7 @@ class Unsubtracted(Merging):
         return q
 
 
-def translated(drafting: Shared | Strings, cross_vocabulary: CrossVocabularyDraft) -> Drafter:
+def translated(drafting: SharedTokenDrafts | StringDrafts, cross_vocabulary: CrossVocabularyDraft) -> Drafter:
     """A CrossVocabularyDrafter whose draft-model part is the drafter `drafting`."""
-    returning = drafting.renamed if isinstance(drafting, Shared) else None
-    return CrossVocabularyDrafter(cross_vocabulary, drafting.grow, returning, nodes=64, reach=16)
+    translate_tree = drafting.to_target_tokens if isinstance(drafting, SharedTokenDrafts) else None
+    return CrossVocabularyDrafter(cross_vocabulary, drafting.grow, translate_tree, nodes=64, max_depth=16)

@@ -20,7 +20,7 @@ from outpace.models.table import TableTarget
 from outpace.sampling.warp import warp
 
 
-class Honest:
+class CorrectDrafter:
     """The correct drafter that the mutants subclass: draws `width` children per node from a table model's
     distribution, with or without replacement."""
 
@@ -68,21 +68,21 @@ class Honest:
         """Does nothing: no state per slot."""
 
 
-class ArgmaxClaimed(Honest):
+class ArgmaxClaimed(CorrectDrafter):
     """Mutant: drafts the most probable token, recorded as drawn from q."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         return grower.add_drawn(at, q, 1, _Argmax(), replace=False)
 
 
-class TopClaimed(Honest):
+class TopClaimed(CorrectDrafter):
     """Mutant: drafts the two most probable tokens, recorded as drawn from q with or without replacement."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         return grower.add_drawn(at, q, 2, _Argmax(), replace=self.replace)
 
 
-class Dropped(Honest):
+class Dropped(CorrectDrafter):
     """Mutant: drops drawn tokens of draft probability at most 0.3 but keeps the recorded q, which is not the
     distribution of the tokens that remain."""
 
@@ -98,7 +98,7 @@ class Dropped(Honest):
         return picked(tree, claim, kept)
 
 
-class Sorted(Honest):
+class Sorted(CorrectDrafter):
     """Mutant: sorts siblings drawn without replacement by falling draft probability, but verification needs
     drawing order."""
 
@@ -114,18 +114,18 @@ class Sorted(Honest):
         )
         return picked(tree, claim, order)
 
-    def rank(self, belief: float, token: int) -> float:
-        return -belief
+    def rank(self, prob: float, token: int) -> float:
+        return -prob
 
 
 class Numbered(Sorted):
     """Mutant: sorts siblings drawn without replacement by token id, but verification needs drawing order."""
 
-    def rank(self, belief: float, token: int) -> float:
+    def rank(self, prob: float, token: int) -> float:
         return token
 
 
-class ClaimedIndependent(Honest):
+class ClaimedIndependent(CorrectDrafter):
     """Mutant: siblings drawn without replacement, recorded as drawn with replacement."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
@@ -135,7 +135,7 @@ class ClaimedIndependent(Honest):
         return TokenTree(tree.tokens, tree.forest, None, replace(claim, replace=(True,) * len(claim.replace)))
 
 
-class OffByOne(Honest):
+class OffByOne(CorrectDrafter):
     """Mutant: the q recorded for nodes at depth 1 is the draft distribution one position before that from
     which they were drawn."""
 
@@ -154,7 +154,7 @@ class OffByOne(Honest):
         return TokenTree(tree.tokens, tree.forest, None, replace(claim, q=q))
 
 
-class OtherTemperature(Honest):
+class OtherTemperature(CorrectDrafter):
     """Mutant: draws from q after temperature and records q at another temperature (its normalised square
     root)."""
 
@@ -167,7 +167,7 @@ class OtherTemperature(Honest):
         )
 
 
-class Coupled(Honest):
+class Coupled(CorrectDrafter):
     """Mutant: draws draft tokens with the noise keys of the target's tokens, though draft noise must be
     independent; biased where the residual is drawn with the same keys."""
 
@@ -175,7 +175,7 @@ class Coupled(Honest):
         return grower.add_drawn(at, q, 1, as_target(ctx.noise, DRAFT), replace=False)
 
 
-class ReadsRefused(Honest):
+class ReadsRejected(CorrectDrafter):
     """Drafter whose distribution depends on the last rejected token: exact, unless noise is keyed by position
     alone and therefore reused after a rejection."""
 
@@ -207,7 +207,7 @@ class _Argmax:
         return probs.argmax(-1)
 
     def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
-        return [chance >= 0.5 for chance in accept]
+        return [probability >= 0.5 for probability in accept]
 
 
 def as_target(noise: Noise, *uses: str) -> Noise:
@@ -220,8 +220,8 @@ def as_target(noise: Noise, *uses: str) -> Noise:
 def picked(tree: TokenTree, claim: Drawn, nodes: list[int]) -> TokenTree:
     """The tree with only these nodes, in this order; q in its claim is not changed, though the selection
     changes the distribution of the tokens."""
-    place = {node: index for index, node in enumerate(nodes)}
-    parents = [place.get(tree.forest.parents[node], -1) for node in nodes]
+    index_of = {node: index for index, node in enumerate(nodes)}
+    parents = [index_of.get(tree.forest.parents[node], -1) for node in nodes]
     forest = type(tree.forest).of(parents, tree.forest.num_rows)
     return TokenTree(
         tree.tokens[nodes], forest, None, replace(claim, row=tuple(claim.row[n] for n in nodes), draws=None)

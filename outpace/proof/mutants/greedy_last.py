@@ -13,11 +13,11 @@ from outpace.core.grower import Grower
 from outpace.core.noise import Key, Noise
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.greedy_last import greedy_last
-from outpace.proof.mutants.drafters import Honest
+from outpace.proof.mutants.drafters import CorrectDrafter
 from outpace.verifiers.rejection import ACCEPT, RESIDUAL, Rejection, residual
 
 
-class GreedyLast(Honest):
+class GreedyLast(CorrectDrafter):
     """The correct drafter: the `width` - 1 most probable tokens, then one draw from the rest of q."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
@@ -26,7 +26,7 @@ class GreedyLast(Honest):
         return list(range(first, len(grower)))
 
 
-class WholeDistribution(Honest):
+class WholeDistribution(CorrectDrafter):
     """Mutant: draws the last token from q without the chosen token, but records that it was drawn from all of
     q."""
 

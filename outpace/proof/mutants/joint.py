@@ -23,7 +23,7 @@ from outpace.drafters.lookup.consensus import Consensus
 from outpace.models.table import TableTarget
 from outpace.proof.enumerated_noise import Branch, Name
 from outpace.proof.joint import JointNoise
-from outpace.proof.mutants.drafters import Honest
+from outpace.proof.mutants.drafters import CorrectDrafter
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
@@ -47,7 +47,7 @@ class SeedPlusPosition(JointNoise):
             self._lengths[row] + depth + self._members[row]
             for row, depth in zip(key.rows, key.depths, strict=True)
         ]
-        return [(branch, (TARGET, place)) for (branch, _), place in zip(named, sums, strict=True)]
+        return [(branch, (TARGET, position)) for (branch, _), position in zip(named, sums, strict=True)]
 
 
 class DrawnOnce(Match):
@@ -63,7 +63,7 @@ class DrawnOnce(Match):
         return Verdict(verdict.leaf, bonus)
 
 
-class SecondChance(Match):
+class BonusDrawnTwice(Match):
     """Mutant: a row without accepted tokens draws its bonus token a second time, and keeps the second draw if
     another row has just generated the same token."""
 
@@ -81,7 +81,7 @@ class SecondChance(Match):
         return Verdict(verdict.leaf, bonus)
 
 
-class TakenOver(Match):
+class AcceptedUnverified(Match):
     """Mutant: the first draft token, which other rows' texts suggest, is accepted without verification."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
@@ -89,7 +89,7 @@ class TakenOver(Match):
         return Verdict(agreed, target_probs.choose(agreed, noise))
 
 
-class Overheard(Honest):
+class TargetNoiseReused(CorrectDrafter):
     """Mutant: draws draft tokens with the noise key of row 0's target token, and records them as independent
     draws from q."""
 
@@ -120,9 +120,10 @@ def joint_variants(target: TableTarget) -> list[JointMutant]:
         JointMutant("samples: one stream of noise", partial(parts, Match()), OneStream),
         JointMutant("samples: seed plus position", partial(parts, Match()), SeedPlusPosition),
         JointMutant("samples: drawn once for equal texts", partial(parts, DrawnOnce())),
-        JointMutant("samples: a second chance to agree", partial(parts, SecondChance())),
+        JointMutant("samples: bonus token drawn twice", partial(parts, BonusDrawnTwice())),
         JointMutant(
-            "samples: another's draw claimed", lambda: Parts(target, Overheard(target), Rejection(), Fixed(1))
+            "samples: another's draw claimed",
+            lambda: Parts(target, TargetNoiseReused(target), Rejection(), Fixed(1)),
         ),
-        JointMutant("samples: agreed tokens taken over", partial(parts, TakenOver())),
+        JointMutant("samples: agreed tokens taken over", partial(parts, AcceptedUnverified())),
     ]

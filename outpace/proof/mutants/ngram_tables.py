@@ -22,7 +22,7 @@ def informed(drafter: NGramProbabilityDrafter, model: TableTarget) -> NGramProba
     return drafter
 
 
-class NotLessItsElders(NGramProbabilityDrafter):
+class ClaimedWithReplacement(NGramProbabilityDrafter):
     """Mutant: siblings drawn without replacement, recorded as drawn with replacement."""
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:

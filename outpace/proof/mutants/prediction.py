@@ -12,7 +12,7 @@ from outpace.core.contracts import Draft, Drafter, Plan, Step, Want
 from outpace.core.tree import TokenTree
 
 
-class Expecting:
+class WithPrediction:
     """Base class: a drafter of chains whose draft is changed by a prediction, the same in every step."""
 
     claims: tuple[type[Claim], ...] = (Drawn,)
@@ -36,7 +36,7 @@ class Expecting:
         self._drafter.release(slots)
 
 
-class Overwritten(Expecting):
+class Overwritten(WithPrediction):
     """Mutant: drawn tokens are replaced by the predicted ones, but are still recorded as drawn from q."""
 
     def finish(self, tree: TokenTree, prediction: Sequence[int]) -> TokenTree:
@@ -46,7 +46,7 @@ class Overwritten(Expecting):
         return replace(tree, tokens=tokens)
 
 
-class Preferred(Expecting):
+class PredictionSubstituted(WithPrediction):
     """Mutant: a drawn token that differs from the predicted one is replaced by it and recorded as not drawn;
     one that is equal is still recorded as drawn from q."""
 

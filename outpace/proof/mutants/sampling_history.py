@@ -13,7 +13,7 @@ from outpace.core.contracts import Parts, Scores
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.no_draft import NoDraft
 from outpace.models.table import TableTarget
-from outpace.proof.mutants.drafters import Honest
+from outpace.proof.mutants.drafters import CorrectDrafter
 from outpace.proof.sampling_cases import options
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
@@ -58,22 +58,27 @@ def histories(
 ) -> Iterator[tuple[str, Callable[[], Parts], type[LazyTargetProbs], dict[str, Any]]]:
     """(name, function that returns the parts, TargetProbs class, sampling parameters) of each mutant."""
     chain, twice = Fixed(2), Fixed(Shape.branching((2,)))
-    asked = {name: {"stop": (1,)} | options(target.vocab)[name] for name in KINDS}
+    params = {name: {"stop": (1,)} | options(target.vocab)[name] for name in KINDS}
     for name in KINDS:
         yield (
             f"{name} of the root",
-            partial(Parts, target, Honest(draft), Rejection(), chain),
+            partial(Parts, target, CorrectDrafter(draft), Rejection(), chain),
             RootsHistory,
-            asked[name],
+            params[name],
         )
         if name != "min_tokens":  # depends on the length of a path only, which is the same for siblings
-            siblings = Honest(draft, width=2)
+            siblings = CorrectDrafter(draft, width=2)
             yield (
                 f"{name} of a sibling",
                 partial(Parts, target, siblings, Match(), twice),
                 SiblingsHistory,
-                asked[name],
+                params[name],
             )
     for start, distribution in (("prompt", PromptCounted), ("step", StepCounted)):
         name = f"presence_penalty counted from the {start}"
-        yield name, partial(Parts, target, NoDraft(), Match(), chain), distribution, asked["presence_penalty"]
+        yield (
+            name,
+            partial(Parts, target, NoDraft(), Match(), chain),
+            distribution,
+            params["presence_penalty"],
+        )

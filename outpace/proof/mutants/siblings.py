@@ -18,7 +18,7 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import Read
 from outpace.drafters.model.stochastic_beam import beam
 from outpace.models.table import TableTarget
-from outpace.proof.mutants.drafters import Honest, picked
+from outpace.proof.mutants.drafters import CorrectDrafter, picked
 from outpace.verifiers.kseq import KSequential
 
 
@@ -50,7 +50,7 @@ class NeverFewer(KSequential):
         return super().scale(p, q, [self._num] * len(num))
 
 
-class CountedOnce(Honest):
+class CountedOnce(CorrectDrafter):
     """Mutant: drops draws that repeat a sibling's token, and records the remaining ones as all the draws."""
 
     def __init__(self, model: TableTarget) -> None:

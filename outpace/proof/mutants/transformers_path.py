@@ -122,7 +122,7 @@ def first_path(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Seq
     original_commit(self, tree, first, slots)
 
 
-def scores_in_reading_order(self: ForwardOutputs, first: int, places: Tensor | None) -> Scores:
+def scores_in_reading_order(self: ForwardOutputs, first: int, indices: Tensor | None) -> Scores:
     """Mutant: logits stay in the order of the forward's inputs (row by row), not in the order of the tree's
     nodes."""
     return original_scores(self, first, None)

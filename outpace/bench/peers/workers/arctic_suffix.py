@@ -20,8 +20,8 @@ class Cache(Protocol):
     int32."""
 
     def begin(self, prompt: Any) -> None: ...
-    def draft(self, context: Any, most: int) -> tuple[Sequence[int], Sequence[int]]:
-        """At most `most` draft tokens, and the parent index of each; parent -1 is the last token of the
+    def draft(self, context: Any, max_tokens: int) -> tuple[Sequence[int], Sequence[int]]:
+        """At most `max_tokens` draft tokens, and the parent index of each; parent -1 is the last token of the
         context."""
         ...
 
@@ -30,31 +30,31 @@ class Cache(Protocol):
 
 
 def replayed(
-    cache: Cache, texts: Texts, most: int, clock: Callable[[], float] = process_time
+    cache: Cache, texts: Texts, max_tokens: int, clock: Callable[[], float] = process_time
 ) -> list[list[float]]:
     """Per text, in order: [steps, tokens drafted, tokens accepted, seconds inside the cache]. As in decoding,
-    a step commits the accepted draft tokens and a bonus token; `most` is the maximum number of draft
+    a step commits the accepted draft tokens and a bonus token; `max_tokens` is the maximum number of draft
     tokens."""
     numpy = import_module("numpy")
     found: list[list[float]] = []
     for prompt, tokens in texts:
-        whole, size = numpy.array([*prompt, *tokens], numpy.int32), len(prompt)
+        text, size = numpy.array([*prompt, *tokens], numpy.int32), len(prompt)
         steps = drafted = accepted = 0
         began = clock()
-        cache.begin(whole[:size])
+        cache.begin(text[:size])
         seconds = clock() - began
-        while size < len(whole):
-            room = min(most, len(whole) - size - 1)
+        while size < len(text):
+            max_draft = min(max_tokens, len(text) - size - 1)
             began = clock()
-            drafts, parents = cache.draft(whole[:size], room) if room else ((), ())
+            drafts, parents = cache.draft(text[:size], max_draft) if max_draft else ((), ())
             seconds += clock() - began
-            kept = right(drafts, parents, whole[size : size + room].tolist())
-            new = whole[size : size + kept + 1]
+            num_accepted = num_correct(drafts, parents, text[size : size + max_draft].tolist())
+            new = text[size : size + num_accepted + 1]
             began = clock()
             cache.add(new)
             seconds += clock() - began
-            steps, drafted, accepted = steps + 1, drafted + len(drafts), accepted + kept
-            size += kept + 1
+            steps, drafted, accepted = steps + 1, drafted + len(drafts), accepted + num_accepted
+            size += num_accepted + 1
         began = clock()
         cache.end()
         seconds += clock() - began
@@ -62,17 +62,17 @@ def replayed(
     return found
 
 
-def right(drafts: Sequence[int], parents: Sequence[int], truth: Sequence[int]) -> int:
+def num_correct(drafts: Sequence[int], parents: Sequence[int], truth: Sequence[int]) -> int:
     """The number of leading tokens of `truth` that form a path from the root of the draft tree."""
     children = {
         (parent, token): node for node, (token, parent) in enumerate(zip(drafts, parents, strict=True))
     }
-    node, kept = -1, 0
+    node, num_accepted = -1, 0
     for token in truth:
         if (node, token) not in children:
             break
-        node, kept = children[node, token], kept + 1
-    return kept
+        node, num_accepted = children[node, token], num_accepted + 1
+    return num_accepted
 
 
 class Arctic:
@@ -84,8 +84,8 @@ class Arctic:
     def begin(self, prompt: Any) -> None:
         self.cache.start_request(self.request, prompt)
 
-    def draft(self, context: Any, most: int) -> tuple[Sequence[int], Sequence[int]]:
-        draft = self.cache.speculate(self.request, context, max_spec_tokens=most, **self.settings)
+    def draft(self, context: Any, max_tokens: int) -> tuple[Sequence[int], Sequence[int]]:
+        draft = self.cache.speculate(self.request, context, max_spec_tokens=max_tokens, **self.settings)
         return draft.token_ids, draft.parents
 
     def add(self, tokens: Any) -> None:

@@ -97,8 +97,8 @@ def precision(folder: str, properties: Mapping[str, Any]) -> str:
             kinds[str(facts["runtimePrecision"].value)] += 1
     multiplied = kinds.most_common(1)[0][0] if kinds else inference
     cache = short(compiled.get_property("KV_CACHE_PRECISION"))
-    said = inference if multiplied == inference else f"{inference}, weights {multiplied}"
-    return said if cache == inference else f"{said}, cache {cache}"
+    text = inference if multiplied == inference else f"{inference}, weights {multiplied}"
+    return text if cache == inference else f"{text}, cache {cache}"
 
 
 def short(kind: Any) -> str:

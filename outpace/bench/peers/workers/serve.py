@@ -41,18 +41,18 @@ def main(script: str) -> int:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of input ends a worker, not Ctrl-C
 
-    def tell(what: dict[str, Any]) -> None:
+    def send(what: dict[str, Any]) -> None:
         pipe.write(json.dumps(what) + "\n")
         pipe.flush()
 
     try:
         about, run = runpy.run_path(script)["start"](json.loads(sys.stdin.readline()))
     except Exception as error:
-        tell({"error": sentence(error)})
+        send({"error": sentence(error)})
         return 1
-    tell({"ready": about})
+    send({"ready": about})
     for line in sys.stdin:
-        tell(answer(run, json.loads(line)))
+        send(answer(run, json.loads(line)))
     return 0
 
 

@@ -37,7 +37,7 @@ def start(
     model = vllm.LLM(
         model=settings["target"],
         dtype=settings["dtype"],
-        max_model_len=min(settings["room"] + depth + SLACK, settings["max_length"] or 1 << 30),
+        max_model_len=min(settings["needed_tokens"] + depth + SLACK, settings["max_length"] or 1 << 30),
         max_num_seqs=settings["batch"],
         speculative_config=speculation(settings),
         # torch.compile, vLLM's default, needs a C++ compiler

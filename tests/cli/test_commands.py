@@ -1,4 +1,4 @@
-"""What each verb does when all is well."""
+"""The commands of the command line on valid input."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_show(outpace_):
     assert outpace_("show", "nothing").exit_code == 2
 
 
-def test_show_tells_nothing_from_needed(outpace_):
+def test_show_distinguishes_a_default_of_none_from_a_required_option(outpace_):
     lines = outpace_("show", "mcsd").stdout.splitlines()
     draft, parents = (line for line in lines if line.strip().startswith(("--draft", "--parents")))
     assert " needed " in draft and " none " in parents
@@ -84,18 +84,18 @@ def test_generate_streams_one_prompt(outpace_, tiny):
 
 
 def test_generate_drafts_what_a_file_predicts(outpace_, tiny, tmp_path):
-    asked = ("generate", "def add", "--target", tiny.target, "--method", "prompt-lookup", *FEW)
-    text = json.loads(outpace_(*asked, "--json").stdout)["results"][0]["text"]
+    arguments = ("generate", "def add", "--target", tiny.target, "--method", "prompt-lookup", *FEW)
+    text = json.loads(outpace_(*arguments, "--json").stdout)["results"][0]["text"]
     (tmp_path / "file.txt").write_text(text)
-    result = outpace_(*asked, "--prediction", "file.txt")
+    result = outpace_(*arguments, "--prediction", "file.txt")
     assert result.stdout == f"{text}\n"
     assert "drafted prediction tokens accepted" in result.stderr
-    assert "prediction" not in outpace_(*asked).stderr
-    told = json.loads(outpace_(*asked, "--prediction", "file.txt", "--json").stdout)["results"][0][
+    assert "prediction" not in outpace_(*arguments).stderr
+    statistics = json.loads(outpace_(*arguments, "--prediction", "file.txt", "--json").stdout)["results"][0][
         "statistics"
     ]
-    assert told["num_accepted_prediction_tokens"] > 0
-    result = outpace_(*asked, "--prediction", "nothing.txt")
+    assert statistics["num_accepted_prediction_tokens"] > 0
+    result = outpace_(*arguments, "--prediction", "nothing.txt")
     assert result.exit_code == 2 and "nothing.txt cannot be read" in result.stderr
 
 
@@ -181,9 +181,9 @@ def test_new_writes_a_recipe_and_a_test_that_pass(outpace_, tiny, tmp_path):
     assert "my-method" in outpace_("list", "--recipe", "my_method.py").stdout
     assert "LastOccurrence" in outpace_("show", "my_method.py").stdout
     again = outpace_("new", "my-method")
-    assert again.exit_code == 2 and "exist already" in again.stderr
+    assert again.exit_code == 2 and "already exist" in again.stderr
     assert "cannot be a method's name" in outpace_("new", "3 methods").stderr
-    assert "is in the package already" in outpace_("new", "prompt_lookup").stderr
+    assert "is a method of the package" in outpace_("new", "prompt_lookup").stderr
 
 
 @pytest.mark.slow
@@ -196,12 +196,18 @@ def test_demo_works_on_any_pair(outpace_, tiny):
 
 
 def test_generate_takes_sampling_settings(outpace_, tiny):
-    asked = {"max_tokens": 8, "temperature": 1.0, "min_p": 0.01, "typical_p": 0.95, "repetition_penalty": 1.2}
-    asked |= {"presence_penalty": 0.3, "frequency_penalty": 0.2, "min_tokens": 8, "seed": 3}
-    words = [word for name, value in asked.items() for word in (f"--{name.replace('_', '-')}", value)]
+    settings = {
+        "max_tokens": 8,
+        "temperature": 1.0,
+        "min_p": 0.01,
+        "typical_p": 0.95,
+        "repetition_penalty": 1.2,
+    }
+    settings |= {"presence_penalty": 0.3, "frequency_penalty": 0.2, "min_tokens": 8, "seed": 3}
+    words = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
     words += ["--logit-bias", "40=2.5", "--logit-bias", "41=-inf", "--bad-word", "self"]
-    ask = ("generate", "def add", "--target", tiny.target, "--method", "prompt-lookup", *words)
-    result = outpace_(*ask, "--n", 2, "--logprobs", 1, "--json")
+    arguments = ("generate", "def add", "--target", tiny.target, "--method", "prompt-lookup", *words)
+    result = outpace_(*arguments, "--n", 2, "--logprobs", 1, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["results"]
     expected = outpace.generate(
@@ -211,11 +217,11 @@ def test_generate_takes_sampling_settings(outpace_, tiny):
         n=2,
         logit_bias={40: 2.5, 41: -float("inf")},
         bad_words="self",
-        **asked,
+        **settings,
     )
     assert [each["tokens"] for each in found] == [each.tokens for each in expected]
     assert all(each["prompt"] == "def add" and len(each["logprobs"]) == 8 for each in found)
-    both = outpace_(*ask, "--n", 2)
+    both = outpace_(*arguments, "--n", 2)
     assert both.stdout == "".join(
         f"--- sample {index} of 2: def add\n{each.text}\n\n" for index, each in enumerate(expected, 1)
     )
@@ -223,15 +229,24 @@ def test_generate_takes_sampling_settings(outpace_, tiny):
 
 def test_chat_drafts_what_a_file_predicts(outpace_, tiny, tmp_path):
     (tmp_path / "file.txt").write_text("def add(a, b):\n    return a + b\n")
-    ask = ("chat", "--target", tiny.target, *FEW[:4])
-    told = outpace_(*ask, "--prediction", "file.txt", given="hello\n")
-    assert told.exit_code == 0 and told.stdout == outpace_(*ask, given="hello\n").stdout
-    assert "drafted prediction tokens accepted" in told.stderr
+    arguments = ("chat", "--target", tiny.target, *FEW[:4])
+    result = outpace_(*arguments, "--prediction", "file.txt", given="hello\n")
+    assert result.exit_code == 0 and result.stdout == outpace_(*arguments, given="hello\n").stdout
+    assert "drafted prediction tokens accepted" in result.stderr
 
 
 def test_chat_takes_sampling_settings(outpace_, tiny):
-    ask = ("chat", "--target", tiny.target, *FEW[:4], "--repetition-penalty", 1.5, "--logit-bias", "40=3")
-    result = outpace_(*ask, given="hello\n")
+    arguments = (
+        "chat",
+        "--target",
+        tiny.target,
+        *FEW[:4],
+        "--repetition-penalty",
+        1.5,
+        "--logit-bias",
+        "40=3",
+    )
+    result = outpace_(*arguments, given="hello\n")
     expected = outpace.generate(
         tiny.target,
         [{"role": "user", "content": "hello"}],
@@ -247,7 +262,7 @@ def test_chat_takes_sampling_settings(outpace_, tiny):
 def test_generate_takes_a_json_schema_or_a_grammar(outpace_, tiny, tmp_path):
     (tmp_path / "kind.json").write_text('{"enum": ["ox", "owl"]}')
     (tmp_path / "kind.ebnf").write_text('root ::= "ox" | "owl"')
-    ask = (
+    arguments = (
         "generate",
         "def",
         "--target",
@@ -259,10 +274,10 @@ def test_generate_takes_a_json_schema_or_a_grammar(outpace_, tiny, tmp_path):
         "--json",
     )
     for option, words in (("--json-schema", ('"ox"', '"owl"')), ("--grammar", ("ox", "owl"))):
-        result = outpace_(*ask, option, f"kind.{'json' if option == '--json-schema' else 'ebnf'}")
+        result = outpace_(*arguments, option, f"kind.{'json' if option == '--json-schema' else 'ebnf'}")
         assert result.exit_code == 0, result.output
         assert json.loads(result.stdout)["results"][0]["text"] in words
-    missing = outpace_(*ask, "--grammar", "nothing.ebnf")
+    missing = outpace_(*arguments, "--grammar", "nothing.ebnf")
     assert missing.exit_code == 2 and "nothing.ebnf cannot be read: No such file" in missing.stderr
 
 
@@ -271,9 +286,13 @@ def test_python_dash_m_and_short_help():
     assert done.returncode == 0 and "generate" in done.stdout and "--install-completion" in done.stdout
 
 
-def test_the_prompt_is_printed_only_if_asked_for(outpace_, tiny):
-    ask = ("generate", "def add", "--target", tiny.target, "--method", "prompt-lookup", *FEW)
-    plain, echoed, quiet = outpace_(*ask), outpace_(*ask, "--echo"), outpace_(*ask, "--quiet")
+def test_the_prompt_is_printed_only_with_echo(outpace_, tiny):
+    arguments = ("generate", "def add", "--target", tiny.target, "--method", "prompt-lookup", *FEW)
+    plain, echoed, quiet = (
+        outpace_(*arguments),
+        outpace_(*arguments, "--echo"),
+        outpace_(*arguments, "--quiet"),
+    )
     assert echoed.stdout == f"def add{plain.stdout}" and quiet.stdout == plain.stdout
     assert "tokens/s" in plain.stderr and not quiet.stderr
 
@@ -284,8 +303,8 @@ def test_a_prompt_may_look_like_an_option(outpace_, tiny):
 
 
 def test_the_depth_has_vllms_name_too(outpace_, tiny):
-    ask = ("generate", "def", "--target", tiny.target, *FEW, "--json", "--method", "prompt-lookup")
-    one, other = outpace_(*ask, "--depth", 2), outpace_(*ask, "--num-speculative-tokens", 2)
+    arguments = ("generate", "def", "--target", tiny.target, *FEW, "--json", "--method", "prompt-lookup")
+    one, other = outpace_(*arguments, "--depth", 2), outpace_(*arguments, "--num-speculative-tokens", 2)
     drafted = [
         json.loads(each.stdout)["results"][0]["statistics"]["num_draft_tokens"] for each in (one, other)
     ]
@@ -296,7 +315,7 @@ def test_a_file_of_prompts_and_a_file_of_results(outpace_, tiny, tmp_path):
     chat = [{"role": "user", "content": "hello"}]
     lines = [{"id": "a", "prompt": "def add"}, {"id": "b", "messages": chat}]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    ask = (
+    arguments = (
         "generate",
         "--target",
         tiny.target,
@@ -306,12 +325,12 @@ def test_a_file_of_prompts_and_a_file_of_results(outpace_, tiny, tmp_path):
         "--prompt-file",
         "in.jsonl",
     )
-    result = outpace_(*ask, "--output", "out.jsonl")
+    result = outpace_(*arguments, "--output", "out.jsonl")
     assert result.exit_code == 0 and not result.stdout, result.output
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [each["id"] for each in found] == ["a", "b"] and found[1]["prompt"] == chat
-    outpace_(*ask, "--output", "out.json")
-    outpace_(*ask, "--output", "out.txt")
+    outpace_(*arguments, "--output", "out.json")
+    outpace_(*arguments, "--output", "out.txt")
     texts = [each["text"] for each in found]
     assert [each["text"] for each in json.loads((tmp_path / "out.json").read_text())["results"]] == texts
     assert (tmp_path / "out.txt").read_text() == "".join(f"{text}\n" for text in texts)
@@ -335,8 +354,8 @@ def test_log_probabilities_have_the_tokens_text(outpace_, tiny):
 
 
 def test_chat_has_commands_and_ignores_empty_lines(outpace_, tiny):
-    ask = ("chat", "--target", tiny.target, *FEW[:4])
-    result = outpace_(*ask, given="hello\n\n/help\n/reset\nhello\n/what\n/quit\nhello\n")
+    arguments = ("chat", "--target", tiny.target, *FEW[:4])
+    result = outpace_(*arguments, given="hello\n\n/help\n/reset\nhello\n/what\n/quit\nhello\n")
     assert result.exit_code == 0, result.output
     half = len(result.stdout) // 2
     assert result.stdout[:half] == result.stdout[half:]  # the second hello begins a new conversation
@@ -345,9 +364,9 @@ def test_chat_has_commands_and_ignores_empty_lines(outpace_, tiny):
 
 
 def test_chat_drops_the_oldest_turns_when_the_context_is_full(outpace_, tiny):
-    ask = ("chat", "--target", tiny.target, *FEW[:4])
+    arguments = ("chat", "--target", tiny.target, *FEW[:4])
     long = "hello " * 20
-    result = outpace_(*ask, given=f"{long}\n" * 5 + "hello " * 300 + "\nhello\n")
+    result = outpace_(*arguments, given=f"{long}\n" * 5 + "hello " * 300 + "\nhello\n")
     assert result.exit_code == 0, result.output
     assert "the context is full: the oldest" in result.stderr
     assert "this message is too long for the model's context" in result.stderr

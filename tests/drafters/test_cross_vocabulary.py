@@ -1,4 +1,4 @@
-"""Texts in the tokens of a drafter with another vocabulary: nothing is lost, and what is settled stays."""
+"""Texts in the tokens of a draft model with another vocabulary: complete, and final tokens do not change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import NOTHING, Parts
 from outpace.core.sampling_params import SamplingParams
-from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, Recut, Text
+from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, RetokenizedText, TranslatedText
 from outpace.drafters.model.grow import grow
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import END, CrossVocabularyDraft, Vocabulary
@@ -54,53 +54,53 @@ def pieces_of(tokens: list[int], seed: int) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("kind", [Text, Recut])
+@pytest.mark.parametrize("kind", [TranslatedText, RetokenizedText])
 @pytest.mark.parametrize("name", PAIRS)
 def test_whatever_the_target_wrote_is_read(
-    pairs: dict[str, CrossVocabularyDraft], name: str, kind: type[Text]
+    pairs: dict[str, CrossVocabularyDraft], name: str, kind: type[TranslatedText]
 ) -> None:
     pair = pairs[name]
-    ours = pair.ours.cut(TEXT.encode())
+    ours = pair.target_vocabulary.tokenize(TEXT.encode())
     for seed in range(5):
-        text, read, settled = kind(pair), [], torch.empty(0)
+        text, read, final = kind(pair), [], torch.empty(0)
         for part in pieces_of(ours, seed):
             kept = text.extend(part)
             read += part
-            assert pair.theirs.spell(text.tokens) == pair.ours.spell(read)
-            assert not kept or torch.equal(text.settled[: len(settled)], settled)
-            settled = text.settled
-            assert len(settled) and [*settled.tolist(), *text.unsettled] == text.tokens
+            assert pair.draft_vocabulary.to_bytes(text.tokens) == pair.target_vocabulary.to_bytes(read)
+            assert not kept or torch.equal(text.final[: len(final)], final)
+            final = text.final
+            assert len(final) and [*final.tolist(), *text.tail] == text.tokens
         assert text.num_translated == len(ours)
 
 
 @pytest.mark.parametrize("name", ["small large", "large small", "piece large", "large large"])
 def test_a_text_is_cut_as_if_at_once(pairs: dict[str, CrossVocabularyDraft], name: str) -> None:
     pair = pairs[name]
-    ours = pair.ours.cut(TEXT.encode())
+    ours = pair.target_vocabulary.tokenize(TEXT.encode())
     for seed in range(5):
-        text = Recut(pair)
+        text = RetokenizedText(pair)
         for part in pieces_of(ours, seed):
-            settled = len(text.tokens) and len(text.settled)
-            # the first token is read as if it were settled: there must be one
-            assert text.extend(part) or settled <= 1, "words of this text are short enough to stay settled"
-        assert text.tokens == pair.theirs.cut(TEXT.encode())
+            final = len(text.tokens) and len(text.final)
+            # the first token counts as final: there must be one
+            assert text.extend(part) or final <= 1, "the words of this text are short enough to stay final"
+        assert text.tokens == pair.draft_vocabulary.tokenize(TEXT.encode())
 
 
 def test_a_text_that_the_drafts_tokenizer_would_write_otherwise_is_read_as_it_is() -> None:
     words = Vocabulary.longest_match([b" ", b"a", b"b", b"ab", b" a"])
     tidy = replace(words, split=lambda text: words.split(text.replace("  ", " ")))
-    text, read = Recut(CrossVocabularyDraft(TableTarget(5, order=1), tidy, words)), list[int]()
-    for token in words.cut(b"ab  a b   ab a  b" * 3):
+    text, read = RetokenizedText(CrossVocabularyDraft(TableTarget(5, order=1), tidy, words)), list[int]()
+    for token in words.tokenize(b"ab  a b   ab a  b" * 3):
         text.extend([token])
         read.append(token)
-        assert words.spell(text.tokens) == words.spell(read)
+        assert words.to_bytes(text.tokens) == words.to_bytes(read)
 
 
 def test_special_tokens_are_read_by_their_role_or_left_out() -> None:
     ours = Vocabulary.longest_match([b"a", None, None, b"b"], {END: 1, "<|user|>": 2})
     theirs = Vocabulary.longest_match([None, b"b", b"a"], {END: 0})
     pair = CrossVocabularyDraft(TableTarget(3, order=1), theirs, ours)
-    for kind in (Text, Recut):
+    for kind in (TranslatedText, RetokenizedText):
         text = kind(pair)
         text.extend([0, 3, 1, 2, 0])
         assert text.tokens == [2, 1, 0, 2]
@@ -111,10 +111,10 @@ def test_a_text_of_which_nothing_can_be_read_still_has_a_token() -> None:
     pair = CrossVocabularyDraft(
         TableTarget(2, order=1), Vocabulary.longest_match([b"a", None], {END: 1}), ours
     )
-    for kind in (Text, Recut):
+    for kind in (TranslatedText, RetokenizedText):
         text = kind(pair)
         text.extend([1])
-        assert text.settled.tolist() == [1]
+        assert text.final.tolist() == [1]
         assert text.extend([0]) and text.tokens == [1, 0]
 
 
@@ -129,18 +129,18 @@ class Short(TableTarget):
         return super().score(tree, slots, cache, want, gap=gap)
 
 
-@pytest.mark.parametrize("recut", [False, True])
-def test_a_text_longer_than_the_model_can_read_loses_its_older_half(recut: bool) -> None:
+@pytest.mark.parametrize("retokenize", [False, True])
+def test_a_text_longer_than_the_model_can_read_loses_its_older_half(retokenize: bool) -> None:
     words = Vocabulary.longest_match([b"a", b" b", b"c"])
     model = Short(3, seed=2, order=2)
     model.max_length = 40
     target, pair = TableTarget(3, seed=1, order=2), CrossVocabularyDraft(model, words, words)
 
     def build() -> Parts:
-        def growing(ctx: Any, plan: Any, read: Any, tails: Any) -> Any:
+        def build_tree(ctx: Any, plan: Any, read: Any, tails: Any) -> Any:
             return grow(ctx, plan, read, given=tails)
 
-        def returning(tree: Any, ctx: Any, tails: Any) -> Any:
+        def translate_tree(tree: Any, ctx: Any, tails: Any) -> Any:
             ends = [nodes[1 + len(tail) :] for nodes, tail in zip(tree.forest.nodes, tails, strict=True)]
             tokens = torch.tensor(
                 [int(tree.tokens[node]) for nodes in ends for node in nodes], dtype=torch.int64
@@ -148,7 +148,9 @@ def test_a_text_longer_than_the_model_can_read_loses_its_older_half(recut: bool)
             forest = type(tree.forest).chain(tuple(map(len, ends)))
             return type(tree)(torch.cat([ctx.roots, tokens]), forest)
 
-        drafter = CrossVocabularyDrafter(pair, growing, returning, nodes=20, reach=14, recut=recut, claims=())
+        drafter = CrossVocabularyDrafter(
+            pair, build_tree, translate_tree, nodes=20, max_depth=14, retokenize=retokenize, claims=()
+        )
         return Parts(target, drafter, Match(), Fixed(3))
 
     prompts = [(0, 1, 2) * 9, (2,), (0, 1)]
@@ -164,4 +166,6 @@ def test_a_draft_with_nothing_in_common_is_refused() -> None:
         TableTarget(1), Vocabulary.longest_match([b"a"]), Vocabulary.longest_match([b"b"])
     )
     with pytest.raises(ValueError, match="no token in common"):
-        CrossVocabularyDrafter(pair, lambda ctx, plan, read, tails: grow(ctx, plan, read), nodes=1, reach=1)
+        CrossVocabularyDrafter(
+            pair, lambda ctx, plan, read, tails: grow(ctx, plan, read), nodes=1, max_depth=1
+        )

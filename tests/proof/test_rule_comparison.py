@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from outpace.analysis import expected_kept as given
-from outpace.analysis.expected_kept import Kept, kept_by, kept_by_matching
+from outpace.analysis import expected_kept
+from outpace.analysis.expected_kept import (
+    ExpectedAcceptance,
+    expected_acceptance,
+    expected_acceptance_of_matching,
+)
 from outpace.analysis.rule_comparison import (
     DISTINCT,
     DRAFTING,
@@ -72,7 +76,7 @@ def drafted(
 def every_draft(
     target: TableTarget, draft: TableTarget, widths: Sequence[int], drafting: str
 ) -> Iterator[tuple[float, Drafted]]:
-    """Every tree that can be drafted, with its chance."""
+    """Every tree that can be drafted, with its probability."""
     pending = [Branch((), 0)]
     while pending:
         branch = pending.pop()
@@ -83,7 +87,7 @@ def every_draft(
             return EnumeratedNoise([branch], turns, lengths)
 
         found = drafted(target, draft, widths, drafting, noise)
-        yield branch.chance, found
+        yield branch.probability, found
         pending += [Branch(script, 0) for script in branch.left_open]
 
 
@@ -109,9 +113,9 @@ def test_the_mean_over_drafts_is_the_expectation_over_everything(
 ) -> None:
     target, draft = pair(3)
     drafts = list(every_draft(target, draft, widths, drafting))
-    assert sum(chance for chance, _ in drafts) == pytest.approx(1, abs=1e-12)
+    assert sum(probability for probability, _ in drafts) == pytest.approx(1, abs=1e-12)
     for verifier in (Rejection(), Match()):
-        mean = sum(chance * kept_by(verifier, *found).depth for chance, found in drafts)
+        mean = sum(probability * expected_acceptance(verifier, *found).depth for probability, found in drafts)
         assert mean == pytest.approx(over_everything(target, draft, widths, drafting, verifier), abs=1e-12)
 
 
@@ -121,17 +125,23 @@ def test_the_mean_over_drafts_is_the_expectation_over_everything(
 @pytest.mark.parametrize("seed", range(3))
 def test_no_rule_keeps_more_than_its_bound(seed: int, drafting: str, widths: tuple[int, ...]) -> None:
     drafts = list(every_draft(*pair(seed), widths, drafting))
-    bounds = [(chance, length_bounds(tree, distribution)) for chance, (tree, distribution, _) in drafts]
+    bounds = [
+        (probability, length_bounds(tree, distribution)) for probability, (tree, distribution, _) in drafts
+    ]
     for rule in suited(RULES, drafting, widths):
-        kept = [(chance, rule.keeps(*found)) for chance, found in drafts]
+        kept = [(probability, rule.acceptance(*found)) for probability, found in drafts]
         limit = sum(c * (b.any_rule if rule.whole_paths else b.node_by_node) for c, b in bounds)
         assert sum(c * k.depth for c, k in kept) <= limit + 1e-12
         assert sum(c * k.any for c, k in kept) <= sum(c * b.first_token for c, b in bounds) + 1e-12
     if (
         drafting == GREEDY_LAST or max(widths) == 1
     ):  # here rejection is the best rule that settles node by node
-        mean = sum(chance * kept_by(Rejection(), *found).depth for chance, found in drafts)
-        assert mean == pytest.approx(sum(chance * b.node_by_node for chance, b in bounds), abs=1e-12)
+        mean = sum(
+            probability * expected_acceptance(Rejection(), *found).depth for probability, found in drafts
+        )
+        assert mean == pytest.approx(
+            sum(probability * b.node_by_node for probability, b in bounds), abs=1e-12
+        )
 
 
 def test_the_bound_of_any_rule_on_a_chain_is_the_overlap_of_whole_paths() -> None:
@@ -139,7 +149,9 @@ def test_the_bound_of_any_rule_on_a_chain_is_the_overlap_of_whole_paths() -> Non
     p, q = torch.tensor([[1 / 3, 2 / 3], [2 / 3, 1 / 3]], dtype=torch.float64)
     target.logits, draft.logits = (distribution.log().expand(4, -1).contiguous() for distribution in (p, q))
     drafts = every_draft(target, draft, (1, 1), DISTINCT)
-    bounds = [(chance, length_bounds(tree, distribution)) for chance, (tree, distribution, _) in drafts]
+    bounds = [
+        (probability, length_bounds(tree, distribution)) for probability, (tree, distribution, _) in drafts
+    ]
     assert sum(c * b.any_rule for c, b in bounds) == pytest.approx(2 / 3 + 6 / 9, abs=1e-12)
     assert sum(c * b.node_by_node for c, b in bounds) == pytest.approx(10 / 9, abs=1e-12)
 
@@ -147,7 +159,10 @@ def test_the_bound_of_any_rule_on_a_chain_is_the_overlap_of_whole_paths() -> Non
 @pytest.mark.parametrize("drafting", DRAFTING)
 def test_matching_in_closed_form(drafting: str) -> None:
     tree, distribution, scores = drafted(*pair(5, 4), (3, 2), drafting)
-    found, wanted = kept_by_matching(tree, distribution), kept_by(Match(), tree, distribution, scores)
+    found, wanted = (
+        expected_acceptance_of_matching(tree, distribution),
+        expected_acceptance(Match(), tree, distribution, scores),
+    )
     assert (found.depth, found.any) == pytest.approx((wanted.depth, wanted.any), abs=1e-12)
 
 
@@ -156,13 +171,13 @@ def test_matching_in_closed_form(drafting: str) -> None:
 def test_tokens_outside_the_draft_are_one_option_for_every_rule(
     drafting: str, widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, draft = (TableTarget(given.FEW + 6, seed=seed, order=1) for seed in (1, 2))
+    target, draft = (TableTarget(expected_kept.FEW + 6, seed=seed, order=1) for seed in (1, 2))
     found = drafted(target, draft, widths, drafting)
     rules = suited(RULES, drafting, widths)
-    few = [rule.keeps(*found) for rule in rules]
-    monkeypatch.setattr(given, "FEW", 10**9)
+    few = [rule.acceptance(*found) for rule in rules]
+    monkeypatch.setattr(expected_kept, "FEW", 10**9)
     for rule, kept in zip(rules, few, strict=True):
-        whole = rule.keeps(*found)
+        whole = rule.acceptance(*found)
         assert (kept.depth, kept.any) == pytest.approx((whole.depth, whole.any), abs=1e-12), rule.name
 
 
@@ -175,8 +190,8 @@ def record(most: int, prompts: Sequence[Sequence[int]] = ((0, 1), (2,)), **optio
 
 
 def test_contexts_are_shared_among_the_prompts() -> None:
-    told: list[int] = []
-    found = record(6, stride=2, after=lambda: told.append(1)).found
+    calls: list[int] = []
+    found = record(6, stride=2, after=lambda: calls.append(1)).found
     assert [(each.prompt, each.position) for each in found] == [
         (0, 0),
         (0, 2),
@@ -185,11 +200,14 @@ def test_contexts_are_shared_among_the_prompts() -> None:
         (1, 2),
         (1, 4),
     ]
-    assert len(told) == 6
+    assert len(calls) == 6
     for each in found:
         assert set(each.kept) == set(each.bounds) == set(DRAFTING)
         assert all(isinstance(bounds, LengthBounds) for bounds in each.bounds.values())
-        assert all(isinstance(kept, Kept) and 0 <= kept.depth <= 2 for kept in each.kept[DISTINCT].values())
+        assert all(
+            isinstance(kept, ExpectedAcceptance) and 0 <= kept.depth <= 2
+            for kept in each.kept[DISTINCT].values()
+        )
 
 
 def test_the_same_seed_records_the_same_trees() -> None:
@@ -197,7 +215,7 @@ def test_the_same_seed_records_the_same_trees() -> None:
 
 
 def test_a_rule_for_chains_is_left_out_of_trees() -> None:
-    chains = [rule.__class__("chain", rule.keeps, (DISTINCT,), chains_only=True) for rule in RULES[:1]]
+    chains = [rule.__class__("chain", rule.acceptance, (DISTINCT,), chains_only=True) for rule in RULES[:1]]
     assert suited(chains, DISTINCT, (1, 1)) and not suited(chains, DISTINCT, (2, 1))
     assert not suited(chains, INDEPENDENT, (1, 1))
 
@@ -209,5 +227,5 @@ def test_no_rule_writes_to_the_distributions_it_reads(drafting: str, widths: tup
     assert isinstance(tree.claim, Drawn)
     p, q = target_probs.probs(None).clone(), tree.claim.q.clone()
     for rule in suited(RULES, drafting, widths):
-        rule.keeps(tree, target_probs, scores)
+        rule.acceptance(tree, target_probs, scores)
         assert torch.equal(target_probs.probs(None), p) and torch.equal(tree.claim.q, q), rule.name

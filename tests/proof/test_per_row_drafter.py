@@ -1,4 +1,4 @@
-"""A drafter of its own for every row: nothing of a draft is lost, and no row learns from another."""
+"""A separate drafter for every row: drafts are complete, and no row learns from another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outpace.sampling.target_probs import LazyTargetProbs
 
 TARGET, DRAFT = TableTarget(5, seed=1), TableTarget(5, seed=2, order=2)
 PROMPTS = [[0, 1, 2], [3], [4, 4]]
-WISHES = [
+SAMPLING = [
     SamplingParams(1.0, max_tokens=12, seed=1),
     SamplingParams(0.7, max_tokens=9, seed=2),
     SamplingParams(max_tokens=12),
@@ -29,7 +29,9 @@ WISHES = [
 def drafts(parts: Parts) -> list[tuple[tuple[int, ...], list[list[tuple[int, int, list[float]]]]]]:
     """Per step the slots, and of every row's nodes the token, the parent and the distribution drawn from."""
     found = []
-    for step in Session(parts, [torch.tensor(prompt) for prompt in PROMPTS], WISHES, LazyTargetProbs).steps():
+    for step in Session(
+        parts, [torch.tensor(prompt) for prompt in PROMPTS], SAMPLING, LazyTargetProbs
+    ).steps():
         tree, forest = step.draft.tree, step.draft.tree.forest
         claim, tokens = tree.claim, tree.tokens.tolist()
 

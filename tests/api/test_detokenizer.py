@@ -1,4 +1,4 @@
-"""Text while it comes: whole characters only, nothing of a stop string."""
+"""The detokenizer: whole characters only, and nothing of a stop string."""
 
 from __future__ import annotations
 

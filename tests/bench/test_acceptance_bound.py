@@ -1,4 +1,4 @@
-"""Acceptance beside its bound: exact where it can be computed, and silent where nothing is drawn."""
+"""Acceptance and its upper bound: exact where it can be computed, absent where no token is drawn."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_draft_of_the_target_itself_could_always_be_accepted() -> None:
 
 
 @pytest.mark.parametrize("name", ["mcsd", "optimal-mdsd"])
-def test_what_is_kept_is_about_what_can_be(name: str) -> None:
+def test_accepted_tokens_are_close_to_the_bound(name: str) -> None:
     total = AcceptanceBound()
     for seed in range(60):
         sampling = [SamplingParams(1.0, max_tokens=24, seed=2 * seed + row) for row in range(2)]
@@ -86,7 +86,7 @@ def test_every_workload_and_temperature_is_looked_at_where_it_samples() -> None:
     assert set(found) == {("drafting", w, t) for w in ("code", "edit") for t in (0.7, 1.0)}
 
 
-def test_a_peer_does_not_say() -> None:
+def test_a_peer_has_no_acceptance_bound() -> None:
     assert TransformersContender("peer", None).acceptance_bound(PROMPTS, row_params(1.0)) == AcceptanceBound()
 
 

@@ -1,4 +1,4 @@
-"""The distribution test itself: what it compares with, what it counts, and what it refuses."""
+"""The enumeration of output distributions: its reference, its counts, and what it refuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outpace.models.table import TableTarget
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
 from outpace.proof.enumeration import Case, Leak, TooMany, enumerate_distributions, largest_error
 from outpace.proof.mutants.catalogue import PositionNoise
-from outpace.proof.mutants.drafters import Honest, ReadsRefused
+from outpace.proof.mutants.drafters import CorrectDrafter, ReadsRejected
 from outpace.proof.reference import difference, plain_distribution, table_logits
 from outpace.verifiers.rejection import Rejection
 
@@ -60,10 +60,10 @@ def test_fresh_keys_are_independent_choices() -> None:
     distribution = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
     assert [int(noise.choose(distribution, key(node))) for node in range(2)] == [0, 0]
     assert branch.left_open == [(1,), (0, 1)]
-    assert branch.chance == pytest.approx(0.0625)
+    assert branch.probability == pytest.approx(0.0625)
 
 
-def test_a_key_met_again_is_the_same_number() -> None:
+def test_a_repeated_key_is_the_same_number() -> None:
     branch = Branch((1,), 0)
     noise = EnumeratedNoise([branch], [1], [5])
     distribution = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
@@ -71,7 +71,7 @@ def test_a_key_met_again_is_the_same_number() -> None:
     assert int(noise.choose(distribution, key(0))) == 1
     # the number is known to lie above 0.25, so a draw that splits there has only one outcome left
     assert noise.flip([0.25], key(0)) == [False]
-    assert branch.left_open == [] and branch.chance == pytest.approx(0.75)
+    assert branch.left_open == [] and branch.probability == pytest.approx(0.75)
 
 
 def test_the_targets_own_draws_are_keyed_by_position_across_turns() -> None:
@@ -84,7 +84,7 @@ def test_the_targets_own_draws_are_keyed_by_position_across_turns() -> None:
 
 def test_reading_refused_tokens_is_exact_with_fresh_noise_only() -> None:
     def build() -> Parts:
-        return Parts(TARGET, ReadsRefused(DRAFT), Rejection(), Fixed(2))
+        return Parts(TARGET, ReadsRejected(DRAFT), Rejection(), Fixed(2))
 
     reference = table_logits(TARGET.logits, TARGET.state)
     assert largest_error(enumerate_distributions(build, CASES), reference, CASES) < 1e-12
@@ -93,7 +93,7 @@ def test_reading_refused_tokens_is_exact_with_fresh_noise_only() -> None:
 
 
 def test_a_row_that_leaks_into_another_is_caught() -> None:
-    class Leaky(Honest):
+    class Leaky(CorrectDrafter):
         def distribution(self, ctx: Context, row: int, path: Sequence[int]) -> Tensor:
             distribution = super().distribution(ctx, row, path)
             return distribution if len(ctx.slots) == 1 else distribution.flip(0)
@@ -104,4 +104,6 @@ def test_a_row_that_leaks_into_another_is_caught() -> None:
 
 def test_too_many_runs_are_refused_not_begun() -> None:
     with pytest.raises(TooMany, match="fewer tokens"):
-        enumerate_distributions(lambda: Parts(TARGET, Honest(DRAFT), Rejection(), Fixed(2)), CASES, most=50)
+        enumerate_distributions(
+            lambda: Parts(TARGET, CorrectDrafter(DRAFT), Rejection(), Fixed(2)), CASES, most=50
+        )

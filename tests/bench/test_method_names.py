@@ -1,4 +1,4 @@
-"""Methods as they are written on a command line."""
+"""Parsing of methods and their options on a command line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_label_names_the_options() -> None:
         (":x=1", "name is missing"),
     ],
 )
-def test_what_is_no_method_is_said(text: str, sentence: str) -> None:
+def test_unknown_methods_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         parse_methods(text)
 

@@ -151,7 +151,7 @@ def test_a_tree_already_read_costs_nothing(tiny):
     assert again.first == len(tree) and again.logits.shape == (0, target.vocab)
 
 
-def test_nothing_of_a_prompt_is_kept_but_its_keys_and_values(tiny):
+def test_only_keys_and_values_of_a_prompt_are_stored(tiny):
     target = HFTarget(tiny("llama"))
     tree, scores = target.prefill([Prompt(some(90)), Prompt(some(80))], (0, 1), target.open(2, 96), Want())
     assert [tree.tokens[list(nodes)].tolist() for nodes in tree.forest.nodes] == [
@@ -171,7 +171,7 @@ def test_a_cache_grows_with_a_draft_that_is_larger(tiny):
     for capacity in (64, 8):
         cache = target.open(2, capacity)
         target.prefill([Prompt(text) for text in texts], (0, 1), cache, Want())
-        # the first nodes stand there already when the others need more room
+        # the first nodes are in the cache already when the others need a larger one
         target.score(TokenTree(tree.tokens[:4], Forest.of(tree.forest.parents[:4], 2)), (0, 1), cache)
         found.append(target.score(tree, (0, 1), cache).logits)
         leaf = [nodes[-1] for nodes in tree.forest.nodes]
@@ -181,7 +181,7 @@ def test_a_cache_grows_with_a_draft_that_is_larger(tiny):
     assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[3])
 
 
-def test_misuse_is_told_where_it_happens(tiny):
+def test_invalid_calls_raise_at_the_call(tiny):
     target = HFTarget(tiny("llama"))
     cache = target.open(1, 16)
     with pytest.raises(ValueError, match="2 tokens or more"):

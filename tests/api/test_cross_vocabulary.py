@@ -1,4 +1,4 @@
-"""Drafts with a vocabulary of their own: opened with both tokenizers by recipes that translate, refused by
+"""Drafts with another vocabulary: opened with both tokenizers by recipes that translate, refused by
 others."""
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def test_greedy_text_is_that_of_plain_decoding(loaded, tiny, plain, method, draf
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_row_alone_is_the_row_in_a_batch(loaded, tiny, method) -> None:
-    ask = {
+    settings = {
         "max_tokens": 16,
         "temperature": 0.9,
         "seed": 5,
         "draft": outpace.load(tiny.stranger, dtype="float64"),
     }
-    together = outpace.generate(loaded[0], PROMPTS, method, **ask)
+    together = outpace.generate(loaded[0], PROMPTS, method, **settings)
     assert [result.tokens for result in together] == [
-        outpace.generate(loaded[0], prompt, method, **ask)[0].tokens for prompt in PROMPTS
+        outpace.generate(loaded[0], prompt, method, **settings)[0].tokens for prompt in PROMPTS
     ]
 
 
@@ -67,7 +67,7 @@ def test_other_methods_refuse_such_a_draft_and_name_one_that_does_not(loaded, ti
         outpace.generate(loaded[0], "def", draft=tiny.lookalike, max_tokens=4)
 
 
-def test_what_cannot_be_translated_is_told(loaded, tiny) -> None:
+def test_drafts_that_cannot_be_translated_are_refused(loaded, tiny) -> None:
     with pytest.raises(ValueError, match="tli needs draft: a smaller model, whatever its vocabulary"):
         outpace.generate(loaded[0], "def", "tli", max_tokens=4)
     with pytest.raises(ValueError, match="is unknown, but translating between vocabularies needs both"):

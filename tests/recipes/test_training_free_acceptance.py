@@ -1,5 +1,4 @@
-"""Training-free methods beside one another, at equal numbers of nodes: tokens a step on held-out tasks,
-greedily."""
+"""Training-free methods at equal numbers of nodes: tokens per step on held-out tasks at temperature 0."""
 
 from __future__ import annotations
 
@@ -46,12 +45,12 @@ def written(task: Task, *, answered: bool) -> list[int]:
 
 
 def corpus(kind: str, count: int = 300) -> list[list[int]]:
-    """Answered tasks, none of which is asked below."""
+    """Tasks with answers, none of which is a prompt below."""
     random = Random(1)
     return [written(make(kind, random), answered=True) for _ in range(count)]
 
 
-def asked(kind: str, count: int) -> list[list[int]]:
+def prompts_of(kind: str, count: int) -> list[list[int]]:
     random = Random(2)
     return [written(make(kind, random, held_out=True), answered=False) for _ in range(count)]
 
@@ -74,7 +73,7 @@ def length(parts: Parts, prompts: list[list[int]], most: int = 64, tokens: int =
 def test_a_search_in_trigrams_accepts_more_than_the_most_frequent_continuations(
     tmp_path: Path, kind: str
 ) -> None:
-    target, texts, prompts = zoo("target")[0], corpus(kind), asked(kind, 4)
+    target, texts, prompts = zoo("target")[0], corpus(kind), prompts_of(kind, 4)
     store.save(SuffixArray.build(texts), tmp_path / "continuations")
     store.save(TrigramTable.build(texts), tmp_path / "trigrams")
     found = length(aded.build(target, index=str(tmp_path / "trigrams")), prompts)
@@ -84,7 +83,7 @@ def test_a_search_in_trigrams_accepts_more_than_the_most_frequent_continuations(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["chat", "edit"])
 def test_alike_states_are_followed_more_alike_than_equal_tokens(tmp_path: Path, kind: str) -> None:
-    target, texts, prompts = zoo("target")[0], corpus(kind, 60), asked(kind, 4)
+    target, texts, prompts = zoo("target")[0], corpus(kind, 60), prompts_of(kind, 4)
     store.save(SuffixArray.build(texts), tmp_path / "tokens")
     store.save(indexed(target, texts), tmp_path / "states")
     found = length(dresd.build(target, index=str(tmp_path / "states")), prompts, most=100)
@@ -96,7 +95,7 @@ def test_alike_states_are_followed_more_alike_than_equal_tokens(tmp_path: Path, 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["chat", "edit"])
 def test_a_model_and_retrieval_accept_more_than_either(tmp_path: Path, kind: str) -> None:
-    target, draft, prompts, nodes = zoo("target")[0], zoo("draft")[0], asked(kind, 4), 28
+    target, draft, prompts, nodes = zoo("target")[0], zoo("draft")[0], prompts_of(kind, 4), 28
     store.save(SuffixArray.build(corpus(kind)), tmp_path / "corpus")
     index = str(tmp_path / "corpus")
     alone = max(
@@ -110,8 +109,8 @@ def test_a_model_and_retrieval_accept_more_than_either(tmp_path: Path, kind: str
 
 
 @pytest.mark.slow
-def test_recycled_tokens_are_accepted_more_than_what_earlier_chats_said() -> None:
-    target, prompts, most = zoo("target")[0], asked("chat", 8), 24
+def test_recycled_tokens_are_accepted_more_than_text_of_earlier_chats() -> None:
+    target, prompts, most = zoo("target")[0], prompts_of("chat", 8), 24
     recycling, retrieving = token_recycling.build(target, nodes=most), rest.build(target, nodes=most)
     found = [
         [length(parts, prompts[at : at + 4], most) for at in (0, 4)] for parts in (recycling, retrieving)

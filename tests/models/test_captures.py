@@ -47,7 +47,7 @@ def test_taps_are_what_transformers_reports(name, tiny, reference, float64_throu
                 assert (got.attention[layer][node] - weights).abs().max() < EXACT
 
 
-def test_nothing_listens_when_nothing_is_wanted(tiny):
+def test_no_hooks_without_requested_outputs(tiny):
     model = tiny("llama")
     target = HFTarget(model)
     cache = target.open(1, 16)

@@ -77,18 +77,18 @@ def test_fitting_keeps_the_nodes_accepted_most() -> None:
     counts = Counter[Ranks]()
     for ranks in ranks_of(
         Shape.branching((3, 3, 3))
-    ):  # a node is accepted less than its parent and elder siblings
-        elder, parent = (*ranks[:-1], ranks[-1] - 1), ranks[:-1]
-        counts[ranks] = random.randint(1, min(counts.get(elder, 1000), counts.get(parent, 1000)))
+    ):  # a node is accepted less often than its parent and earlier siblings
+        earlier_sibling, parent = (*ranks[:-1], ranks[-1] - 1), ranks[:-1]
+        counts[ranks] = random.randint(1, min(counts.get(earlier_sibling, 1000), counts.get(parent, 1000)))
     found = ranks_of(fitted(counts, 12))
     assert sum(counts[ranks] for ranks in found) == sum(sorted(counts.values())[-12:])
     assert len(found) == 12
-    for ranks in found:  # with its parent and elder siblings
+    for ranks in found:  # with its parent and earlier siblings
         assert ranks[:-1] in [(), *found] and all((*ranks[:-1], rank) in found for rank in range(ranks[-1]))
     assert fitted({(0,): 3, (0, 0): 1, (1,): 0}, 9) == shape_of([(0,), (0, 0)])
 
 
-def test_accepted_ranks_are_those_of_the_paths_kept() -> None:
+def test_accepted_ranks_are_those_of_the_accepted_paths() -> None:
     target, draft = TableTarget(4, seed=1, order=2), TableTarget(4, seed=2, order=2)
     shape = Shape.branching((3, 2))
     parts = Parts(target, DraftModel(draft), Rejection(), Fixed(shape))

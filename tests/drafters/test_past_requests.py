@@ -68,7 +68,7 @@ def test_lookups_equal_a_search_of_all_texts(with_corpus: bool) -> None:
 
 
 def test_the_newest_texts_are_kept() -> None:
-    past = PastRequests(most=400)
+    past = PastRequests(max_tokens=400)
     for turn in range(60):
         text = written(past, [[0, 1]], seed=turn)[0]
     assert 200 < len(past) <= 400
@@ -104,10 +104,10 @@ def test_sorting_is_shared_by_parts_of_like_size(monkeypatch: pytest.MonkeyPatch
     assert sorted_tokens < 7 * tokens  # log2(64) + 1
 
 
-def test_no_room_keeps_nothing() -> None:
-    past = PastRequests(most=0)
+def test_a_capacity_of_0_stores_nothing() -> None:
+    past = PastRequests(max_tokens=0)
     for turn in range(3):
         written(past, [[0, 1]], seed=turn)
     assert len(past) == 0
-    with pytest.raises(ValueError, match="use 0 for none"):
-        PastRequests(most=-1)
+    with pytest.raises(ValueError, match="give 0 for none"):
+        PastRequests(max_tokens=-1)

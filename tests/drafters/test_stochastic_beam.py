@@ -60,18 +60,18 @@ def trees(widths: tuple[int, ...], temperature: float = 1.0) -> dict[Levels, flo
     while pending:
         branch = pending.pop()
         found = levels(drafted(widths, EnumeratedNoise([branch], [1], [1]), SamplingParams(temperature)))
-        distribution[found] = distribution.get(found, 0.0) + branch.chance
+        distribution[found] = distribution.get(found, 0.0) + branch.probability
         pending += [Branch(script, 0) for script in branch.left_open]
     return distribution
 
 
 def q(path: Sequence[int], temperature: float = 1.0) -> float:
     """Probability of a path under the drafter."""
-    chance, text = 1.0, [0]
+    probability, text = 1.0, [0]
     for token in path:
-        chance *= float((MODEL.logits[MODEL.state(text)] / temperature).softmax(-1)[token])
+        probability *= float((MODEL.logits[MODEL.state(text)] / temperature).softmax(-1)[token])
         text.append(token)
-    return chance
+    return probability
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,16 @@ def q(path: Sequence[int], temperature: float = 1.0) -> float:
 def test_every_level_is_paths_drawn_without_replacement(widths: tuple[int, ...], temperature: float) -> None:
     for level in range(len(widths)):
         found: dict[tuple[tuple[int, ...], ...], float] = {}
-        for tree, chance in trees(widths, temperature).items():
-            found[tree[level]] = found.get(tree[level], 0.0) + chance
+        for tree, probability in trees(widths, temperature).items():
+            found[tree[level]] = found.get(tree[level], 0.0) + probability
         assert sum(found.values()) == pytest.approx(1, abs=1e-12)
-        for paths, chance in found.items():
+        for paths, probability in found.items():
             assert len(set(paths)) == len(paths) == widths[level]
             expected, left = 1.0, 1.0
             for path in paths:
                 expected *= q(path, temperature) / left
                 left -= q(path, temperature)
-            assert chance == pytest.approx(expected, abs=1e-12)
+            assert probability == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("widths", [(2, 2), (2, 3), (1, 3, 2)])
@@ -97,7 +97,7 @@ def test_trees_are_those_of_perturbed_scores(widths: tuple[int, ...]) -> None:
     num, expected = 60_000, trees(widths)
     counts = Counter(perturbed(widths, num))
     assert counts.keys() <= expected.keys()
-    common = [tree for tree, chance in expected.items() if chance * num >= 20]
+    common = [tree for tree, probability in expected.items() if probability * num >= 20]
     cells = [(counts[tree], expected[tree] * num) for tree in common]
     cells.append((num - sum(seen for seen, _ in cells), num - sum(mean for _, mean in cells)))
     statistic = 2 * sum(seen * log(seen / mean) for seen, mean in cells if seen)

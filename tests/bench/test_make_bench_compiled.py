@@ -1,4 +1,4 @@
-"""`make bench-compiled`: what it asks for, run here on tiny models instead of the package's."""
+"""`make bench-compiled`: its commands, run here on tiny models instead of those in the package."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is n
 def planned(*settings: str) -> list[list[str]]:
     """The arguments of each `outpace bench` that `make bench-compiled` would run with these variables."""
     command = ["make", "--dry-run", "--no-print-directory", "bench-compiled", *settings]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = [shlex.split(line) for line in said.splitlines() if re.search(r"outpace bench", line)]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = [shlex.split(line) for line in output.splitlines() if re.search(r"outpace bench", line)]
     return [[word for word in words if not re.match(r"[A-Z_]+=", word)] for words in found]
 
 

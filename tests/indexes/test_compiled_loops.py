@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from outpace.indexes import compiled_loops as loops
-from outpace.indexes.compiled_loops import as_tokens, grown, loop
+from outpace.indexes.compiled_loops import as_tokens, compiled_loop, grown
 
 
 def add_up(values: np.ndarray, start: int) -> int:
@@ -35,26 +35,26 @@ def test_nothing_is_compiled_by_importing() -> None:
 def test_a_loop_runs_with_and_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.array([2**31 - 1] * 3, np.int32)  # more than int32 holds
     monkeypatch.setattr(loops, "find_spec", lambda name: None)
-    plain = loop(add_up)
+    plain = compiled_loop(add_up)
     assert plain(values, 1) == plain.plain(values, 1) == 3 * (2**31 - 1) + 1
     assert "compiled" not in plain.__dict__
     pytest.importorskip("numba")
-    assert loop(add_up).compiled(values, 1) == 3 * (2**31 - 1) + 1
+    assert compiled_loop(add_up).compiled(values, 1) == 3 * (2**31 - 1) + 1
 
 
 def test_what_is_compiled_is_named_after_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     monkeypatch.setattr(loops, "_hash_of_sources", lambda: "12345678")
     monkeypatch.setattr(add_up, "__qualname__", "add_up")
-    assert loop(add_up).compiled.py_func.__qualname__ == "add_up-12345678"
+    assert compiled_loop(add_up).compiled.py_func.__qualname__ == "add_up-12345678"
 
 
-def test_a_loop_runs_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_runs_without_a_writable_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     numba = pytest.importorskip("numba")
-    compile_, asked = numba.njit, list[bool]()
+    compile_, cache_flags = numba.njit, list[bool]()
 
     def njit(function: object = None, cache: bool = False) -> object:
-        asked.append(cache)
+        cache_flags.append(cache)
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
         return compile_(function)
@@ -64,8 +64,8 @@ def test_a_loop_runs_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         numba, "njit", lambda *given, **names: njit(*given, **names) if given else lambda f: njit(f, True)
     )
-    assert loop(add_up).compiled(np.array([1, 2], np.int32), 3) == 6
-    assert asked == [True, False]
+    assert compiled_loop(add_up).compiled(np.array([1, 2], np.int32), 3) == 6
+    assert cache_flags == [True, False]
 
 
 def test_tokens_are_whole_numbers_in_a_row() -> None:

@@ -1,4 +1,4 @@
-"""The bound of acceptance is the best transport there is, and no rule accepts more."""
+"""The bound of the acceptance probability is the optimal transport, and no rule accepts more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from outpace.analysis import acceptance_bound as bound
-from outpace.analysis.acceptance_bound import Draws, acceptance_bound, acceptance_bounds, drafted_chances
+from outpace.analysis.acceptance_bound import (
+    Draws,
+    acceptance_bound,
+    acceptance_bounds,
+    inclusion_probabilities,
+)
 from outpace.models.table import TableTarget
 from outpace.proof.expected_acceptance import expected_accepted
 from outpace.recipes import get
@@ -26,7 +31,7 @@ def random_distribution(size: int, generator: torch.Generator, spread: float = 2
 
 
 def orders(q: Sequence[float], count: int, replace: bool) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Every sequence of draws with its chance."""
+    """Every sequence of draws with its probability."""
     total = sum(q)
     if not count or total <= 0:
         yield (), 1.0
@@ -34,18 +39,18 @@ def orders(q: Sequence[float], count: int, replace: bool) -> Iterator[tuple[tupl
     for token, weight in enumerate(q):
         if weight > 0:
             left = list(q) if replace else [0.0 if other == token else each for other, each in enumerate(q)]
-            for rest, chance in orders(left, count - 1, replace):
-                yield (token, *rest), chance * weight / total
+            for rest, probability in orders(left, count - 1, replace):
+                yield (token, *rest), probability * weight / total
 
 
 def drafts(draws: Sequence[Draws], chosen: Sequence[int] = ()) -> dict[frozenset[int], float]:
-    """Every set of drafted tokens with its chance."""
+    """Every set of drafted tokens with its probability."""
     found = {frozenset(chosen): 1.0}
     for each in draws:
         wider: dict[frozenset[int], float] = {}
-        for tokens, chance in orders(each.q.tolist(), each.count, each.replace):
+        for tokens, probability in orders(each.q.tolist(), each.count, each.replace):
             for before, other in found.items():
-                wider[before | set(tokens)] = wider.get(before | set(tokens), 0.0) + chance * other
+                wider[before | set(tokens)] = wider.get(before | set(tokens), 0.0) + probability * other
         found = wider
     return found
 
@@ -120,7 +125,7 @@ def test_numbers_worked_out_by_hand() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_chances_of_being_drafted(seed: int) -> None:
+def test_inclusion_probabilities(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     size, count = 3 + seed % 3, 1 + seed % 4
     q = random_distribution(size, generator)
@@ -128,7 +133,7 @@ def test_chances_of_being_drafted(seed: int) -> None:
         sum(c for drawn, c in orders(q.tolist(), count, False) if token in drawn) for token in range(size)
     ]
     tokens = [size - 1, 0]
-    assert drafted_chances(Draws(q, count, False), tokens) == pytest.approx(
+    assert inclusion_probabilities(Draws(q, count, False), tokens) == pytest.approx(
         [wanted[t] for t in tokens], abs=1e-12
     )
 
@@ -155,12 +160,12 @@ def test_a_large_vocabulary_leaves_it_a_bound(monkeypatch: pytest.MonkeyPatch) -
     generator = torch.Generator().manual_seed(0)
     p, q = random_distribution(300, generator, 4.0), random_distribution(300, generator, 4.0)
     draws, tokens = Draws(q, 3, False), q.topk(3).indices.tolist()
-    whole, chances = acceptance_bound(p, [draws]), drafted_chances(draws, tokens)
-    monkeypatch.setattr(bound, "MOST", 100)
+    whole, probabilities = acceptance_bound(p, [draws]), inclusion_probabilities(draws, tokens)
+    monkeypatch.setattr(bound, "MAX_EXACT_TOKENS", 100)
     assert whole <= acceptance_bound(p, [draws]) <= whole + 0.01
-    fewer = drafted_chances(draws, tokens)
-    assert all(low <= high + 1e-12 for low, high in zip(fewer, chances, strict=True))
-    assert fewer == pytest.approx(chances, abs=0.01)
+    fewer = inclusion_probabilities(draws, tokens)
+    assert all(low <= high + 1e-12 for low, high in zip(fewer, probabilities, strict=True))
+    assert fewer == pytest.approx(probabilities, abs=0.01)
 
 
 def test_weights_scale_the_target() -> None:

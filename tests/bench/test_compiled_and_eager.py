@@ -1,5 +1,4 @@
-"""Compiled forwards beside eager ones: what each row is compared with, and which curve its drafts are chosen
-from."""
+"""Compiled and eager rows: the baseline of each row, and the cost curve its drafts are chosen from."""
 
 from __future__ import annotations
 
@@ -168,7 +167,7 @@ def test_texts_are_compared_within_a_mode_and_those_of_plain_decoding_across() -
     }
 
 
-def test_without_plain_decoding_in_its_mode_a_row_says_less() -> None:
+def test_without_plain_decoding_in_its_mode_a_row_has_no_efficiency() -> None:
     row = rows_of(measured(AS_IT_IS))["chain (eager)"]
     assert row.speedup.median == 0.625
     assert row.efficiency is None and row.different is None
@@ -208,14 +207,14 @@ def test_a_tree_that_is_filled_without_a_model_is_chosen_too() -> None:
     assert found["chain"].speedup == pytest.approx(1 + 2 / 3 + (2 / 3) ** 2)
 
 
-def test_only_what_runs_as_the_command_says_is_recommended() -> None:
+def test_only_methods_in_the_requested_mode_are_recommended() -> None:
     measurement = measured()
     assert measurement.recommendation(measurement.rows()).method == "speculative-sampling"
     measurement.runs = measured(CHAIN).runs
     assert measurement.recommendation(measurement.rows()).method == "autoregressive"
 
 
-def test_what_compiling_gains_is_said_where_both_were_measured() -> None:
+def test_the_gain_of_compiling_is_reported_if_both_modes_were_measured() -> None:
     both = measured()
     gain = both.compiling(both.rows())
     assert gain and (gain.low, gain.median, gain.high) == (2.0, 2.0, 2.0)
@@ -224,7 +223,7 @@ def test_what_compiling_gains_is_said_where_both_were_measured() -> None:
     assert alone.compiling(alone.rows()) is None and len(alone.answers(alone.rows())) == 1
 
 
-def test_nothing_is_said_about_compiling_where_nothing_was_compiled() -> None:
+def test_compiling_is_not_mentioned_if_nothing_was_compiled() -> None:
     measurement = measured(PLAIN, CHAIN)
     measurement.contenders = [AS_IT_IS, CHAIN_AS_IT_IS]
     rows = measurement.rows()
@@ -232,7 +231,7 @@ def test_nothing_is_said_about_compiling_where_nothing_was_compiled() -> None:
     assert "compiled plain decoding" not in to_markdown(measurement, rows)
 
 
-def test_files_and_pages_tell_the_modes_apart() -> None:
+def test_files_and_pages_show_the_mode() -> None:
     measurement = measured()
     rows = measurement.rows()
     data = to_json(measurement, rows)

@@ -1,4 +1,4 @@
-"""The lazy distribution: what it computes, for whom, and what it refuses."""
+"""LazyTargetProbs: what it computes, for which nodes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_distributions_are_those_of_each_nodes_own_row(nodes: list[int] | None) 
     assert torch.equal(distribution(logits).probs(nodes), expected if nodes is None else expected[nodes])
 
 
-def test_choices_are_the_same_whatever_is_asked_with_them() -> None:
+def test_choices_do_not_depend_on_the_other_requested_nodes() -> None:
     logits, noise = random_logits(), KeyedNoise([3, 4], [1, 1], [2, 3])
     together = distribution(logits).choose(None, noise)
     assert together == [distribution(logits).choose([node], noise)[0] for node in range(5)]
@@ -55,7 +55,7 @@ def test_greedy_rows_never_build_a_distribution(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("at_once", [0, 1 << 17])
-def test_greedy_choices_look_at_few_logits_once_and_refuse_only_what_was_asked(
+def test_greedy_choices_read_few_logits_once_and_check_requested_nodes_only(
     monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     looked: list[int] = []

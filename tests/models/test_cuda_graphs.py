@@ -1,4 +1,4 @@
-"""Forwards of fixed sizes score as the model does as it is; what records them on a GPU is left out here."""
+"""Forwards of fixed sizes give the logits of the eager model; recording on a GPU is replaced by a stub."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_cache_grows(pair):
 @pytest.mark.parametrize(
     ("name", "why"), [("falcon", "has attention code"), ("llama4_text", "compute position ids")]
 )
-def test_a_model_that_cannot_be_recorded_says_why(name, why, tiny):
+def test_a_model_that_cannot_be_recorded_warns_with_the_reason(name, why, tiny):
     target = HFTarget(tiny(name))
     with pytest.raises(ValueError, match=why):
         check(GraphReplay(target.forward, as_it_is), target.forward, trees=True)
