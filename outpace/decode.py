@@ -24,7 +24,7 @@ def speculative_steps(session: Session) -> Iterator[Step]:
     parts = session.parts
     while session.rows:
         ctx = session.context()
-        plan = parts.controller.plan(ctx).within(ctx.room)
+        plan = parts.controller.plan(ctx).within(ctx.max_draft_depth)
         draft = parts.drafter.propose(ctx, plan)  # draft
         if parts.target.chains_only:
             draft = replace(draft, tree=draft.tree.first_chain())
@@ -93,7 +93,9 @@ class Session:
         return Context(
             tokens=tuple(self.history[slot, :length] for slot, length in zip(rows, lengths, strict=True)),
             committed=tuple(lengths),
-            room=tuple(self._max_lengths[s] - length - 1 for s, length in zip(rows, lengths, strict=True)),
+            max_draft_depth=tuple(
+                self._max_lengths[s] - length - 1 for s, length in zip(rows, lengths, strict=True)
+            ),
             slots=tuple(rows),
             cache=self.cache,
             sampling=sampling,

@@ -151,7 +151,7 @@ class Recorder:
         written = 0
         while session.rows and len(self.found) < self._last:
             ctx = session.context()
-            if written % self.stride == 0 and ctx.room[0] >= len(self.widths):
+            if written % self.stride == 0 and ctx.max_draft_depth[0] >= len(self.widths):
                 self._record(session, ctx, written)
             tree = TokenTree.roots(ctx.roots)
             scores = session.parts.target.score(tree, ctx.slots, session.cache)

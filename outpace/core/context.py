@@ -21,7 +21,7 @@ class Context:
 
     tokens: tuple[Tensor, ...]  # B × (T_b,) int64 on the host, prompt and output; views of the history
     committed: tuple[int, ...]  # (B,) number of committed tokens; the last of them is the root of the draft
-    room: tuple[int, ...]  # (B,) longest useful draft path: one less than the tokens still to generate
+    max_draft_depth: tuple[int, ...]  # (B,) tokens that may still be generated, without the bonus token
     slots: tuple[int, ...]  # (B,) slot of each row in the session and the KV cache
     cache: Cache  # the target's KV cache; drafters never write to it
     sampling: tuple[SamplingParams, ...]  # (B,)

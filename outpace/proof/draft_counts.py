@@ -49,7 +49,7 @@ class _Watched:
         plan = self._controller.plan(ctx)
         sampled = [
             min(depth, max_depth)
-            for depth, max_depth, params in zip(plan.depth, ctx.room, ctx.sampling, strict=True)
+            for depth, max_depth, params in zip(plan.depth, ctx.max_draft_depth, ctx.sampling, strict=True)
             if not params.greedy
         ]
         self._counts.allowed = max(self._counts.allowed, *sampled, 0)

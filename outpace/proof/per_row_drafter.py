@@ -110,7 +110,7 @@ def _context(ctx: Context, rows: Sequence[int]) -> Context:
     return Context(
         tokens=tuple(ctx.tokens[row] for row in rows),
         committed=tuple(ctx.committed[row] for row in rows),
-        room=tuple(ctx.room[row] for row in rows),
+        max_draft_depth=tuple(ctx.max_draft_depth[row] for row in rows),
         slots=tuple(ctx.slots[row] for row in rows),
         cache=ctx.cache,
         sampling=tuple(ctx.sampling[row] for row in rows),

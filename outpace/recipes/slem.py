@@ -74,7 +74,7 @@ class RetokenizedDrafts:
         tokens, chains = tree.tokens.tolist(), list[list[int]]()
         for row, nodes in enumerate(tree.forest.nodes):
             drafted = [tokens[node] for node in nodes[1 + len(tails[row]) :]]
-            chains.append(self.to_target_tokens(ctx.tokens[row], drafted)[: ctx.room[row]])
+            chains.append(self.to_target_tokens(ctx.tokens[row], drafted)[: ctx.max_draft_depth[row]])
         flat = torch.tensor([token for chain in chains for token in chain], dtype=torch.int64)
         return TokenTree(torch.cat([ctx.roots, flat]), Forest.chain(tuple(map(len, chains))))
 

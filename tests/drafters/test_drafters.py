@@ -68,7 +68,7 @@ def test_a_draft_of_the_target_itself_is_fully_accepted(temperature: float) -> N
     texts, steps = run(DraftModel(TARGET), Fixed(3), Rejection(), temperature=temperature)
     for step in steps[1:]:
         for row, generated in enumerate(step.generated):
-            assert len(generated) == min(3, step.ctx.room[row]) + 1
+            assert len(generated) == min(3, step.ctx.max_draft_depth[row]) + 1
     if temperature == 0:
         assert texts == plain()
 

@@ -93,7 +93,8 @@ def test_a_row_is_drafted_by_the_lookup_or_by_the_model() -> None:
         Session(Parts(target, drafter, Rejection(), Fixed(3)), prompts, sampling, LazyTargetProbs).steps()
     )
     for step in steps[1:]:
-        for row, (size, max_depth) in enumerate(zip(step.ctx.committed, step.ctx.room, strict=True)):
+        depths = zip(step.ctx.committed, step.ctx.max_draft_depth, strict=True)
+        for row, (size, max_depth) in enumerate(depths):
             drafted = [int(step.draft.tree.tokens[node]) for node in step.draft.tree.forest.nodes[row][1:]]
             assert drafted == [1, 2, 3][:max_depth] if size % 2 else len(drafted) == min(1, max_depth)
 

@@ -65,11 +65,13 @@ def test_window_and_guesses_are_those_of_the_rule(window: int, ngram: int, guess
             kept = pools[slot].get(text[-1], [])
             reach = max(window + ngram - 3, ngram - 1)
             expected = {
-                (text[-1], *guess[: size + 1]) for guess in kept for size in range(step.ctx.room[row])
+                (text[-1], *guess[: size + 1])
+                for guess in kept
+                for size in range(step.ctx.max_draft_depth[row])
             }
             expected = {path for path in expected if len(path) <= ngram}
             assert expected <= set(found)
-            if window + ngram - 3 > step.ctx.room[row]:
+            if window + ngram - 3 > step.ctx.max_draft_depth[row]:
                 assert set(found) == {(text[-1],)} | expected
                 continue
             assert max(map(len, found)) <= reach + 1
@@ -164,7 +166,7 @@ def test_without_a_window_it_looks_up_n_grams() -> None:
             text, pool = step.ctx.tokens[row].tolist(), Pool()
             for start in range(len(text) - 2):
                 remember(pool, text[start], tuple(text[start + 1 : start + 3]), 2)
-            guesses = [guess[: step.ctx.room[row]] for guess in reversed(pool.get(text[-1], []))]
+            guesses = [guess[: step.ctx.max_draft_depth[row]] for guess in reversed(pool.get(text[-1], []))]
             expected = {(text[-1], *guess[:size]) for guess in guesses for size in range(len(guess) + 1)}
             assert sorted(paths(step, row)) == sorted(expected | {(text[-1],)})
             drafted += len(guesses)

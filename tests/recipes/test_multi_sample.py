@@ -96,7 +96,7 @@ def test_drafts_follow_the_rule(tree: bool) -> None:
     ]
     texts, starts, last = [list(prompt) for prompt in prompts], list(map(len, prompts)), 0
     for step in steps(parts, prompts, sampling):
-        for (slot, paths), max_depth in zip(drafted(step).items(), step.ctx.room, strict=True):
+        for (slot, paths), max_depth in zip(drafted(step).items(), step.ctx.max_draft_depth, strict=True):
             expected: list[tuple[int, ...]] = []
             open_: dict[tuple[int, ...], float] = {(): 1.0}
             while open_ and len(expected) < (nodes if tree else 10):

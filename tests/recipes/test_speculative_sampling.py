@@ -60,8 +60,8 @@ def test_confidence_stops_after_the_unsure_token() -> None:
         for index, token in enumerate(drafted):
             q = DRAFT.logits[DRAFT.state((*text, *drafted[:index]))].softmax(-1)
             unsure = float(q[token]) < 0.5
-            assert unsure == (index + 1 == len(drafted) and len(drafted) < min(4, step.ctx.room[0])) or (
-                index + 1 == min(4, step.ctx.room[0])
-            )
+            longest = min(4, step.ctx.max_draft_depth[0])
+            stopped = index + 1 == len(drafted) < longest
+            assert unsure == stopped or index + 1 == longest
         lengths.add(len(drafted))
     assert {1, 2, 4} <= lengths

@@ -69,7 +69,7 @@ def test_drafts_follow_the_rule_and_the_last_node_read_wins() -> None:
         shape = parts.controller.plan(step.ctx).shape
         assert shape is not None
         for row, nodes in enumerate(forest.nodes):
-            max_depth = step.ctx.room[row]
+            max_depth = step.ctx.max_draft_depth[row]
             expected = filled(table, tokens[row], shape)
             depths = [0]
             for _, parent in expected:

@@ -47,7 +47,8 @@ class PredictionDrafter:
         for row, slot in enumerate(ctx.slots):
             cursor = self._cursors[slot]
             cursor.read(ctx.tokens[row][ctx.prompt_lengths[row] + cursor.num_read :].tolist())
-            found.append(chain(cursor.following(ctx.room[row]), cursor.agreed, ctx.sampling[row].stop))
+            tokens = cursor.following(ctx.max_draft_depth[row])
+            found.append(chain(tokens, cursor.agreed, ctx.sampling[row].stop))
         self.drafted = {slot: branches.tokens for slot, branches in zip(ctx.slots, found, strict=True)}
         return first_found(ctx, found, self._otherwise, plan)
 
