@@ -32,30 +32,28 @@ STEPS: dict[str, tuple[str, str]] = {
     "engine/engine-cpu.json": (
         "bench",
         "--methods speculative-sampling,mcsd,specinfer,prompt-lookup,synthetic:rate=0.6,synthetic:rate=0.8 "
-        f"{ALL_PROMPTS} --peer transformers --num-prompts 16 --rounds 3 --max-tokens 96",
+        f"{ALL_PROMPTS} --peer transformers --num-prompts 12 --rounds 2 --max-tokens 96",
     ),
     "engine/batch-cpu.json": (
         "bench",
         "--methods speculative-sampling,prompt-lookup --prompts code --peer transformers --num-prompts 32 "
-        "--batch 8 "
-        "--rounds 3 --max-tokens 96 --ignore-eos --selection all",
+        "--batch 8 --rounds 2 --max-tokens 96 --ignore-eos --selection all",
     ),
     "engine/overhead-cpu.json": ("overhead", "--target zoo:target --draft zoo:draft"),
     "compiled/compiled-cpu.json": (
         "bench",
         "--compile --methods speculative-sampling,mcsd,prompt-lookup --prompts code,edit --peer {peers} "
-        "--num-prompts 10 --rounds 3 --max-tokens 96 --selection all",
+        "--num-prompts 8 --rounds 2 --max-tokens 96 --selection all",
     ),
-    "training-free/training-free-cpu.json": ("bench", f"{FAMILY} --num-prompts 10 --rounds 2"),
+    "training-free/training-free-cpu.json": ("bench", f"{FAMILY} --num-prompts 6 --rounds 2"),
     "training-free/training-free-compiled-cpu.json": (
         "bench",
-        f"--compile --no-eager {FAMILY} --num-prompts 10 --rounds 2",
+        f"--compile --no-eager {FAMILY} --num-prompts 6 --rounds 2",
     ),
     "training-free/edits-cpu.json": (
         "bench",
         "--compile --methods prompt-lookup,sam-decoding,suffix-decoding --prompts edit --num-prompts 20 "
-        "--rounds 3 "
-        "--max-tokens 96 --temperature 0 --selection all",
+        "--rounds 2 --max-tokens 96 --temperature 0 --selection all",
     ),
     "training-free/repeated-cpu.json": (
         "bench",
@@ -65,8 +63,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "verification/verification-cpu.json": (
         "bench",
         "--methods speculative-sampling,block-verification,traversal,mcsd,specinfer,spectr-kseq,rsd-c,rsd-s,"
-        f"optimal-mdsd,tli,slem,omnidraft,slrs:draft=zoo:draft-bytes {ALL_PROMPTS} --num-prompts 8 --rounds "
-        "2 "
+        f"optimal-mdsd,tli,slem,omnidraft,slrs:draft=zoo:draft-bytes {ALL_PROMPTS} --num-prompts 6 --rounds 2 "
         "--max-tokens 96",
     ),
     "verification/verifiers-cpu.json": ("verifiers", "--draft zoo:draft"),

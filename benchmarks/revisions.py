@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 
@@ -88,6 +88,12 @@ class Ratio:
         return self.ratio.median <= MAX_MEDIAN and self.ratio.high <= MAX_HIGH
 
 
+class Decoder(Protocol):
+    """What `compare` needs of a worker."""
+
+    def decode(self, case: Case, prompt: str, max_tokens: int, threads: int) -> dict[str, Any]: ...
+
+
 class Worker:
     """A process that decodes with one revision."""
 
@@ -133,8 +139,8 @@ def worktree(revision: str) -> Iterator[Path]:
 
 def compare(
     case: Case,
-    ours: Worker,
-    theirs: Worker,
+    ours: Decoder,
+    theirs: Decoder,
     *,
     prompts: Sequence[str],
     rounds: int,

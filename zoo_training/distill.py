@@ -31,7 +31,7 @@ SAMPLE_ROWS = 24
 class DistillationBatch(Batch):
     """A training batch with the target's last hidden states."""
 
-    hidden: Tensor  # (rows, length, hidden) float16, the target's last hidden state at each token
+    hidden: Tensor  # (rows, length, hidden) float16; the target's logits are computed from it
 
     def to(self, device: torch.device) -> "DistillationBatch":
         """The batch on another device."""

@@ -55,7 +55,8 @@ class Settings:
     grammar: Callable[[], Grammar] | None = None  # returns a new grammar matcher for one row
 
     def row_params(self, seed: int, max_new_tokens: int) -> SamplingParams:
-        """The sampling parameters of one row; `max_new_tokens`: its limit by the model's length."""
+        """The sampling parameters of one row. `max_new_tokens` is how many tokens the model's maximum length
+        leaves; the smaller of it and `max_tokens` applies."""
         max_tokens = min(self.params.max_tokens, max_new_tokens)
         return replace(
             self.params,

@@ -1,4 +1,4 @@
-"""Helpers of the verifiers of drawn tokens: draft probabilities, rows without draws, keys of random choices.
+"""Helpers of the verifiers of drawn tokens: draft probabilities, batch rows without drawn tokens, noise keys.
 
 Letters: V vocabulary.
 """

@@ -114,7 +114,7 @@ def test_forwards_are_timed_compiled_and_as_they_are(
     [
         (["--draft", ""], "speculative-sampling needs draft: a smaller model"),
         (["--methods", "mcsd:draft=other"], "all methods have one draft here: name other with --draft"),
-        (["--max-tokens", "1000"], "no prompt leaves room for 1000 new tokens: ask for fewer"),
+        (["--max-tokens", "1000"], "every prompt is too long for 1000 new tokens: lower --max-tokens"),
         (["--dtype", "float64"], "compiling does not support float64"),
     ],
 )

@@ -30,7 +30,7 @@ class FakeWorker:
 def test_pairs_with_different_tokens_are_left_out() -> None:
     ours = FakeWorker(2.2, {"a": [1], "b": [2], "c": [3], "d": [4]})
     theirs = FakeWorker(2.0, {"a": [1], "b": [2], "c": [3], "d": [5]})
-    found = compare(CASE, ours, theirs, prompts="abcd", rounds=3, max_tokens=8, threads=1)  # type: ignore[arg-type]
+    found = compare(CASE, ours, theirs, prompts="abcd", rounds=3, max_tokens=8, threads=1)
     assert found.pairs == 9
     assert (found.milliseconds, found.other_milliseconds) == (2.2, 2.0)
     assert found.ratio.median == pytest.approx(1.1) and not found.reached

@@ -54,7 +54,7 @@ def test_matching_the_same_trees_accepts_less() -> None:
 
 @pytest.mark.slow
 def test_equal_tokens_of_two_drafters_stay_two_candidates() -> None:
-    # drafters sure of the same token: below it both continuations can be accepted
+    # the same drafter twice: where both draw the same first token, its node has a child drawn by each
     chain = accepted(DRAFTS[0], DRAFTS[0], widths=(1, 1))
     assert chain > accepted(DRAFTS[0], widths=(1, 1))
 

@@ -37,7 +37,7 @@ SENTENCES = sentences()
 
 
 class ByHand:
-    """The same grammar as a list of all its sentences."""
+    """The same grammar, given as the list of all its sentences."""
 
     def allowed(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         mask = torch.ones(len(paths), 4, dtype=torch.bool)
