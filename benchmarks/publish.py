@@ -63,8 +63,8 @@ STEPS: dict[str, tuple[str, str]] = {
     "verification/verification-cpu.json": (
         "bench",
         "--methods speculative-sampling,block-verification,traversal,mcsd,specinfer,spectr-kseq,rsd-c,rsd-s,"
-        f"optimal-mdsd,tli,slem,omnidraft,slrs:draft=zoo:draft-bytes {ALL_PROMPTS} --num-prompts 6 --rounds 2 "
-        "--max-tokens 96",
+        f"optimal-mdsd,tli,slem,omnidraft,slrs:draft=zoo:draft-bytes {ALL_PROMPTS} --num-prompts 6 "
+        "--rounds 2 --max-tokens 96",
     ),
     "verification/verifiers-cpu.json": ("verifiers", "--draft zoo:draft"),
     "verification/verifiers-chain-cpu.json": ("verifiers", "--draft zoo:draft --widths 1,1,1,1"),
