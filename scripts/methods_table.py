@@ -47,7 +47,7 @@ def table() -> str:
         groups[entry.family, needs(found[entry.name]), entry.guarantee.upper()].append(entry.name)
     lines = ["| Family | Needs, besides the target | Promise | Methods |", "|---|---|---|---|"]
     for (family, need, guarantee), names in sorted(groups.items()):
-        links = [f"[{name}](outpace/recipes/{name.replace('-', '_')}.py)" for name in names]
+        links = [f"[{name}]({recipes.files()[name].resolve().relative_to(ROOT)})" for name in names]
         lines.append(f"| {family} | {need} | {guarantee} | {', '.join(links)} |")
     return "\n".join([*lines, ""])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from outpace.cli import (
+from outpace.cli.commands import (
     audit,
     bench,
     chat,

@@ -1,4 +1,5 @@
-"""Recipes: one file per published method, looked up by file name and imported at first use.
+"""Recipes: one file per published method, in a folder per family; looked up by file name, imported at first
+use.
 
 Calling the package itself, `outpace.recipes()`, returns the catalogue.
 """
@@ -44,10 +45,9 @@ GROUP = "outpace.recipes"
 
 
 def files() -> dict[str, Path]:
-    """Recipe name -> source file, for the recipes of this package; files that begin with an underscore are
-    none."""
-    found = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
-    return {identifier(path.stem): path for path in found}
+    """Recipe name -> source file, for the recipes of this package: the modules of the families' folders."""
+    found = (path for path in FOLDER.glob("*/*.py") if not path.name.startswith("_"))
+    return {identifier(path.stem): path for path in sorted(found, key=lambda path: path.stem)}
 
 
 @cache
@@ -85,7 +85,8 @@ def get(name: str) -> Recipe:
     none or it cannot be imported."""
     wanted = identifier(name)
     if wanted in files():
-        module = f"{__name__}.{files()[wanted].stem}"
+        path = files()[wanted]
+        module = f"{__name__}.{path.parent.name}.{path.stem}"
     elif wanted in plugins():
         module = plugins()[wanted].module
     elif is_planned(wanted):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from outpace.bench.measure.contender import MethodContender, RunOutcome
 from outpace.bench.report.json_file import finite, write_json
-from outpace.cli.bench import bench
+from outpace.cli.commands.bench import bench
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.hf.target import load
 
@@ -456,7 +456,7 @@ def test_a_file_that_cannot_be_written_at_the_end_loses_nothing(
     folder = tmp_path / "later"
     arguments = ("--methods", "prompt-lookup", "--temperature", "0", "--output", str(folder / "x.json"))
     monkeypatch.setattr(
-        "outpace.cli.bench._print", lambda *given: folder.rmdir() or folder.write_text("in the way")
+        "outpace.cli.commands.bench._print", lambda *given: folder.rmdir() or folder.write_text("in the way")
     )
     done = call(tiny, tmp_path, *arguments)
     assert done.exit_code == 1 and f"{folder / 'x.json'} could not be written" in done.output

@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from outpace.cli.bench import bench
+from outpace.cli.commands.bench import bench
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = typer.Typer(pretty_exceptions_enable=False)

@@ -19,7 +19,7 @@ from outpace.bench.peers import environments as peer_kinds
 from outpace.bench.peers.environments import PEER_ENGINES, PeerEnvironment, find_environment, parse_peers
 from outpace.bench.peers.openvino_models import converted, key
 from outpace.bench.peers.worker import Worker
-from outpace.cli.bench import bench
+from outpace.cli.commands.bench import bench
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 APP.command()(bench)

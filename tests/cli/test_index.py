@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from outpace.cli.index import binary_size
+from outpace.cli.commands.index import binary_size
 from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.hidden_states import HiddenStateIndex

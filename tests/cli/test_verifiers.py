@@ -11,7 +11,7 @@ import pytest
 from outpace.analysis import rule_orderings as orderings
 from outpace.analysis.rule_comparison import DRAFTING, RULES
 from outpace.bench.measure.bootstrap import mean_interval
-from outpace.cli import verifiers
+from outpace.cli.commands import verifiers
 
 FEW = ("--num-trees", 4, "--num-prompts", 2, "--widths", "2,1", "--threads", 1, "--device", "cpu")
 

@@ -13,8 +13,8 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.decode import Session
 from outpace.drafters.compose.union import merged_trees
 from outpace.models.table import TableTarget
-from outpace.recipes.specinfer import specinfer
-from outpace.recipes.spectr_kseq import spectr_kseq
+from outpace.recipes.verification.specinfer import specinfer
+from outpace.recipes.verification.spectr_kseq import spectr_kseq
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.block import Block
 from outpace.verifiers.traversal import Traversal

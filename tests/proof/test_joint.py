@@ -25,12 +25,12 @@ from outpace.proof.models import tables
 from outpace.proof.mutants.joint import TargetNoiseReused, joint_variants
 from outpace.proof.reference import difference, plain_distribution, table_logits
 from outpace.proof.suite import prove
-from outpace.recipes.autoregressive import autoregressive
-from outpace.recipes.multi_sample import multi_sample
-from outpace.recipes.specinfer import specinfer
-from outpace.recipes.speculative_sampling import speculative_sampling
-from outpace.recipes.stand import stand
-from outpace.recipes.token_recycling import token_recycling
+from outpace.recipes.base.autoregressive import autoregressive
+from outpace.recipes.base.speculative_sampling import speculative_sampling
+from outpace.recipes.training_free.multi_sample import multi_sample
+from outpace.recipes.training_free.stand import stand
+from outpace.recipes.training_free.token_recycling import token_recycling
+from outpace.recipes.verification.specinfer import specinfer
 from outpace.verifiers.match import Match
 
 TARGET, DRAFT = TableTarget(3, seed=1), TableTarget(3, seed=2, order=2)

@@ -13,8 +13,8 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, Leak, enumerate_distributions
 from outpace.proof.per_row_drafter import Apart, row_by_row
-from outpace.recipes.mcsd import mcsd
-from outpace.recipes.token_recycling import token_recycling
+from outpace.recipes.training_free.token_recycling import token_recycling
+from outpace.recipes.verification.mcsd import mcsd
 from outpace.sampling.target_probs import LazyTargetProbs
 
 TARGET, DRAFT = TableTarget(5, seed=1), TableTarget(5, seed=2, order=2)

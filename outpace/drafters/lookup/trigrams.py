@@ -50,7 +50,7 @@ class Trigrams:
     ) -> None:
         if min(iterations, max_paths, nodes, depth) < 1:
             raise ValueError("a search has at least one iteration, path, node and level")
-        if exploration < 0 or not 0 <= weight_step <= CAP:
+        if not 0 <= exploration < float("inf") or not 0 <= weight_step <= CAP:
             raise ValueError(
                 f"exploration is {exploration} and weight_step {weight_step}; use 0 or more, at most {CAP} "
                 "for the step"

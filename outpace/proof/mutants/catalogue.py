@@ -66,9 +66,9 @@ from outpace.proof.mutants.siblings import (
     Underscaled,
     likeliest_kept,
 )
-from outpace.recipes.omnidraft import PairMergingDrafter
-from outpace.recipes.slrs import StringDrafts
-from outpace.recipes.tli import SharedTokenDrafts
+from outpace.recipes.vocabularies.omnidraft import PairMergingDrafter
+from outpace.recipes.vocabularies.slrs import StringDrafts
+from outpace.recipes.vocabularies.tli import SharedTokenDrafts
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.block import Block
 from outpace.verifiers.kseq import KSequential

@@ -18,9 +18,9 @@ from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, Tail
 from outpace.drafters.model.grow import Read, grow
 from outpace.drafters.model.incremental_tree import IncrementalTree
 from outpace.models.vocabulary import CrossVocabularyDraft
-from outpace.recipes.omnidraft import PairMergingDrafter, _Row
-from outpace.recipes.slrs import PartialString, StringDrafts
-from outpace.recipes.tli import SharedTokenDrafts
+from outpace.recipes.vocabularies.omnidraft import PairMergingDrafter, _Row
+from outpace.recipes.vocabularies.slrs import PartialString, StringDrafts
+from outpace.recipes.vocabularies.tli import SharedTokenDrafts
 
 
 class NotRenormalised(SharedTokenDrafts):

@@ -1,0 +1,210 @@
+"""`outpace audit`: check that methods keep the target's output distribution.
+
+Enumerates all outputs on small table models; optionally tests greedy and sampled outputs of a user's model.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outpace.cli.failures import INTERRUPTED, Debug, report_failures
+from outpace.cli.options import Json
+from outpace.cli.output import print_json, print_status, print_table
+
+if TYPE_CHECKING:
+    pass
+
+PROMPTS = (
+    "def parse(line):\n",
+    "Sort these words: pear, apple, fig.\n",
+    "12 + 35 =",
+    "class Queue:\n",
+    "import ",
+)
+MISTAKES = "planted mistakes"
+
+
+@report_failures
+def audit(
+    methods: Annotated[list[str] | None, typer.Argument(help="Methods of `outpace list`; none: all.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All methods.")] = False,
+    exhaustive: Annotated[
+        bool, typer.Option(help="Larger trees and longer texts: takes minutes per method.")
+    ] = False,
+    target: Annotated[str | None, typer.Option(help="Test the methods on this model as well.")] = None,
+    draft: Annotated[str | None, typer.Option(help="The draft model for methods that need one.")] = None,
+    prompts: Annotated[
+        list[str] | None, typer.Option("--prompt", help="Prompts for your model; repeatable.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of each text decoded with your model.")] = 96,
+    samples: Annotated[int, typer.Option(help="Sampled texts a method decodes with your model.")] = 64,
+    false_alarms: Annotated[
+        float,
+        typer.Option(help="Probability that the tests on your model fail although all methods are correct."),
+    ] = 0.01,
+    recipe: Annotated[str | None, typer.Option(help="A recipe file of your own to audit too.")] = None,
+    dtype: Annotated[str, typer.Option(help="dtype of your model.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Number of parallel processes; default: one per CPU.")
+    ] = None,
+    compile: Annotated[bool, typer.Option("--compile", help="Run your model through OpenVINO.")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check that methods keep the target's output distribution: all outputs enumerated on small models,
+    statistical tests on your model."""
+    from outpace.recipes import find, from_file, get
+
+    if all_ and methods:
+        raise ValueError("name methods or give --all, not both")
+    recipes = (
+        [get(name) for name in methods] if methods else list(find().values()) if not recipe or all_ else []
+    )
+    # worker processes import recipes again, so they get names or file paths
+    sources = [each.name for each in recipes]
+    if recipe:
+        recipes.append(from_file(recipe))
+        sources.append(recipe)
+    report: dict[str, Any] = {"proofs": [], "mistakes": []}
+    try:
+        for kind, found in _results(sources, exhaustive, processes or os.cpu_count() or 1):
+            report["mistakes" if kind == MISTAKES else "proofs"] += found
+            print_status(_progress(kind, found))
+        report["proofs"].sort(key=lambda proof: sources.index(proof["source"]))
+        if target:
+            from outpace.cli.commands.audit_target import check
+
+            report["target"] = check(
+                recipes,
+                target,
+                draft,
+                prompts or list(PROMPTS),
+                max_tokens,
+                samples,
+                false_alarms,
+                dtype=dtype,
+                threads=threads,
+                compile=compile,
+            )
+    except KeyboardInterrupt:
+        report["interrupted"] = True
+    report["passed"] = _passed(report)
+    if json:
+        print_json(report)
+    else:
+        _print(report)
+    if report.get("interrupted"):
+        raise typer.Exit(INTERRUPTED)
+    if not report["passed"]:
+        raise typer.Exit(1)
+
+
+def _results(
+    sources: list[str], exhaustive: bool, processes: int
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield, as they finish, (source, proofs of one method on one kind of models) and (MISTAKES, reports of
+    the planted mistakes), in a process pool if `processes` > 1."""
+    from outpace.proof.suite import PLANS
+
+    work = [(source, kind, exhaustive) for source in sources for kind in PLANS]
+    if processes == 1:
+        yield from ((source, proofs(source, kind, exhaustive)) for source, kind, exhaustive in work)
+        yield MISTAKES, planted_mistakes()
+        return
+    needed = min(processes, len(work) + 1)
+    with ProcessPoolExecutor(needed, multiprocessing.get_context("spawn"), one_thread) as pool:
+        try:
+            names = {pool.submit(planted_mistakes): MISTAKES}
+            names |= {pool.submit(proofs, *each): each[0] for each in work}
+            for done in as_completed(names):
+                yield names[done], done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def one_thread() -> None:
+    """Initializer of a pool process: torch uses one thread, because the processes share the CPUs."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def proofs(source: str, kind: str, exhaustive: bool) -> list[dict[str, Any]]:
+    """Reports of the proofs of a method on one kind of models.
+
+    source: name or recipe file of the method; kind: a key of `outpace.proof.suite.PLANS`.
+    """
+    from outpace.proof.suite import PLANS, prove
+    from outpace.recipes import resolve_recipe
+
+    plan = PLANS[kind]
+    found = prove(resolve_recipe(source), plan.models(), plan, exhaustive=exhaustive)
+    return [{"source": source, **proof.report()} for proof in found]
+
+
+def planted_mistakes() -> list[dict[str, Any]]:
+    """For each mutant (a deliberately wrong part): the error of its output distribution, and whether that is
+    above the threshold CAUGHT."""
+    from outpace.proof.suite import CAUGHT, mistakes
+
+    found = {name: error() for name, error in mistakes().items()}
+    return [{"name": name, "error": error, "caught": error > CAUGHT} for name, error in found.items()]
+
+
+def _progress(kind: str, found: list[dict[str, Any]]) -> str:
+    if kind == MISTAKES:
+        return f"{kind}: {sum(each['caught'] for each in found)} of {len(found)} caught"
+    failed = [proof["verdict"] for proof in found if not proof["holds"]]
+    seconds = sum(proof["seconds"] for proof in found)
+    verdict = failed[0] if failed else "exact"
+    return f"{found[0]['recipe']}, {found[0]['models']}: {len(found)} proofs in {seconds:.0f} s, {verdict}"
+
+
+def _passed(report: dict[str, Any]) -> bool:
+    proven = all(proof["holds"] for proof in report["proofs"])
+    caught = all(mistake["caught"] for mistake in report["mistakes"])
+    checks = report.get("target", {}).get("methods", [])
+    return proven and caught and all(check["holds"] for check in checks) and not report.get("interrupted")
+
+
+def _print(report: dict[str, Any]) -> None:
+    rows = []
+    for proof in report["proofs"]:
+        options = " ".join(f"{name}={value}" for name, value in proof["options"].items()) or "defaults"
+        options += f", settings {proof['settings']}" if proof["settings"] else ""
+        options += f", {proof['rows']} rows of a prompt" if proof["rows"] > 1 else ""
+        options += ", with a predicted output" if proof["predicted"] else ""
+        options += ", same counts as the defaults" if proof["same_as_default"] else ""
+        numbers = ("batch", "tokens", "outcomes", "runs", "drafted", "accepted", "deepest")
+        error = "-" if proof["error"] is None else f"{proof['error']:.0e}"
+        rows.append(
+            (
+                proof["recipe"],
+                proof["models"],
+                options,
+                *(str(proof[n]) for n in numbers),
+                error,
+                proof["verdict"],
+            )
+        )
+    columns = (
+        *("method", "models", "options", "batch", "tokens", "outcomes", "runs", "drafted", "accepted"),
+        *("deepest", "error", ""),
+    )
+    print_table(columns, rows, "Output distributions, enumerated at temperatures 0, 0.7 and 1")
+    rows = [
+        (m["name"], f"{m['error']:.0e}", "caught" if m["caught"] else "MISSED") for m in report["mistakes"]
+    ]
+    print_table(("planted mistake", "error", ""), rows, "Mistakes that the proofs must catch")
+    if "target" in report:
+        from outpace.cli.commands.audit_target import print_checks
+
+        print_checks(report["target"])
+    typer.echo("interrupted" if report.get("interrupted") else "passed" if report["passed"] else "FAILED")

@@ -1,0 +1,1 @@
+"""Plain decoding and speculative sampling."""

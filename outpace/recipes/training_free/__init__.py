@@ -1,0 +1,1 @@
+"""Methods without a trained draft: lookup in texts, indexes and earlier requests."""

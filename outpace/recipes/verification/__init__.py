@@ -1,0 +1,1 @@
+"""Methods that verify the drafts of a draft model with another exact rule or tree."""

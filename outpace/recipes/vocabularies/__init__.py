@@ -1,0 +1,1 @@
+"""Methods for draft models whose vocabulary is not the target's."""
