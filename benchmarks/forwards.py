@@ -219,10 +219,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with threads(given.threads):
             data = measure(given)
-    except (
-        ValueError,
-        ModuleNotFoundError,
-    ) as error:  # a missing model, or a method without its draft model
+    # a missing model, or a method without its draft model
+    except (ValueError, ModuleNotFoundError) as error:
         print(f"forwards: {error}", file=sys.stderr)
         return 2
     print_tables(tables(data))

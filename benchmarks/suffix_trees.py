@@ -47,13 +47,14 @@ ARCTIC = PeerEngine(
     "numpy arctic-inference",
     WORKERS / "arctic_suffix.py",
 )
+# options of the recipe suffix-decoding (not its defaults), the same for both implementations
 SETTINGS = {
     "max_tree_depth": 64,
     "depth": 24,
     "max_spec_factor": 1.0,
     "max_spec_offset": 0.0,
     "min_token_prob": 0.1,
-}  # options of the recipe suffix-decoding (not its defaults), the same for both implementations
+}
 TREES, METHOD, PEER = "outpace, its trees", "outpace, suffix-decoding", "arctic-inference"
 SAMPLES, TEMPERATURE, BATCH, SEED = 4, 1.0, 8, 0
 COLUMNS = (

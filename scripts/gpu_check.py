@@ -20,10 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 470.0  # seconds; with the start of make and the last writes the total stays below 8 minutes
 SHARE = 0.6  # maximum share of the limit for the tests
-INSTALLED_ONLY = (
-    "tests/test_docs.py",
-    "tests/test_repository.py",
-)  # not run here: tests of the installed command and of the repository; `make test` runs them
+# not run here: tests of the installed command and of the repository; `make test` runs them
+INSTALLED_ONLY = ("tests/test_docs.py", "tests/test_repository.py")
 
 
 def run(command: list[str], seconds: float, log: Path) -> int:

@@ -29,11 +29,8 @@ from outpace.proof.sampling_cases import crossed
 from outpace.recipes import find
 
 AWAY, HOST = torch.device("meta"), torch.device("cpu")
-TAKES_DEVICE = (
-    "aten::_local_scalar_dense",
-    "aten::equal",
-    "aten::is_nonzero",
-)  # their answers are the host's
+# their answers are the host's
+TAKES_DEVICE = ("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero")
 INDEXES = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 PROMPTS = ((0, 1, 2, 0, 1, 2, 0), (2,), (1, 1, 0, 1, 1), (0, 2, 2))
 MIXED = (

@@ -25,9 +25,8 @@ def install_induction(model: LlamaForCausalLM) -> None:
     config = model.config
     layout, size = Layout(config.hidden_size), config.hidden_size // config.num_attention_heads
     weights = dict(model.named_parameters())
-    weights["model.norm.weight"].fill_(
-        FINAL / SCALE
-    )  # keeps the logits small although the tied embedding is large
+    # keeps the logits small although the tied embedding is large
+    weights["model.norm.weight"].fill_(FINAL / SCALE)
     frequencies = 10_000.0 ** (-torch.arange(size // 2) * 2 / size)
     fast = size * 3 // 16  # number of highest RoPE frequencies, which separate neighboring positions
     few = size * 7 // 32  # number of lowest RoPE frequencies, almost constant over a few hundred tokens

@@ -62,9 +62,8 @@ def make(kind: str, generator: random.Random, *, held_out: bool = False) -> Task
 
 def held_out(kind: str, count: int) -> list[Task]:
     """The first `count` distinct held-out tasks of a kind, generated with a fixed seed."""
-    generator = random.Random(
-        f"{HELD_OUT_SEED} {kind}"
-    )  # a string seed: independent of PYTHONHASHSEED, and different for each kind
+    # a string seed: independent of PYTHONHASHSEED, and different for each kind
+    generator = random.Random(f"{HELD_OUT_SEED} {kind}")
     found: dict[tuple[str, ...], Task] = {}
     while len(found) < count:
         task = make(kind, generator, held_out=True)

@@ -34,9 +34,8 @@ def best_shape(
 ) -> Choice:
     """The tree of at most `nodes` nodes and `depth` levels with the most expected tokens per second; a tree
     without nodes where plain decoding is faster."""
-    rates = list(
-        accumulate(rates, min)
-    )  # measured rates of rare ranks are noisy: cap each by those before it, so that rates never increase
+    # measured rates of rare ranks are noisy: cap each by those before it, so that rates never increase
+    rates = list(accumulate(rates, min))
     best = Choice(Shape(()), 1.0, 1.0)
     # candidate nodes by falling path probability: (-probability, depth, parent, rank); a node's first child
     # and next sibling are pushed once it has been chosen

@@ -38,9 +38,8 @@ from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 from outpace.verifiers.traversal import Traversal
 
-AcceptanceOfTree = Callable[
-    [TokenTree, TargetProbs, Scores], ExpectedAcceptance
-]  # one-row tree -> expected acceptance
+# one-row tree -> expected acceptance
+AcceptanceOfTree = Callable[[TokenTree, TargetProbs, Scores], ExpectedAcceptance]
 
 DISTINCT, INDEPENDENT, GREEDY_LAST = "without replacement", "with replacement", "greedy-last"
 DRAFTING: dict[str, AddChildren] = {
@@ -87,9 +86,8 @@ class Recorded:
 
     prompt: int  # index of the prompt
     position: int  # number of tokens generated before the trees were drafted
-    kept: dict[
-        str, dict[str, ExpectedAcceptance]
-    ]  # way of drafting -> name of the rule -> expected acceptance
+    # way of drafting -> name of the rule -> expected acceptance
+    kept: dict[str, dict[str, ExpectedAcceptance]]
     bounds: dict[str, LengthBounds]  # way of drafting -> upper bounds of the acceptance length
     # inequality (`rule_orderings.margins`) -> left side minus right side at the root
     margins: dict[str, float]

@@ -23,12 +23,10 @@ class Model:
     target: HFTarget
     tokenizer: Any = None
     defaults: Any = None  # the checkpoint's transformers GenerationConfig
-    draft_options: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # keyword arguments of `load` for drafts given by name
-    drafts: dict[str, Model] = field(
-        default_factory=dict, repr=False
-    )  # loaded drafts by name, so that each is loaded once
+    # keyword arguments of `load` for drafts given by name
+    draft_options: Mapping[str, Any] = field(default_factory=dict)
+    # loaded drafts by name, so that each is loaded once
+    drafts: dict[str, Model] = field(default_factory=dict, repr=False)
 
     @property
     def max_length(self) -> int | None:

@@ -33,9 +33,8 @@ class Request:
     model: Model
     prompts: list[list[int]]
     seeds: list[int]
-    max_new_tokens: list[
-        int
-    ]  # maximum number of new tokens per row: the model's maximum length less the prompt
+    # maximum number of new tokens per row: the model's maximum length less the prompt
+    max_new_tokens: list[int]
     settings: Settings
     recipe: Recipe
     options: Mapping[str, Any]  # keyword arguments of the recipe, with drafts loaded

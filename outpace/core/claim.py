@@ -32,9 +32,8 @@ class Drawn(Claim):
 
     q: Tensor  # (M, K) draft distributions after temperature and truncation, at least float32; rows sum to 1
     row: tuple[int, ...]  # (N,) row of q from which each node was first drawn; -1: root, or not drawn
-    replace: tuple[
-        bool, ...
-    ]  # (M,) whether siblings from this row of q were drawn with replacement, so that they may be equal
+    # (M,) whether siblings from this row of q were drawn with replacement, so that they may be equal
+    replace: tuple[bool, ...]
     ids: Tensor | None = (
         None  # (M, K) int64 token id of each column; None: column k is token k, K is the vocabulary size
     )

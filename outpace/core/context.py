@@ -26,9 +26,8 @@ class Context:
     cache: Cache  # the target's KV cache; drafters never write to it
     sampling: tuple[SamplingParams, ...]  # (B,)
     noise: Noise  # source of all random choices of the step
-    prompt_lengths: tuple[
-        int, ...
-    ] = ()  # (B,) number of prompt tokens; some sampling parameters count only generated tokens
+    # (B,) number of prompt tokens; some sampling parameters count only generated tokens
+    prompt_lengths: tuple[int, ...] = ()
 
     @property
     def roots(self) -> Tensor:  # (B,) int64

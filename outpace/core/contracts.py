@@ -82,9 +82,8 @@ class Scores:
     first: int  # index of the first node with outputs: row i of these tensors is node first + i
     logits: Tensor | None  # (N - first, V), before sampling parameters; None in prefill without prompt_logits
     hidden: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N - first, D)
-    attention: Mapping[int, list[Tensor]] = field(
-        default_factory=dict[int, "list[Tensor]"]
-    )  # layer -> for each node its attention weights (heads, tokens it attends to)
+    # layer -> for each node its attention weights (heads, tokens it attends to)
+    attention: Mapping[int, list[Tensor]] = field(default_factory=dict[int, "list[Tensor]"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,9 +82,8 @@ class Grower:
         self._replace.extend([replace] * len(at))
         for node in at:
             self._draws[node] = draw + max_draws
-        if max_draws == 1 and (
-            isinstance(k, int) or min(k) == 1
-        ):  # a single draw always yields a token, so each parent gets one child
+        # a single draw always yields a token, so each parent gets one child
+        if max_draws == 1 and (isinstance(k, int) or min(k) == 1):
             columns = noise.choose(q, key)
             tokens = columns if ids is None else ids.gather(1, columns[:, None])[:, 0]
             draft_probs = None if self._confidence is None else q.gather(1, columns[:, None])[:, 0]
@@ -146,9 +145,8 @@ class Grower:
         self, at: Sequence[int], tokens: Tensor, rows: Sequence[int], draft_probs: Tensor | None
     ) -> list[int]:
         first = len(self.parents)
-        if (
-            tokens.device != self._tokens[0].device
-        ):  # roots are on the host, drawn tokens on the draft model's device
+        # roots are on the host, drawn tokens on the draft model's device
+        if tokens.device != self._tokens[0].device:
             self._tokens = [each.to(tokens.device) for each in self._tokens]
         self._tokens.append(tokens)
         for node, claim_row in zip(at, rows, strict=True):

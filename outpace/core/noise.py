@@ -75,10 +75,8 @@ class Chooser:
 
 
 _MASK = (1 << 64) - 1
-WIDE, BLOCK = (
-    1 << 15,
-    512,
-)  # number of options from which a CPU samples first a block and then an option in it; options of a block
+# number of options from which a CPU samples first a block and then an option in it; options of a block
+WIDE, BLOCK = (1 << 15, 512)
 
 
 def _mix(value: int) -> int:

@@ -16,9 +16,8 @@ class CandidateTree(NamedTuple):
 
     tokens: list[int]
     parents: list[int]  # index of the parent in `tokens`; -1: the root, the last token of the context
-    weights: list[
-        float
-    ]  # count or estimated probability of the path to each node; a child's is at most its parent's
+    # count or estimated probability of the path to each node; a child's is at most its parent's
+    weights: list[float]
     matched: int  # number of tokens of the context's suffix that occurs in the index
 
     @property

@@ -60,22 +60,19 @@ class SuffixTree:
         self.depth, self.max_tokens = depth, max_tokens
         self.nodes = np.zeros((64, 10), np.int32)
         self.groups = np.zeros((64, 2), np.int32)
-        self.map = HashMap.empty(
-            64
-        )  # key: node << 32 | first token of the edge from the node to a child; value: the child
+        # key: node << 32 | first token of the edge from the node to a child; value: the child
+        self.map = HashMap.empty(64)
         self.counters = np.zeros(5, np.int32)
         self.counters[[FREE_NODE, FREE_GROUP]] = -1
         self.counters[[NODES, LIVE]] = 1
         self.nodes[ROOT] = -1
         self.nodes[ROOT, COUNT] = 0
         self.slots = np.full((4, 5), -1, np.int64)
-        self.active = np.zeros(
-            (4, depth), np.int32
-        )  # per slot: the nodes that its walks of 1, 2, ... tokens have reached
+        # per slot: the nodes that its walks of 1, 2, ... tokens have reached
+        self.active = np.zeros((4, depth), np.int32)
         self.text = np.zeros(256, np.int32)
-        self._requests: dict[
-            int, tuple[int, int | None]
-        ] = {}  # creation number -> slot, request id (None: finished); oldest first
+        # creation number -> slot, request id (None: finished); oldest first
+        self._requests: dict[int, tuple[int, int | None]] = {}
         self._open: dict[int, int] = {}  # id of an unfinished request -> creation number
         self._free_slots = list(range(4))
         self._next_order = self._num_tokens = self._text_end = 0

@@ -6,9 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 
 ZOO = "zoo:"
-DRAFTS = {
-    "zoo:target": ("zoo:draft", "zoo:draft-2k")
-}  # target -> draft with the target's vocabulary, draft with another vocabulary
+# target -> draft with the target's vocabulary, draft with another vocabulary
+DRAFTS = {"zoo:target": ("zoo:draft", "zoo:draft-2k")}
 WEIGHTS = Path(str(files("outpace"))) / "zoo" / "weights"
 
 

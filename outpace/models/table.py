@@ -76,9 +76,8 @@ class TableTarget:
         assert isinstance(cache, TableCache)
         first = cache.extend(tree, slots, gap, self)
         logits = self.logits[cache.states[first:]]
-        return Scores(
-            first, logits, {-1: logits} if -1 in want.hidden else {}
-        )  # hidden states of a table are its logits
+        # hidden states of a table are its logits
+        return Scores(first, logits, {-1: logits} if -1 in want.hidden else {})
 
 
 class TableCache:

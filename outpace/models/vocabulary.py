@@ -26,10 +26,8 @@ from outpace.core.contracts import Target
 STRAY = re.compile("[\udc80-\udcff]")  # surrogates by which Python decodes bytes that are not UTF-8
 ANCHORS = 8  # characters tried as a prefix when text is encoded, after a line feed
 FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
-BEGIN, END = (
-    "bos",
-    "eos",
-)  # roles by which special tokens of two vocabularies match although their names differ
+# roles by which special tokens of two vocabularies match although their names differ
+BEGIN, END = ("bos", "eos")
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,9 +30,8 @@ def expected_accepted(build: Callable[[], Parts], depth: int, prompt: Sequence[i
         steps = session.steps()
         if len(prompt) > 1:
             next(steps)  # prefill
-        accepted = (
-            len(next(steps).generated[0]) - 1
-        )  # before `branch.probability` is read: the step computes it
+        # before `branch.probability` is read: the step computes it
+        accepted = len(next(steps).generated[0]) - 1
         total += branch.probability * accepted
         pending += [Branch(script, 0) for script in branch.left_open]
     return total

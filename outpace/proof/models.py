@@ -29,12 +29,8 @@ FLOAT32_BOUND = 1e-5  # largest difference of a probability attributed to roundi
 # different ids, the target's "ab" is two draft tokens, the draft's "bb" is no target token, and the end of
 # text (None) has the id 3 in the target and 2 in the draft.
 TARGET_STRINGS, DRAFT_STRINGS = (b"a", b"b", b"ab", None), (b"b", b"a", None, b"bb")
-WIDE_DRAFT_STRINGS = (
-    b"a",
-    b"b",
-    None,
-    b"ab",
-)  # for larger draft vocabularies: most tokens have the same id as in the target
+# for larger draft vocabularies: most tokens have the same id as in the target
+WIDE_DRAFT_STRINGS = (b"a", b"b", None, b"ab")
 MORE_STRINGS = tuple(bytes([letter]) for letter in range(ord("c"), ord("z") + 1))  # further tokens of both
 
 

@@ -8,11 +8,8 @@ from dataclasses import replace
 from outpace.core.contracts import Parts
 from outpace.drafters.lookup.prediction import PredictionDrafter
 
-PREDICTION = (
-    0,
-    1,
-    0,
-)  # no token 2: after a 2 or at the end the recipe drafts; after 0 or 1 an n-gram match resumes it
+# no token 2: after a 2 or at the end the recipe drafts; after 0 or 1 an n-gram match resumes it
+PREDICTION = (0, 1, 0)
 
 
 def predicting(build: Callable[[], Parts], rows: int) -> Callable[[], Parts]:

@@ -79,9 +79,8 @@ class OptionKind:
     phrase: str  # description of a suitable value, end of the error "METHOD needs OPTION: ..."
     accepts: Callable[[Any], bool]  # whether this value is passed to the recipe unchanged
     open: Callable[[Any, Opener], Any]  # any other value -> the recipe's argument; ValueError
-    check: Callable[
-        [str, Any, Target, Opener], None
-    ]  # (option, opened value, target, opener); RecipeError if the value does not suit the target
+    # (option, opened value, target, opener); RecipeError if the value does not suit the target
+    check: Callable[[str, Any, Target, Opener], None]
     fixture: Callable[[Fixtures], Any]  # a small value, with which proofs run the recipe
     essential: bool = True  # proofs give it even if it is optional: else the method may draft nothing
 

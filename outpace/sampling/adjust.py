@@ -106,9 +106,8 @@ def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> T
     return torch.where(adjusted.amax(-1, keepdim=True) == NEVER, wide, adjusted)
 
 
-PathTokens = tuple[
-    list[int], list[int]
-]  # index into (M, V) logits: node, and token, of each of P path tokens
+# index into (M, V) logits: node, and token, of each of P path tokens
+PathTokens = tuple[list[int], list[int]]
 
 
 def _repetition(logits: Tensor, tokens: Tensor, at: PathTokens, penalty: float) -> None:
@@ -119,9 +118,8 @@ def _repetition(logits: Tensor, tokens: Tensor, at: PathTokens, penalty: float) 
         return torch.where(values < 0, values * penalty, values / penalty)
 
     before, along = penalised(logits[:, tokens]), penalised(logits[at])
-    logits.scatter_(
-        1, tokens.expand(len(logits), -1), before
-    )  # a token that occurs several times is written repeatedly with the same value
+    # a token that occurs several times is written repeatedly with the same value
+    logits.scatter_(1, tokens.expand(len(logits), -1), before)
     logits[at] = along
 
 

@@ -74,9 +74,8 @@ def _typical(probs: Tensor, mass: float) -> Tensor:
     mean = torch.where(probs > 0, probs * information, 0).sum(-1, keepdim=True)
     far, ids = (information - mean).abs().sort(-1)
     last = (probs.gather(1, ids).cumsum(-1) < mass).sum(-1, keepdim=True).clamp_(max=probs.shape[-1] - 1)
-    far = far.masked_fill(
-        far > far.gather(1, last), float("inf")
-    )  # tokens at the same distance from the mean as the last one are kept too
+    # tokens at the same distance from the mean as the last one are kept too
+    far = far.masked_fill(far > far.gather(1, last), float("inf"))
     return _kept(probs, torch.zeros_like(probs).scatter_(1, ids, (far < float("inf")).to(probs.dtype)) > 0)
 
 

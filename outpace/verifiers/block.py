@@ -124,9 +124,8 @@ def acceptance_probability(weight: float, residual_sum: float) -> float:
     """Probability of accepting a node of weight `weight` after its child was rejected; `residual_sum` is the
     sum of the positive part of w p - q."""
     total = residual_sum + (1 - weight)
-    return (
-        residual_sum / total if total > 0 else 1.0
-    )  # p = q and w = 1: only rounding can have rejected the child
+    # p = q and w = 1: only rounding can have rejected the child
+    return residual_sum / total if total > 0 else 1.0
 
 
 def node_weights(

@@ -25,9 +25,8 @@ from outpace.verifiers.rejection import ACCEPT, RESIDUAL, residual
 from outpace.verifiers.rho import any_accepted, least_rho
 from outpace.verifiers.rows import Drafted, Draw, keys
 
-Group = tuple[
-    int, list[int]
-]  # row of q, and the nodes drawn from it in drawing order; a node drawn n times is listed n times
+# row of q, and the nodes drawn from it in drawing order; a node drawn n times is listed n times
+Group = tuple[int, list[int]]
 
 
 class KSequential:
@@ -50,9 +49,8 @@ class KSequential:
             return self._match.verify(tree, target_probs, scores, noise)
         assert isinstance(claim, Drawn)
         draft = Drafted(tree, claim)
-        levels = [
-            [root] for root in range(forest.num_rows)
-        ]  # per row the nodes whose path is the accepted prefix; several if equal tokens were drawn
+        # per row the nodes whose path is the accepted prefix; several if equal tokens were drawn
+        levels = [[root] for root in range(forest.num_rows)]
         bonus = [0] * forest.num_rows
         walking = list(range(forest.num_rows))
         while walking:

@@ -98,9 +98,8 @@ class Rejection:
             # rejected tokens need not be removed from q: their residual is 0 already
             left = torch.sub(left, draft.distribution(row, len(p)), alpha=scale).clamp_(min=0)
             before, total = total, float(left.sum())
-            if (
-                total <= smallest_mass(p.dtype) * before
-            ):  # after a rejection the residual is positive: 0 is rounding, so continue with p
+            # after a rejection the residual is positive: 0 is rounding, so continue with p
+            if total <= smallest_mass(p.dtype) * before:
                 left, total = p, 1.0
         return int(noise.choose((left / total)[None], keys([node], draft.forest, RESIDUAL)))
 

@@ -142,9 +142,8 @@ class Traversal:
         ):
             state.rejected.append(state.child)
             state.weight = self._weight(state.weight, state.weight * residual_sum / state.residual_sum)
-            if residual_sum <= smallest_mass(
-                residual.dtype
-            ):  # after a rejection the residual is positive: a sum of 0 is rounding, so continue with p
+            # after a rejection the residual is positive: a sum of 0 is rounding, so continue with p
+            if residual_sum <= smallest_mass(residual.dtype):
                 row, residual_sum = target_probs.probs([state.node])[0], 1.0
                 residual_at_child = float(row[draft.tokens[state.child]])
             state.residual, state.residual_at_child, state.residual_sum = row, residual_at_child, residual_sum
@@ -192,9 +191,8 @@ class _Drafted(Drafted):
     def __init__(self, tree: TokenTree, claim: Drawn) -> None:
         require_single_draws(claim, "traversal verification")
         super().__init__(tree, claim)
-        drawn = [
-            node for node, row in enumerate(claim.row) if row >= 0
-        ]  # most draft probabilities will be needed: read all of them in one tensor operation
+        # most draft probabilities will be needed: read all of them in one tensor operation
+        drawn = [node for node, row in enumerate(claim.row) if row >= 0]
         rows, tokens = [claim.row[node] for node in drawn], tree.tokens[drawn].to(claim.q.device)
         if claim.ids is None:
             draft_probs = claim.q[rows, tokens]

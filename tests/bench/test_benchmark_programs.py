@@ -38,9 +38,8 @@ def test_the_cases_are_chains_trees_and_batches() -> None:
         ("model chain of 5, sampled", 1),
         ("tree of 16 nodes, greedy", 1),
     } <= set(names)
-    assert {case.name: case.goal for case in cases()}[
-        "model chain of 4, greedy"
-    ] is None  # batches have no goal
+    # batches have no goal
+    assert {case.name: case.goal for case in cases()}["model chain of 4, greedy"] is None
 
 
 @pytest.mark.slow

@@ -181,9 +181,8 @@ def test_compiled_and_eager_forwards_of_the_same_models_are_measured(
     names = ["plain", "speculative-sampling:depth=2", "tli:depth=2"]
     modes = {row["method"]: row["mode"] for row in data["results"]}
     assert modes == {name: "compiled" for name in names} | {f"{name} (eager)": "eager" for name in names}
-    assert list(modes) == [
-        each for name in names for each in (name, f"{name} (eager)")
-    ]  # pairs of compiled and eager
+    # pairs of compiled and eager
+    assert list(modes) == [each for name in names for each in (name, f"{name} (eager)")]
     assert data["complete"] and data["settings"]["compile"] is True and data["settings"]["methods"] == names
     assert set(data["milliseconds_by_nodes"]) == {"target", "draft", "target (eager)", "draft (eager)"}
     assert set(data["compile_seconds"]) == {"target", "draft"} == set(data["load_seconds"])

@@ -191,9 +191,8 @@ def test_a_repeated_prompt_counts_once_and_halves_show_the_gain_of_learning() ->
     measurement = measured(questions(), "rest,prompt-lookup", repeat=2)
     rows = {row.contender: row for row in measurement.rows() if row.selection == "all"}
     assert {row.prompts for row in rows.values()} == {4} and rows["rest"].runs == 4 * 2 * 2
-    assert (
-        rows["rest"].speedup.low > 1.5
-    )  # both times together: an interval over prompts, not over first and second
+    # both times together: an interval over prompts, not over first and second
+    assert rows["rest"].speedup.low > 1.5
     first, second = rows["rest"].halves or pytest.fail("no halves")
     assert (first.mean_acceptance_length, first.speedup) == (1, 1) and second.speedup > 5
     assert [half.mean_acceptance_length for half in rows["prompt-lookup"].halves or ()] == [1, 1]

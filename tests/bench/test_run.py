@@ -79,9 +79,8 @@ def test_all_contenders_meet_the_same_prompts_and_seeds() -> None:
     line = [Fake("a"), Fake("b")]
     interleave(line, list(trials(batches(cases(4), 2), [0.0, 1.0], 2)), SAMPLING, seed=5)
     assert line[0].requests == line[1].requests
-    assert (
-        len({tuple(requests[1]) for requests in line[0].requests}) == 4
-    )  # new seeds for each batch and round
+    # new seeds for each batch and round
+    assert len({tuple(requests[1]) for requests in line[0].requests}) == 4
     assert sorted({temperature for *_, temperature in line[0].requests}) == [0.0, 1.0]
 
 

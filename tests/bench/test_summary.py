@@ -117,9 +117,8 @@ def test_looping_prompts_are_left_out_of_the_headline_and_kept_in_the_rows() -> 
     assert only(rows, "fast").prompts == 5 and only(rows, "fast", selection=VARIED).prompts == 4
     assert {row.selection for row in headline(rows, "all", 0.0)} == {VARIED}
     assert only(rows, "fast").speedup.high > only(rows, "fast", selection=VARIED).speedup.high
-    edits = headline(
-        rows, "edit", 0.0
-    )  # two prompts that do not repeat themselves: no interval, and no wider selection
+    # two prompts that do not repeat themselves: no interval, and no wider selection
+    edits = headline(rows, "edit", 0.0)
     assert {row.selection for row in edits} == {VARIED} and all(row.too_few_prompts for row in edits)
 
 

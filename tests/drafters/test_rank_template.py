@@ -75,9 +75,8 @@ def test_cutting_leaves_the_upper_levels() -> None:
 def test_fitting_keeps_the_nodes_accepted_most() -> None:
     random = Random(1)
     counts = Counter[Ranks]()
-    for ranks in ranks_of(
-        Shape.branching((3, 3, 3))
-    ):  # a node is accepted less often than its parent and earlier siblings
+    # a node is accepted less often than its parent and earlier siblings
+    for ranks in ranks_of(Shape.branching((3, 3, 3))):
         earlier_sibling, parent = (*ranks[:-1], ranks[-1] - 1), ranks[:-1]
         counts[ranks] = random.randint(1, min(counts.get(earlier_sibling, 1000), counts.get(parent, 1000)))
     found = ranks_of(fitted(counts, 12))

@@ -220,9 +220,8 @@ def test_places_outside_of_the_tree_that_nothing_follows_make_all_less_likely(lo
         tree.finish(request)
     found = tree.speculate([1, 2], max_spec_offset=2.0, tree=kind, extra_occurrences=2)
     assert (found.tokens, found.weights) == (([3, 5, 4, 6], [0.25] * 4) if kind else ([3, 4], [0.25] * 2))
-    alone = tree.speculate(
-        [0, 7], max_spec_offset=2.0, tree=kind, extra_occurrences=1
-    )  # matched in the middle of an edge
+    # matched in the middle of an edge
+    alone = tree.speculate([0, 7], max_spec_offset=2.0, tree=kind, extra_occurrences=1)
     assert (alone.tokens, alone.weights) == ([8, 9], [0.5] * 2)
     assert (
         tree.speculate([0, 7], max_spec_offset=2.0, tree=kind, extra_occurrences=1, min_token_prob=0.6).tokens

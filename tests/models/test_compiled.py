@@ -141,9 +141,8 @@ def test_every_forward_size_is_run_before_decoding_and_gives_the_same(name, pair
             assert (scored[0] - scored[1]).abs().max() < ROUNDING
             for cache in caches:
                 cache.commit(tree, [-1] * len(slots), slots)
-    assert sizes >= set(SIZES) and (
-        name == "mistral" or max(sizes) > SIZES[-1]
-    )  # trees in windows are read aside
+    # trees in windows are read aside
+    assert sizes >= set(SIZES) and (name == "mistral" or max(sizes) > SIZES[-1])
 
 
 def test_a_size_is_kept_while_filling_it_up_costs_less_than_a_change(pair):
@@ -300,9 +299,8 @@ def test_a_model_that_cannot_be_compiled_warns_with_the_reason_and_runs(name, wh
 
 
 def test_a_graph_that_computes_something_else_is_not_used(tiny, monkeypatch):
-    monkeypatch.setattr(
-        "outpace.models.openvino.compiled.row_tokens_of", chain_of
-    )  # trees are read as chains
+    # trees are read as chains
+    monkeypatch.setattr("outpace.models.openvino.compiled.row_tokens_of", chain_of)
     with pytest.warns(UserWarning, match="its compiled logits differ from the eager ones"):
         assert HFTarget(tiny("llama").float(), compile=True).compiled is None
 

@@ -57,9 +57,8 @@ def test_cache_after_commit_is_that_of_a_fresh_prefill(name, tiny):
     for slot in slots:
         length = cache.lengths[slot]
         for here, there in zip(cache.views(slot, 0, length), fresh.views(slot, 0, length), strict=True):
-            assert (
-                here - there
-            ).abs().max() < 1e-5  # keys and norms pass through float32 in the modelling code
+            # keys and norms pass through float32 in the modelling code
+            assert (here - there).abs().max() < 1e-5
     roots = TokenTree.roots(torch.stack([text[-1] for text in texts]))
     assert (
         target.score(roots, slots, cache).logits - target.score(roots, slots, fresh).logits

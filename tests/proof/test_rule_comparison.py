@@ -133,9 +133,8 @@ def test_no_rule_keeps_more_than_its_bound(seed: int, drafting: str, widths: tup
         limit = sum(c * (b.any_rule if rule.whole_paths else b.node_by_node) for c, b in bounds)
         assert sum(c * k.depth for c, k in kept) <= limit + 1e-12
         assert sum(c * k.any for c, k in kept) <= sum(c * b.first_token for c, b in bounds) + 1e-12
-    if (
-        drafting == GREEDY_LAST or max(widths) == 1
-    ):  # here rejection is the best rule that settles node by node
+    # here rejection is the best rule that settles node by node
+    if drafting == GREEDY_LAST or max(widths) == 1:
         mean = sum(
             probability * expected_acceptance(Rejection(), *found).depth for probability, found in drafts
         )

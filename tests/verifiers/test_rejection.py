@@ -56,9 +56,8 @@ def test_what_is_left_after_many_refusals_is_a_distribution(apart: float, replac
     for seed in range(60):
         logits, other = torch.randn(2, 400, generator=generator) * 3
         noise, grower = Unlucky([seed], [1], [1]), Grower(torch.tensor([0]))
-        for shift in (
-            (apart, -apart) if replace else (apart,)
-        ):  # independent draws may come from two distributions
+        # independent draws may come from two distributions
+        for shift in (apart, -apart) if replace else (apart,):
             grower.add_drawn(
                 [0],
                 (logits + shift * other).softmax(-1)[None],

@@ -26,9 +26,8 @@ def test_check_refuses_other_answers(kind: str) -> None:
     for task in tasks.held_out(kind, 200):
         assert not task.check("")
         assert not task.check(task.answer + " 7777")
-        assert (
-            not task.check(task.answer[:-2]) or kind == "arithmetic"
-        )  # a full stop behind a sum may be missing
+        # a full stop behind a sum may be missing
+        assert not task.check(task.answer[:-2]) or kind == "arithmetic"
     first, *others = tasks.held_out(kind, 30)
     assert not any(first.check(other.answer) for other in others if other.answer != first.answer)
 

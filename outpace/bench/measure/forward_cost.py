@@ -58,12 +58,10 @@ def increasing(values: Sequence[float]) -> list[float]:
 class Timings:
     """Seconds of the forwards of one target, by nodes per row."""
 
-    again: dict[int, list[float]] = field(
-        default_factory=dict[int, "list[float]"]
-    )  # seconds of forwards that follow one of the same size
-    changed: dict[int, list[float]] = field(
-        default_factory=dict[int, "list[float]"]
-    )  # seconds of forwards that follow one of another size
+    # seconds of forwards that follow one of the same size
+    again: dict[int, list[float]] = field(default_factory=dict[int, "list[float]"])
+    # seconds of forwards that follow one of another size
+    changed: dict[int, list[float]] = field(default_factory=dict[int, "list[float]"])
 
     @property
     def curve(self) -> CostCurve:

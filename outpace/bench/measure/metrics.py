@@ -56,9 +56,8 @@ class StepCost:
     rows: int
     nodes: int  # draft tree nodes of all rows, roots included
     forwards: int
-    levels: tuple[
-        int, ...
-    ]  # number of nodes per tree level computed by the draft model; () if drafting was not level by level
+    # number of nodes per tree level computed by the draft model; () if drafting was not level by level
+    levels: tuple[int, ...]
 
     @staticmethod
     def of(record: StepRecord) -> StepCost:
@@ -80,15 +79,13 @@ class Counts:
     accepted: int = 0
     generated: int = 0
     forwards: int = 0
-    drafted_at: Counter[int] = field(
-        default_factory=Counter
-    )  # position (1 = first) -> row-steps with a draft token there
+    # position (1 = first) -> row-steps with a draft token there
+    drafted_at: Counter[int] = field(default_factory=Counter)
     # position -> row-steps with a draft token there in which the position before was accepted
     offered_at: Counter[int] = field(default_factory=Counter)
     accepted_at: Counter[int] = field(default_factory=Counter)
-    offered_rank: Counter[int] = field(
-        default_factory=Counter
-    )  # rank among siblings (0 = first) -> accepted nodes (roots included) with a child of that rank
+    # rank among siblings (0 = first) -> accepted nodes (roots included) with a child of that rank
+    offered_rank: Counter[int] = field(default_factory=Counter)
     accepted_rank: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     drafter_seconds: float = 0.0  # seconds of proposing and updating, without draft model forwards
@@ -110,9 +107,8 @@ class Counts:
         self.drafter_seconds += record.drafter_seconds
         for nodes, leaf, generated in zip(forest.nodes, record.leaf, record.generated, strict=True):
             deepest = max(depths[node] for node in nodes)
-            accepted = min(
-                depths[leaf], generated
-            )  # a stop token or the token limit may end the text within the path
+            # a stop token or the token limit may end the text within the path
+            accepted = min(depths[leaf], generated)
             self.row_steps += 1
             self.draft_row_steps += deepest > 0
             self.drafted += len(nodes) - 1

@@ -67,9 +67,8 @@ class BenchModels:
     device: str | None = None
     compile: bool = False
     eager: bool = True
-    on_message: Callable[[str], None] = lambda line: (
-        None
-    )  # is called with a message for each model that is loaded
+    # is called with a message for each model that is loaded
+    on_message: Callable[[str], None] = lambda line: None
     load_seconds: dict[str, float] = field(default_factory=dict[str, float])
     compile_seconds: dict[str, float] = field(default_factory=dict[str, float])
 

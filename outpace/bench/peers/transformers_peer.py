@@ -103,9 +103,8 @@ def without_defaults(model: Any) -> Any:
 def assisted(model: Any, draft: Any, depth: int) -> TransformersContender:
     """A contender with assisted generation at a constant draft length; drafts are not cut short at low draft
     confidence."""
-    helper = copy.copy(
-        draft
-    )  # shares the weights; a separate generation_config keeps the original's settings unchanged
+    # shares the weights; a separate generation_config keeps the original's settings unchanged
+    helper = copy.copy(draft)
     helper.generation_config = copy.deepcopy(draft.generation_config)
     helper.generation_config.num_assistant_tokens = depth
     helper.generation_config.num_assistant_tokens_schedule = "constant"

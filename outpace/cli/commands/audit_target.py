@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 BATCH = 8  # number of requests decoded as one batch
 TESTS = 2  # tests of sampled tokens per method: on all tokens, and on the second half of each text
-DTYPES = (
-    "float64",
-    "float32",
-)  # dtypes to repeat greedy decoding in where outputs differ; the first that the model supports is used
+# dtypes to repeat greedy decoding in where outputs differ; the first that the model supports is used
+DTYPES = ("float64", "float32")
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,8 @@ class Fusion:
         self._tree = tree
         self.tokens: list[int] = tree.tokens.tolist()
         self.parents = list(tree.forest.parents)
-        self.path_probs = [1.0] * len(
-            tree
-        )  # estimated probability that a node is reached: at most its parent's, 1 if unknown
+        # estimated probability that a node is reached: at most its parent's, 1 if unknown
+        self.path_probs = [1.0] * len(tree)
         self._below: dict[tuple[int, int], int] = {}
         if tree.confidence is not None:
             draft_probs: list[float] = tree.confidence.exp().tolist()

@@ -124,9 +124,8 @@ class SampleGroup:
         self.texts: list[list[int]] = []  # per sample: the last prompt tokens, then the generated tokens
         self._before, self._min_ngram = list(before), min_ngram
         self._probs: list[list[float]] = []  # the target's probability of each token; 0 in the prompt
-        self._ends: dict[
-            tuple[int, ...], list[tuple[int, int]]
-        ] = {}  # n-gram -> its occurrences: (index of the sample, index of the token after the n-gram)
+        # n-gram -> its occurrences: (index of the sample, index of the token after the n-gram)
+        self._ends: dict[tuple[int, ...], list[tuple[int, int]]] = {}
 
     def join(self) -> int:
         """Add the empty text of one more sample of the prompt; returns its index."""
@@ -161,9 +160,8 @@ class SampleGroup:
         return found[:max_matches]
 
 
-Match = tuple[
-    int, list[int], list[float], int
-]  # match length, text, probabilities of its tokens, index of the token after the match
+# match length, text, probabilities of its tokens, index of the token after the match
+Match = tuple[int, list[int], list[float], int]
 Node = tuple[int, int]  # distance from the match in tokens, token id
 ROOT: Node = (0, -1)
 

@@ -50,9 +50,8 @@ class _Text:
     def __init__(self, max_ngram: int) -> None:
         self.tokens: list[int] = []
         self._max_ngram = max_ngram
-        self._first: dict[
-            tuple[int, ...], int
-        ] = {}  # n-gram -> index of the token after its first occurrence
+        # n-gram -> index of the token after its first occurrence
+        self._first: dict[tuple[int, ...], int] = {}
 
     def extend(self, new: Sequence[int]) -> None:
         tokens, max_ngram, first = self.tokens, self._max_ngram, self._first

@@ -15,10 +15,8 @@ from outpace.core.contracts import Draft, Drafter, Plan, Step
 from outpace.drafters.lookup.text_lookup import chain, first_found
 from outpace.indexes.candidates import CandidateTree
 
-MIN_DRAFT, MAX_DRAFT = (
-    8,
-    63,
-)  # minimum and maximum tokens of a draft; the longest has 64 nodes with its root, a CUDA graph size
+# minimum and maximum tokens of a draft; the longest has 64 nodes with its root, a CUDA graph size
+MIN_DRAFT, MAX_DRAFT = (8, 63)
 MAX_NGRAM, MIN_NGRAM = 3, 1  # longest and shortest n-gram looked up after a difference
 
 

@@ -18,9 +18,8 @@ from outpace.core.contracts import Step
 from outpace.core.tree import Shape
 
 Ranks = tuple[int, ...]
-Weight = Callable[
-    [Ranks], float
-]  # weight of a node: at most that of its parent and of its siblings of lower rank
+# weight of a node: at most that of its parent and of its siblings of lower rank
+Weight = Callable[[Ranks], float]
 
 
 def rank_template(nodes: int, levels: Sequence[int] = (), *, width: int, depth: int = 6) -> Shape:

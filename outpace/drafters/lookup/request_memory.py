@@ -30,9 +30,8 @@ class RequestMemory(Generic[State]):
         self._begin, self._learn, self._prompts = begin, learn, prompts
         self._states: dict[int, State] = {}  # slot -> state
         self._num_read: dict[int, int] = {}  # slot -> number of tokens that `follow` has returned
-        self._texts: dict[
-            int, tuple[Tensor, list[int]]
-        ] = {}  # slot -> tokens committed before the last step, tokens committed by it
+        # slot -> tokens committed before the last step, tokens committed by it
+        self._texts: dict[int, tuple[Tensor, list[int]]] = {}
 
     def follow(self, ctx: Context) -> Iterator[tuple[State, Tensor]]:
         """Per row its state and the tokens committed since the last call; the first call returns the prompt

@@ -24,9 +24,8 @@ WINDOW = 10  # number of last tokens that are tokenized again when text is appen
 
 Tails = Sequence[Sequence[int]]  # per row the last draft model tokens of its text: later text may change them
 BuildTree = Callable[[Context, Plan, Read, Tails], TokenTree]  # builds the draft tree below those last tokens
-TranslateTree = Callable[
-    [TokenTree, Context, Tails], TokenTree
-]  # translates the draft tree into the target's tokens
+# translates the draft tree into the target's tokens
+TranslateTree = Callable[[TokenTree, Context, Tails], TokenTree]
 
 
 class CrossVocabularyDrafter:
@@ -138,9 +137,8 @@ class TranslatedText:
         self.cross_vocabulary = cross_vocabulary
         self.tokens: list[int] = list(cross_vocabulary.draft_vocabulary.begin)
         self.num_translated = 0  # number of target tokens translated
-        self.final = torch.empty(
-            0, dtype=torch.int64
-        )  # (T,) tokens that later text will not change; at least one after `extend`
+        # (T,) tokens that later text will not change; at least one after `extend`
+        self.final = torch.empty(0, dtype=torch.int64)
 
     def extend(self, target_tokens: Sequence[int]) -> bool:
         """Append the next tokens of the target's text. Returns False if tokens in `final` have changed, so

@@ -69,9 +69,8 @@ class DraftModel:
 
         try:
             tree = self._growth(ctx, plan, read)
-        except (
-            Exception
-        ) as error:  # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
+        # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
+        except Exception as error:
             for logits in every_logits:
                 _check(logits, error)
             raise

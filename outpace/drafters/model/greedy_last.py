@@ -25,9 +25,8 @@ def greedy_last(
     rest = q
     added: list[int] = []
     if max_chosen > 0:
-        values, ids = top(
-            q, max_chosen
-        )  # one top-k for choosing and masking: two could break ties differently
+        # one top-k for choosing and masking: two could break ties differently
+        values, ids = top(q, max_chosen)
         kept = values > 0
         for rank in range(max_chosen):
             kept[[index for index, number in enumerate(num_chosen) if number <= rank], rank] = False

@@ -20,9 +20,8 @@ from outpace.sampling.adjust import adjust
 from outpace.sampling.topk import argmax, at_least_float32, top
 from outpace.sampling.warp import warp
 
-Read = Callable[
-    [TokenTree], tuple[int, Tensor]
-]  # one forward over the tree so far -> (first node that was computed, logits of it and all later nodes)
+# one forward over the tree so far -> (first node that was computed, logits of it and all later nodes)
+Read = Callable[[TokenTree], tuple[int, Tensor]]
 # (grower, nodes (F,), number of children of each (F,), their distributions q (F, V), noise) -> the new nodes,
 # one entry per draw: a node that was drawn several times is listed as often
 AddChildren = Callable[[Grower, Sequence[int], Sequence[int], Tensor, Noise], list[int]]

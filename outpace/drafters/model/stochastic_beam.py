@@ -66,10 +66,8 @@ class _Path:
         next child."""
         self.children += 1
         if share < 0.9:
-            self.left, self.last = (
-                self.left * (1 - share),
-                token,
-            )  # removed only when another child is drawn: most paths get none
+            # removed only when another child is drawn: most paths get none
+            self.left, self.last = (self.left * (1 - share), token)
         else:
             self.left *= self._drop(token)  # little is left: 1 - share would be mostly rounding error
 

@@ -23,14 +23,10 @@ from outpace.models.cuda_graphs.static_memory import StaticInputs
 from outpace.models.hf.forward_inputs import ForwardInputs, RowMask, RowMasks
 from outpace.models.hf.probe import ProbeCache
 
-FUSED, EAGER = (
-    "outpace_tree",
-    "outpace_tree_eager",
-)  # names registered with transformers; they differ only in the masks of forwards without our caches
-FEW, MANY = (
-    4,
-    8,
-)  # query heads per key head from which, and tokens up to which, they are folded into one head
+# names registered with transformers; they differ only in the masks of forwards without our caches
+FUSED, EAGER = ("outpace_tree", "outpace_tree_eager")
+# query heads per key head from which, and tokens up to which, they are folded into one head
+FEW, MANY = (4, 8)
 
 
 def tree_mask(usual: Callable[..., Any]) -> Callable[..., Any]:

@@ -93,9 +93,8 @@ class ForwardInputs(Cache):
         self.weights: dict[int, list[Tensor]] = {}  # layer -> per row (heads, n, T), captured in the forward
         self._planes_of = cache.planes.of_layer
         self._one = len(rows) == 1
-        self._reads: list[
-            Sequence[Tensor]
-        ] = []  # per row, views of its keys and values in every plane; empty until the first layer runs
+        # per row, views of its keys and values in every plane; empty until the first layer runs
+        self._reads: list[Sequence[Tensor]] = []
 
     def _bind(self) -> None:
         cache = self.cache

@@ -20,9 +20,8 @@ class ForwardOutputs:
 
     logits: Tensor | None  # (N, V)
     hidden: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N, D)
-    attention: dict[int, list[Tensor]] = field(
-        default_factory=dict[int, "list[Tensor]"]
-    )  # layer -> attention weights, per token (query heads, tokens attended to)
+    # layer -> attention weights, per token (query heads, tokens attended to)
+    attention: dict[int, list[Tensor]] = field(default_factory=dict[int, "list[Tensor]"])
 
     @staticmethod
     def joined(parts: Sequence[ForwardOutputs]) -> ForwardOutputs:

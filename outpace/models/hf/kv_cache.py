@@ -73,9 +73,8 @@ class SlotCache:
             self.storages = self._memory(capacity)
         for old, new in zip(before, self.storages, strict=False):
             new[:, :, :, : old.shape[3]] = old
-        self.flat = [
-            plane for storage in self.storages for plane in storage.unbind()
-        ]  # planes × (S, H, T, D)
+        # planes × (S, H, T, D)
+        self.flat = [plane for storage in self.storages for plane in storage.unbind()]
         self._of_slot = [  # per slot and storage a view (P, 1, H, T, D)
             [storage[:, slot : slot + 1] for storage in self.storages] for slot in range(slots)
         ]
@@ -161,11 +160,8 @@ class SlotCache:
         moved."""
         for storage in self.storages:
             if storage.device.type == "cpu":
-                for (
-                    slot,
-                    source,
-                    target,
-                ) in moves:  # in increasing order, so no entry is overwritten before it is moved
+                # in increasing order, so no entry is overwritten before it is moved
+                for slot, source, target in moves:
                     row = storage.select(1, slot)
                     row.select(2, target).copy_(row.select(2, source))
             else:

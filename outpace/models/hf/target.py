@@ -186,9 +186,8 @@ class HFTarget:
             tokens = tokens[layout.order]
         nodes = [len(row.nodes) for row in layout.rows]
         if gap is not None:
-            parts = zip(
-                gap, tokens.split(nodes), strict=True
-            )  # with a gap no node is in the KV cache, so every row has new nodes
+            # with a gap no node is in the KV cache, so every row has new nodes
+            parts = zip(gap, tokens.split(nodes), strict=True)
             tokens = torch.cat([part for pair in parts for part in pair])
         if not rows:
             return Scores(first, torch.empty(0, self.vocab, device=self.device))

@@ -224,9 +224,8 @@ def widened(model: PreTrainedModel) -> PreTrainedModel:
         if config is not None and hasattr(config, "_attn_implementation_internal"):
             config._attn_implementation_internal = NAME
     if hasattr(match, "set_experts_implementation"):
-        match.set_experts_implementation(
-            "batched_mm"
-        )  # other implementations loop over the experts that the example selects
+        # other implementations loop over the experts that the example selects
+        match.set_experts_implementation("batched_mm")
     return match
 
 

@@ -31,9 +31,8 @@ MAX_PADDING = (
 )
 
 
-Array = numpy.ndarray[
-    Any, Any
-]  # numpy arrays, because every torch call between two forwards takes measurable time
+# numpy arrays, because every torch call between two forwards takes measurable time
+Array = numpy.ndarray[Any, Any]
 
 
 @dataclass(eq=False, slots=True)
@@ -115,14 +114,12 @@ class InferRequest:
             self._bias.take(0)
             self._bias_begins.take(0)
         wanted = self._select_logits(parts, total, size)
-        self._infer.infer(
-            share_outputs=True
-        )  # in the calling thread: waking another takes as long as a small draft model's forward
+        # in the calling thread: waking another takes as long as a small draft model's forward
+        self._infer.infer(share_outputs=True)
         if not logits:
             return None
-        scores = torch.from_numpy(self._infer.get_output_tensor(0).data)[
-            0
-        ]  # memory that the next inference overwrites
+        # memory that the next inference overwrites
+        scores = torch.from_numpy(self._infer.get_output_tensor(0).data)[0]
         if wanted is None:
             return scores[:total].clone()
         return scores[: len(wanted)].clone() if self._keep is not None else scores[torch.from_numpy(wanted)]

@@ -62,11 +62,8 @@ class PagedCache(SlotCache):
 
     def _move(self, moves: list[tuple[int, int, int]]) -> None:  # (slot, from, to)
         for storage in self.storages:
-            for (
-                slot,
-                source,
-                target,
-            ) in moves:  # in increasing order, so no entry is overwritten before it is moved
+            # in increasing order, so no entry is overwritten before it is moved
+            for slot, source, target in moves:
                 row = storage.select(1, slot)
                 (to, into), (of, out) = divmod(target, BLOCK_SIZE), divmod(source, BLOCK_SIZE)
                 row.select(1, to).select(2, into).copy_(row.select(1, of).select(2, out))

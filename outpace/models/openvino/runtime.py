@@ -37,9 +37,8 @@ def convert(graph: TracedModel, dtype: torch.dtype) -> Any:
     # the front end directly: `openvino.convert_model` takes four times as long and sends telemetry
     front = ov.frontend.FrontEndManager().load_by_framework("pytorch")
     front.add_extension(conversion(ov))
-    decoder = TorchScriptPythonDecoder(
-        graph.traced, example_input=graph.example
-    )  # it must outlive the conversion
+    # it must outlive the conversion
+    decoder = TorchScriptPythonDecoder(graph.traced, example_input=graph.example)
     model = front.convert(front.load(decoder))
     shapes: list[list[int]] = [[-1, -1], [-1, -1]]
     shapes += [[-1]] if graph.selects else []

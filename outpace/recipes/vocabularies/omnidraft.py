@@ -91,9 +91,8 @@ class _Row:
     pairs: TokenPairs
     token: int = -1
     distribution: Tensor | None = None  # (K,); None: the last token is in the draft already
-    open: dict[int, int] = field(
-        default_factory=dict[int, int]
-    )  # candidates for the last token that begin a pair -> their nodes
+    # candidates for the last token that begin a pair -> their nodes
+    open: dict[int, int] = field(default_factory=dict[int, int])
 
 
 class PairMergingDrafter:
@@ -190,9 +189,8 @@ class PairMergingDrafter:
     ) -> tuple[dict[int, Tensor], dict[int, list[int]]]:
         """Per node the (K,) distribution of the next token and the tokens that may begin a pair there: at the
         last token of each row, and at the candidates for it that begin a pair."""
-        queries: dict[
-            int, tuple[_Row, bool, int]
-        ] = {}  # node -> its row, whether the next token is the draft's last, first token of a pair or -1
+        # node -> its row, whether the next token is the draft's last, first token of a pair or -1
+        queries: dict[int, tuple[_Row, bool, int]] = {}
         for row, ends in zip(live, last, strict=True):
             for first, node in row.open.items() if row.distribution is not None else ():
                 queries[node] = (row, ends, first)

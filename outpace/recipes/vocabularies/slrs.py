@@ -35,10 +35,8 @@ from outpace.sampling.topk import argmax
 from outpace.sampling.warp import warp
 from outpace.verifiers.rejection import Rejection
 
-NONE, OPEN = (
-    -1,
-    -2,
-)  # NONE: no token; a value OPEN - n: node n of the byte trie, where a longer token may follow
+# NONE: no token; a value OPEN - n: node n of the byte trie, where a longer token may follow
+NONE, OPEN = (-1, -2)
 ROOT = 0
 CACHED_ENTRIES = 1 << 22  # (trie node, draft token) entries of `TokenTrie.after` that are cached: 64 MiB
 
@@ -181,9 +179,8 @@ class TokenTrie:
         )
         self._below: list[dict[int, int]] = [{}]  # per trie node: byte -> child
         self._token: list[int] = [NONE]  # per trie node: longest target token that its bytes begin with
-        for piece, token in sorted(
-            cross_vocabulary.target_vocabulary.ids.items()
-        ):  # shorter tokens come first
+        # shorter tokens come first
+        for piece, token in sorted(cross_vocabulary.target_vocabulary.ids.items()):
             trie_node = ROOT
             for byte in piece:
                 if byte not in self._below[trie_node]:

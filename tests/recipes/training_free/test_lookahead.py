@@ -86,9 +86,8 @@ def test_window_and_guesses_are_those_of_the_rule(window: int, ngram: int, guess
                 for column in range(len(shape[0]))
             ]
             assert set(ends) <= set(found)
-            assert len(found) == len(shape) * len(shape[0]) + len(
-                expected
-            )  # guesses that share tokens share nodes
+            # guesses that share tokens share nodes
+            assert len(found) == len(shape) * len(shape[0]) + len(expected)
             new = [int(target.logits[target.state(text[:-1] + list(path))].argmax()) for path in ends]
             shape.append(new)
             if len(shape) < ngram:

@@ -65,9 +65,8 @@ def test_the_distribution_is_the_targets_with_a_distribution_cut_short(
     build = row_by_row(lambda: knowing(target, model, nodes_per_depth=levels, top_k=width))
     found = enumerate_distributions(build, cases, replays=5)
     assert largest_error(found, table_logits(target.logits, target.state), cases) < BOUND
-    assert found.runs > sum(
-        map(len, found.distributions)
-    )  # drafts are drawn, and lead to the same texts in several ways
+    # drafts are drawn, and lead to the same texts in several ways
+    assert found.runs > sum(map(len, found.distributions))
 
 
 class Chosen(NGramProbabilityDrafter):
@@ -123,9 +122,8 @@ def test_the_table_holds_the_means_at_accepted_tokens() -> None:
     found = steps(parts, [[1, 2, 3]], tokens=60)
     text = [1, 2, 3, *(token for step in found for token in step.generated[0])]
     plain = NGramProbabilities(4, 3)
-    for end in range(
-        3, len(text)
-    ):  # after the last token of the prompt first; the last token of all is not read
+    # after the last token of the prompt first; the last token of all is not read
+    for end in range(3, len(text)):
         best = target.logits[target.state(text[:end])].softmax(-1).topk(3)
         plain.update(text[max(0, end - 4) : end], [best.indices.tolist()], [best.values.tolist()])
     assert isinstance(parts.drafter, NGramProbabilityDrafter)

@@ -109,9 +109,8 @@ def test_memory_is_bounded_and_the_oldest_is_forgotten() -> None:
         run(parts, [[start]], 40)
         assert drafter.common.num_tokens <= 100
     run(parts, [[1]], 5)
-    assert (
-        drafter.common.count([10, 11]) == 1 and drafter.common.count([50, 51]) == 0
-    )  # of 5 to 45, not of 40 to 80
+    # of 5 to 45, not of 40 to 80
+    assert drafter.common.count([10, 11]) == 1 and drafter.common.count([50, 51]) == 0
 
 
 @pytest.mark.parametrize("tree", [False, True])
