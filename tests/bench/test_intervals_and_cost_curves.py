@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outpace.bench.measure.bootstrap import median_interval
-from outpace.bench.measure.forward_cost import IN_A_ROW, CostCurve, increasing, measure_forwards
+from outpace.bench.measure.forward_cost import IN_A_ROW, CostCurve, measure_forwards
 from outpace.core.contracts import Scores, TokenTree
 from outpace.models.table import TableTarget
 
@@ -46,8 +46,8 @@ def test_a_cost_curve_never_falls_and_goes_through_its_points() -> None:
 
 
 def test_neighbours_out_of_order_take_their_mean() -> None:
-    assert increasing([1.0, 3.0, 2.0, 4.0]) == [1.0, 2.5, 2.5, 4.0]
-    assert increasing([3.0, 2.0, 1.0]) == [2.0, 2.0, 2.0]
+    assert CostCurve({1: 1.0, 2: 3.0, 4: 2.0, 8: 4.0}).seconds == [1.0, 2.5, 2.5, 4.0]
+    assert CostCurve({1: 3.0, 2: 2.0, 3: 1.0}).seconds == [2.0, 2.0, 2.0]
 
 
 def test_a_curve_of_one_point_is_flat() -> None:

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import TypeVar
 
 import torch
+from scipy.optimize import isotonic_regression
 
 from outpace.core.contracts import Cache, Forest, Prompt, Target, TokenTree, Want
 
@@ -27,7 +28,8 @@ class CostCurve:
         if not points or min(points) < 1:
             raise ValueError("a cost curve needs at least one point, of at least one node")
         self.sizes = sorted(points)
-        self.seconds = increasing([points[size] for size in self.sizes])
+        # more nodes do not take less time: the nearest non-decreasing values
+        self.seconds: list[float] = isotonic_regression([points[size] for size in self.sizes]).x.tolist()
 
     def __call__(self, nodes: float) -> float:
         sizes, seconds = self.sizes, self.seconds
@@ -40,18 +42,6 @@ class CostCurve:
     def to_json(self) -> dict[str, float]:
         """Nodes per row -> milliseconds."""
         return {str(size): 1000 * value for size, value in zip(self.sizes, self.seconds, strict=True)}
-
-
-def increasing(values: Sequence[float]) -> list[float]:
-    """The nearest non-decreasing sequence (isotonic regression by pool adjacent violators: neighbours out of
-    order are replaced by their mean)."""
-    pools: list[tuple[float, int]] = []
-    for value in values:
-        pools.append((value, 1))
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (left, weight), (right, other) = pools[-2:]
-            pools[-2:] = [((left * weight + right * other) / (weight + other), weight + other)]
-    return [mean for mean, weight in pools for _ in range(weight)]
 
 
 @dataclass
