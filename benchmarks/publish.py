@@ -40,6 +40,7 @@ STEPS: dict[str, tuple[str, str]] = {
         "--batch 8 --rounds 2 --max-tokens 96 --ignore-eos --selection all",
     ),
     "engine/overhead-cpu.json": ("overhead", "--target zoo:target --draft zoo:draft"),
+    "revisions/revisions-cpu.json": ("revisions", "0efc1ff --num-prompts 10 --rounds 5"),
     "compiled/compiled-cpu.json": (
         "bench",
         "--compile --methods speculative-sampling,mcsd,prompt-lookup --prompts code,edit --peer {peers} "

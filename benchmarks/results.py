@@ -28,7 +28,8 @@ PAGE = "page.json"
 MAX_ROWS = 10
 COLUMNS = ("what", "target", "measured (95 %)", "")
 PEERS = {"transformers": "transformers", "openvino": "OpenVINO GenAI", "vllm": "vLLM"}
-ROW_LISTS = ("results", "microseconds", "milliseconds")  # keys under which result files store their rows
+# keys under which result files store their rows
+ROW_LISTS = ("results", "microseconds", "milliseconds", "ratios")
 NOTE = (
     "A ratio is the median of paired runs (same prompt, round and seed); its interval is a 95 % bootstrap "
     "over prompts. "

@@ -42,6 +42,16 @@ def alive(pid: int) -> bool:
     return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
+def stops(pid: int, seconds: float = 5.0) -> bool:
+    def stopped() -> bool:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    until = monotonic() + seconds
+    while not stopped() and monotonic() < until:
+        sleep(0.02)
+    return stopped()
+
+
 def ends(pid: int, seconds: float = 5.0) -> bool:
     until = monotonic() + seconds
     while alive(pid) and monotonic() < until:
@@ -55,6 +65,20 @@ def test_it_answers_requests_with_tokens_and_seconds(start: Start) -> None:
     answer = one.request(REQUEST)
     assert answer["outputs"] == [[1, 2], [3]] and 0 <= answer["seconds"] < 1
     assert one.request(REQUEST | {"sleep": 0.1})["seconds"] >= 0.1
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of a process is read from /proc")
+def test_it_is_stopped_between_requests(start: Start) -> None:
+    one = start()
+    pid = one.ready()["pid"]
+    assert stops(pid)
+    assert one.request(REQUEST)["outputs"]
+    assert stops(pid)
+    with pytest.raises(WorkerDied):
+        one.request(REQUEST | {"break": True})
+    assert stops(pid)
+    one.close()
+    assert ends(pid)
 
 
 def test_errors_and_unsupported_requests_raise_different_exceptions(start: Start) -> None:

@@ -1,5 +1,9 @@
 """A peer engine in a worker process of another Python interpreter; requests and answers are JSON lines over
-pipes. Uses only the standard library."""
+pipes. Uses only the standard library.
+
+Between requests a worker and its child processes are stopped (SIGSTOP): some engines keep a core busy while
+they wait, which would slow down whatever is measured next.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +49,14 @@ class Worker:
             env=dict(environment),
             start_new_session=True,  # no Ctrl-C from the terminal; child processes share its group
         )
+        # a stopped worker does not notice when this process dies; the shell does, by the end of its input,
+        # and continues the worker, which reads the end of its own input and exits
+        self.waker = subprocess.Popen(
+            ["sh", "-c", f"cat > /dev/null; kill -s CONT -- -{self.process.pid}"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self.lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._read_lines, daemon=True).start()
         self._send(settings)
@@ -55,13 +67,18 @@ class Worker:
         answer = self._answer()
         if "ready" not in answer:
             raise WorkerDied(answer.get("error", "it did not say that it is ready"))
+        self.signal(signal.SIGSTOP)
         return answer["ready"]
 
     def request(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send one request and return its answer. WorkerRefused if the engine does not support it, WorkerDied
         if it fails."""
-        self._send(request)
-        answer = self._answer()
+        self.signal(signal.SIGCONT)
+        try:
+            self._send(request)
+            answer = self._answer()
+        finally:
+            self.signal(signal.SIGSTOP)
         if "cannot" in answer:
             raise WorkerRefused(answer["cannot"])
         if "error" in answer:
@@ -111,7 +128,8 @@ class Worker:
         return f"its process {how}" + (f": {lines[-1][:REASON]}" if lines else "")
 
     def close_input(self) -> None:
-        """Close the worker's standard input; the worker then exits."""
+        """Close the worker's standard input and continue the worker, which then exits."""
+        self.signal(signal.SIGCONT)
         if self.process.stdin and not self.process.stdin.closed:
             try:
                 self.process.stdin.close()
@@ -147,6 +165,9 @@ def close_all(workers: Sequence[Worker]) -> None:
     for worker in workers:
         worker.process.wait()
         worker.stderr.close()
+        assert worker.waker.stdin
+        worker.waker.stdin.close()
+        worker.waker.wait()
 
 
 def environment_of(base: Mapping[str, str], threads: int, *, own: bool) -> dict[str, str]:
