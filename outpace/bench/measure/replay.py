@@ -217,9 +217,11 @@ class LengthOnlyCache:
 
 
 class RecordedTargetProbs:
-    """Implementation of core.contracts.TargetProbs of a recorded text: `choose` returns the recorded token
-    after each node, by the node's depth, and -1 beyond the end. It is correct for nodes that match the text;
-    verification reaches no others."""
+    """The target's choices (core.contracts.TargetProbs), read from a recorded text instead of a model.
+
+    For a node at depth d, `choose` returns the recorded token at depth d + 1, or -1 after the end of the
+    text. That is right for nodes whose path is the recorded text; verification reaches no others.
+    """
 
     seconds = 0.0
 

@@ -20,8 +20,8 @@ SCANNED = 4  # occurrences examined per occurrence that may be merged
 
 
 class Consensus:
-    """Implementation of core.contracts.Drafter: the continuations of a row's last tokens in the other rows of
-    its group, merged.
+    """A drafter (core.contracts.Drafter) that looks up a row's last tokens in the texts of the other rows of its
+    group and drafts what followed them there, merged into one graph.
 
     A group consists of the rows of one batch whose prompts are equal, token for token; it is derived from the
     contexts, so requests do not name it. A row that is alone in its group drafts nothing. The text of a row
@@ -128,7 +128,7 @@ class SampleGroup:
         self._ends: dict[tuple[int, ...], list[tuple[int, int]]] = {}
 
     def join(self) -> int:
-        """Add the empty text of one more sample of the prompt; returns its index."""
+        """Register one more sample of the prompt, with no generated tokens yet; returns its index."""
         self.open += 1
         self.texts.append(list(self._before))
         self._probs.append([0.0] * len(self._before))

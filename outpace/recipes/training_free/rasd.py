@@ -41,8 +41,8 @@ def pruned(
     num_first_tokens: int,
     nodes: int,
 ) -> TokenTree:
-    """The draft model's tree merged with those retrieved branches whose first token is among its most
-    probable, at most `nodes` retrieved nodes per row."""
+    """The draft model's tree, with retrieved branches added: those that begin with one of the draft model's
+    `num_first_tokens` most probable next tokens, at most `nodes` nodes of them per row."""
     probs, ids = top(logits.float().softmax(-1), min(num_first_tokens, logits.shape[-1]))
     fusion = Fusion(tree)
     for row, depth in enumerate(plan.depth):

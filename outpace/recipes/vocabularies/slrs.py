@@ -35,7 +35,8 @@ from outpace.sampling.topk import argmax
 from outpace.sampling.warp import warp
 from outpace.verifiers.rejection import Rejection
 
-# NONE: no token; a value OPEN - n: node n of the byte trie, where a longer token may follow
+# What a string of draft tokens spells is stored as one integer: a target token id >= 0; NONE if it spells no
+# token; or OPEN - n if it ends at node n of the byte trie, from which further bytes may spell a longer token
 NONE, OPEN = (-1, -2)
 ROOT = 0
 CACHED_ENTRIES = 1 << 22  # (trie node, draft token) entries of `TokenTrie.after` that are cached: 64 MiB
@@ -179,7 +180,7 @@ class TokenTrie:
         )
         self._below: list[dict[int, int]] = [{}]  # per trie node: byte -> child
         self._token: list[int] = [NONE]  # per trie node: longest target token that its bytes begin with
-        # shorter tokens come first
+        # sorted by bytes, a token that is a prefix of another comes before it, so new nodes inherit it
         for piece, token in sorted(cross_vocabulary.target_vocabulary.ids.items()):
             trie_node = ROOT
             for byte in piece:
