@@ -20,8 +20,8 @@ SCANNED = 4  # occurrences examined per occurrence that may be merged
 
 
 class Consensus:
-    """A drafter (core.contracts.Drafter) that looks up a row's last tokens in the texts of the other rows of its
-    group and drafts what followed them there, merged into one graph.
+    """A drafter (core.contracts.Drafter) that looks up a row's last tokens in the texts of the other rows
+    of its group and drafts what followed them there, merged into one graph.
 
     A group consists of the rows of one batch whose prompts are equal, token for token; it is derived from the
     contexts, so requests do not name it. A row that is alone in its group drafts nothing. The text of a row

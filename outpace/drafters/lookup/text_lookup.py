@@ -32,8 +32,8 @@ class TextLookup(Protocol):
 
 
 class LookupDrafter:
-    """A drafter (core.contracts.Drafter) that drafts the candidates found by `lookup`; in rows where it finds none,
-    the drafter `fallback` drafts a chain of depth `otherwise` or a tree of that shape.
+    """A drafter (core.contracts.Drafter) that drafts the candidates found by `lookup`; in rows where it
+    finds none, the drafter `fallback` drafts a chain of depth `otherwise` or a tree of that shape.
 
     Which of the two drafts a row depends on committed tokens alone, so that the q recorded by the fallback is
     still the distribution of its tokens.
