@@ -21,7 +21,7 @@ from outpace.tables import Table, markdown
 README, PLOT = ROOT / "README.md", ROOT / "docs" / "assets" / "speedups.svg"
 SECTION = re.compile(r"(<!-- results:begin -->\n).*?(<!-- results:end -->)", re.DOTALL)
 AXIS = "speedup over plain decoding"
-ENGINE, COMPILED = "engine/engine-cpu.json", "compiled/beside-vllm-cpu.json"
+ENGINE, COMPILED = "engine/engine-cpu.json", "compiled/compiled-cpu.json"
 TRANSFORMERS = ("transformers assisted*", "transformers prompt-lookup*")
 OTHERS = ("openvino draft*", "openvino prompt-lookup*", "vllm draft_model*", "vllm ngram*")
 OURS = ("speculative-sampling", "specinfer", "prompt-lookup")
