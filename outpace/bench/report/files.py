@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from outpace.bench.measure.measurement import Measurement
 from outpace.bench.report.html import to_html
@@ -21,17 +22,20 @@ PAGES: Mapping[str, Callable[[Measurement, Sequence[ResultRow]], str]] = {
     ".html": to_html,
 }
 SUFFIXES = (".json", *PAGES)
+DRAWN = (".html", ".svg", ".png")  # suffixes of files with charts
 
 
-def expanded(outputs: Sequence[Path]) -> list[Path]:
-    """The files to write; a path without a suffix is a folder that gets bench.json, bench.md and bench.html.
-    ValueError for an unknown suffix."""
+def expanded(
+    outputs: Sequence[Path], names: Sequence[str] = NAMES, suffixes: Sequence[str] = SUFFIXES
+) -> list[Path]:
+    """The files to write; a path without a suffix is a folder that gets files with these names. ValueError
+    for an unknown suffix."""
     files = [
-        file for path in outputs for file in ([path / name for name in NAMES] if not path.suffix else [path])
+        file for path in outputs for file in ([path / name for name in names] if not path.suffix else [path])
     ]
-    if wrong := [str(file) for file in files if file.suffix not in SUFFIXES]:
+    if wrong := [str(file) for file in files if file.suffix not in suffixes]:
         raise ValueError(
-            f"{wrong[0]} cannot be written: use a name that ends with {', '.join(SUFFIXES)}, "
+            f"{wrong[0]} cannot be written: use a name that ends with {', '.join(suffixes)}, "
             "or one without a suffix for a folder"
         )
     return files
@@ -40,7 +44,7 @@ def expanded(outputs: Sequence[Path]) -> list[Path]:
 def check_writable(files: Sequence[Path]) -> None:
     """Create the parent folders of these files; ValueError if a file cannot be written.
 
-    ModuleNotFoundError if an HTML page is to be written and matplotlib, which draws its charts, is missing.
+    ModuleNotFoundError if a page or picture is to be written and matplotlib, which draws charts, is missing.
     """
     for file in files:
         if file.is_dir():
@@ -51,25 +55,36 @@ def check_writable(files: Sequence[Path]) -> None:
                 pass
         except OSError as error:
             raise ValueError(f"{file} cannot be written: {error.strerror}") from error
-    if any(file.suffix == ".html" for file in files):
+    if any(file.suffix in DRAWN for file in files):
         import_module("matplotlib")
 
 
 def write_files(measurement: Measurement, rows: Sequence[ResultRow], files: Sequence[Path]) -> list[str]:
-    """Write each file and return an error message for each that failed. After a failure the JSON also goes to
-    a temporary file, and the last message gives its path. Without result rows only JSON is written."""
+    """Write the files of a benchmark, as `write_all` does. Without result rows only JSON is written."""
+
+    def write(file: Path) -> None:
+        if file.suffix == ".json":
+            write_json(file, to_json(measurement, rows))
+        elif rows:
+            file.write_text(PAGES[file.suffix](measurement, rows), encoding="utf-8")
+
+    return write_all(files, write, lambda: to_json(measurement, rows))
+
+
+def write_all(
+    files: Sequence[Path], write: Callable[[Path], None], data: Callable[[], Mapping[str, Any]]
+) -> list[str]:
+    """Call `write` for each file and return an error message for each that failed. After a failure the JSON
+    object of `data` also goes to a temporary file, and the last message gives its path."""
     failures: list[str] = []
     for file in files:
         try:
-            if file.suffix == ".json":
-                write_json(file, to_json(measurement, rows))
-            elif rows:
-                file.write_text(PAGES[file.suffix](measurement, rows), encoding="utf-8")
+            write(file)
         except OSError as error:
             failures.append(f"{file} could not be written: {error.strerror}")
     if failures:
         handle, name = tempfile.mkstemp(prefix="outpace-bench-", suffix=".json")
         os.close(handle)
-        write_json(Path(name), to_json(measurement, rows))
+        write_json(Path(name), data())
         failures.append(f"the measurement is in {name}")
     return failures

@@ -63,7 +63,7 @@ class Panel:
 
 def bar_chart(panels: Sequence[Panel], axis_label: str, *, reference: float | None = None) -> Figure:
     """A figure with the panels stacked vertically and a dotted vertical line at `reference`."""
-    with _style():
+    with style():
         from matplotlib.figure import Figure
 
         heights = [BAR_HEIGHT * len(panel.bars) + 0.35 for panel in panels]
@@ -103,7 +103,7 @@ def svg(figure: Figure, *, name: str = "outpace") -> str:
     """The figure as an SVG element: reproducible text, element ids derived from `name`, text colour
     `currentColor`."""
     out = StringIO()
-    with _style({"svg.hashsalt": name}):
+    with style({"svg.hashsalt": name}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     return text[text.index("<svg") :].replace(TEXT, "currentColor")
@@ -112,12 +112,13 @@ def svg(figure: Figure, *, name: str = "outpace") -> str:
 def save(figure: Figure, path: Path) -> None:
     """Write the figure to `path`, whose suffix selects the format."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _style({"svg.hashsalt": path.stem}):
+    with style({"svg.hashsalt": path.stem}):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 @contextmanager
-def _style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
+def style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Context manager: matplotlib draws with STYLE and the settings in `more`."""
     from matplotlib import rc_context
 
     settings: dict[Any, Any] = {**STYLE, **(more or {})}

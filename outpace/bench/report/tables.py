@@ -46,12 +46,12 @@ def percent(value: float | None) -> str:
     return "-" if value is None or value != value else f"{100 * value:.0f} %"
 
 
-def with_interval(interval: Interval | None) -> str:
-    """Text such as `1.97 (1.77-2.46)`; without enough prompts for an interval the number is left out too."""
+def with_interval(interval: Interval | None, too_few: str = TOO_FEW) -> str:
+    """Text such as `1.97 (1.77-2.46)`; `too_few` without enough prompts (or rounds) for an interval."""
     if interval is None:
         return "-"
     if not interval.known:
-        return TOO_FEW
+        return too_few
     return f"{number(interval.median)} ({number(interval.low)}-{number(interval.high)})"
 
 
