@@ -13,6 +13,7 @@ from outpace.cli.commands import (
     generate,
     index,
     list_methods,
+    load,
     new,
     replay,
     show,
@@ -51,6 +52,7 @@ app.command("chat", cls=RecipeCommand)(chat.chat)
 app.command("list")(list_methods.list_methods)
 app.command("show")(show.show)
 app.command("bench")(bench.bench)
+app.command("load")(load.load)
 app.command("audit")(audit.audit)
 app.command("verifiers")(verifiers.verifiers)
 app.command("replay")(replay.replay)
