@@ -61,6 +61,17 @@ RUN_ELSEWHERE = {
         "tests/zoo/test_build.py",
         "test_the_command_passes_its_options_on",
     ),
+    **dict.fromkeys(
+        (
+            "outpace load http://localhost:8000",
+            "outpace load http://localhost:8000 --rates 1,2,4,8 --slo-ttft 500 --slo-itl 50 --output load",
+            "outpace load --url plain=http://localhost:8000 --url drafts=http://localhost:8001 "
+            "--concurrency 1,4,16",
+            "outpace load http://localhost:8000 --extra-body greedy='{\"top_k\": 1}' "
+            "--extra-body sampled='{\"temperature\": 1}'",
+        ),
+        ("tests/load/test_guide.py", "test_the_commands_of_the_guide_run"),
+    ),
     "make gpu-check OUT=out": ("tests/test_repository.py", "test_the_gpu_check_always_ends_and_reports"),
 }
 
@@ -139,6 +150,10 @@ def expected_output(block: Block, command: str) -> list[str]:
     return shown
 
 
+def is_run_here(command: str) -> bool:
+    return command.startswith(RUN_HERE) and command not in RUN_ELSEWHERE
+
+
 def is_slow(command: str) -> bool:
     return command.startswith(SLOW)
 
@@ -157,7 +172,7 @@ def run_page(found: list[Block], directory: Path, *, selected: Callable[[str], b
                 exec(compile("\n" * block.line + block.text, str(ROOT / block.page), "exec"), namespace)
         else:
             for command in filter(selected, commands(block)):
-                if command.startswith(RUN_HERE):
+                if is_run_here(command):
                     output = without_digits(run_command(command, directory, block.where))
                     for line in expected_output(block, command):
                         assert without_digits(line) in output, (
@@ -229,7 +244,7 @@ def test_what_is_run_elsewhere_is_run_there(command: str) -> None:
 def runs_here(block: Block, *, slow: bool) -> bool:
     if block.language in {"python", "py"}:
         return not block.title and not slow
-    own = [command for command in commands(block) if command.startswith(RUN_HERE)]
+    own = [command for command in commands(block) if is_run_here(command)]
     return block.language in RUNNABLE and any(is_slow(command) == slow for command in own)
 
 
