@@ -11,12 +11,12 @@ DELAY = 3.0  # seconds of work before the bar appears
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Callable[[str, int], None]]:
+def progress(total: int, *, refresh_rate: float = 10.0) -> Iterator[Callable[[str, int], None]]:
     """A context manager with a progress bar on standard error; shown only on a terminal, after `DELAY`
     seconds.
 
-    `total` is the number of units of work. Yields a function that takes a label and the number of units just
-    done.
+    `total` is the number of units of work, `refresh_rate` how often per second the bar is drawn. Yields a
+    function that takes a label and the number of units just done.
     """
     if not sys.stderr.isatty():
         yield lambda label, done: None
@@ -25,7 +25,7 @@ def progress(total: int) -> Iterator[Callable[[str, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=refresh_rate)
     task = bar.add_task("", total=total)
     began = monotonic()
 

@@ -16,7 +16,7 @@ class RequestRate:
 
     @property
     def label(self) -> str:
-        return f"{self.value:g} requests/s"
+        return f"{self.value:g} request{'s' if self.value != 1 else ''}/s"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,15 @@ class LoadReport:
     objectives: Objectives
     provenance: Mapping[str, Any]
 
-    @property
+    @cached_property
     def rows(self) -> list[LoadRow]:
         return summarise(self.test.turns, self._names, self.objectives)
 
-    @property
+    @cached_property
     def ratios(self) -> list[RatioRow]:
         return compare(self.test.turns, self._names, self.objectives, seed=self.test.plan.seed)
 
-    @property
+    @cached_property
     def messages(self) -> list[str]:
         """Sentences about failures, and about what makes the results less reliable."""
         return messages(self.rows, reports_usage=self.test.reports_usage)

@@ -74,7 +74,7 @@ def http_error(response: httpx2.Response) -> str:
     except ValueError:
         message = ""
     status = f"HTTP {response.status_code} {response.reason_phrase}".strip()
-    return f"{status}: {message}" if message else status
+    return f"{status}: {message}" if message and message != response.reason_phrase else status
 
 
 def error_message(found: Any) -> str:
@@ -85,4 +85,4 @@ def error_message(found: Any) -> str:
     error = found.get("error") or found.get("detail") or found.get("message")
     if isinstance(error, dict):
         error = error.get("message") or error
-    return " ".join(str(error).split())[:MAX_MESSAGE] if error else ""
+    return " ".join(str(error).split())[:MAX_MESSAGE].rstrip(".") if error else ""

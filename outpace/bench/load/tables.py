@@ -22,13 +22,12 @@ LATENCY_NOTE = (
 )
 THROUGHPUT_NOTE = (
     "Rates are per second from the beginning of a turn to its last answer. Goodput: requests per second that "
-    "meet --slo-ttft and --slo-itl, the second by their time per output token. "
-    "Sent late: 99th percentile of the milliseconds between planned arrival and sending."
+    "meet --slo-ttft and --slo-itl, the second by their time per output token."
 )
+REQUEST_NOTE = "Sent late: 99th percentile of the milliseconds between planned arrival and sending."
 RATIO_NOTE = (
-    "Medians over the rounds, each of which has the same prompts and arrival times for all contenders, with "
-    f"95 % bootstrap intervals over the rounds, which need at least {MIN_GROUPS}. "
-    "Ratios of latencies are of their medians: below 1 is faster. Ratios of throughput: above 1 is faster."
+    "Medians over the rounds, each of which has the same prompts and arrival times for all servers, with "
+    f"95 % bootstrap intervals over the rounds, which need at least {MIN_GROUPS}."
 )
 SPECULATION_NOTE = (
     "From the server's metrics, before and after each turn. Acceptance rate is accepted / drafted tokens. "
@@ -38,9 +37,9 @@ SPECULATION_NOTE = (
 
 def tables(rows: Sequence[LoadRow], ratios: Sequence[RatioRow]) -> list[Table]:
     """All tables that have rows."""
-    found = [_latencies(rows), _throughput(rows)]
+    found = [_latencies(rows), _throughput(rows), _requests(rows)]
     if ratios:
-        found.append(_ratios(ratios))
+        found += _ratios(ratios)
     if counted := [row for row in rows if row.speculation]:
         found.append(_speculation(counted))
     return found
@@ -88,31 +87,44 @@ def _latencies(rows: Sequence[LoadRow]) -> Table:
 
 def _throughput(rows: Sequence[LoadRow]) -> Table:
     columns: list[tuple[str, Callable[[LoadRow], str]]] = [
-        ("requests", lambda row: str(row.requests)),
-        ("failed", lambda row: str(row.failed)),
         ("requests/s", lambda row: number(row.requests_per_second)),
         ("goodput, requests/s", lambda row: number(row.goodput)),
         ("output tokens/s", lambda row: number(row.output_tokens_per_second, 1)),
-        ("tokens a request", lambda row: number(row.tokens_per_request, 1)),
-        ("tokens a chunk", lambda row: number(row.tokens_per_chunk)),
-        ("sent late, ms", lambda row: number(_p99(row.delay), 1)),
     ]
     return _table("Throughput", columns, rows, THROUGHPUT_NOTE)
 
 
-def _ratios(rows: Sequence[RatioRow]) -> Table:
+def _requests(rows: Sequence[LoadRow]) -> Table:
+    columns: list[tuple[str, Callable[[LoadRow], str]]] = [
+        ("requests", lambda row: str(row.requests)),
+        ("failed", lambda row: str(row.failed)),
+        ("tokens a request", lambda row: number(row.tokens_per_request, 1)),
+        ("tokens a chunk", lambda row: number(row.tokens_per_chunk)),
+        ("sent late, ms", lambda row: number(_p99(row.delay), 1)),
+    ]
+    return _table("Requests", columns, rows, REQUEST_NOTE)
+
+
+def _ratios(rows: Sequence[RatioRow]) -> list[Table]:
     def cell(name: str) -> Callable[[RatioRow], str]:
         return lambda row: with_interval(row.ratios[name], "too few rounds")
 
-    columns = [
+    # two tables, since one would be wider than a terminal
+    of_tokens = [
         ("time to first token", cell("time_to_first_token")),
         ("inter-token latency", cell("inter_token_latency")),
         ("time per output token", cell("time_per_output_token")),
+    ]
+    of_requests = [
         ("end-to-end latency", cell("latency")),
         ("output tokens/s", cell("output_tokens_per_second")),
         ("goodput", cell("goodput")),
     ]
-    return _table(f"Ratios to {rows[0].reference} (95 %)", columns, rows, RATIO_NOTE)
+    title = f"divided by that of {rows[0].reference} (95 %)"
+    return [
+        _table(f"Median latency of tokens, {title}", of_tokens, rows, ""),
+        _table(f"Median latency and throughput of requests, {title}", of_requests, rows, RATIO_NOTE),
+    ]
 
 
 def _speculation(rows: Sequence[LoadRow]) -> Table:

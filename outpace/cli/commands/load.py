@@ -135,7 +135,8 @@ def _run(test: LoadTest) -> bool:
     from outpace.console import progress
 
     try:
-        with progress(test.num_units) as advance:
+        # drawing the bar takes time from the thread that times the chunks
+        with progress(test.num_units, refresh_rate=1.0) as advance:
             asyncio.run(test.run(advance))
     except KeyboardInterrupt:
         if not test.num_requests:
