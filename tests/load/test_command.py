@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import threading
@@ -157,6 +158,19 @@ def test_failures_are_counted_and_do_not_end_the_run(load, stub):
         "the stream has no text": 1,
     }
     assert "4 of 8 requests failed: " in shown.stderr
+
+
+def test_a_turn_does_not_collect_the_objects_of_libraries(load, stub):
+    counts: list[int] = []
+
+    def answer(number: int) -> Answer:
+        counts.append(gc.get_freeze_count())
+        return Answer()
+
+    stub.answer = answer
+    results(load(stub.url, "--json"))
+    first, *turn = counts
+    assert first == 0 and min(turn) > 0 and gc.get_freeze_count() == 0
 
 
 def test_a_run_without_any_answer_fails(load, stub):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -67,6 +68,7 @@ class LoadTest:
         ConnectionError if a server cannot be used; failures in the turns are recorded.
         """
         async with AsyncExitStack() as stack:
+            stack.callback(gc.unfreeze)
             clients: dict[str, httpx2.AsyncClient] = {}
             for server in dict.fromkeys(contender.server for contender in self.contenders):
                 client = await stack.enter_async_context(open_client(self._api_key))
@@ -75,8 +77,9 @@ class LoadTest:
                     self.models[server.name] = await first_model(client, server.url, timeout=self._timeout)
             for contender in self.contenders:
                 await self._check(clients[contender.server.name], contender)
-            for number, level, contender in self.plan.turns(self.contenders):
-                await self._turn(clients[contender.server.name], contender, number, level, on_progress)
+            for round_index, level_index, contender in self.plan.turns(self.contenders):
+                client = clients[contender.server.name]
+                await self._turn(client, contender, round_index, level_index, on_progress)
 
     async def _check(self, client: httpx2.AsyncClient, contender: Contender) -> None:
         request = PlannedRequest(self.plan.items[0], self.plan.seed, None)
@@ -89,32 +92,36 @@ class LoadTest:
         self,
         client: httpx2.AsyncClient,
         contender: Contender,
-        number: int,
-        level: int,
+        round_index: int,
+        level_index: int,
         on_progress: Progress,
     ) -> None:
-        load, length = self.plan.levels[level], self.plan.length
+        level, length = self.plan.levels[level_index], self.plan.length
         answered: list[tuple[PlannedRequest, Response]] = []
         shown = 0  # units of this turn that the progress bar shows
 
         def advance(units: int) -> None:
             nonlocal shown
             units = min(units, length.units)
-            on_progress(f"{contender.name}, {load.label}", units - shown)
+            on_progress(f"{contender.name}, {level.label}", units - shown)
             shown = units
 
         async def send(request: PlannedRequest) -> None:
             answered.append((request, await self._send(client, contender, request)))
             advance(len(answered) if length.num_requests else int(perf_counter() - began))
 
-        requests = self.plan.requests(number, level)
+        requests = self.plan.requests(round_index, level_index)
         before = await read_counters(client, contender.server.metrics_url)
         complete = False
+        # Later garbage collections pass over what exists now: with all objects of the imported libraries,
+        # one of them stops every stream for up to 0.3 s.
+        gc.collect()
+        gc.freeze()
         began = perf_counter()
         try:
-            if isinstance(load, Concurrency):
+            if isinstance(level, Concurrency):
                 until = None if length.seconds is None else began + length.seconds
-                await closed_loop(requests, send, streams=load.value, until=until)
+                await closed_loop(requests, send, streams=level.value, until=until)
             else:
                 await open_loop(requests, send, began)
             complete = True
@@ -124,7 +131,7 @@ class LoadTest:
             # events are read only now: reading them during the turn would delay others
             records = [read_response(response, request, began) for request, response in answered]
             records.sort(key=lambda record: record.sent)
-            self.turns.append(Turn(contender.name, load, number, tuple(records), seconds, complete))
+            self.turns.append(Turn(contender.name, level, round_index, tuple(records), seconds, complete))
         advance(length.units)
         after = await read_counters(client, contender.server.metrics_url)
         if before and after:

@@ -53,29 +53,31 @@ class LoadPlan:
         """(Round, index of the level, contender) of each turn in order: in each round every level, at each
         level every contender, and another one first in the next round."""
         order = [contenders[index] for index in np.random.default_rng(self.seed).permutation(len(contenders))]
-        for number, level in product(range(self.rounds), range(len(self.levels))):
-            first = (number + level) % len(order)
+        for round_index, level_index in product(range(self.rounds), range(len(self.levels))):
+            first = (round_index + level_index) % len(order)
             for contender in [*order[first:], *order[:first]]:
-                yield number, level, contender
+                yield round_index, level_index, contender
 
-    def requests(self, number: int, level: int) -> Iterator[PlannedRequest]:
-        """The requests of a turn in round `number` at the level with this index, in order of arrival; without
-        an end for concurrent streams that run for a time.
+    def requests(self, round_index: int, level_index: int) -> Iterator[PlannedRequest]:
+        """The requests of a turn in order of arrival; without an end for concurrent streams that run for a time.
 
         Each turn begins at another prompt of one shuffled list, so that no prompt comes again before all
         others have been sent, as far as they suffice.
         """
         order = np.random.default_rng(self.seed).permutation(len(self.items))
-        first = (number * len(self.levels) + level) * len(order) // (self.rounds * len(self.levels))
-        for index, arrival in enumerate(self._arrivals(number, level), first):
-            yield PlannedRequest(self.items[order[index % len(order)]], self.seed + index, arrival)
+        turn, num_turns = round_index * len(self.levels) + level_index, self.rounds * len(self.levels)
+        arrivals = enumerate(self._arrivals(round_index, level_index), turn * len(order) // num_turns)
+        return (
+            PlannedRequest(self.items[order[index % len(order)]], self.seed + index, arrival)
+            for index, arrival in arrivals
+        )
 
-    def _arrivals(self, number: int, level: int) -> Iterable[float | None]:
-        load, length = self.levels[level], self.length
-        if isinstance(load, RequestRate):
+    def _arrivals(self, round_index: int, level_index: int) -> Iterable[float | None]:
+        level, length = self.levels[level_index], self.length
+        if isinstance(level, RequestRate):
             return poisson_arrivals(
-                load.value,
-                (self.seed, number, level),
+                level.value,
+                (self.seed, round_index, level_index),
                 num_requests=length.num_requests,
                 seconds=length.seconds,
             )
