@@ -9,7 +9,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class RequestRate:
-    """Requests a second, sent whether or not earlier ones have been answered (open loop)."""
+    """Requests per second, sent whether or not earlier ones have been answered (open loop)."""
 
     value: float
     axis: ClassVar[str] = "requests per second"

@@ -59,7 +59,7 @@ class LoadPlan:
                 yield round_index, level_index, contender
 
     def requests(self, round_index: int, level_index: int) -> Iterator[PlannedRequest]:
-        """The requests of a turn in order of arrival; without an end for concurrent streams that run for a time.
+        """The requests of a turn in order of arrival; endless for concurrent streams that run for a time.
 
         Each turn begins at another prompt of one shuffled list, so that no prompt comes again before all
         others have been sent, as far as they suffice.
