@@ -157,7 +157,7 @@ def measure(case: OverheadCase, target: HFTarget, draft: HFTarget, *, tokens: in
             session = Session(case.build(target, draft), prompts, sampling, LazyTargetProbs)
             for number, step in enumerate(session.steps()):
                 parts = _split(step, scoring.take(), drafting.take() + warping.take())
-                # left out: warm-up, prefill, the draft model's prefill step, and steps after a row has ended
+                # left out: warm-up, the first steps, which read the prompt, and steps after a row has ended
                 if repeat and number > 1 and len(step.ctx.slots) == case.rows:
                     for name, value in parts.items():
                         found[name].append(1e6 * value)

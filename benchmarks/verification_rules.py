@@ -27,6 +27,7 @@ from outpace.core.noise import KeyedNoise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.model.grow import AddChildren, grow, with_replacement, without_replacement
+from outpace.models.table import TableTarget
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.tables import Table, print_tables
 from outpace.verifiers.block import Block
@@ -119,18 +120,8 @@ def measure(
 
 def _context(turn: int) -> Context:
     tokens, noise = torch.zeros(8, dtype=torch.int64), KeyedNoise([0], [turn], [8])
-    return Context((tokens,), (8,), (64,), (0,), _NoCache(), (SamplingParams(1.0),), noise)
-
-
-class _NoCache:
-    """A KV cache that holds nothing: no model reads the trees."""
-
-    lengths = [8]
-    capacity = 72
-
-    def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None: ...
-
-    def release(self, slots: Sequence[int]) -> None: ...
+    cache = TableTarget(2).open(1, 72)  # no model reads the trees
+    return Context((tokens,), (8,), (64,), (0,), cache, (SamplingParams(1.0),), noise)
 
 
 def _reader(logits: Tensor) -> Callable[[TokenTree], tuple[int, Tensor]]:

@@ -8,28 +8,35 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from outpace.core.batch import Batch, MakeNoise
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Parts, Prompt, Scores, Step, TargetProbs, Verdict, check_token_ids
-from outpace.core.noise import KeyedNoise, Noise
+from outpace.core.contracts import Draft, Parts, Scores, Step, TargetProbs, Verdict, check_token_ids
+from outpace.core.noise import KeyedNoise
+from outpace.core.request_state import RequestState
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.step_timer import StepTimer
 from outpace.core.threads import with_torch_threads
 from outpace.core.tree import TokenTree
 
 DRAFT_NODES = 256  # draft nodes per row for which the KV cache is allocated initially
+PROMPT_TOKENS = 512  # most prompt tokens that one step reads
 
 
 def speculative_steps(session: Session) -> Iterator[Step]:
     """Draft, verify and commit until every row is finished; yields the record of each step."""
     parts = session.parts
     while session.rows:
+        if session.prefills and (step := session.prefill()):
+            yield step
         ctx = session.context()
+        if not ctx.slots:
+            continue  # prompts are not read yet
         plan = parts.controller.plan(ctx).within(ctx.max_draft_depth)
         draft = parts.drafter.propose(ctx, plan)  # draft
         if parts.target.chains_only:
             draft = replace(draft, tree=draft.tree.first_chain())
         session.timer.record("draft")
-        scores = parts.target.score(draft.tree, ctx.slots, session.cache, parts.want)  # target forward
+        scores = parts.target.score(draft.tree, ctx.slots, session.cache, session.want, gap=ctx.unread)
         session.timer.record("score")
         target_probs = session.target_probs(scores, draft.tree, ctx)
         verdict = parts.verifier.verify(draft.tree, target_probs, scores, ctx.noise)  # verify
@@ -38,115 +45,112 @@ def speculative_steps(session: Session) -> Iterator[Step]:
 
 
 class Session:
-    """State of requests decoded as one batch: one slot per request; unfinished slots are a step's rows."""
+    """Requests that are decoded together, one slot per request; unfinished requests are a step's rows.
+
+    Requests join and leave between steps. A forward reads draft trees and parts of new prompts; where a
+    method needs the target's outputs at prompts, these have forwards of their own."""
 
     def __init__(
         self,
         parts: Parts,
-        prompts: Sequence[Tensor],  # B × (T_b,) int64, at least one token each
+        prompts: Sequence[Tensor],  # B × (T_b,) int64, at least one token each; may be none
         sampling: Sequence[SamplingParams],  # one per prompt
         target_probs: Callable[[Scores, TokenTree, Context], TargetProbs],
         *,
-        noise: Callable[[Sequence[int], Sequence[int], Sequence[int]], Noise] = KeyedNoise,
+        noise: MakeNoise = KeyedNoise,
         done: Callable[[int, Tensor], bool] | None = None,  # (slot, its tokens so far) -> whether to stop
+        prompt_tokens: int = PROMPT_TOKENS,  # most prompt tokens that one step reads
+        size: tuple[int, int] = (0, 0),  # smallest KV cache at the beginning: (slots, tokens of a text)
     ) -> None:
-        self.parts, self.sampling, self.target_probs = parts, sampling, target_probs
-        self._noise, self._done = noise, done
-        check_token_ids(prompts, parts.target.vocab)
-        self.lengths = [len(prompt) for prompt in prompts]  # committed tokens per slot, prompt included
-        self.prompt_lengths = tuple(self.lengths)
-        self._max_lengths = [length + s.max_tokens for length, s in zip(self.lengths, sampling, strict=True)]
-        self.history = torch.zeros(len(prompts), max(self._max_lengths), dtype=torch.int64)
-        for slot, prompt in enumerate(prompts):
-            self.history[slot, : len(prompt)] = prompt
-        self._history_array = self.history.numpy()  # numpy view of `history`, faster to write to
-        self.cache = parts.target.open(len(prompts), max(self._max_lengths) + DRAFT_NODES)
-        self.rows = list(range(len(prompts)))  # slots of the unfinished requests
-        self._num_steps, self.timer = [0] * len(prompts), StepTimer()
+        self.parts, self.want, self.target_probs, self._done = parts, parts.want, target_probs, done
+        self.prefills = self.want.outputs_at_prompt  # whether prompts have forwards of their own
+        lengths = [len(prompt) + s.max_tokens for prompt, s in zip(prompts, sampling, strict=True)]
+        self.cache = parts.target.open(max(size[0], len(prompts)), max([size[1], *lengths]) + DRAFT_NODES)
+        self.batch, self.timer = Batch(self.cache, noise, prompt_tokens), StepTimer()
+        for prompt, params in zip(prompts, sampling, strict=True):
+            self.add(prompt, params)
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Slots of the unfinished requests."""
+        return self.batch.rows
+
+    def add(self, prompt: Tensor, sampling: SamplingParams) -> int:  # (T,) int64, T >= 1
+        """Add a request; returns its slot. ValueError for token ids beyond the vocabulary."""
+        check_token_ids(prompt, self.parts.target.vocab)
+        slot = self.batch.next_slot()
+        self._end([slot])  # discard the state of an earlier session
+        self.batch.add(slot, RequestState(prompt, sampling))
+        return slot
+
+    def cancel(self, slot: int) -> None:
+        """End the unfinished request in this slot and free its memory."""
+        self._end([slot])
+
+    def request(self, slot: int) -> RequestState:
+        """The last request in this slot, also after its end."""
+        return self.batch.requests[slot]
 
     def steps(self, loop: Callable[[Session], Iterator[Step]] = speculative_steps) -> Iterator[Step]:
-        """Prefill, then run `loop` until all requests are finished; yields the record of each step."""
+        """Run `loop` until all requests are finished; yields the record of each step."""
         return with_torch_threads(self.parts.target.torch_threads, self._steps(loop))
 
     @torch.inference_mode()  # off while the caller handles a step; a `with` block would stay on between steps
     def _steps(self, loop: Callable[[Session], Iterator[Step]]) -> Iterator[Step]:
-        self._release(self.rows)  # discard the state of an earlier session
         try:
-            yield from self._prefill()
             yield from loop(self)
         finally:
-            self._release(self.rows)  # no rows are left unless decoding was interrupted
-
-    def output(self, slot: int) -> list[int]:
-        """The token ids generated in this slot so far, without the prompt."""
-        return self.history[slot, self.prompt_lengths[slot] : self.lengths[slot]].tolist()
+            self._end(list(self.rows))  # no rows are left unless decoding was interrupted
 
     def context(self) -> Context:
-        """The state of the unfinished rows before the next step. Each call starts a step with new noise."""
-        for slot in self.rows:
-            self._num_steps[slot] += 1
-        return self._context(self.rows, [self.lengths[slot] for slot in self.rows])
-
-    def _context(self, rows: Sequence[int], lengths: Sequence[int]) -> Context:
+        """The state before the next step. Each call starts a step with new noise."""
         self.timer.restart()
-        sampling = tuple(self.sampling[slot] for slot in rows)
-        return Context(
-            tokens=tuple(self.history[slot, :length] for slot, length in zip(rows, lengths, strict=True)),
-            committed=tuple(lengths),
-            max_draft_depth=tuple(
-                self._max_lengths[s] - length - 1 for s, length in zip(rows, lengths, strict=True)
-            ),
-            slots=tuple(rows),
-            cache=self.cache,
-            sampling=sampling,
-            noise=self._noise([s.seed for s in sampling], [self._num_steps[slot] for slot in rows], lengths),
-            prompt_lengths=tuple(self.prompt_lengths[slot] for slot in rows),
-        )
+        return self.batch.next_step(reads=not self.prefills)
 
     def commit(self, ctx: Context, draft: Draft, scores: Scores, verdict: Verdict) -> Step:
         """Commit each row's accepted path and bonus token, up to a stop token or limit; return the step."""
         forest, tokens = draft.tree.forest, draft.tree.tokens.tolist()
         kept, generated, finished = list[int](), list[list[int]](), list[int]()
         for row, slot in enumerate(ctx.slots):
+            request, length = self.request(slot), ctx.committed[row]
+            if length < request.length:  # the token after the root is known: the row only reads
+                kept.append(row)
+                generated.append([])
+                continue
             path = forest.path(verdict.leaf[row])
-            new = [*(tokens[node] for node in path[1:]), verdict.bonus[row]]
-            length, stop = self.lengths[slot], self.sampling[slot].stop
-            del new[self._max_lengths[slot] - length :]
+            new, stop = [*(tokens[node] for node in path[1:]), verdict.bonus[row]], request.sampling.stop
+            del new[request.max_length - length :]
             del new[next((end for end, token in enumerate(new, 1) if token in stop), len(new)) :]
             kept.append(path[len(new) - 1])
             generated.append(new)
-            end = self.lengths[slot] = length + len(new)
-            self._history_array[slot, length:end] = new
-            at_end = end == self._max_lengths[slot] or new[-1] in stop
-            if at_end or (self._done and self._done(slot, self.history[slot, :end])):
+            request.append(new)
+            at_end = request.length == request.max_length or new[-1] in stop
+            if at_end or (self._done and self._done(slot, request.text())):
                 finished.append(slot)
         self.cache.commit(draft.tree, kept, ctx.slots)
         self.timer.record("commit")
         record = Step(ctx, draft, scores, verdict, tuple(kept), tuple(generated), self.timer.seconds)
         return self._observe(record, finished)
 
-    def _observe(self, step: Step, finished: Sequence[int]) -> Step:
+    def _observe(self, step: Step, finished: Sequence[int] = ()) -> Step:
         self.parts.drafter.observe(step)
         self.parts.controller.observe(step)
         if finished:
-            self.rows = [slot for slot in self.rows if slot not in finished]
-            self._release(finished)
+            self._end(finished)
         self.timer.record("observe")
         return step
 
-    def _release(self, slots: Sequence[int]) -> None:
+    def _end(self, slots: Sequence[int]) -> None:
+        self.batch.remove(slots)
         for part in (self.cache, self.parts.drafter, self.parts.controller):
             part.release(slots)
 
-    def _prefill(self) -> Iterator[Step]:
-        if not (rows := [slot for slot in self.rows if self.lengths[slot] > 1]):
-            return
-        ctx = self._context(rows, [1] * len(rows))
-        prompts = [self.history[slot, : self.lengths[slot]] for slot in rows]
-        inputs, want = list(map(Prompt, prompts)), self.parts.want
-        tree, scores = self.parts.target.prefill(inputs, rows, self.cache, want)
+    def prefill(self) -> Step | None:
+        """Read the next part of the prompts in a forward of its own; None if all are read."""
+        self.timer.restart()
+        ctx, prompts = self.batch.next_prefill()
+        if not prompts:
+            return None
+        tree, scores = self.parts.target.prefill(prompts, ctx.slots, self.cache, self.want)
         self.timer.record("score")
-        leaf = tuple(nodes[-1] for nodes in tree.forest.nodes)
-        verdict = Verdict(leaf, [int(prompt[-1]) for prompt in prompts])
-        generated = tuple(prompt[1:].tolist() for prompt in prompts)
-        yield self._observe(Step(ctx, Draft(tree), scores, verdict, leaf, generated, self.timer.seconds), ())
+        return self._observe(Step.of_prefill(ctx, prompts, tree, scores, self.timer.seconds))

@@ -104,7 +104,7 @@ def run(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if not (away if device is None else device == AWAY) or name in TAKES_DEVICE:
         return found
     if name.endswith("_"):
-        return args[0]
+        return None if found is None else args[0]
     return tree_map(lambda value: Away(value) if isinstance(value, Tensor) else value, found)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from outpace.controllers.confidence import Confidence
 from outpace.controllers.fixed import Fixed
-from outpace.core.contracts import Drafter, Parts, Recipe
+from outpace.core.contracts import Context, Draft, Drafter, Parts, Plan, Recipe
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape
 from outpace.drafters.compose.union import UnionDrafter
@@ -69,6 +69,16 @@ def plain(temperature: float) -> list[list[int]]:
     return texts(Parts(zoo("target"), NoDraft(), Match(), Fixed(0)), prompts(), sampling(temperature))
 
 
+class Predicting(PredictionDrafter):
+    """Predicts the prompt of each row."""
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        for slot in ctx.slots:
+            if slot not in self._cursors:
+                self.predict(slot, prompts()[slot])
+        return super().propose(ctx, plan)
+
+
 CHAIN, TREE = Fixed(4), Fixed(Shape.branching((3, 2, 1)))
 DRAFTERS: dict[str, Callable[[], tuple[Drafter, Fixed | Confidence]]] = {
     "sampled chain": lambda: (DraftModel(zoo("draft")), CHAIN),
@@ -80,7 +90,7 @@ DRAFTERS: dict[str, Callable[[], tuple[Drafter, Fixed | Confidence]]] = {
     "the target itself": lambda: (DraftModel(zoo("target")), CHAIN),
     "n-grams": lambda: (NGram(3, allow_shorter=True), Fixed(8)),
     "a prediction, else n-grams": lambda: (
-        PredictionDrafter(NGram(3, allow_shorter=True), prompts()),
+        Predicting(NGram(3, allow_shorter=True)),
         Fixed(8),
     ),
     "model and n-grams": lambda: (

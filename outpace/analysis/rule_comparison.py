@@ -146,6 +146,8 @@ class Recorder:
 
     def record(self, session: Session) -> Iterator[Step]:
         """Decoding loop for `Session.steps`: plain decoding that records at every `stride`-th token."""
+        while step := session.prefill():  # trees are scored at the first token, without the prompt
+            yield step
         written = 0
         while session.rows and len(self.found) < self._last:
             ctx = session.context()

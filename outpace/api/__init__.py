@@ -1,9 +1,9 @@
 """The Python interface: load a target model and generate text with a speculative decoding method."""
 
-from outpace.api.batch_run import Piece, Result
 from outpace.api.generate import generate, generate_each, stream
 from outpace.api.logprobs import Logprob
 from outpace.api.model import Model, load
+from outpace.api.row_output import Piece, Result
 from outpace.api.speculative_config import parse_speculative_config
 from outpace.api.statistics import Statistics
 from outpace.api.stream import Stream

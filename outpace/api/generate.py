@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
-from outpace.api.batch_run import Result
 from outpace.api.request import prepare
+from outpace.api.row_output import Result
 from outpace.api.stream import Stream
 
 P = ParamSpec("P")
@@ -39,14 +39,13 @@ def generate(*args: Any, **keywords: Any) -> list[Result]:
 
 @parameters_of(prepare)
 def generate_each(*args: Any, **keywords: Any) -> Iterator[Result]:
-    """Iterator over the results of `generate`; those of a batch are yielded as soon as it is complete."""
-    request = prepare(*args, **keywords)
-    parts = request.parts()  # shared by all batches, so that drafters keep their indexes
-    for start in range(0, len(request.prompts), request.batch):
-        run = request.run(start, start + request.batch, parts)
-        for _ in run:
-            pass
-        yield from run.results()
+    """Iterator over the results of `generate`; each is yielded as soon as it and those before it are
+    complete."""
+    run, given = prepare(*args, **keywords).run(), 0
+    for _ in run:
+        for row in range(given, run.finished):
+            yield run.result(row)
+            given = row + 1
 
 
 @parameters_of(prepare)
@@ -57,4 +56,4 @@ def stream(*args: Any, **keywords: Any) -> Stream:
         raise ValueError(
             f"stream takes one prompt and one sample, not {len(request.prompts)}; generate takes several"
         )
-    return Stream(request.run(0, 1, request.parts()))
+    return Stream(request.run())

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outpace.api.batch_run import BatchRun, Piece
 from outpace.api.methods import choose_method
 from outpace.api.model import Model, as_model
 from outpace.api.opener import ModelOpener, check_draft_lengths
 from outpace.api.prompts import Prediction, Prompt, encode, encode_predictions, prompt_list
+from outpace.api.row_output import Piece
+from outpace.api.run import Run
 from outpace.api.settings import Settings, Words, resolve_settings
 from outpace.api.speculative_config import parse_speculative_config
-from outpace.core.contracts import Parts, Recipe
+from outpace.core.contracts import Recipe
 from outpace.core.noise import derived
 from outpace.recipes import configure
 
@@ -40,25 +41,21 @@ class Request:
     options: Mapping[str, Any]  # keyword arguments of the recipe, with drafts loaded
     predictions: list[list[int]]  # token ids of the predicted output of each row; may be empty
     logprobs: int | None  # number of most probable tokens per Logprob; None: no log probabilities
-    batch: int  # number of rows decoded together
+    batch: int  # largest number of rows decoded together
     on_piece: Callable[[Piece], None] | None
 
-    def parts(self) -> Parts:
-        """New parts of the method (drafter, verifier, controller), with empty indexes and caches."""
-        return self.recipe(self.model.target, **self.options)
-
-    def run(self, start: int, end: int, parts: Parts) -> BatchRun:
-        """A batch of the rows `start` to `end` - 1, decoded with these parts."""
-        rows = slice(start, end)
-        return BatchRun(
-            parts,
-            self.prompts[rows],
-            self.seeds[rows],
-            self.max_new_tokens[rows],
+    def run(self) -> Run:
+        """Start decoding the rows, with new parts of the method (drafter, verifier, controller)."""
+        return Run(
+            self.recipe(self.model.target, **self.options),
+            self.prompts,
+            self.seeds,
+            self.max_new_tokens,
             self.settings,
             self.model.tokenizer,
+            batch=self.batch,
             num_top=self.logprobs,
-            predictions=self.predictions[rows],
+            predictions=self.predictions,
             on_piece=self.on_piece,
         )
 
@@ -126,7 +123,7 @@ def prepare(
         ignore_eos: continue after the end-of-text token.
         defaults: apply the checkpoint's generation_config.json.
         tokenizer: the tokenizer of a target given as a transformers model.
-        batch: number of rows decoded together.
+        batch: largest number of rows decoded together; one that ends makes room for the next.
         on_piece: called with a `Piece` for each step and row.
         speculative_config: vLLM's --speculative-config (JSON or a dict), instead of method and options.
         **options: the method's options (`outpace show METHOD`), such as draft or depth (also

@@ -19,10 +19,10 @@ class Statistics:
     num_accepted_prediction_tokens: int  # accepted draft tokens that come from the caller's prediction
     num_rejected_prediction_tokens: int
     acceptance_histogram: list[int]  # [n]: number of speculative steps that accepted n draft tokens
-    num_steps: int  # forward passes of the target after the prefill, with or without draft tokens
+    num_steps: int  # forward passes of the target that generated tokens, with or without draft tokens
     num_prompt_tokens: int
     num_tokens: int  # new tokens
-    seconds: float  # from the start of the batch (prefill included) to the last token of this request
+    seconds: float  # from the time at which this request joined the batch, prompt included, to its last token
     seed: int
 
     @property
@@ -37,7 +37,7 @@ class Statistics:
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens per second, with the prefill in the time."""
+        """New tokens per second, with the reading of the prompt in the time."""
         return self.num_tokens / self.seconds if self.seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outpace.api.batch_run import BatchRun, Piece, Result
+from outpace.api.row_output import Piece, Result
+from outpace.api.run import Run
 
 
 class Stream(Iterator[str]):
     """Iterator over the generated text in pieces of whole characters; `result` is the result so far."""
 
-    def __init__(self, run: BatchRun) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
         self._steps = iter(run)
 
@@ -29,7 +30,7 @@ class Stream(Iterator[str]):
     @property
     def result(self) -> Result:
         """The result with the tokens generated so far; complete once the iterator is exhausted."""
-        return self._run.results()[0]
+        return self._run.result(0)
 
     def close(self) -> None:
         """Stop decoding and release the session's slots."""

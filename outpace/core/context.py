@@ -21,13 +21,17 @@ class Context:
 
     tokens: tuple[Tensor, ...]  # B × (T_b,) int64 on the host, prompt and output; views of the history
     committed: tuple[int, ...]  # (B,) number of committed tokens; the last of them is the root of the draft
-    max_draft_depth: tuple[int, ...]  # (B,) tokens that may still be generated, without the bonus token
+    # (B,) tokens that may still be generated, without the bonus token; 0 where more of the text is unread
+    max_draft_depth: tuple[int, ...]
     slots: tuple[int, ...]  # (B,) slot of each row in the session and the KV cache
     cache: Cache  # the target's KV cache; drafters never write to it
     sampling: tuple[SamplingParams, ...]  # (B,)
     noise: Noise  # source of all random choices of the step
     # (B,) number of prompt tokens; some sampling parameters count only generated tokens
     prompt_lengths: tuple[int, ...] = ()
+    # B × (G_b,) tokens before each root that the target has not read, such as those of a prompt; the step's
+    # forward reads them. None: there are none in any row
+    unread: tuple[Tensor, ...] | None = None
 
     @property
     def roots(self) -> Tensor:  # (B,) int64

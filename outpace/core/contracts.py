@@ -57,6 +57,11 @@ class Want:
     attention: frozenset[int] = frozenset()  # layers whose attention weights are needed; slow, not fused
     prompt_logits: bool = False  # logits at the prompt's tokens too; off, since (T, V) is large
 
+    @property
+    def outputs_at_prompt(self) -> bool:
+        """Whether outputs at the tokens of prompts are needed, not only at draft trees."""
+        return bool(self.hidden or self.attention or self.prompt_logits)
+
     def __or__(self, other: Want) -> Want:
         return Want(
             self.hidden | other.hidden,
@@ -122,24 +127,45 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Step:
-    """The record of one step, for drafters, controllers and statistics. Prefill is recorded as a step too:
-    its draft is the prompt as a chain below the first token, fully accepted, and the last prompt token is the
-    bonus token."""
+    """The record of one step, for drafters, controllers and statistics.
+
+    A row whose text the target has not read to its end generates nothing in the step: it only reads. If a
+    part of the method needs the target's outputs at prompt tokens, rows read in steps of their own: the draft
+    is a part of the prompt as a chain below that part's first token, fully accepted, and the token after it
+    is the bonus token."""
 
     ctx: Context  # state before the step
     draft: Draft
     scores: Scores  # the target's outputs, also at rejected nodes
     verdict: Verdict
     kept: tuple[int, ...]  # (B,) last node kept in the KV cache, after the cut at stop tokens and max_tokens
-    generated: tuple[list[int], ...]  # (B,) tokens committed by this step, in order
+    generated: tuple[list[int], ...]  # (B,) tokens committed by this step, in order; none: it only read
     seconds: Mapping[str, float]  # time of each part: draft, score, warp, verify, commit, observe
+
+    @staticmethod
+    def of_prefill(
+        ctx: Context, prompts: Sequence[Prompt], tree: TokenTree, scores: Scores, seconds: Mapping[str, float]
+    ) -> Step:
+        """The record of a forward that only read: `tree` and `scores` are the result of `Target.prefill`."""
+        leaf = tuple(nodes[-1] for nodes in tree.forest.nodes)
+        verdict = Verdict(leaf, [int(prompt.tokens[-1]) for prompt in prompts])
+        return Step(ctx, Draft(tree), scores, verdict, leaf, tuple([] for _ in prompts), seconds)
 
 
 class Cache(Protocol):
     """A target's KV cache, with one slot per sequence."""
 
     lengths: list[int]  # number of committed tokens in the KV cache, per slot; on the host
-    capacity: int  # cache positions per slot, draft nodes included; a draft that needs more enlarges it
+    capacity: int  # cache positions per slot, draft nodes included; a text that needs more enlarges it
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the slots hold, in bytes."""
+        ...
+
+    def grow(self, slots: int) -> None:
+        """Add empty slots until there are `slots` of them."""
+        ...
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         """Keep the KV entries of the path from each root to its leaf (both included) and discard those of the
@@ -172,8 +198,8 @@ class Target(Protocol):
         self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Cache, want: Want
     ) -> tuple[TokenTree, Scores]:
         """Compute and store the KV entries of all but the last token of each prompt (at least 2 tokens each),
-        in chunks. Returns a tree with one chain of these tokens per row, rooted at the first token, and the
-        outputs at its nodes."""
+        in chunks, after the tokens that the slots hold. Returns a tree with one chain of these tokens per
+        row, rooted at the first token, and the outputs at its nodes."""
         ...
 
     def score(
@@ -273,11 +299,10 @@ class Parts:
         return self.drafter.want | self.verifier.want | self.controller.want
 
 
-def check_token_ids(prompts: Sequence[Tensor], vocab: int) -> None:
-    """Raise ValueError if a prompt has a token id outside of 0 to `vocab` - 1."""
-    for row, prompt in enumerate(prompts):
-        if not 0 <= int(prompt.min()) <= int(prompt.max()) < vocab:
-            raise ValueError(
-                f"prompt {row} has a token id outside of 0 to {vocab - 1}, the model's vocabulary: "
-                "use the tokenizer that belongs to the model"
-            )
+def check_token_ids(prompt: Tensor, vocab: int) -> None:
+    """Raise ValueError if the prompt has a token id outside of 0 to `vocab` - 1."""
+    if not 0 <= int(prompt.min()) <= int(prompt.max()) < vocab:
+        raise ValueError(
+            f"the prompt has a token id outside of 0 to {vocab - 1}, the model's vocabulary: "
+            "use the tokenizer that belongs to the model"
+        )

@@ -128,7 +128,7 @@ class Decoder:
         )
         for step in session.steps():
             for slot in step.ctx.slots:
-                rows.add_tokens(slot, session.history[slot, : session.lengths[slot]])
+                rows.add_tokens(slot, session.request(slot).text())
         if streamer is not None:
             streamer.end()
         sequences = rows.sequences(generation_config)

@@ -51,16 +51,16 @@ class TableTarget:
         self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Cache, want: Want
     ) -> tuple[TokenTree, Scores]:
         assert isinstance(cache, TableCache)
+        before = [cache.state(slot) for slot in slots]
         for prompt, slot in zip(prompts, slots, strict=True):
-            assert cache.lengths[slot] == 0, "a prompt is read into an empty slot"
             cache.keep(slot, prompt.tokens[:-1].tolist(), self)
         forest = Forest.chain(tuple(len(prompt.tokens) - 2 for prompt in prompts))
         tokens = [prompt.tokens[:1] for prompt in prompts] + [prompt.tokens[1:-1] for prompt in prompts]
         tree = TokenTree(torch.cat(tokens), forest)
         states: list[int] = []
         if want.prompt_logits or -1 in want.hidden:
-            for token, parent in zip(tree.tokens.tolist(), forest.parents, strict=True):
-                states.append(self._after(states[parent] if parent >= 0 else 0, token))
+            for node, (token, parent) in enumerate(zip(tree.tokens.tolist(), forest.parents, strict=True)):
+                states.append(self._after(states[parent] if parent >= 0 else before[node], token))
         logits = self.logits[states] if want.prompt_logits else None
         return tree, Scores(0, logits, {-1: self.logits[states]} if -1 in want.hidden else {})
 
@@ -86,11 +86,26 @@ class TableCache:
     nodes."""
 
     def __init__(self, slots: int, capacity: int) -> None:
-        self.lengths = [0] * slots
+        self.lengths: list[int] = []
         self.capacity = capacity
-        self._kept = [0] * slots  # state after the committed tokens of each slot
+        self._kept: list[int] = []  # state after the committed tokens of each slot
         self.states: list[int] = []  # row of `TableTarget.logits` after each node of the last tree
         self._read: tuple[TokenTree, tuple[int, ...]] | None = None  # uncommitted tree, slots of its rows
+        self.grow(slots)
+
+    def grow(self, slots: int) -> None:
+        added = [0] * (slots - len(self.lengths))
+        self.lengths += added
+        self._kept += added
+
+    @property
+    def num_bytes(self) -> int:
+        """A byte for each token: it stores nothing."""
+        return sum(self.lengths)
+
+    def state(self, slot: int) -> int:
+        """State after the committed tokens of a slot."""
+        return self._kept[slot]
 
     def keep(self, slot: int, tokens: Sequence[int], model: TableTarget) -> None:
         for token in tokens:

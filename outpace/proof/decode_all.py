@@ -11,7 +11,7 @@ from outpace.core.contracts import Parts, Scores, Step, TargetProbs
 from outpace.core.noise import KeyedNoise, Noise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
-from outpace.decode import Session
+from outpace.decode import PROMPT_TOKENS, Session
 from outpace.sampling.target_probs import LazyTargetProbs
 
 
@@ -22,12 +22,18 @@ def texts(
     noise: Callable[[Sequence[int], Sequence[int], Sequence[int]], Noise] = KeyedNoise,
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs,
     observe: Callable[[Step], None] | None = None,  # called with every step
+    prompt_tokens: int = PROMPT_TOKENS,  # most prompt tokens that one step reads
 ) -> list[list[int]]:
     """The generated tokens of each prompt, decoded as one batch; `sampling` has one item per prompt."""
     session = Session(
-        parts, [torch.tensor(prompt) for prompt in prompts], sampling, target_probs, noise=noise
+        parts,
+        [torch.tensor(prompt) for prompt in prompts],
+        sampling,
+        target_probs,
+        noise=noise,
+        prompt_tokens=prompt_tokens,
     )
     for step in session.steps():
         if observe is not None:
             observe(step)
-    return [session.output(slot) for slot in range(len(prompts))]
+    return [session.request(slot).output() for slot in range(len(prompts))]

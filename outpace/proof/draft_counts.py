@@ -9,7 +9,7 @@ from outpace.core.contracts import Context, Controller, Parts, Plan, Step
 
 @dataclass
 class DraftCounts:
-    """Counts over the sampled rows (temperature above 0) of all steps after prefill."""
+    """Counts over the rows of all steps that generate tokens by sampling (temperature above 0)."""
 
     allowed: int = 0  # largest depth planned by a controller, capped by the tokens left to generate
     drafted: int = 0  # number of draft tokens
@@ -24,8 +24,8 @@ class DraftCounts:
         """Add the draft tokens and the committed draft tokens of a step's sampled rows."""
         forest = step.draft.tree.forest
         for row, params in enumerate(step.ctx.sampling):
-            if params.greedy or step.ctx.committed[row] < step.ctx.prompt_lengths[row]:
-                continue  # prefill
+            if params.greedy or not step.generated[row]:
+                continue
             depth = forest.depths[step.kept[row]]
             self.drafted += len(forest.nodes[row]) - 1
             self.accepted += depth

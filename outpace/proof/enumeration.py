@@ -12,6 +12,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Parts, Scores, TargetProbs
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
+from outpace.decode import PROMPT_TOKENS
 from outpace.proof.decode_all import texts
 from outpace.proof.draft_counts import DraftCounts
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
@@ -58,6 +59,7 @@ def enumerate_distributions(
     most: int = 200_000,
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs,
     bound: float = BOUND,  # largest difference of a probability attributed to rounding
+    prompt_tokens: int = PROMPT_TOKENS,  # most prompt tokens that one step reads
 ) -> Enumeration[tuple[int, ...]]:
     """The exact output distribution of each case under these parts, in batches of up to `batch` rows of all
     cases.
@@ -69,7 +71,7 @@ def enumerate_distributions(
     counts = DraftCounts()
 
     def run(branches: Sequence[Branch]) -> list[tuple[int, ...]]:
-        return _run(build, cases, branches, noise, target_probs, counts)
+        return _run(build, cases, branches, noise, target_probs, counts, prompt_tokens)
 
     return replace(explore(run, cases, batch=batch, replays=replays, most=most, bound=bound), counts=counts)
 
@@ -120,6 +122,7 @@ def _run(
     kind: type[EnumeratedNoise],
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs],
     counts: DraftCounts,
+    prompt_tokens: int,
 ) -> list[tuple[int, ...]]:
     """Decode one row per branch (the seed of a row is the index of its branch); returns the continuations."""
 
@@ -128,7 +131,7 @@ def _run(
 
     prompts = [cases[branch.case].prompt for branch in branches]
     sampling = [replace(cases[branch.case].sampling, seed=index) for index, branch in enumerate(branches)]
-    found = texts(counts.watch(build()), prompts, sampling, noise, target_probs, counts.add)
+    found = texts(counts.watch(build()), prompts, sampling, noise, target_probs, counts.add, prompt_tokens)
     return list(map(tuple, found))
 
 

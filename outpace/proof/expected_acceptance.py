@@ -27,11 +27,8 @@ def expected_accepted(build: Callable[[], Parts], depth: int, prompt: Sequence[i
 
         sampling = SamplingParams(temperature=1.0, max_tokens=depth + 1)
         session = Session(build(), [torch.tensor(prompt)], [sampling], LazyTargetProbs, noise=noise)
-        steps = session.steps()
-        if len(prompt) > 1:
-            next(steps)  # prefill
         # before `branch.probability` is read: the step computes it
-        accepted = len(next(steps).generated[0]) - 1
+        accepted = next(len(step.generated[0]) for step in session.steps() if step.generated[0]) - 1
         total += branch.probability * accepted
         pending += [Branch(script, 0) for script in branch.left_open]
     return total

@@ -116,6 +116,7 @@ def _context(ctx: Context, rows: Sequence[int]) -> Context:
         sampling=tuple(ctx.sampling[row] for row in rows),
         noise=noise,
         prompt_lengths=tuple(ctx.prompt_lengths[row] for row in rows),
+        unread=None if ctx.unread is None else tuple(ctx.unread[row] for row in rows),
     )
 
 

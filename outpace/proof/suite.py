@@ -202,7 +202,7 @@ class Subject:
         )
         drafter = self.recipe.build(models.target, **self.options).drafter
         if predicted:
-            build = predicting(build, batch)
+            build = predicting(build)
         proof = Proof(
             recipe=self.recipe.name,
             models=models.name,

@@ -71,6 +71,7 @@ def made(who: Named, case: EncodedPrompt, index: int) -> Run:
         Trial(index, (case,), 0.0, 0),
         SECONDS[who.name],
         None if who is PEER else 0.0,
+        None if who is PEER else 0,
         counts,
         (text,),
     )

@@ -62,7 +62,7 @@ def test_halves_are_by_decoding_order() -> None:
             for trial in trials([(case,)] * 3, [0.0], 1, 2)
             if (trial.index, trial.again) == (index, again)
         )
-        return Run(name, trial, seconds, 0.0, None, ((0,) * 12,))
+        return Run(name, trial, seconds, 0.0, 0, None, ((0,) * 12,))
 
     assert in_halves([(run(0, 0, 1.0), run(0, 0, 1.0))]) is None
     pairs = [(run(i, again, 2.0 - again), run(i, again, 2.0)) for again in (1, 0) for i in range(3)]

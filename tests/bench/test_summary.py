@@ -59,7 +59,7 @@ def run(name: str, prompt: int, seconds: float, text: tuple[int, ...] = VARIETY,
     records = [StepRecord(Forest.chain((length - 1,)), (length - 1,), (length,), length - 1, 0.0, {})] * (
         len(text) // length
     )
-    return Run(name, trial, seconds, 0.0, Counts.of(records), (text,))
+    return Run(name, trial, seconds, 0.0, 0, Counts.of(records), (text,))
 
 
 def rows_of(

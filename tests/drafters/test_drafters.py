@@ -11,7 +11,7 @@ import torch
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.context import Context
-from outpace.core.contracts import Cache, Controller, Drafter, Parts, Plan, Scores, Step, Verifier
+from outpace.core.contracts import Cache, Controller, Drafter, Parts, Plan, Step, Verifier, Want
 from outpace.core.noise import KeyedNoise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
@@ -47,7 +47,7 @@ def run(
     parts = Parts(TARGET, drafter, verifier or Match(), controller)
     session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, LazyTargetProbs)
     steps = list(session.steps())
-    return [session.output(slot) for slot in range(len(prompts))], steps
+    return [session.request(slot).output() for slot in range(len(prompts))], steps
 
 
 def plain(**options: Any) -> list[list[int]]:
@@ -66,7 +66,7 @@ def context(text: Sequence[int], cache: Cache | None = None, stop: tuple[int, ..
 def test_a_draft_of_the_target_itself_is_fully_accepted(temperature: float) -> None:
     # only if the drafter's own cache is right after every accepted, skipped and full draft
     texts, steps = run(DraftModel(TARGET), Fixed(3), Rejection(), temperature=temperature)
-    for step in steps[1:]:
+    for step in steps:
         for row, generated in enumerate(step.generated):
             assert len(generated) == min(3, step.ctx.max_draft_depth[row]) + 1
     if temperature == 0:
@@ -117,7 +117,7 @@ def test_a_row_alone_generates_the_same_as_in_a_batch(verifier: Verifier) -> Non
         )
         for _ in session.steps():
             pass
-        assert session.output(0) == together[slot]
+        assert session.request(0).output() == together[slot]
 
 
 def test_the_same_parts_serve_one_session_after_another() -> None:
@@ -183,30 +183,38 @@ def test_synthetic_acceptance_has_the_given_rate() -> None:
         drafter = Synthetic([[*prompts[0], *text]], rate)
         again, steps = run(drafter, Fixed(4), prompts=prompts, max_tokens=3_000)
         assert again == [text]
-        tested = sum(min(len(step.generated[0]), 4) for step in steps[1:])
-        kept = sum(len(step.generated[0]) - 1 for step in steps[1:])
+        tested = sum(min(len(step.generated[0]), 4) for step in steps)
+        kept = sum(len(step.generated[0]) - 1 for step in steps)
         assert kept / tested == pytest.approx(rate, abs=0.04)
 
 
 def test_no_draft_with_one_token_to_generate() -> None:
     _, steps = run(DraftModel(TARGET), Fixed(4), max_tokens=1)
-    assert all(len(step.draft.tree) == len(step.ctx.slots) for step in steps[1:])
+    assert all(len(step.draft.tree) == len(step.ctx.slots) for step in steps)
 
 
-def test_a_drafter_observes_every_step_and_the_prefill() -> None:
+@pytest.mark.parametrize("want", [Want(), Want(prompt_logits=True)])
+def test_a_drafter_observes_every_step_and_the_outputs_at_prompts_that_it_wants(want: Want) -> None:
     class Recording(NoDraft):
-        scores: list[Scores] = []
+        def __init__(self) -> None:
+            self.want = want
+            self.steps: list[Step] = []
 
         def observe(self, step: Step) -> None:
-            self.scores.append(step.scores)
+            self.steps.append(step)
 
     recording = Recording()
-    run(recording, Fixed(0), max_tokens=5)
-    assert len(recording.scores) == 6 and recording.scores[0].logits is None
+    run(recording, Fixed(0), prompts=[(1, 2, 3)], max_tokens=5)
+    generated = [step.generated for step in recording.steps]
+    assert list(map(len, (tokens for (tokens,) in generated))) == [0] * want.prompt_logits + [1] * 5
+    if want.prompt_logits:
+        first = recording.steps[0]
+        assert first.draft.tree.tokens.tolist() == [1, 2] and first.scores.logits is not None
+        assert len(first.scores.logits) == 2 and list(first.verdict.bonus) == [3]
 
 
 def test_a_chain_forest_keeps_rows_apart() -> None:
     lookup = NGram(1, allow_shorter=True)
     _, steps = run(lookup, Fixed(2), prompts=[(1, 2, 1), (3, 3)])
-    forest = steps[1].draft.tree.forest
+    forest = steps[0].draft.tree.forest
     assert forest is Forest.chain(tuple(len(row) - 1 for row in forest.nodes))

@@ -92,7 +92,7 @@ def test_a_row_is_drafted_by_the_lookup_or_by_the_model() -> None:
     steps = list(
         Session(Parts(target, drafter, Rejection(), Fixed(3)), prompts, sampling, LazyTargetProbs).steps()
     )
-    for step in steps[1:]:
+    for step in steps:
         depths = zip(step.ctx.committed, step.ctx.max_draft_depth, strict=True)
         for row, (size, max_depth) in enumerate(depths):
             drafted = [int(step.draft.tree.tokens[node]) for node in step.draft.tree.forest.nodes[row][1:]]
@@ -144,11 +144,11 @@ def test_a_text_is_learnt_once_when_its_request_ends() -> None:
     recording = Recording()
     first, steps = session(recording)
     for _ in steps:
-        ended = [first.output(slot) for slot in range(3) if slot not in first.rows]
+        ended = [first.request(slot).output() for slot in range(3) if slot not in first.rows]
         assert sorted(recording.texts) == sorted(ended)
     second, steps = session(recording, seed=3)
     list(steps)
-    texts = [each.output(slot) for each in (first, second) for slot in range(3)]
+    texts = [each.request(slot).output() for each in (first, second) for slot in range(3)]
     assert sorted(recording.texts) == sorted(texts)
 
 
@@ -158,12 +158,12 @@ def test_a_batch_that_was_left_in_the_middle_leaves_no_state(left: int) -> None:
     first, steps = session(recording)
     for _ in range(left):
         next(steps)
-    texts: Any = [first.output(slot) for slot in range(3)]
+    texts: Any = [first.request(slot).output() for slot in range(3)]
     second, steps = session(recording, seed=3)
     list(steps)  # `look_up` compares what it follows with the text
-    texts += [second.output(slot) for slot in range(3)]
+    texts += [second.request(slot).output() for slot in range(3)]
     assert sorted(recording.texts) == sorted(text for text in texts if text)
-    assert all(len(second.output(slot)) == 6 - slot for slot in range(3))
+    assert all(len(second.request(slot).output()) == 6 - slot for slot in range(3))
 
 
 def test_every_shape_of_up_to_four_nodes_is_cut_at_every_depth() -> None:

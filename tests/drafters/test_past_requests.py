@@ -50,7 +50,7 @@ def written(
     session = Session(parts, [torch.tensor(prompt) for prompt in prompts], row_params, LazyTargetProbs)
     for _ in session.steps():
         pass
-    return [[*prompt, *session.output(row)] for row, prompt in enumerate(prompts)]
+    return [[*prompt, *session.request(row).output()] for row, prompt in enumerate(prompts)]
 
 
 @pytest.mark.parametrize("with_corpus", [False, True])

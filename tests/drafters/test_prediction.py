@@ -85,33 +85,32 @@ def test_an_empty_prediction_leaves_the_drafter_alone() -> None:
 def run(predictions: Sequence[Sequence[int]] | None, controller: Controller) -> list[list[int]]:
     """Trees of one row, a step each."""
     target, drafter = TableTarget(8, seed=1), DraftModel(TableTarget(8, seed=2))
-    parts = Parts(
-        target,
-        drafter if predictions is None else PredictionDrafter(drafter, predictions),
-        Rejection(),
-        controller,
-    )
+    predicted = PredictionDrafter(drafter)
+    parts = Parts(target, drafter if predictions is None else predicted, Rejection(), controller)
     params = [SamplingParams(1.0, max_tokens=12, seed=3)]
-    steps = list(Session(parts, [torch.tensor([0, 1])], params, LazyTargetProbs).steps())
-    return [step.draft.tree.tokens.tolist() for step in steps[1:]]
+    session = Session(parts, [torch.tensor([0, 1])], params, LazyTargetProbs)
+    for slot, prediction in enumerate(predictions or ()):
+        predicted.predict(slot, prediction)
+    return [step.draft.tree.tokens.tolist() for step in session.steps()]
 
 
 def greedy(length: int) -> list[int]:
     parts = Parts(TableTarget(8, seed=1), NoDraft(), Match(), Fixed(0))
     session = Session(parts, [torch.tensor([0, 1])], [SamplingParams(max_tokens=length)], LazyTargetProbs)
     list(session.steps())
-    return session.output(0)
+    return session.request(0).output()
 
 
 def drafts(prediction: Sequence[int], sampling: SamplingParams) -> tuple[list[Step], PredictionDrafter]:
-    predicted = PredictionDrafter(NGram(2), [prediction])
+    predicted = PredictionDrafter(NGram(2))
     session = Session(
         Parts(TableTarget(8, seed=1), predicted, Match(), Fixed(4)),
         [torch.tensor([0, 1])],
         [sampling],
         LazyTargetProbs,
     )
-    return list(session.steps())[1:], predicted
+    predicted.predict(0, prediction)
+    return list(session.steps()), predicted
 
 
 def test_a_right_prediction_is_taken_in_doubling_steps_to_the_last_token() -> None:
@@ -152,7 +151,7 @@ def test_the_distribution_is_the_targets(name: str, models: Models) -> None:
     cases = ragged(3)
     if name in ("n-grams", "nothing", "likeliest tree"):
         cases.append(Case((0, 1), SamplingParams(temperature=1.0, max_tokens=4)))
-    found = enumerate_distributions(predicting(build, 256), cases)
+    found = enumerate_distributions(predicting(build), cases)
     assert largest_error(found, models.logits, cases) < BOUND
     if name.startswith("sampled"):  # both drafters had their turns: plain decoding takes one run a text
         assert found.runs > sum(map(len, found.distributions))

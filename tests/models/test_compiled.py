@@ -277,9 +277,10 @@ print(outpace.generate(model, "class", "autoregressive", max_tokens=4, temperatu
 
 
 def chain_of(row, *rest):
-    part = row_tokens_of(row, *rest)
-    part.seen = None
-    return part
+    parts = row_tokens_of(row, *rest)
+    for part in parts:
+        part.seen = None
+    return parts
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,6 @@ def test_a_cache_grows_with_a_draft_that_is_larger(tiny):
         leaf = [nodes[-1] for nodes in tree.forest.nodes]
         cache.commit(tree, leaf, (0, 1))
         found.append(target.score(TokenTree.roots(roots), (0, 1), cache).logits)
-        assert cache.capacity >= 9 + 4
     assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[3])
 
 
@@ -186,8 +185,6 @@ def test_invalid_calls_raise_at_the_call(tiny):
     with pytest.raises(ValueError, match="2 tokens or more"):
         target.prefill([Prompt(some(1))], (0,), cache, Want())
     target.prefill([Prompt(some(8))], (0,), cache, Want())
-    with pytest.raises(ValueError, match="slot 0 is in use"):
-        target.prefill([Prompt(some(8))], (0,), cache, Want())
     target.score(bushy(some(1), 1, 4), (0,), cache)
     with pytest.raises(ValueError, match="commit that tree first"):
         target.score(bushy(some(1, 9), 2, 6), (0,), cache)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outpace.bench.measure.acceptance_bound import AcceptanceBound, acceptance_bound
-from outpace.bench.measure.metrics import Counts, StepRecord
+from outpace.bench.measure.metrics import Counts, StepRecord, reads_prompts
 from outpace.core.contracts import Guarantee, Parts, Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
@@ -27,7 +27,9 @@ class RunOutcome:
 
     outputs: list[list[int]]  # new tokens per prompt
     seconds: float  # seconds of prefill and decoding
-    prompt_seconds: float | None = None  # part of `seconds` spent in prefill; None: not reported
+    # seconds of the steps that read prompts, and number of tokens generated in them; None: not reported
+    prompt_seconds: float | None = None
+    early_tokens: int | None = None
     counts: Counts | None = None  # acceptance counts; None: a peer engine, which reports none
 
 
@@ -93,21 +95,19 @@ class MethodContender:
 
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
         records: list[StepRecord] = []
-        began = self.clock()
+        last = began = self.clock()
         session = Session(self.parts, prompts, sampling, LazyTargetProbs)
-        steps = session.steps()
-        read = began
-        if any(len(prompt) > 1 for prompt in prompts):
-            next(steps)
-            read = self.clock()
-        for step in steps:
-            records.append(StepRecord.of(step))
-        ended = self.clock()
-        outputs = [
-            session.history[slot, start:end].tolist()
-            for slot, (start, end) in enumerate(zip(session.prompt_lengths, session.lengths, strict=True))
-        ]
-        return RunOutcome(outputs, ended - began, read - began, Counts.of(records).within(ended - read))
+        reading, early = 0.0, 0
+        for step in session.steps():
+            if reads_prompts(step):
+                now = self.clock()
+                reading, early = reading + now - last, early + sum(map(len, step.generated))
+            if any(step.generated):
+                records.append(StepRecord.of(step))
+            last = self.clock()
+        seconds = last - began
+        outputs = [session.request(slot).output() for slot in range(len(prompts))]
+        return RunOutcome(outputs, seconds, reading, early, Counts.of(records).within(seconds - reading))
 
     def acceptance_bound(
         self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]

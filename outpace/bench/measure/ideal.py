@@ -28,7 +28,7 @@ def ideal_speedup(pairs: Sequence[tuple[Run, Run]], costs: Costs, mode: str) -> 
             if counts is None:
                 return None
             tokens += counts.generated
-            each = counts.seconds["draft"] / counts.forwards if counts.forwards else 0.0
+            each = counts.seconds["draft"] / counts.timed_forwards if counts.timed_forwards else 0.0
             seconds += sum(
                 times * ideal_seconds(cost, target, draft, each) for cost, times in counts.costs.items()
             )

@@ -1,8 +1,9 @@
 """Counts of drafted, accepted and generated tokens, and seconds by part, of a decoding run.
 
-A row-step is one row of the batch in one step. accepted: draft tokens that were committed; generated:
-accepted + 1, for the bonus token, except where a stop token or the token limit ended the text within the
-accepted path.
+A row-step is one row of the batch in one step, except rows that only read a part of their prompt. Steps that
+read a part of a prompt are counted, but not their seconds. accepted: draft tokens that were committed;
+generated: accepted + 1, for the bonus token, except where a stop token or the token limit ended the text
+within the accepted path.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class StepRecord:
     generated: tuple[int, ...]
     forwards: int
     draft_seconds: float  # seconds of the step spent in forwards of draft models
-    seconds: Mapping[str, float]
+    seconds: Mapping[str, float]  # empty for a step that reads a part of a prompt
 
     @property
     def drafter_seconds(self) -> float:
@@ -44,9 +45,14 @@ class StepRecord:
             tuple(step.verdict.leaf),
             generated,
             draft.forwards,
-            draft.seconds,
-            step.seconds,
+            0.0 if reads_prompts(step) else draft.seconds,
+            {} if reads_prompts(step) else step.seconds,
         )
+
+
+def reads_prompts(step: Step) -> bool:
+    """Whether the target reads a part of a prompt in this step."""
+    return step.ctx.unread is not None or not all(step.generated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ class StepCost:
 
 @dataclass
 class Counts:
-    """Sums over the steps of a run, without prefill; the counts of several runs can be added."""
+    """Sums over the steps of a run; the counts of several runs can be added."""
 
     steps: int = 0
     row_steps: int = 0
@@ -78,7 +84,8 @@ class Counts:
     drafted: int = 0
     accepted: int = 0
     generated: int = 0
-    forwards: int = 0
+    forwards: int = 0  # of draft models
+    timed_forwards: int = 0  # those in steps that read no prompts
     # position (1 = first) -> row-steps with a draft token there
     drafted_at: Counter[int] = field(default_factory=Counter)
     # position -> row-steps with a draft token there in which the position before was accepted
@@ -106,6 +113,8 @@ class Counts:
         self.forwards += record.forwards
         self.drafter_seconds += record.drafter_seconds
         for nodes, leaf, generated in zip(forest.nodes, record.leaf, record.generated, strict=True):
+            if not generated:
+                continue
             deepest = max(depths[node] for node in nodes)
             # a stop token or the token limit may end the text within the path
             accepted = min(depths[leaf], generated)
@@ -123,17 +132,20 @@ class Counts:
                 self.offered_rank.update(range(len(forest.children[node])))
             for node, below in pairwise(path):
                 self.accepted_rank[forest.children[node].index(below)] += 1
+        self.costs[StepCost.of(record)] += 1
         seconds = record.seconds
+        if seconds:
+            self.timed_forwards += record.forwards
         distribution, score = seconds.get("warp", 0.0), seconds.get("score", 0.0)
         others = sum(value for name, value in seconds.items() if name not in ("warp", "score", "total"))
         for part, value in zip(
             PARTS, (record.draft_seconds, score, distribution, others - record.draft_seconds), strict=True
         ):
             self.seconds[part] += value
-        self.costs[StepCost.of(record)] += 1
 
     def within(self, seconds: float) -> Counts:
-        """Set the overhead to `seconds`, the time of all steps, minus forwards and warping; returns self."""
+        """Set the overhead to `seconds`, the time of the steps that read no prompts, minus forwards and
+        warping; returns self."""
         forwards = sum(value for part, value in self.seconds.items() if part != "overhead")
         self.seconds["overhead"] = max(0.0, seconds - forwards)
         return self

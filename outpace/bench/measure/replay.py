@@ -159,7 +159,7 @@ def _steps(
 
     session = Session(parts, [torch.tensor(text.prompt)], [sampling], distribution)
     for step in session.steps():
-        if step.scores.logits is not None:  # prefill is not counted
+        if step.generated[0]:  # else the step only reads a part of the prompt
             found.seconds.append(step.seconds["draft"] + step.seconds["observe"])
             yield StepRecord.of(step)
 
@@ -196,6 +196,8 @@ class RecordedTarget:
         *,
         gap: Sequence[Tensor] | None = None,
     ) -> Scores:
+        for slot, tokens in zip(slots, gap or (), strict=False):
+            cache.lengths[slot] += len(tokens)
         return Scores(0, cast(Tensor, MissingLogits()))
 
 
@@ -205,6 +207,13 @@ class LengthOnlyCache:
     def __init__(self, slots: int, capacity: int) -> None:
         self.lengths = [0] * slots
         self.capacity = capacity
+
+    @property
+    def num_bytes(self) -> int:
+        return 0
+
+    def grow(self, slots: int) -> None:
+        self.lengths += [0] * (slots - len(self.lengths))
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         for slot, node in zip(slots, leaf, strict=True):

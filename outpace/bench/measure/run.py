@@ -49,7 +49,8 @@ class Run:
     contender: str
     trial: Trial
     seconds: float
-    prompt_seconds: float | None
+    prompt_seconds: float | None  # seconds of the steps that read prompts; None: not reported
+    early_tokens: int | None  # number of tokens generated in those steps
     counts: Counts | None
     outputs: tuple[tuple[int, ...], ...]
 
@@ -63,8 +64,11 @@ class Run:
 
     @property
     def decode_seconds(self) -> float | None:
-        """Seconds without prefill; None if prefill was not timed separately."""
-        return None if self.prompt_seconds is None else self.seconds - self.prompt_seconds
+        """Seconds that all tokens would take at the speed of the steps that read no prompt; None if these
+        were not timed or there were none."""
+        if self.prompt_seconds is None or self.early_tokens is None or self.early_tokens == self.tokens:
+            return None
+        return (self.seconds - self.prompt_seconds) * (self.tokens / (self.tokens - self.early_tokens))
 
     @property
     def repetition(self) -> float:
@@ -155,7 +159,15 @@ def run_trial(contender: Contender, trial: Trial, sampling: SamplingParams, seed
     else:
         outcome = contender.run(prompts, row_params)
     outputs = tuple(map(tuple, outcome.outputs))
-    return Run(contender.name, trial, outcome.seconds, outcome.prompt_seconds, outcome.counts, outputs)
+    return Run(
+        contender.name,
+        trial,
+        outcome.seconds,
+        outcome.prompt_seconds,
+        outcome.early_tokens,
+        outcome.counts,
+        outputs,
+    )
 
 
 def warm_up(

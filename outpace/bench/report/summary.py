@@ -50,7 +50,8 @@ class ResultRow:
     repetition: float
     lossless: bool
     mode: str = ""  # COMPILED or EAGER forwards; "": unknown
-    decode_speedup: float | None = None  # speedup over plain decoding in this mode, without prefill
+    # speedup over plain decoding in this mode, without the steps that read the prompt
+    decode_speedup: float | None = None
     ideal_speedup: float | None = None  # speedup if a step cost only its target and draft forwards
     # median over the prompts of decode_speedup / ideal_speedup, both computed for one prompt; None if no
     # draft tokens were proposed or forwards were not timed
@@ -277,13 +278,13 @@ def grouped_by(
 def _ratio_of_totals(
     pairs: Sequence[tuple[Run, Run]], seconds: Callable[[Run], float | None]
 ) -> float | None:
+    timed = [pair for pair in pairs if None not in (seconds(pair[0]), seconds(pair[1]))]
     rates: list[float] = []
     for side in (0, 1):
-        spent = [seconds(pair[side]) for pair in pairs]
-        total = sum(value for value in spent if value is not None)
-        if None in spent or total <= 0:
+        total = sum(seconds(pair[side]) or 0.0 for pair in timed)
+        if total <= 0:
             return None
-        rates.append(sum(pair[side].tokens for pair in pairs) / total)
+        rates.append(sum(pair[side].tokens for pair in timed) / total)
     return rates[0] / rates[1] if rates[1] else None
 
 

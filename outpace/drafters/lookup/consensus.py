@@ -62,6 +62,9 @@ class Consensus:
         self._join(ctx)
         found: list[CandidateTree] = []
         for row, slot in enumerate(ctx.slots):
+            if slot not in self._rows:
+                found.append(NO_CANDIDATES)  # its prompt is being read
+                continue
             prompt, member = self._rows[slot]
             group, depth, stop = self._groups[prompt], plan.depth[row], ctx.sampling[row].stop
             graph = ContinuationGraph(())
@@ -79,7 +82,9 @@ class Consensus:
         if logits is None:
             return
         in_groups = [
-            (row, *self._rows[slot]) for row, slot in enumerate(step.ctx.slots) if slot in self._rows
+            (row, *self._rows[slot])
+            for row, slot in enumerate(step.ctx.slots)
+            if slot in self._rows and step.generated[row]
         ]
         in_groups = [each for each in in_groups if len(self._groups[each[1]].texts) > 1]
         if not in_groups:
@@ -104,7 +109,7 @@ class Consensus:
     def _join(self, ctx: Context) -> None:
         """Add rows that are new to the groups of their prompts."""
         for row, slot in enumerate(ctx.slots):
-            if slot not in self._rows:
+            if slot not in self._rows and ctx.committed[row] >= ctx.prompt_lengths[row]:
                 given = ctx.tokens[row][: ctx.prompt_lengths[row]]
                 prompt = given.numpy().tobytes()
                 group = self._groups.get(prompt)

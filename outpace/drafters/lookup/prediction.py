@@ -13,7 +13,7 @@ from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Step
 from outpace.drafters.lookup.text_lookup import chain, first_found
-from outpace.indexes.candidates import CandidateTree
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
 # minimum and maximum tokens of a draft; the longest has 64 nodes with its root, a CUDA graph size
 MIN_DRAFT, MAX_DRAFT = (8, 63)
@@ -29,21 +29,27 @@ class PredictionDrafter:
     committed tokens alone, so that the q recorded by `otherwise` is still the distribution of its tokens.
     """
 
-    def __init__(
-        self, otherwise: Drafter, predictions: Sequence[Sequence[int]]
-    ) -> None:  # `predictions`: predicted tokens per slot; may be empty
+    def __init__(self, otherwise: Drafter) -> None:
         self._otherwise = otherwise
-        self._cursors = [PredictionCursor(tokens) for tokens in predictions]
+        self._cursors: dict[int, PredictionCursor] = {}  # of slots with a prediction
         self.want = otherwise.want
         self.claims: tuple[type[Claim], ...] = otherwise.claims
         self.learns_across_rows = otherwise.learns_across_rows
         self.drafts_across_rows = otherwise.drafts_across_rows
         self.drafted: dict[int, list[int]] = {}  # slot -> predicted tokens in the last draft
 
+    def predict(self, slot: int, tokens: Sequence[int]) -> None:
+        """Set the predicted output of the request in this slot, before its first draft."""
+        if tokens:
+            self._cursors[slot] = PredictionCursor(tokens)
+
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         found: list[CandidateTree] = []
         for row, slot in enumerate(ctx.slots):
-            cursor = self._cursors[slot]
+            cursor = self._cursors.get(slot)
+            if cursor is None:
+                found.append(NO_CANDIDATES)
+                continue
             cursor.read(ctx.tokens[row][ctx.prompt_lengths[row] + cursor.num_read :].tolist())
             tokens = cursor.following(ctx.max_draft_depth[row])
             found.append(chain(tokens, cursor.agreed, ctx.sampling[row].stop))
@@ -55,6 +61,8 @@ class PredictionDrafter:
 
     def release(self, slots: Sequence[int]) -> None:
         self._otherwise.release(slots)
+        for slot in slots:
+            self._cursors.pop(slot, None)
 
 
 class PredictionCursor:

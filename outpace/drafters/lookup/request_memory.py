@@ -51,7 +51,7 @@ class RequestMemory(Generic[State]):
         for slot, tokens, generated, prompt in zip(
             ctx.slots, ctx.tokens, step.generated, ctx.prompt_lengths, strict=True
         ):
-            if len(tokens) >= prompt:  # shorter during prefill
+            if len(tokens) >= prompt:  # shorter while the prompt is being read
                 self._texts[slot] = tokens[0 if self._prompts else prompt :], generated
 
     def release(self, slots: Sequence[int]) -> None:

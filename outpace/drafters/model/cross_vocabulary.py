@@ -122,6 +122,13 @@ class CacheSize:
     capacity: int  # cache positions per slot; a position holds one draft model token
     lengths: list[int]
 
+    @property
+    def num_bytes(self) -> int:
+        return 0
+
+    def grow(self, slots: int) -> None:
+        raise AssertionError("a drafter does not write to the target's cache")
+
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         raise AssertionError("a drafter does not write to the target's cache")
 

@@ -92,16 +92,18 @@ class DraftModel:
         """Empty these slots of the KV cache, because tokens in them have changed; the next draft computes
         them anew."""
         if self._cache is not None:
-            self._cache.release(slots)
-            self._gone.update(slots)
+            known = [slot for slot in slots if slot < len(self._cache.lengths)]
+            self._cache.release(known)
+            self._gone.update(known)
 
     def _catch_up(self, ctx: Context) -> tuple[Cache, list[Tensor] | None]:
         """Bring the KV cache up to date. Returns it and, per row, the committed tokens before the root that
         it still lacks (None if it lacks none in any row), for the next forward."""
-        if self._cache is None or len(self._cache.lengths) < len(ctx.cache.lengths):
+        if self._cache is None:
             self._cache = self.model.open(len(ctx.cache.lengths), ctx.cache.capacity)
             self._read, self._gone = None, set()
         cache = self._cache
+        cache.grow(len(ctx.cache.lengths))
         self._active.update(ctx.slots)
         if self._read is not None:
             self._keep(cache, ctx, *self._read)

@@ -6,7 +6,7 @@ layer), H heads, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from weakref import finalize
@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
-from outpace.models.hf.kv_cache import Planes, SlotCache
+from outpace.models.hf.kv_cache import EagerCache, Planes
 
 MIN_CAPACITY = 256  # cache positions per slot of the smallest cache; sizes are this times a power of 2
 
@@ -40,28 +40,70 @@ class MemoryPool:
         self._free.setdefault((slots, capacity), []).append(storages)
 
 
-class StaticCache(SlotCache):
-    """A `SlotCache` on pooled memory. The last cache position of each slot is a scratch position to which
-    keys and values of padding tokens are written."""
+class StaticCache(EagerCache):
+    """An `EagerCache` on pooled memory, in which all slots have the same number of cache positions. The last
+    cache position of each slot is a scratch position to which keys and values of padding tokens are
+    written."""
 
     def __init__(
         self, pool: MemoryPool, planes: Planes, slots: int, capacity: int, device: torch.device
     ) -> None:
+        super().__init__(planes, capacity, device)
         self._pool = pool
-        super().__init__(planes, slots, capacity, device)
+        self.storages: Storages = []  # one per shape, (P, S, H, T, D); more slots than `lengths` has
+        self._allocate(slots, capacity)
+        self.grow(slots)
 
-    def _allocate(self, capacity: int) -> None:
-        length = MIN_CAPACITY
+    def _allocate(self, slots: int, capacity: int) -> None:
+        """Take memory from the pool, or allocate it, and copy the entries of the present memory."""
+        before, length = self.storages, MIN_CAPACITY
         while length <= capacity:
             length *= 2
-        super()._allocate(length)
         self.capacity = length - 1
+        self.count_to(length)
+        self.storages = self._pool.take(slots, length) or self._memory(slots, length)
+        finalize(self, self._pool.give, slots, length, self.storages)
+        for old, new in zip(before, self.storages, strict=False):
+            new[:, : old.shape[1], :, : old.shape[3]] = old
+        self.flat = [plane for storage in self.storages for plane in storage.unbind()]  # P × (S, H, T, D)
 
-    def _memory(self, capacity: int) -> Storages:
-        slots = len(self.lengths)
-        storages = self._pool.take(slots, capacity) or super()._memory(capacity)
-        finalize(self, self._pool.give, slots, capacity, storages)
-        return storages
+    def _memory(self, slots: int, capacity: int) -> Storages:
+        # zeros: masked values are multiplied by 0, and 0 times an uninitialised NaN is NaN
+        with torch.inference_mode(False):
+            return [
+                torch.zeros(
+                    count, slots, shape.heads, capacity, shape.size, dtype=shape.dtype, device=shape.device
+                )
+                for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
+            ]
+
+    def grow(self, slots: int) -> None:
+        held = self.storages[0].shape[1]
+        if slots > held:
+            self._allocate(max(slots, 2 * held), self.capacity)
+        super().grow(slots)
+
+    @property
+    def num_bytes(self) -> int:
+        """All slots have the same memory, whether they are used or not."""
+        return sum(storage.nbytes for storage in self.storages)
+
+    def reserve(self, slot: int, tokens: int) -> None:
+        if tokens > self.capacity:
+            self._allocate(self.storages[0].shape[1], tokens)
+
+    def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
+        """Views of the entries at cache positions start to end - 1 of one slot, one per plane; no copies."""
+        return [
+            plane
+            for storage in self.storages
+            for plane in storage[:, slot : slot + 1].narrow(3, start, end - start).unbind()
+        ]
+
+    def _move(self, moves: list[tuple[int, int, int]]) -> None:
+        for storage in self.storages:
+            slot, source, target = torch.tensor(tuple(zip(*moves, strict=True)), device=storage.device)
+            storage[:, slot, :, target] = storage[:, slot, :, source]
 
 
 @dataclass(eq=False)
@@ -89,7 +131,7 @@ class StaticInputs(Cache):
     @staticmethod
     def of(cache: StaticCache, size: int) -> StaticInputs:
         """New inputs for forwards with `size` tokens per slot."""
-        slots = len(cache.lengths)
+        slots = cache.storages[0].shape[1]
         with torch.inference_mode(False):
             ids, positions, cache_positions = (
                 torch.zeros(slots, size, dtype=torch.int64, device=cache.device) for _ in range(3)

@@ -18,7 +18,7 @@ from outpace.models.hf.attention import EAGER, FUSED
 from outpace.models.hf.captures import OutputCapture, per_node
 from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.hf.kv_cache import Planes, SlotCache
+from outpace.models.hf.kv_cache import EagerCache, Planes, SlotCache
 from outpace.models.hf.private_copy import private_copy
 from outpace.models.hf.probe import ProbeCache
 
@@ -78,6 +78,7 @@ class Forward:
     ) -> ForwardOutputs:
         """Run the rows' tokens, concatenated in `tokens`, through the model, in one forward if possible;
         returns the outputs of the last `nodes[i]` tokens of row i."""
+        assert isinstance(cache, EagerCache)
         if len(rows) == 1:
             return self._read_row(rows[0], nodes[0], tokens, cache, want, logits)
         if self.packs:
@@ -90,7 +91,7 @@ class Forward:
         )
 
     def _read_row(
-        self, row: RowInputs, num: int, tokens: Tensor, cache: SlotCache, want: Want, logits: bool
+        self, row: RowInputs, num: int, tokens: Tensor, cache: EagerCache, want: Want, logits: bool
     ) -> ForwardOutputs:
         inputs = ForwardInputs(cache, [row], attention=want.attention, dense=self.dense)
         return self._run(inputs, [num], tokens, want, logits)

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 from transformers.masking_utils import causal_mask_function
 
-from outpace.models.hf.kv_cache import MAX_SLICED_MASK, SlotCache
+from outpace.models.hf.kv_cache import MAX_SLICED_MASK, EagerCache
 
 
 @dataclass(eq=False, slots=True)
@@ -72,7 +72,7 @@ class RowMasks:
 
 
 class ForwardInputs(Cache):
-    """The KV cache object of one forward: writes new keys and values to the rows' slots of a `SlotCache`."""
+    """The KV cache object of one forward: writes new keys and values to the rows' slots of a cache."""
 
     # attributes by which transformers distinguishes layer types; empty, as all layers are treated alike
     layers: list[Any] = []
@@ -82,7 +82,7 @@ class ForwardInputs(Cache):
 
     def __init__(
         self,
-        cache: SlotCache,
+        cache: EagerCache,
         rows: list[RowInputs],
         *,
         attention: frozenset[int] = frozenset(),  # layers whose attention weights are captured
@@ -93,18 +93,16 @@ class ForwardInputs(Cache):
         self.weights: dict[int, list[Tensor]] = {}  # layer -> per row (heads, n, T), captured in the forward
         self._planes_of = cache.planes.of_layer
         self._one = len(rows) == 1
-        # per row, views of its keys and values in every plane; empty until the first layer runs
+        # per row, views in every plane of all its keys and values, and of those that this forward writes;
+        # empty until the first layer runs
         self._reads: list[Sequence[Tensor]] = []
+        self._writes: list[Sequence[Tensor]] = []
 
     def _bind(self) -> None:
-        cache = self.cache
-        self._reads = [cache.views(row.slot, 0, row.end) for row in self.rows]
-        if self._one:
-            row = self.rows[0]
-            self._writes = cache.views(row.slot, row.start, row.end)
-        else:
-            entries = [(row.slot, position) for row in self.rows for position in range(row.start, row.end)]
-            self._slots, self._to = torch.tensor(entries, device=cache.device).unbind(1)
+        views = self.cache.views
+        self._reads = [views(row.slot, 0, row.end) for row in self.rows]
+        self._writes = [views(row.slot, row.start, row.end) for row in self.rows]
+        self._sizes = [row.end - row.start for row in self.rows]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
@@ -115,13 +113,13 @@ class ForwardInputs(Cache):
         if not self._reads:
             self._bind()
         if self._one:
-            self._writes[key].copy_(key_states)
-            self._writes[value].copy_(value_states)
+            self._writes[0][key].copy_(key_states)
+            self._writes[0][value].copy_(value_states)
             return self._reads[0][key], self._reads[0][value]
-        # one scatter for all rows is several times faster than one copy per row
-        slots, positions = self._slots.to(key_states.device), self._to.to(key_states.device)
-        self.cache.flat[key][slots, :, positions] = key_states[0].transpose(0, 1)
-        self.cache.flat[value][slots, :, positions] = value_states[0].transpose(0, 1)
+        for plane, states in ((key, key_states), (value, value_states)):
+            rows = [writes[plane] for writes in self._writes]
+            # one call for all rows: on a GPU one kernel
+            torch.ops.aten._foreach_copy_(rows, states.split(self._sizes, 2))
         return tuple(reads[key] for reads in self._reads), tuple(reads[value] for reads in self._reads)
 
     def get_seq_length(self, layer_idx: int | None = None) -> Any:

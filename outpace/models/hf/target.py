@@ -22,6 +22,7 @@ from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.cuda_graphs.graph_replay import GraphReplay
+from outpace.models.hf.contiguous_cache import ContiguousCache
 from outpace.models.hf.forward import Forward
 from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
@@ -121,22 +122,20 @@ class HFTarget:
         if self.compiled:
             with self._lock:
                 return self.compiled.open(slots, capacity)
-        return SlotCache(self.forward.planes, slots, capacity, self.forward.device)
+        return ContiguousCache(self.forward.planes, slots, capacity, self.forward.device)
 
     @torch.no_grad()
     def prefill(
         self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Cache, want: Want
     ) -> tuple[TokenTree, Scores]:
-        """Compute and store the KV entries of all but the last token of each prompt, in chunks. ValueError
-        for a prompt of one token or a slot in use."""
+        """Compute and store the KV entries of all but the last token of each prompt, in chunks, after the
+        tokens that the slots hold. ValueError for a prompt of one token."""
         assert isinstance(cache, SlotCache)
         pieces = [prompt.tokens[:-1] for prompt in prompts]
         if short := [row for row, tokens in enumerate(pieces) if len(tokens) == 0]:
             raise ValueError(
                 f"prompt {short[0]} has one token, which leaves nothing to prefill: give it 2 tokens or more"
             )
-        if used := [slot for slot in slots if cache.lengths[slot]]:
-            raise ValueError(f"slot {used[0]} is in use: release it before the prefill of another prompt")
         found = self._keep(pieces, slots, cache, want)
         forest = Forest.chain(tuple(len(tokens) - 1 for tokens in pieces))
         # not by `layout_of`, whose results are cached: prompts are too large for that
@@ -188,7 +187,7 @@ class HFTarget:
         if gap is not None:
             # with a gap no node is in the KV cache, so every row has new nodes
             parts = zip(gap, tokens.split(nodes), strict=True)
-            tokens = torch.cat([part for pair in parts for part in pair])
+            tokens = torch.cat([part.to(tokens.device) for pair in parts for part in pair])
         if not rows:
             return Scores(first, torch.empty(0, self.vocab, device=self.device))
         with self._lock:
@@ -204,7 +203,7 @@ class HFTarget:
         base = length + gap
         end = base + row.first + len(row.nodes)
         self._check_positions(base + row.deepest)
-        cache.reserve(end)
+        cache.reserve(slot, end)
         start = base + row.first if row.first else length
         if row.is_chain:
             return RowInputs(slot, start, end, base, top=end - 1)
@@ -225,7 +224,7 @@ class HFTarget:
         returns the outputs row by row."""
         for tokens, slot in zip(pieces, slots, strict=True):
             self._check_positions(cache.lengths[slot] + len(tokens) - 1)
-            cache.reserve(cache.lengths[slot] + len(tokens))
+            cache.reserve(slot, cache.lengths[slot] + len(tokens))
         found: list[list[ForwardOutputs]] = [[] for _ in pieces]
         for batch in _batches([len(tokens) for tokens in pieces], self.reader.packs):
             rows = []

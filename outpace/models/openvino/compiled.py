@@ -16,6 +16,7 @@ from torch import Tensor
 
 from outpace.core.contracts import NOTHING, Want
 from outpace.models.cuda_graphs.graph_replay import GraphReplay, record_graph
+from outpace.models.hf.contiguous_cache import ContiguousCache
 from outpace.models.hf.forward import Forward
 from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
@@ -65,9 +66,12 @@ def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool)
     vocab = forward.model.config.get_text_config().vocab_size
     tree = RowInputs(0, 9, 13, 9, torch.tensor((0, 1, 1, 2)), TREE, 11)
     text, other = RowInputs(0, 0, 9, 0, top=8), RowInputs(1, 0, 6, 0, top=5)
-    caches = made.open(2, 13), SlotCache(forward.planes, 2, 13, forward.device)
+    caches = made.open(2, 13), ContiguousCache(forward.planes, 2, 13, forward.device)
     for rows in ([text], [tree if trees else RowInputs(0, 9, 13, 9, top=12), other]):
         sizes = [row.end - row.start for row in rows]
+        for cache in caches:
+            for row in rows:
+                cache.reserve(row.slot, row.end)
         tokens = torch.cat([torch.arange(row.start, row.end) * (7 + row.slot) % vocab for row in rows])
         ours, theirs = (
             reader.read(rows, sizes, tokens, cache, NOTHING, logits=True).logits
@@ -114,6 +118,7 @@ class CompiledForward:
     def _warm_up(self) -> None:
         """Run one inference of every size, as the first inference of a size takes much longer."""
         cache = self.open(1, MAX_TOKENS)
+        cache.reserve(0, MAX_TOKENS)
         for size in SIZES:
             self._request_of(cache).read([_chain(cache, size)], True)
 
@@ -144,9 +149,9 @@ class CompiledForward:
             return self._read_eagerly(rows, nodes, tokens, cache, want, logits=logits)
         request = self._request_of(cache)
         if len(rows) == 1 and len(tokens) <= MAX_TOKENS:
-            return ForwardOutputs(request.read([row_tokens_of(rows[0], tokens, nodes[0], cache)], logits))
+            return ForwardOutputs(request.read(row_tokens_of(rows[0], tokens, nodes[0], cache), logits))
         split = tokens.split([row.end - row.start for row in rows])
-        parts = [row_tokens_of(*of, cache) for of in zip(rows, split, nodes, strict=True)]
+        parts = [part for of in zip(rows, split, nodes, strict=True) for part in row_tokens_of(*of, cache)]
         found = [request.read(group, logits) for group in group_rows(parts)]
         return ForwardOutputs(
             torch.cat([scores for scores in found if scores is not None]) if logits else None
@@ -154,7 +159,7 @@ class CompiledForward:
 
     def _request_of(self, cache: PagedCache) -> InferRequest:
         request = cache.request
-        if request is None or request.storages is not cache.storages:  # an enlarged cache has new memory
+        if request is None:
             request = cache.request = InferRequest(self.model, cache, self._graph, self._rotations)
         return request
 
@@ -169,8 +174,10 @@ class CompiledForward:
         logits: bool,
     ) -> ForwardOutputs:
         """Run the eager forward on a copy of the rows' KV entries; new entries are written to `cache`."""
-        aside = SlotCache(self.forward.planes, len(rows), max(row.end for row in rows), self.forward.device)
+        longest = max(row.end for row in rows)
+        aside = ContiguousCache(self.forward.planes, len(rows), longest, self.forward.device)
         for index, row in enumerate(rows):
+            aside.reserve(index, row.end)
             for view, stored in zip(
                 aside.views(index, 0, row.start), cache.views(row.slot, 0, row.start), strict=True
             ):

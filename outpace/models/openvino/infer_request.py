@@ -63,8 +63,7 @@ class InferRequest:
     def __init__(self, model: Any, cache: PagedCache, graph: TracedModel, rotations: PositionTables) -> None:
         # no reference to the cache, which owns this object: a cycle would delay freeing the memory
         self._infer = request = model.create_infer_request()
-        self.storages = cache.storages  # storages whose memory the request uses
-        self._blocks = cache.blocks
+        self._tables = cache.tables
         self._ids, self._positions = (InputTensor(request, index, numpy.int64) for index in (0, 1))
         self._keep = InputTensor(request, 2, numpy.int64) if graph.selects else None
         first = 2 + graph.selects
@@ -83,7 +82,7 @@ class InferRequest:
         self._bias.take(0)
         self._bias_begins.take(0)
         first += len(PAGED_INPUTS)
-        planes = [plane.flatten(0, 1) for storage in cache.storages for plane in storage]
+        planes = [plane for storage in cache.storages for plane in storage]
         for index, plane in enumerate(planes):
             request.set_input_tensor(first + index, shared(plane))
         first += len(planes)
@@ -95,6 +94,7 @@ class InferRequest:
         ]
         self._frame = TokenInputs(0, self._count[:0], self._count[:0], [])
         self._rows: tuple[int, ...] = ()  # slots of the last inference
+        self._version = -1  # version of the block tables in the last inference
         self._kept: tuple[int, int] | None = (
             None  # (logits, padded tokens) of the last inference if it requested all tokens' logits
         )
@@ -167,14 +167,12 @@ class InferRequest:
     def _write_cache_positions(self, parts: Sequence[RowTokens], sizes: list[int]) -> None:
         """Write the inputs of paged attention: each row's blocks, number of tokens in the cache (lengths) and
         index of its first token (begins). `sizes`: tokens per row, padding included."""
-        rows = tuple(part.slot for part in parts)
-        if rows != self._rows:
-            self._rows = rows
-            own = numpy.arange(self._blocks)
-            self._of_rows.take(len(rows) * self._blocks)[:] = numpy.concatenate(
-                [own + r * self._blocks for r in rows]
-            )
-            self._row_begins.take(len(rows) + 1)[:] = numpy.arange(len(rows) + 1) * self._blocks
+        rows, tables = tuple([part.slot for part in parts]), self._tables
+        if rows != self._rows or tables.version != self._version:
+            self._rows, self._version = rows, tables.version
+            blocks = tables.array.shape[1]
+            self._of_rows.take(len(rows) * blocks)[:] = tables.array[list(rows)].ravel()
+            self._row_begins.take(len(rows) + 1)[:] = numpy.arange(len(rows) + 1) * blocks
         lengths, begins = self._lengths.take(len(rows)), self._begins.take(len(rows) + 1)
         begins[0] = end = longest = 0
         for index, (part, num) in enumerate(zip(parts, sizes, strict=True)):
@@ -225,17 +223,22 @@ class InferRequest:
         return kept
 
 
-def row_tokens_of(row: RowInputs, tokens: Tensor, num: int, cache: PagedCache) -> RowTokens:
-    """The tokens of one row of an inference, also stored in `cache.tokens`. Nodes of a tree that are in the
-    KV cache already are computed again together with the new nodes."""
+def row_tokens_of(row: RowInputs, tokens: Tensor, num: int, cache: PagedCache) -> list[RowTokens]:
+    """The tokens of one row of a forward, also stored in `cache.tokens`. Nodes of a tree that are in the KV
+    cache already are computed again together with the new nodes. If the committed tokens before a tree do not
+    fit into one inference with it, the first of them are a chain for an inference of its own."""
     own, position_ids = cache.tokens[row.slot], cache.position_ids
     own[row.start : row.end] = numbers = tokens.numpy()
     if row.depths is None or row.visible is None:
-        return RowTokens(row.slot, row.start, numbers, position_ids[row.start : row.end], None, num)
-    start, gap = min(row.start, row.base), max(0, row.base - row.start)
-    positions, seen = row.depths.numpy() + row.base, row.visible.numpy()
+        return [RowTokens(row.slot, row.start, numbers, position_ids[row.start : row.end], None, num)]
+    size, gap, chain = len(row.depths), max(0, row.base - row.start), list[RowTokens]()
+    if alone := min(gap, max(0, gap + size - SIZES[-1])):
+        part = slice(row.start, row.start + alone)
+        chain.append(RowTokens(row.slot, row.start, own[part], position_ids[part], None, 0))
+        gap -= alone
+    start, positions, seen = row.base - gap, row.depths.numpy() + row.base, row.visible.numpy()
     if gap:
-        positions = numpy.concatenate((position_ids[row.start : row.base], positions))
+        positions = numpy.concatenate((position_ids[start : row.base], positions))
         seen = numpy.tri(len(positions), dtype=numpy.bool_)
         seen[gap:, gap:] = row.visible.numpy()
-    return RowTokens(row.slot, start, own[start : row.end], positions, seen, num)
+    return [*chain, RowTokens(row.slot, start, own[start : row.end], positions, seen, num)]

@@ -1,7 +1,7 @@
-"""The paged KV cache of compiled forwards.
+"""The paged KV cache of compiled forwards: the slots share a pool of blocks (pages).
 
-Letters: P planes of a storage (keys or values of one layer), S slots, C blocks (pages) of a slot, H heads,
-D head size, T cache positions.
+Letters: P planes of a storage (keys or values of one layer), N blocks of the pool, H heads, D head size, S
+slots, T cache positions.
 """
 
 from __future__ import annotations
@@ -15,58 +15,108 @@ import torch
 from torch import Tensor
 
 from outpace.models.hf.kv_cache import Planes, SlotCache
+from outpace.models.openvino.block_tables import PADDING, BlockTables
 from outpace.models.openvino.paged_attention import BLOCK_SIZE
-
-PADDING_CAPACITY = 128  # cache positions after a slot's capacity, to which padding tokens are written
 
 
 class PagedCache(SlotCache):
-    """A `SlotCache` in blocks: its storages are (P, S, C, H, BLOCK_SIZE, D). It also stores the token ids."""
+    """A `SlotCache` in blocks: its storages are (P, N, H, BLOCK_SIZE, D). It also stores the token ids.
+
+    The pool has blocks for `slots` texts of `capacity` tokens; more slots share it, and it is enlarged when
+    no block is free."""
 
     def __init__(self, planes: Planes, slots: int, capacity: int) -> None:
-        self.tokens = numpy.zeros((slots, 0), numpy.int64)  # (S, T) token id at each cache position
-        self.request: Any = None  # the InferRequest that uses this cache; None until the first forward
-        super().__init__(planes, slots, capacity, torch.device("cpu"))
+        super().__init__(planes, capacity, torch.device("cpu"))
+        width = max(1, _num_blocks(capacity))
+        self.tables = BlockTables(max(1, slots) * width, width)
+        self.storages: list[Tensor] = []  # one per shape
+        self.tokens = numpy.zeros((0, 0), numpy.int64)  # (S, T) token id at each cache position
+        self.request: Any = None  # the InferRequest that uses this memory; None until the first forward
+        self._allocate()
+        self._count_positions()
+        self.grow(slots)
 
-    def _allocate(self, capacity: int) -> None:
-        self.blocks = -(-(capacity + PADDING_CAPACITY) // BLOCK_SIZE)  # number of blocks per slot
-        self.capacity, slots = self.blocks * BLOCK_SIZE - PADDING_CAPACITY, len(self.lengths)
-        before, tokens = self.storages, self.tokens
+    def _allocate(self) -> None:
+        """Allocate storages for the blocks of the pool and copy the entries of the present ones."""
+        before, size = self.storages, self.tables.num_blocks + 1
         with torch.inference_mode(False):
-            self.tokens = numpy.zeros((slots, self.blocks * BLOCK_SIZE), numpy.int64)
-            self.position_ids = numpy.arange(self.blocks * BLOCK_SIZE + 1)
             self.storages = [
-                _zeros((count, slots, self.blocks, shape.heads, BLOCK_SIZE, shape.size), shape.dtype)
+                _zeros((count, size, shape.heads, BLOCK_SIZE, shape.size), shape.dtype)
                 for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
             ]
         for old, new in zip(before, self.storages, strict=False):
-            new[:, :, : old.shape[2]] = old
-        self.tokens[:, : tokens.shape[1]] = tokens
+            new[:, : old.shape[1]] = old
+        self.request = None
+
+    def _count_positions(self) -> None:
+        self.position_ids = numpy.arange((self.tables.width + PADDING) * BLOCK_SIZE + 1)
+        self.request = None
+
+    def grow(self, slots: int) -> None:
+        super().grow(slots)
+        self.tables.grow(slots)
+        self._grow_tokens()
+
+    def _grow_tokens(self) -> None:
+        before = self.tokens
+        shape = len(self.lengths), self.tables.width * BLOCK_SIZE
+        if before.shape != shape:
+            self.tokens = numpy.zeros(shape, numpy.int64)
+            self.tokens[: before.shape[0], : before.shape[1]] = before
+
+    @property
+    def num_bytes(self) -> int:
+        return self.tables.num_used * BLOCK_SIZE * self.planes.token_bytes
+
+    def reserve(self, slot: int, tokens: int) -> None:
+        tables, length = self.tables, _num_blocks(tokens)
+        if length > tables.width:
+            tables.widen(max(length, tables.width * 5 // 4))
+            self._count_positions()
+            self._grow_tokens()
+        if missing := tables.missing(slot, length):
+            tables.add_blocks(max(tables.num_blocks + missing, tables.num_blocks * 5 // 4))
+            self._allocate()
+        tables.extend(slot, length)
+
+    def release(self, slots: Sequence[int]) -> None:
+        super().release(slots)
+        for slot in slots:
+            self.tables.release(slot)
 
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
         """Copies of the entries at cache positions start to end - 1 of one slot, one per plane."""
-        positions = torch.arange(start, end)
-        found = (
-            storage[:, slot, positions // BLOCK_SIZE, :, positions % BLOCK_SIZE] for storage in self.storages
-        )
+        blocks, offsets = self._places(slot, start, end)
+        found = (storage[:, blocks, :, offsets] for storage in self.storages)
         return [plane.transpose(0, 1)[None] for storage in found for plane in storage.transpose(0, 1)]
 
     def write(self, slot: int, start: int, planes: Sequence[Tensor]) -> None:  # planes × (1, H, T, D)
         """Write keys and values, one tensor per plane, to the T cache positions of one slot from `start`."""
-        positions = torch.arange(start, start + planes[0].shape[2])
+        blocks, offsets = self._places(slot, start, start + planes[0].shape[2])
         at = 0
         for storage in self.storages:
             values = torch.stack([plane[0].transpose(0, 1) for plane in planes[at : at + len(storage)]], 1)
-            storage[:, slot, positions // BLOCK_SIZE, :, positions % BLOCK_SIZE] = values.to(storage.dtype)
+            storage[:, blocks, :, offsets] = values.to(storage.dtype)
             at += len(storage)
 
+    def _places(self, slot: int, start: int, end: int) -> tuple[Tensor, Tensor]:  # (T,), (T,)
+        """Block, and position in the block, of the cache positions start to end - 1 of a slot."""
+        positions = numpy.arange(start, end)
+        blocks = self.tables.array[slot, positions // BLOCK_SIZE].astype(numpy.int64)
+        return torch.from_numpy(blocks), torch.from_numpy(positions % BLOCK_SIZE)
+
     def _move(self, moves: list[tuple[int, int, int]]) -> None:  # (slot, from, to)
-        for storage in self.storages:
-            # in increasing order, so no entry is overwritten before it is moved
-            for slot, source, target in moves:
-                row = storage.select(1, slot)
-                (to, into), (of, out) = divmod(target, BLOCK_SIZE), divmod(source, BLOCK_SIZE)
-                row.select(1, to).select(2, into).copy_(row.select(1, of).select(2, out))
+        # in increasing order, so no entry is overwritten before it is moved
+        for slot, source, target in moves:
+            table = self.tables.array[slot]
+            (to, into), (of, out) = divmod(target, BLOCK_SIZE), divmod(source, BLOCK_SIZE)
+            here, there = int(table[to]), int(table[of])
+            for storage in self.storages:
+                storage.select(1, here).select(2, into).copy_(storage.select(1, there).select(2, out))
+
+
+def _num_blocks(tokens: int) -> int:
+    return -(-tokens // BLOCK_SIZE)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -17,13 +17,14 @@ from torch.nn.functional import pad
 from transformers.masking_utils import causal_mask_function
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.contracts import Parts, Scores
+from outpace.core.contracts import NOTHING, Parts, Scores, Want
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
+from outpace.models.hf.target import HFTarget
 from outpace.proof.enumeration import Case, Leak, enumerate_distributions, largest_error
 from outpace.proof.models import Models
 from outpace.verifiers.rejection import Rejection
@@ -41,6 +42,7 @@ original_visible_nodes = ForwardInputs._sees
 original_masks = ForwardInputs.masks
 original_bind = ForwardInputs._bind
 original_commit = SlotCache.commit
+original_score = HFTarget.score
 original_scores = ForwardOutputs.scores
 
 
@@ -92,10 +94,12 @@ def rows_mixed_up(self: ForwardInputs) -> None:
     """Mutant: keys and values of a row are written to the cache slot of the row before it."""
     original_bind(self)
     if len(self.rows) > 1:
-        written = self._slots.tolist()
-        slots = sorted(set(written))
-        before = dict(zip(slots, [slots[-1], *slots], strict=False))
-        self._slots = torch.tensor([before[slot] for slot in written], device=self._slots.device)
+        before = [row.slot for row in self.rows[-1:] + self.rows[:-1]]
+        rows = list(zip(self.rows, before, strict=True))
+        for row, slot in rows:
+            self.cache.reserve(slot, row.end)
+        self._reads = [self.cache.views(row.slot, 0, row.end) for row in self.rows]
+        self._writes = [self.cache.views(slot, row.start, row.end) for row, slot in rows]
 
 
 def stale_entry(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
@@ -106,10 +110,23 @@ def stale_entry(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Se
 
 
 def missing_entry(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-    """Mutant: the cache entry of the last accepted node is dropped."""
+    """Mutant: the cache entry of the last accepted node is empty."""
     original_commit(self, tree, leaf, slots)
     for node, slot in zip(leaf, slots, strict=True):
-        self.lengths[slot] -= node >= 0 and tree.forest.depths[node] > 0
+        if node >= 0 and tree.forest.depths[node]:
+            for view in self.views(slot, self.lengths[slot] - 1, self.lengths[slot]):
+                view.zero_()
+
+
+def unread_token_skipped(
+    self: HFTarget, tree: TokenTree, slots: Sequence[int], cache: SlotCache, want: Want = NOTHING, **rest: Any
+) -> Scores:
+    """Mutant: the first unread token of a prompt is not read."""
+    if rest.get("gap") is not None:
+        for slot, tokens in zip(slots, rest["gap"], strict=True):
+            cache.lengths[slot] += len(tokens) > 1
+        rest["gap"] = [tokens[len(tokens) > 1 :] for tokens in rest["gap"]]
+    return original_score(self, tree, slots, cache, want, **rest)
 
 
 def first_path(self: SlotCache, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
@@ -185,6 +202,7 @@ def transformers_mutants() -> list[TransformersMutant]:
         TransformersMutant("scores in reading order", {(ForwardOutputs, "scores"): scores_in_reading_order}),
         TransformersMutant("rejected node kept in the cache", {commit: stale_entry}),
         TransformersMutant("accepted node missing in the cache", {commit: missing_entry}),
+        TransformersMutant("unread token skipped", {(HFTarget, "score"): unread_token_skipped}),
         TransformersMutant("wrong path committed", {commit: first_path}),
         TransformersMutant("sliding window ignored", {masks: window_ignored}, window=3),
     ]

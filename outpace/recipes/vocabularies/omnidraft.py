@@ -29,6 +29,7 @@ from outpace.core.contracts import Draft, Parts, Plan, Step, Target, Want, recip
 from outpace.core.grower import DRAFT, Grower
 from outpace.core.noise import Chooser, Key
 from outpace.core.tree import TokenTree
+from outpace.drafters.lookup.request_memory import RequestMemory
 from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, Tails
 from outpace.drafters.model.grow import Read
 from outpace.drafters.model.incremental_tree import IncrementalTree
@@ -118,32 +119,38 @@ class PairMergingDrafter:
         self._inner = CrossVocabularyDrafter(
             cross_vocabulary, self.grow, nodes=1 + depth * (1 + pair_starts), max_depth=depth + 1
         )
-        self._pairs: dict[int, TokenPairs] = {}
+        self._pairs = RequestMemory[TokenPairs](lambda: TokenPairs(cross_vocabulary))
+        self._rows: list[TokenPairs] = []  # per row of the draft in progress
         self._all: TokenPairs | None = None
         if not online:
             self._all = TokenPairs(cross_vocabulary)
             self._all.learn(range(len(cross_vocabulary.target_vocabulary.pieces)))
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
+        self._rows = self._pairs_of(ctx)  # for `grow`, whose context is in the draft model's tokens
         return self._inner.propose(ctx, plan)
 
     def observe(self, step: Step) -> None:
-        if self._all is None:
-            for slot, generated in zip(step.ctx.slots, step.generated, strict=True):
-                self._pairs_of(slot).learn(generated)
+        """Does nothing: `propose` reads the committed tokens from its context."""
 
     def release(self, slots: Sequence[int]) -> None:
         self._inner.release(slots)
-        for slot in slots:
-            self._pairs.pop(slot, None)
+        self._pairs.release(slots)
 
-    def _pairs_of(self, slot: int) -> TokenPairs:
-        return self._all or self._pairs.setdefault(slot, TokenPairs(self._cross_vocabulary))
+    def _pairs_of(self, ctx: Context) -> list[TokenPairs]:
+        """Per row the pairs of the tokens in its text; of all target tokens if they are learnt beforehand."""
+        if self._all is not None:
+            return [self._all] * len(ctx.slots)
+        found: list[TokenPairs] = []
+        for pairs, new in self._pairs.follow(ctx):
+            pairs.learn(new.tolist())
+            found.append(pairs)
+        return found
 
     def grow(self, ctx: Context, plan: Plan, read: Read, tails: Tails) -> TokenTree:
         """A chain in every row, in the target's tokens."""
         target_tree, draft_tree = Grower(ctx.roots), IncrementalTree(ctx, read)
-        rows = [_Row(row, row, row, self._pairs_of(slot)) for row, slot in enumerate(ctx.slots)]
+        rows = [_Row(row, row, row, pairs) for row, pairs in enumerate(self._rows)]
         for level in range(max(plan.depth)):
             live = [row for row in rows if plan.depth[row.row] > level]
             last = [plan.depth[row.row] == level + 1 for row in live]

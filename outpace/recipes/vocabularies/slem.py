@@ -144,7 +144,7 @@ class Heuristic:
     def observe(self, step: Step) -> None:
         forest = step.draft.tree.forest
         for row, slot in enumerate(step.ctx.slots):
-            if len(forest.nodes[row]) > 1 and step.scores.logits is not None:  # a draft, not prefill
+            if len(forest.nodes[row]) > 1 and step.generated[row]:  # a draft, not a part of the prompt
                 depth = self._depth.get(slot, self._first)
                 fully_accepted = not forest.children[step.verdict.leaf[row]]
                 self._depth[slot] = min(MAX_DEPTH, depth + 2) if fully_accepted else max(1, depth - 1)

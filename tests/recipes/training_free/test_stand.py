@@ -161,7 +161,7 @@ def test_greedy_rows_are_not_drawn_for() -> None:
             if step.scores.logits is not None:
                 seen.add((step.ctx.slots[tree.forest.rows[node]], rows[node] >= 0))
     assert seen == {(0, False), (1, True), (2, True)}
-    assert session.output(0) == texts(autoregressive.build(target), prompts, sampling)[0]
+    assert session.request(0).output() == texts(autoregressive.build(target), prompts, sampling)[0]
 
 
 def test_defaults_are_the_papers_but_for_the_size_of_the_tree() -> None:

@@ -40,9 +40,8 @@ def drafts(
     for seed in range(count):
         parts = omnidraft.build(target, draft=cross_vocabulary, **options)
         sampling = SamplingParams(temperature=1.0, max_tokens=options.get("depth", 5) + 1, seed=seed)
-        steps = Session(parts, [torch.tensor([0, 2, 3])], [sampling], LazyTargetProbs).steps()
-        next(steps)
-        found.append(next(steps))
+        session = Session(parts, [torch.tensor([0, 2, 3])], [sampling], LazyTargetProbs)
+        found.append(next(session.steps()))
     return found
 
 

@@ -48,9 +48,7 @@ def claimed(parts: Parts, depth: int = 1) -> Tensor:  # (V,)
         [SamplingParams(temperature=1.0, max_tokens=depth + 1)],
         LazyTargetProbs,
     )
-    steps = session.steps()
-    next(steps)
-    claim = next(steps).draft.tree.claim
+    claim = next(session.steps()).draft.tree.claim
     assert isinstance(claim, Drawn)
     return claim.q[0]
 

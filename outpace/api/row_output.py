@@ -1,0 +1,139 @@
+"""The output of one row: text, log probabilities and statistics, updated after every decoding step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from outpace.api.detokenizer import Detokenizer
+from outpace.api.logprobs import Logprob, logprobs
+from outpace.api.settings import Settings
+from outpace.api.statistics import Statistics, StepCounter
+from outpace.core.contracts import Step, TargetProbs
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The text generated for one prompt, its token ids and its statistics."""
+
+    text: str  # without special tokens and without the stop string
+    tokens: list[int]  # ids of all new tokens, a final end-of-text token included
+    statistics: Statistics
+    finish_reason: str | None  # "stop", "length" (max_tokens reached), or None if decoding was interrupted
+    stop_reason: str | int | None = None  # the stop string or end-of-text token id that ended the text
+    logprobs: list[Logprob] | None = None  # one per token; None if not requested
+
+    def as_dict(self, tokenizer: Any = None) -> dict[str, Any]:
+        """All fields as JSON values; with a tokenizer, log probabilities include the text of each token."""
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "finish_reason": self.finish_reason,
+            "stop_reason": self.stop_reason,
+            "statistics": self.statistics.as_dict(),
+        } | (
+            {} if self.logprobs is None else {"logprobs": [each.as_dict(tokenizer) for each in self.logprobs]}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The tokens that one decoding step added to one row, and their text."""
+
+    row: int  # index of the prompt or sample
+    text: str
+    tokens: list[int]
+    num_drafted: int  # number of accepted draft tokens: the first ones of `tokens`; the target chose the rest
+    logprobs: list[Logprob] | None = None  # one per token; None if not requested
+
+
+class RowOutput:
+    """The output of one row so far."""
+
+    def __init__(
+        self,
+        index: int,  # of the row, for its pieces
+        prompt: Sequence[int],
+        seed: int,
+        settings: Settings,
+        tokenizer: Any,
+        *,
+        num_top: int | None = None,  # number of most probable tokens per Logprob; None: no log probabilities
+    ) -> None:
+        self._index, self._seed, self._settings, self._num_top = index, seed, settings, num_top
+        self._num_prompt_tokens = len(prompt)
+        minimum = settings.params.min_tokens
+        self._detokenizer = Detokenizer(tokenizer, prompt, settings.stop, minimum) if tokenizer else None
+        self._logprobs: list[Logprob] = []
+        self._counter = StepCounter()
+        self._tokens: list[int] = []
+        self._began, self._end = perf_counter(), None
+
+    def stops(self, text: Tensor) -> bool:  # (T,) tokens of prompt and output
+        """Whether a stop string has occurred in the output."""
+        detokenizer = self._detokenizer
+        if detokenizer is None or not self._settings.stop:
+            return False
+        detokenizer.push(text[self._num_prompt_tokens + detokenizer.num_tokens :].tolist())
+        return detokenizer.stopped is not None
+
+    def add(
+        self,
+        step: Step,
+        row: int,  # of the step
+        text: Tensor,  # (T,) tokens of prompt and output after the step
+        target_probs: Callable[[], TargetProbs],  # the step's distributions; called for log probabilities
+        *,
+        finished: bool,
+        predicted: Sequence[int] | None = None,  # draft tokens from the caller's prediction
+    ) -> Piece:
+        """Add what a step generated in this row."""
+        tokens = self._take(text)
+        drafted = self._counter.count(step, row, len(tokens))
+        if predicted is not None:
+            self._counter.compare(predicted, tokens[:drafted])
+        found = None
+        if self._num_top is not None:
+            found = logprobs(step, row, len(tokens), self._num_top, target_probs())
+            self._logprobs += found
+        detokenizer = self._detokenizer
+        piece = detokenizer.piece() if detokenizer else ""
+        if finished:
+            piece += self.finish()
+        return Piece(self._index, piece, tokens, drafted, found)
+
+    def finish(self) -> str:
+        """End the output; returns the rest of its text."""
+        self._end = perf_counter()
+        return self._detokenizer.finish() if self._detokenizer else ""
+
+    def _take(self, text: Tensor) -> list[int]:
+        """Ids of the tokens that are new in `text`, cut after a completed stop string."""
+        detokenizer, taken = self._detokenizer, self._tokens
+        new = text[self._num_prompt_tokens + len(taken) :].tolist()
+        if detokenizer and detokenizer.stopped is None:
+            detokenizer.push(new[detokenizer.num_tokens - len(taken) :])  # `stops` pushed the earlier ones
+        if detokenizer and detokenizer.stopped is not None:
+            # drop accepted tokens after the stop string: plain decoding would not have generated them
+            del new[detokenizer.num_tokens - len(taken) :]
+        taken += new
+        return new
+
+    def result(self) -> Result:
+        """The text and tokens generated so far."""
+        detokenizer, tokens = self._detokenizer, list(self._tokens)
+        reason, why = None, None
+        if detokenizer and detokenizer.stopped is not None:
+            reason, why = "stop", detokenizer.stopped
+        elif tokens and tokens[-1] in self._settings.params.stop:
+            reason, why = "stop", tokens[-1]
+        elif self._end is not None:
+            reason = "length"
+        seconds = (self._end or perf_counter()) - self._began
+        statistics = self._counter.done(self._num_prompt_tokens, len(tokens), seconds, self._seed)
+        found = None if self._num_top is None else self._logprobs
+        return Result(detokenizer.text if detokenizer else "", tokens, statistics, reason, why, found)

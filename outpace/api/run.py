@@ -1,0 +1,112 @@
+"""Decodes the rows of a call in one session: a row that ends makes room for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outpace.api.row_output import Piece, Result, RowOutput
+from outpace.api.settings import Settings
+from outpace.core.contracts import Parts, Step
+from outpace.decode import Session
+from outpace.drafters.lookup.prediction import PredictionDrafter
+from outpace.sampling.target_probs import LazyTargetProbs
+
+
+class Run:
+    """Rows that are being decoded, `batch` of them at a time: iterating runs the steps and yields one `Piece`
+    per step and row."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        max_new_tokens: Sequence[int],  # maximum number of new tokens per row
+        settings: Settings,
+        tokenizer: Any,
+        *,
+        batch: int = 1,
+        num_top: int | None = None,  # number of most probable tokens per Logprob; None: no log probabilities
+        predictions: Sequence[Sequence[int]] = (),  # token ids of the predicted outputs: none, or one per row
+        on_piece: Callable[[Piece], None] | None = None,
+    ) -> None:
+        self._predicted: PredictionDrafter | None = None
+        if any(predictions):
+            self._predicted = PredictionDrafter(parts.drafter)
+            parts = replace(parts, drafter=self._predicted)
+        self._prompts, self._seeds, self._max_new_tokens = prompts, seeds, max_new_tokens
+        self._settings, self._tokenizer, self._batch, self._num_top = settings, tokenizer, batch, num_top
+        self._predictions, self._on_piece = predictions, on_piece
+        self._target_probs = partial(LazyTargetProbs, processor=settings.processor)
+        limits = (min(settings.params.max_tokens, free) for free in max_new_tokens)
+        self._session = Session(
+            parts,
+            (),
+            (),
+            self._target_probs,
+            done=self._done if settings.stop else None,
+            size=(
+                min(batch, len(prompts)),
+                max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)),
+            ),
+        )
+        self._outputs: list[RowOutput] = []  # of the rows that have begun
+        self._of_slot: dict[int, int] = {}  # slot -> index of the row in it
+        self._fill()
+
+    def __iter__(self) -> Generator[Piece, None, None]:
+        for step in self._session.steps():
+            for piece in self._pieces(step):
+                if self._on_piece is not None:
+                    self._on_piece(piece)
+                yield piece
+            self._fill()
+
+    @property
+    def finished(self) -> int:
+        """Number of rows that have ended, counted up to the first that has not."""
+        return min(self._of_slot.values(), default=len(self._outputs))
+
+    def result(self, row: int) -> Result:
+        """The result of a row, with the tokens generated so far."""
+        return self._outputs[row].result()
+
+    def _fill(self) -> None:
+        """Add rows that have not begun, up to `batch` at a time."""
+        while len(self._of_slot) < self._batch and len(self._outputs) < len(self._prompts):
+            row = len(self._outputs)
+            prompt, seed = self._prompts[row], self._seeds[row]
+            params = self._settings.row_params(seed, self._max_new_tokens[row])
+            slot = self._session.add(torch.tensor(prompt, dtype=torch.int64), params)
+            if self._predicted is not None:
+                self._predicted.predict(slot, self._predictions[row])
+            self._of_slot[slot] = row
+            self._outputs.append(
+                RowOutput(row, prompt, seed, self._settings, self._tokenizer, num_top=self._num_top)
+            )
+
+    def _pieces(self, step: Step) -> Iterator[Piece]:
+        for row, slot in enumerate(step.ctx.slots):
+            if not step.generated[row]:
+                continue  # the row read a part of its prompt
+            finished = slot not in self._session.rows
+            piece = self._outputs[self._of_slot[slot]].add(
+                step,
+                row,
+                self._session.request(slot).text(),
+                lambda: self._target_probs(step.scores, step.draft.tree, step.ctx),
+                finished=finished,
+                predicted=self._predicted.drafted[slot] if self._predicted is not None else None,
+            )
+            if finished:
+                del self._of_slot[slot]
+            yield piece
+
+    def _done(self, slot: int, tokens: Tensor) -> bool:
+        return self._outputs[self._of_slot[slot]].stops(tokens)
