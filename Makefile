@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 OUT ?= out
 BIN := $(VENV)/bin
-EXTRAS := dev,docs,serve,load,train,retrieval,report,grammar,compile
+EXTRAS := dev,test,docs,serve,load,train,retrieval,report,grammar,compile
 
 # The one place that says how tests use the machine: WORKERS processes, the CPUs shared out between them.
 CPUS := $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())")
@@ -19,7 +19,7 @@ PYTEST = $(SHARED_CPUS) $(BIN)/python -m pytest -q --durations=15 -n $(WORKERS) 
 CODE := outpace benchmarks zoo_training tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-all check lint spelling types layers format proofs bench-smoke bench-compiled docs wheel gpu-check clean
+.PHONY: help install demo serve-demo test test-slow test-all check lint spelling types layers format proofs bench-smoke bench-compiled docs wheel gpu-check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ install: $(VENV)/.installed-dev  ## make .venv with everything a developer needs
 
 demo: $(VENV)/.installed  ## see it work, offline, on the models in the package
 	$(ALL_CPUS) $(BIN)/outpace demo
+
+serve-demo: $(VENV)/.installed-dev  ## start a server on the models in the package and run the documentation's clients
+	$(ALL_CPUS) $(BIN)/python scripts/serve_demo.py README.md docs/serving.md
 
 test: $(VENV)/.installed-dev  ## every recipe's quick proof and all fast tests, on a CPU, in under five minutes
 	$(PYTEST) -m "not slow" tests

@@ -78,9 +78,13 @@ class Session:
     def add(self, prompt: Tensor, sampling: SamplingParams) -> int:  # (T,) int64, T >= 1
         """Add a request; returns its slot. ValueError for token ids beyond the vocabulary."""
         check_token_ids(prompt, self.parts.target.vocab)
+        return self.rejoin(RequestState(prompt, sampling))
+
+    def rejoin(self, request: RequestState) -> int:
+        """Add a request that was cancelled before its end, with its text; returns its slot."""
         slot = self.batch.next_slot()
         self._end([slot])  # discard the state of an earlier session
-        self.batch.add(slot, RequestState(prompt, sampling))
+        self.batch.add(slot, request)
         return slot
 
     def cancel(self, slot: int) -> None:

@@ -72,6 +72,17 @@ RUN_ELSEWHERE = {
         ),
         ("tests/load/test_guide.py", "test_the_commands_of_the_guide_run"),
     ),
+    **dict.fromkeys(
+        (
+            "make serve-demo",
+            "outpace serve zoo:target --draft zoo:draft --method speculative-sampling",
+            "python client.py",
+            "outpace serve zoo:target --draft zoo:draft --methods prompt-lookup",
+            "python ask.py",
+            "python tools.py",
+        ),
+        ("tests/serving/http/test_documentation.py", "test_the_programs_of_a_page_run_against_its_server"),
+    ),
     "make gpu-check OUT=out": ("tests/test_repository.py", "test_the_gpu_check_always_ends_and_reports"),
 }
 
@@ -121,7 +132,7 @@ def commands(block: Block) -> list[str]:
 
 
 def covered(command: str) -> bool:
-    return command.startswith(RUN_HERE) or all(part.strip() in RUN_ELSEWHERE for part in command.split("&&"))
+    return is_run_here(command) or all(part.strip() in RUN_ELSEWHERE for part in command.split("&&"))
 
 
 def uncovered(block: Block, later: list[Block]) -> list[str]:
@@ -269,9 +280,7 @@ def test_the_blocks_of_a_page_run_in_order(page: Path, page_directory: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", pages_with(slow=True), ids=lambda page: page.name)
 def test_the_slow_commands_of_a_page_run(page: Path, page_directory: Path) -> None:
-    run_page(
-        blocks_of(page), page_directory, selected=lambda command: command.startswith(RUN_HERE), python=False
-    )
+    run_page(blocks_of(page), page_directory, selected=is_run_here, python=False)
 
 
 def test_the_installed_command_runs_in_a_process_of_its_own(page_directory: Path) -> None:

@@ -18,7 +18,7 @@ LEVELS = (
     ("proof",),
     ("analysis",),
     ("api",),
-    ("integrations",),
+    ("integrations", "serving"),
     ("bench",),
     ("cli",),
     ("__main__",),

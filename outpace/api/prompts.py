@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+from jinja2 import TemplateError
 from numpy import ndarray
 from torch import Tensor
 
@@ -26,11 +27,19 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return given
 
 
-def encode(tokenizer: Any, prompt: Prompt, vocab: int, where: str = "the prompt") -> list[int]:
+def encode(
+    tokenizer: Any,
+    prompt: Prompt,
+    vocab: int,
+    where: str = "the prompt",
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> list[int]:
     """The token ids of one prompt, special tokens of the tokenizer or chat template included.
 
     Raises ValueError for an empty or malformed prompt, for ids outside 0 to `vocab` - 1, or without the
-    tokenizer that text and messages need. `where` names the prompt in the message.
+    tokenizer that text and messages need. `where` names the prompt in the message. `tools`: the functions
+    that a chat model may call, in the form of OpenAI's API.
     """
     given = prompt if isinstance(prompt, str) else _plain(prompt, where)
     if isinstance(given, str):
@@ -39,7 +48,7 @@ def encode(tokenizer: Any, prompt: Prompt, vocab: int, where: str = "the prompt"
         check_text(given, where)
         tokens = required(tokenizer, "text")(given)["input_ids"]
     elif given and isinstance(given[0], Mapping):
-        tokens = chat(tokenizer, given)
+        tokens = chat(tokenizer, given, tools)
     else:
         tokens = _token_ids(given, where, "text, a list of token ids, or a list of chat messages", vocab)
     if not tokens:
@@ -76,10 +85,13 @@ def _prediction(tokenizer: Any, prediction: Prediction | None, vocab: int) -> li
     return _token_ids(tokens, "a prediction", "text or a list of token ids", vocab)
 
 
-def chat(tokenizer: Any, messages: Sequence[Any]) -> list[int]:
+def chat(
+    tokenizer: Any, messages: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None = None
+) -> list[int]:
     """Token ids of chat messages in the model's chat template, generation prompt included.
 
-    Raises ValueError without a tokenizer or chat template, or for a message without role or content.
+    Raises ValueError without a tokenizer or chat template, for a message without role or content, and for
+    messages that the template refuses.
     """
     if not getattr(required(tokenizer, "chat messages"), "chat_template", None):
         raise ValueError(
@@ -88,9 +100,16 @@ def chat(tokenizer: Any, messages: Sequence[Any]) -> list[int]:
     wrong = [m for m in messages if not isinstance(m, Mapping) or not {"role", "content"} <= m.keys()]
     if wrong:
         raise ValueError(f"a chat message has a role and a content, but this one has not: {wrong[0]!r}")
-    encoded = tokenizer.apply_chat_template(
-        [dict(message) for message in messages], add_generation_prompt=True, tokenize=True, return_dict=True
-    )
+    try:
+        encoded = tokenizer.apply_chat_template(
+            [dict(message) for message in messages],
+            tools=None if tools is None else list(tools),
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+        )
+    except TemplateError as error:
+        raise ValueError(f"the model's chat template refuses the messages: {error}") from error
     return encoded["input_ids"]
 
 

@@ -16,6 +16,7 @@ from outpace.cli.commands import (
     load,
     new,
     replay,
+    serve,
     show,
     verifiers,
     zoo,
@@ -49,6 +50,9 @@ def options(
 app.command("demo")(demo.demo)
 app.command("generate", cls=RecipeCommand)(generate.generate)
 app.command("chat", cls=RecipeCommand)(chat.chat)
+app.command("serve", cls=serve.ServeCommand, context_settings={"max_content_width": serve.HELP_WIDTH})(
+    serve.serve
+)
 app.command("list")(list_methods.list_methods)
 app.command("show")(show.show)
 app.command("bench")(bench.bench)

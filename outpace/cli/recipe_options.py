@@ -32,6 +32,7 @@ OTHER_SPELLINGS = {  # option of other tools -> its equivalent here; recipes._sp
     "prompt": "the prompt as an argument, or --prompt-file",
     "file": "--prompt-file",
     "system_prompt": "--system of `outpace chat`",
+    "target": "the model as an argument, as in outpace serve zoo:target",  # where it is none of the options
 }
 
 
@@ -44,6 +45,7 @@ class RecipeCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Determine the method from the arguments, then parse its options with those of the command."""
         named = method_arguments(args)
+        named.target = self.target_of(ctx, args) or named.target
         asks_for_help = named.help and not (named.method or named.recipe)
         if ctx.resilient_parsing or asks_for_help:  # skip the import of a recipe: seconds
             return super().parse_args(ctx, args)
@@ -58,6 +60,10 @@ class RecipeCommand(TyperCommand):
             raise UsageError(
                 f"{error.format_message().rstrip('.')} ({recipe.name} has {known})", ctx
             ) from None
+
+    def target_of(self, ctx: Any, args: Sequence[str]) -> str | None:
+        """The target, if it is given in another way than by --target."""
+        return None
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The options of the command and of the chosen method."""
@@ -179,6 +185,9 @@ def refuse_other_spellings(args: Sequence[str], own: set[str]) -> None:
         name = given.removeprefix("--").replace("-", "_")
         if not given.startswith("--") or given in own:
             continue
+        meant = SPELLINGS.get(name)
+        if meant in OTHER_SPELLINGS and f"--{meant}" not in own:
+            name = meant
         if name in OTHER_SPELLINGS:
             raise ValueError(f"there is no option {given}: use {OTHER_SPELLINGS[name]}")
         if name in SPELLINGS:

@@ -163,6 +163,11 @@ class Cache(Protocol):
         """Memory that the slots hold, in bytes."""
         ...
 
+    def slot_bytes(self, slot: int, tokens: int) -> int:
+        """Memory that this slot would hold with at least `tokens` cache positions, in bytes; with 0, the
+        memory that it holds."""
+        ...
+
     def grow(self, slots: int) -> None:
         """Add empty slots until there are `slots` of them."""
         ...
@@ -170,6 +175,10 @@ class Cache(Protocol):
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         """Keep the KV entries of the path from each root to its leaf (both included) and discard those of the
         other nodes. Leaf -1 keeps no node of that row, not even the root."""
+        ...
+
+    def discard(self) -> None:
+        """Discard the entries of the tree scored last, if it is not committed."""
         ...
 
     def release(self, slots: Sequence[int]) -> None:

@@ -100,8 +100,11 @@ class TableCache:
 
     @property
     def num_bytes(self) -> int:
-        """A byte for each token: it stores nothing."""
         return sum(self.lengths)
+
+    def slot_bytes(self, slot: int, tokens: int) -> int:
+        """A byte for each token: it stores nothing."""
+        return max(tokens, self.lengths[slot])
 
     def state(self, slot: int) -> int:
         """State after the committed tokens of a slot."""
@@ -145,6 +148,9 @@ class TableCache:
                 assert node < len(self.states), "only nodes that were read can be kept"
                 self.lengths[slot] += tree.forest.depths[node] + 1
                 self._kept[slot] = self.states[node]
+        self._read = None
+
+    def discard(self) -> None:
         self._read = None
 
     def release(self, slots: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from outpace.core.context import Context
 from outpace.core.contracts import Scores
 from outpace.core.noise import TARGET, Key, Noise
+from outpace.core.row_error import NotFinite, NoTokenLeft
 from outpace.core.tree import TokenTree
 from outpace.sampling.adjust import Adjuster
 from outpace.sampling.topk import at_least_float32, largest
@@ -142,17 +143,19 @@ class LazyTargetProbs:
         return torch.cat([self._ctx.tokens[row].to(path.device), path])[None]
 
     def _check(self, values: Sequence[float], selected: Sequence[int]) -> None:
-        """Check the largest logit (or a probability) of each node. FloatingPointError if the target's logits
-        are NaN or +inf; ValueError if it is -inf or NaN otherwise: sampling parameters exclude all tokens."""
+        """Check the largest logit (or a probability) of each node. NotFinite if the target's logits are NaN
+        or +inf; NoTokenLeft if it is -inf or NaN otherwise: sampling parameters exclude all tokens."""
         for node, value in zip(selected, values, strict=True):
             if value != value or value == float("-inf"):
-                logits = self._logits[node]
+                logits, slot = self._logits[node], self._ctx.slots[self._tree.forest.rows[node]]
                 if (logits.isnan() | logits.isposinf()).any():
-                    raise FloatingPointError(
+                    raise NotFinite(
+                        slot,
                         "the target gave infinite or NaN logits: "
-                        "load it in float32 (--dtype float32) or check its weights"
+                        "load it in float32 (--dtype float32) or check its weights",
                     )
-                raise ValueError(
+                raise NoTokenLeft(
+                    slot,
                     "the settings leave no token that may come next: allow more with logit_bias, bad_words, "
-                    "min_tokens, the grammar or the model's own generation_config"
+                    "min_tokens, the grammar or the model's own generation_config",
                 )

@@ -57,6 +57,17 @@ def test_no_prompt_at_all():
         prompt_list([])
 
 
+def test_tools_and_refusals_are_the_templates(words, monkeypatch):
+    template = (
+        "{% for tool in tools or [] %}{{ tool.name }}{% else %}{{ raise_exception('no tools') }}{% endfor %}"
+    )
+    monkeypatch.setattr(words, "chat_template", template)
+    tools = [{"name": "return"}, {"name": "def"}]
+    assert words.decode(encode(words, MESSAGES, 320, tools=tools)) == "returndef"
+    with pytest.raises(ValueError, match="chat template refuses the messages: no tools"):
+        encode(words, MESSAGES, 320)
+
+
 def test_messages_need_a_chat_template(words):
     class Plain:
         chat_template = None

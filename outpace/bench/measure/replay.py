@@ -212,6 +212,9 @@ class LengthOnlyCache:
     def num_bytes(self) -> int:
         return 0
 
+    def slot_bytes(self, slot: int, tokens: int) -> int:
+        return 0
+
     def grow(self, slots: int) -> None:
         self.lengths += [0] * (slots - len(self.lengths))
 
@@ -219,6 +222,9 @@ class LengthOnlyCache:
         for slot, node in zip(slots, leaf, strict=True):
             if node >= 0:
                 self.lengths[slot] += tree.forest.depths[node] + 1
+
+    def discard(self) -> None:
+        """Does nothing: no tree is stored."""
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:

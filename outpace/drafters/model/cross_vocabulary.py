@@ -126,10 +126,16 @@ class CacheSize:
     def num_bytes(self) -> int:
         return 0
 
+    def slot_bytes(self, slot: int, tokens: int) -> int:
+        return 0
+
     def grow(self, slots: int) -> None:
         raise AssertionError("a drafter does not write to the target's cache")
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
+        raise AssertionError("a drafter does not write to the target's cache")
+
+    def discard(self) -> None:
         raise AssertionError("a drafter does not write to the target's cache")
 
     def release(self, slots: Sequence[int]) -> None:

@@ -83,10 +83,12 @@ class StaticCache(EagerCache):
             self._allocate(max(slots, 2 * held), self.capacity)
         super().grow(slots)
 
-    @property
-    def num_bytes(self) -> int:
+    def slot_bytes(self, slot: int, tokens: int) -> int:
         """All slots have the same memory, whether they are used or not."""
-        return sum(storage.nbytes for storage in self.storages)
+        length = self.storages[0].shape[3]
+        while length <= tokens:
+            length *= 2
+        return length * self.planes.token_bytes
 
     def reserve(self, slot: int, tokens: int) -> None:
         if tokens > self.capacity:

@@ -28,9 +28,8 @@ class ContiguousCache(EagerCache):
         super().grow(slots)
         self._storages += [[] for _ in range(slots - len(self._storages))]
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(map(self._held, range(len(self.lengths)))) * self.planes.token_bytes
+    def slot_bytes(self, slot: int, tokens: int) -> int:
+        return self._positions(slot, tokens) * self.planes.token_bytes
 
     def _held(self, slot: int) -> int:
         """Number of cache positions that a slot has."""

@@ -71,6 +71,9 @@ class SlotCache:
 
     @property
     def num_bytes(self) -> int:
+        return sum(self.slot_bytes(slot, 0) for slot in range(len(self.lengths)))
+
+    def slot_bytes(self, slot: int, tokens: int) -> int:
         raise NotImplementedError
 
     def grow(self, slots: int) -> None:
@@ -124,6 +127,9 @@ class SlotCache:
             self.lengths[slot] = length + len(path)
         if moves:
             self._move(moves)
+        self.discard()
+
+    def discard(self) -> None:
         self.tree, self.read, self.slots = None, 0, ()
 
     def _move(self, moves: list[tuple[int, int, int]]) -> None:

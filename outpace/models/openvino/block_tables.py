@@ -32,6 +32,10 @@ class BlockTables:
         """Number of blocks held by slots."""
         return self.num_blocks - len(self._free)
 
+    def length(self, slot: int) -> int:
+        """Number of blocks of a slot."""
+        return self._lengths[slot]
+
     def grow(self, slots: int) -> None:
         """Add slots without blocks until there are `slots` of them."""
         if (added := slots - len(self._lengths)) > 0:

@@ -64,9 +64,9 @@ class PagedCache(SlotCache):
             self.tokens = numpy.zeros(shape, numpy.int64)
             self.tokens[: before.shape[0], : before.shape[1]] = before
 
-    @property
-    def num_bytes(self) -> int:
-        return self.tables.num_used * BLOCK_SIZE * self.planes.token_bytes
+    def slot_bytes(self, slot: int, tokens: int) -> int:
+        blocks = max(_num_blocks(tokens), self.tables.length(slot))
+        return blocks * BLOCK_SIZE * self.planes.token_bytes
 
     def reserve(self, slot: int, tokens: int) -> None:
         tables, length = self.tables, _num_blocks(tokens)

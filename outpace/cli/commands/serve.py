@@ -1,0 +1,172 @@
+"""`outpace serve`: an HTTP server with OpenAI's API."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outpace.cli import options as o
+from outpace.cli.failures import Debug, report_failures
+from outpace.cli.output import print_status
+from outpace.cli.recipe_options import TARGET, RecipeCommand, chosen_method
+
+HELP_WIDTH = 100  # columns of `outpace serve --help`, which has many options
+
+
+class ServeCommand(RecipeCommand):
+    """A command that takes the target as an argument."""
+
+    def target_of(self, ctx: Any, args: Sequence[str]) -> str | None:
+        """The first argument that is neither an option nor an option's value. Options of methods are taken to
+        have a value."""
+        flags = {name for param in self.params if getattr(param, "is_flag", False) for name in param.opts}
+        flags |= {name for param in self.params for name in param.secondary_opts}
+        rest = iter(args)
+        for word in rest:
+            if not word.startswith("-"):
+                return word
+            if "=" not in word and word not in flags and not word.startswith("--no-"):
+                next(rest, None)
+        return None
+
+
+@report_failures
+@o.with_groups
+def serve(
+    ctx: typer.Context,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The model, as a name or folder.")] = TARGET,
+    method: o.Method = None,
+    recipe: o.RecipeFile = None,
+    speculative_config: o.SpeculativeConfig = None,
+    methods: Annotated[
+        str, typer.Option(metavar="NAMES", help="Methods that requests may name too, as in mcsd,rest.")
+    ] = "",
+    *,
+    loading: o.LoadingOptions,
+    defaults: Annotated[bool, typer.Option(help="Apply the model's generation_config.json.")] = True,
+    chat_template: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A Jinja template, in place of the model's own.")
+    ] = None,
+    served_model_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the model in requests; default: TARGET.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: a free one.")] = 8000,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="OUTPACE_API_KEY",
+            show_envvar=False,
+            help="Key that requests must send; may be repeated; also OUTPACE_API_KEY.",
+        ),
+    ] = None,
+    rate_limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Most requests per minute and client.")
+    ] = None,
+    max_request_bytes: Annotated[int, typer.Option(min=1, metavar="N", help="Largest request.")] = 4 << 20,
+    max_rows: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Most texts decoded at the same time.")
+    ] = 16,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Most texts that wait; further ones get status 429.")
+    ] = 1024,
+    kv_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory for the KV cache, as in 2GiB; default: no limit."),
+    ] = None,
+    shutdown_timeout: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="Time for requests to end after Ctrl-C or SIGTERM."),
+    ] = 30.0,
+    debug: Debug = False,
+) -> None:
+    """Serve a model to clients of OpenAI's API, such as the openai package. Options of the method are given
+    by name, as in --depth 4."""
+    from outpace.serving.http.app import create_app
+    from outpace.serving.http.middleware.admission import Admission
+    from outpace.serving.http.server import Server
+    from outpace.serving.http.service import Service
+    from outpace.serving.methods import open_methods
+
+    used, given = chosen_method(ctx)
+    template, kv_bytes = o.read_text(chat_template), _size(kv_memory)
+    listener = _listen(host, port)
+    model = loading.load(target)
+    parts, max_length = open_methods(model, used, given, [name for name in methods.split(",") if name])
+    service = Service(
+        model,
+        parts,
+        name=served_model_name or target,
+        chat_template=template,
+        use_defaults=defaults,
+        max_length=max_length,
+        max_rows=max_rows,
+        max_waiting=max_waiting,
+        kv_bytes=kv_bytes,
+    )
+    admission = Admission()
+    app = create_app(
+        service,
+        admission=admission,
+        api_keys=api_key or (),
+        rate_limit=rate_limit,
+        max_request_bytes=max_request_bytes,
+    )
+    server = Server(
+        app,
+        admission,
+        lambda: service.engine.close(drain=False),
+        shutdown_timeout=shutdown_timeout,
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    if not api_key and not _is_local(host):
+        print_status(f"outpace: everybody who reaches {host} can use this server: add --api-key")
+    print_status(f"{service.name} with {', '.join(parts)} at {_address(host, listener)}; Ctrl-C stops it")
+    server.run([listener])
+
+
+def _size(text: str | None) -> int | None:
+    """Bytes of a size such as 2GiB; ValueError for other text."""
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    if text is None:
+        return None
+    try:
+        size = int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
+        size = 0
+    if size < 1:
+        raise ValueError(f"--kv-memory is {text}; use a size such as 2GiB or 500MB")
+    return size
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens on this address; ValueError if that is impossible."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ValueError(
+            f"{host}, port {port}, cannot be listened on: {reason}; choose another --port or --host"
+        ) from error
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{listener.getsockname()[1]}/v1"
+
+
+def _is_local(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,19 @@
+"""Errors that concern one row of a step: the other rows can go on without it."""
+
+from __future__ import annotations
+
+
+class RowError(Exception):
+    """Base class; `slot` is that of the row's request."""
+
+    def __init__(self, slot: int, message: str) -> None:
+        super().__init__(message)
+        self.slot = slot
+
+
+class NoTokenLeft(RowError, ValueError):
+    """The sampling parameters exclude every token."""
+
+
+class NotFinite(RowError, FloatingPointError):
+    """The target's logits are NaN or infinite."""

@@ -1,0 +1,69 @@
+"""A drafter whose errors end the drafting of one request, not the decoding of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from outpace.core.claim import Claim
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Drafter, Plan, Step
+from outpace.core.tree import TokenTree
+from outpace.drafters.compose.rows import context_of_rows, joined_rows, plan_of_rows
+
+
+class GuardedDrafter:
+    """Implementation of core.contracts.Drafter: another drafter, and no drafts for requests for which that
+    raises an exception, from that step until they end.
+
+    An exception that depends on the tokens drawn in a draft, not on the text alone, makes that one step
+    inexact: the drafts without it are no longer drawn from q.
+    """
+
+    def __init__(self, drafter: Drafter, on_error: Callable[[int | None, Exception], None]) -> None:
+        """`on_error` is called with the slot and the exception; with None instead of the slot if the drafter
+        failed to learn from a step."""
+        self._drafter, self._on_error = drafter, on_error
+        self.want = drafter.want
+        self.claims: tuple[type[Claim], ...] = drafter.claims
+        self.learns_across_rows = drafter.learns_across_rows
+        self.drafts_across_rows = drafter.drafts_across_rows
+        self._failed: set[int] = set()  # slots of requests without drafts
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        rows = [row for row, slot in enumerate(ctx.slots) if slot not in self._failed]
+        if len(rows) == len(ctx.slots):
+            try:
+                return self._drafter.propose(ctx, plan)
+            except Exception as error:
+                if len(rows) == 1:
+                    self._fail(ctx.slots[0], error)
+                    return Draft(TokenTree.roots(ctx.roots))
+        drafts: dict[int, Draft] = {}
+        for row in rows:  # one at a time, to find those that fail
+            try:
+                drafts[row] = self._drafter.propose(context_of_rows(ctx, [row]), plan_of_rows(plan, [row]))
+            except Exception as error:
+                self._fail(ctx.slots[row], error)
+        trees = [
+            drafts[row].tree if row in drafts else TokenTree.roots(root)
+            for row, root in enumerate(ctx.roots.split(1))
+        ]
+        return Draft(
+            joined_rows(trees, [[row] for row in range(len(trees))]),
+            sum(draft.forwards for draft in drafts.values()),
+            sum(draft.seconds for draft in drafts.values()),
+        )
+
+    def _fail(self, slot: int, error: Exception) -> None:
+        self._failed.add(slot)
+        self._on_error(slot, error)
+
+    def observe(self, step: Step) -> None:
+        try:
+            self._drafter.observe(step)
+        except Exception as error:
+            self._on_error(None, error)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._failed.difference_update(slots)
+        self._drafter.release(slots)

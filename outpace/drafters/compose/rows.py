@@ -1,0 +1,99 @@
+"""A batch divided into groups of rows that are drafted apart: contexts and steps of each, and one tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from outpace.core.claim import Drawn
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Plan, Scores, Step, Verdict
+from outpace.core.noise import Key
+from outpace.core.tree import Forest, TokenTree
+from outpace.drafters.compose.union import Rekeyed
+
+
+def context_of_rows(ctx: Context, rows: Sequence[int]) -> Context:
+    """The context of these rows only; their noise is that of the whole batch."""
+    noise = Rekeyed(
+        ctx.noise, lambda key: Key([rows[row] for row in key.rows], key.nodes, key.depths, key.use, key.draw)
+    )
+    return Context(
+        tokens=tuple(ctx.tokens[row] for row in rows),
+        committed=tuple(ctx.committed[row] for row in rows),
+        max_draft_depth=tuple(ctx.max_draft_depth[row] for row in rows),
+        slots=tuple(ctx.slots[row] for row in rows),
+        cache=ctx.cache,
+        sampling=tuple(ctx.sampling[row] for row in rows),
+        noise=noise,
+        prompt_lengths=tuple(ctx.prompt_lengths[row] for row in rows),
+        unread=None if ctx.unread is None else tuple(ctx.unread[row] for row in rows),
+    )
+
+
+def plan_of_rows(plan: Plan, rows: Sequence[int]) -> Plan:
+    """The plan for these rows only."""
+    return replace(plan, depth=tuple(plan.depth[row] for row in rows))
+
+
+def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> TokenTree:
+    """One tree for the whole batch; `rows[i]` are the batch rows of `trees[i]`. Claims are concatenated."""
+    count = sum(map(len, rows))
+    parents, claimed, roots = [-1] * count, [-1] * count, torch.zeros(count, dtype=torch.int64)
+    q, ids, with_replacement, draws = [], [], list[bool](), list[tuple[int, int]]()
+    for tree, of in zip(trees, rows, strict=True):
+        claim, inside = tree.claim, len(of)
+        # index in the joined tree of each node of this tree
+        place = [*of, *range(len(parents), len(parents) + len(tree) - inside)]
+        parents += [place[parent] for parent in tree.forest.parents[inside:]]
+        roots[list(of)] = tree.tokens[:inside]
+        if claim is None:
+            claimed += [-1] * (len(tree) - inside)
+            continue
+        assert isinstance(claim, Drawn)
+        claimed += [len(with_replacement) + index if index >= 0 else -1 for index in claim.row[inside:]]
+        draws += [(place[node], len(with_replacement) + index) for node, index in claim.all_draws()]
+        with_replacement += claim.replace
+        q.append(claim.q)
+        if claim.ids is not None:
+            ids.append(claim.ids)
+    claim = None
+    if q:
+        repeated = len({node for node, _ in draws}) < len(draws)
+        claim = Drawn(
+            torch.cat(q),
+            tuple(claimed),
+            tuple(with_replacement),
+            torch.cat(ids) if ids else None,
+            tuple(draws) if repeated else None,
+        )
+    tokens = torch.cat([roots, *(tree.tokens[len(of) :] for tree, of in zip(trees, rows, strict=True))])
+    return TokenTree(tokens, Forest.of(parents, count), None, claim)
+
+
+def step_of_rows(step: Step, rows: Sequence[int]) -> Step:
+    """The step record of these rows only, their nodes renumbered; the draft tree has no claim."""
+    tree, scores = step.draft.tree, step.scores
+    forest = tree.forest
+    nodes = [*rows, *(node for row in rows for node in forest.nodes[row][1:])]
+    place = {node: index for index, node in enumerate(nodes)} | {-1: -1}
+    parents = [place[forest.parents[node]] for node in nodes]
+    at = [node - scores.first for node in nodes]
+    return Step(
+        ctx=context_of_rows(step.ctx, rows),
+        draft=Draft(TokenTree(tree.tokens[nodes], Forest.of(parents, len(rows)))),
+        scores=Scores(
+            0,
+            None if scores.logits is None else scores.logits[at],
+            {layer: hidden[at] for layer, hidden in scores.hidden.items()},
+            {layer: [weights[node] for node in at] for layer, weights in scores.attention.items()},
+        ),
+        verdict=Verdict(
+            [place[step.verdict.leaf[row]] for row in rows], [step.verdict.bonus[row] for row in rows]
+        ),
+        kept=tuple(place[step.kept[row]] for row in rows),
+        generated=tuple(step.generated[row] for row in rows),
+        seconds=step.seconds,
+    )

@@ -1,0 +1,1 @@
+"""Serving: requests from many clients, decoded in one continuous session."""

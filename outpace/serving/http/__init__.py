@@ -1,0 +1,1 @@
+"""An HTTP server over the engine, compatible with OpenAI's API."""

@@ -1,0 +1,74 @@
+"""The ASGI application: routes, checks before them, and the engine's life."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from starlette.middleware import Middleware
+
+from outpace import __version__
+from outpace.serving.http.disconnect import Disconnected
+from outpace.serving.http.errors import add_handlers
+from outpace.serving.http.middleware.admission import Admission, Admit
+from outpace.serving.http.middleware.api_keys import ApiKeys
+from outpace.serving.http.middleware.body_limit import BodyLimit
+from outpace.serving.http.middleware.error_count import ErrorCount
+from outpace.serving.http.middleware.rate_limit import RateLimit
+from outpace.serving.http.routes.chat import chat
+from outpace.serving.http.routes.completions import completions
+from outpace.serving.http.routes.models import models
+from outpace.serving.http.routes.operations import operations
+from outpace.serving.http.routes.responses import responses
+from outpace.serving.http.routes.tokenization import tokenization
+from outpace.serving.http.service import Service
+
+CLIENT_CLOSED_REQUEST = 499  # no status of HTTP: nginx's for a client that has gone
+MAX_REQUEST_BYTES = 4 << 20
+log = logging.getLogger(__name__)
+
+
+def create_app(
+    service: Service,
+    *,
+    admission: Admission | None = None,  # by which the server shuts down
+    api_keys: Sequence[str] = (),  # none: every request is accepted
+    rate_limit: int | None = None,  # POST requests per minute and client
+    max_request_bytes: int = MAX_REQUEST_BYTES,  # of a request's body
+) -> FastAPI:
+    """An app that serves `service`. The engine runs while the app does."""
+    admission = admission or Admission()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.engine.start()
+        yield
+        await asyncio.to_thread(service.engine.close, drain=False)
+
+    middleware = [Middleware(ErrorCount, service.metrics.http_error), Middleware(ApiKeys, api_keys)]
+    if rate_limit is not None:
+        middleware.append(Middleware(RateLimit, rate_limit))
+    middleware += [Middleware(Admit, admission), Middleware(BodyLimit, max_request_bytes)]
+    app = FastAPI(
+        title="outpace",
+        version=__version__,
+        lifespan=lifespan,
+        middleware=middleware,
+        # the pages of these load scripts from elsewhere
+        docs_url=None,
+        redoc_url=None,
+    )
+    add_handlers(app)
+
+    @app.exception_handler(Disconnected)
+    async def gone(request: Request, error: Disconnected) -> Response:
+        log.debug("the client of %s disconnected", request.url.path)
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    app.include_router(operations(service, admission))
+    for routes in (models, tokenization, completions, chat, responses):
+        app.include_router(routes(service))
+    return app

@@ -1,0 +1,75 @@
+"""A conversation that the model continues: the part that chat completions and responses have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outpace.serving.http.errors import ApiError, bad_request
+from outpace.serving.http.schemas.fields import SamplingBody
+from outpace.serving.http.service import Service
+from outpace.serving.http.tool_calls import ForcedCall, OutputParser, TaggedCalls, TextOutput
+from outpace.serving.http.tools import AUTO, Tool, Toolbox
+from outpace.serving.request import GenerationRequest
+
+ANY_OBJECT = {"type": "object", "additionalProperties": True}  # schema of response_format json_object
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What to continue, and how."""
+
+    messages: Sequence[Mapping[str, Any]]  # as chat templates take them
+    tools: Sequence[Tool]
+    tool_choice: str | None  # as in Toolbox; None: the model decides
+    json_schema: Mapping[str, Any] | None  # which the answer follows
+    param: str  # the field of the request with the messages
+
+
+def prepare(
+    service: Service,
+    body: SamplingBody,
+    conversation: Conversation,
+    *,
+    n: int = 1,  # samples
+    max_tokens: int | None,
+    num_top: int | None,  # number of most probable tokens per Logprob; None: no log probabilities
+    prediction: str | None = None,
+) -> tuple[list[GenerationRequest], Callable[[], OutputParser]]:
+    """The samples of a request, and a function that returns a parser for the text of one of them. ApiError
+    for invalid values."""
+    service.check(body)
+    schema = conversation.json_schema
+    try:
+        toolbox = Toolbox(conversation.tools, conversation.tool_choice or AUTO)
+        if toolbox.is_forced and schema is not None:
+            raise ValueError("tool_choice forces a call, so the format of text cannot be given: leave it out")
+        if toolbox.is_forced:
+            schema = toolbox.schema()
+    except ValueError as error:
+        raise bad_request(error, type(body).model_fields) from error
+    prompt = service.encode(list(conversation.messages), conversation.param, toolbox.for_template())
+    requests = service.requests(
+        body,
+        [prompt],
+        n=n,
+        max_tokens=max_tokens,
+        num_top=num_top,
+        prediction=prediction,
+        json_schema=schema,
+    )
+    parser: Callable[[], OutputParser] = TextOutput
+    if toolbox.may_call:
+        parser = ForcedCall if toolbox.is_forced else TaggedCalls
+    return requests, parser
+
+
+def schema_of(kind: str | None, schema: Mapping[str, Any] | None, param: str) -> Mapping[str, Any] | None:
+    """JSON schema of a text format: "text", "json_object" or "json_schema". ApiError, which names `param`, if
+    the last has no schema."""
+    if kind == "json_object":
+        return ANY_OBJECT
+    if kind == "json_schema" and schema is None:
+        raise ApiError(400, f"{param} has no schema: add it, or use json_object", param=param)
+    return schema if kind == "json_schema" else None

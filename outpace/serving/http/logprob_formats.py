@@ -1,0 +1,68 @@
+"""Log probabilities in the formats of chat completions and of completions.
+
+Both give the log-softmax of the target's logits, before temperature, truncation and penalties, as plain
+decoding does; accepted draft tokens have the target's value too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from outpace.api.logprobs import LOWEST, Logprob
+from outpace.models.vocabulary import Vocabulary
+
+
+class TokenBytes:
+    """The bytes of each token of a vocabulary."""
+
+    def __init__(self, tokenizer: Any, vocab: int) -> None:
+        self._tokenizer = tokenizer
+        try:
+            self._pieces = Vocabulary.of(tokenizer, vocab).pieces
+        except ValueError:  # tokens that do not add up to a text
+            self._pieces = (None,) * vocab
+
+    def __call__(self, token: int) -> bytes:
+        """The bytes of this token; those of its name for special tokens."""
+        piece = self._pieces[token]
+        return self._tokenizer.decode([token]).encode() if piece is None else piece
+
+
+def chat_logprobs(found: Sequence[Logprob], bytes_of: TokenBytes) -> list[dict[str, Any]]:
+    """One entry per token, with its text, bytes and most probable alternatives."""
+
+    def entry(each: Logprob) -> dict[str, Any]:
+        spelt = bytes_of(each.token)
+        return {
+            "token": spelt.decode("utf-8", "replace"),
+            "logprob": max(each.raw, LOWEST),
+            "bytes": list(spelt),
+        }
+
+    return [entry(each) | {"top_logprobs": [entry(top) for top in each.top]} for each in found]
+
+
+def completion_logprobs(found: Sequence[Logprob], bytes_of: TokenBytes, offset: int) -> dict[str, Any]:
+    """Lists with one element per token. `offset`: characters of the text before the first one."""
+    tokens, offsets = [_word(bytes_of(each.token)) for each in found], list[int]()
+    for each in found:
+        offsets.append(offset)
+        offset += len(bytes_of(each.token).decode("utf-8", "replace"))
+    return {
+        "tokens": tokens,
+        "token_logprobs": [max(each.raw, LOWEST) for each in found],
+        # the token itself is always among its alternatives
+        "top_logprobs": [
+            {_word(bytes_of(each.token)): max(each.raw, LOWEST) for each in (*own.top, own)} for own in found
+        ],
+        "text_offset": offsets,
+    }
+
+
+def _word(spelt: bytes) -> str:
+    """The text of a token; a part of a character is written in OpenAI's form `bytes:\\xe2\\x80`."""
+    try:
+        return spelt.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelt)

@@ -1,0 +1,1 @@
+"""Checks that every HTTP request passes before its route: key, rate, shutdown and size."""

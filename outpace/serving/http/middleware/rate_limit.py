@@ -1,0 +1,35 @@
+"""Limits how many requests a client may send per minute."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from outpace.serving.http.errors import ApiError
+
+
+class RateLimit:
+    """Answers 429 to a client's POST requests beyond `per_minute` in the last 60 seconds. Clients are told
+    apart by their API key, or by address where no keys are used."""
+
+    def __init__(self, app: ASGIApp, per_minute: int) -> None:
+        self._app, self._item = app, RateLimitItemPerMinute(per_minute)
+        self._limiter = MovingWindowRateLimiter(MemoryStorage())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            client = scope["state"]["client"]
+            if not self._limiter.hit(self._item, client):
+                reset = self._limiter.get_window_stats(self._item, client).reset_time
+                seconds = max(1, math.ceil(reset - time.time()))
+                sentence = f"more than {self._item.amount} requests in a minute: try again in {seconds} s"
+                error = ApiError(
+                    429, sentence, code="rate_limit_exceeded", headers={"Retry-After": str(seconds)}
+                )
+                return await error.response(scope, receive, send)
+        await self._app(scope, receive, send)

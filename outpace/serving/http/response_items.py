@@ -1,0 +1,104 @@
+"""The output items of a response of /v1/responses, messages and function calls, and the events of a stream
+in which they arise."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from outpace.serving.http.tool_calls import CallDelta, Delta, TextDelta
+
+IN_PROGRESS, COMPLETED = "in_progress", "completed"
+Event = dict[str, Any]
+
+
+class ResponseItems:
+    """The items so far. Every method returns the events that it causes, without their sequence numbers."""
+
+    def __init__(self) -> None:
+        self.items: list[dict[str, Any]] = []
+        self._is_open = False  # whether the last item is not complete
+        self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is not known yet
+
+    def push(self, deltas: Sequence[Delta], logprobs: Sequence[dict[str, Any]] = ()) -> list[Event]:
+        """Add what a piece of text brought, and the log probabilities of its tokens."""
+        self._logprobs += logprobs
+        events: list[Event] = []
+        for delta in deltas:
+            if isinstance(delta, TextDelta):
+                events += self._add_text(delta.text)
+            elif isinstance(delta, CallDelta):
+                events += [*self.close(), *self._open(_call(delta))]
+            else:
+                self._last["arguments"] += delta.text
+                events.append(self._event("function_call_arguments.delta", delta=delta.text))
+        return events
+
+    def close(self, status: str = COMPLETED) -> list[Event]:
+        """Complete the last item, with this status."""
+        if not self._is_open:
+            return []
+        self._is_open, item = False, self._last
+        item["status"] = status
+        if item["type"] == "message":
+            [part] = item["content"]
+            part["logprobs"] += self._logprobs
+            self._logprobs = []
+            done = [
+                self._text_event("output_text.done", text=part["text"], logprobs=part["logprobs"]),
+                self._text_event("content_part.done", part=dict(part)),
+            ]
+        else:
+            done = [
+                self._event("function_call_arguments.done", name=item["name"], arguments=item["arguments"])
+            ]
+        return [*done, self._item_event("output_item.done")]
+
+    @property
+    def _last(self) -> dict[str, Any]:
+        return self.items[-1]
+
+    def _add_text(self, text: str) -> list[Event]:
+        events: list[Event] = []
+        if not self._is_open or self._last["type"] != "message":
+            events += [*self.close(), *self._open(_message())]
+            self._last["content"].append(_text_part())
+            events.append(self._text_event("content_part.added", part=_text_part()))
+        [part] = self._last["content"]
+        part["text"] += text
+        part["logprobs"] += self._logprobs
+        events.append(self._text_event("output_text.delta", delta=text, logprobs=self._logprobs))
+        self._logprobs = []
+        return events
+
+    def _open(self, item: dict[str, Any]) -> list[Event]:
+        self.items.append(item)
+        self._is_open = True
+        added = self._item_event("output_item.added")
+        return [added]
+
+    def _item_event(self, kind: str) -> Event:
+        item = {key: list(value) if isinstance(value, list) else value for key, value in self._last.items()}
+        return {"type": f"response.{kind}", "output_index": len(self.items) - 1, "item": item}
+
+    def _event(self, kind: str, **values: Any) -> Event:
+        place = {"item_id": self._last["id"], "output_index": len(self.items) - 1}
+        return {"type": f"response.{kind}"} | place | values
+
+    def _text_event(self, kind: str, **values: Any) -> Event:
+        return self._event(kind, content_index=0, **values)
+
+
+def _message() -> dict[str, Any]:
+    named = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant"}
+    return named | {"status": IN_PROGRESS, "content": []}
+
+
+def _text_part() -> dict[str, Any]:
+    return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+
+
+def _call(delta: CallDelta) -> dict[str, Any]:
+    named = {"id": f"fc_{uuid.uuid4().hex}", "type": "function_call", "call_id": delta.id}
+    return named | {"status": IN_PROGRESS, "name": delta.name, "arguments": ""}

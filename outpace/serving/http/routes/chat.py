@@ -1,0 +1,178 @@
+"""POST /v1/chat/completions: the next message of a conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from outpace.api.row_output import Piece, Result
+from outpace.serving.http.answer import respond
+from outpace.serving.http.conversation import Conversation, prepare, schema_of
+from outpace.serving.http.errors import ApiError
+from outpace.serving.http.generation import Generation
+from outpace.serving.http.logprob_formats import chat_logprobs
+from outpace.serving.http.schemas.chat import ChatBody
+from outpace.serving.http.schemas.messages import text_of
+from outpace.serving.http.service import Service
+from outpace.serving.http.sse import DONE, event
+from outpace.serving.http.tool_calls import ArgumentsDelta, CallDelta, Delta, OutputParser, TextDelta
+from outpace.serving.http.tools import Tool
+from outpace.serving.http.usage import metrics, usage
+from outpace.serving.request import Finished, GenerationRequest
+
+
+def chat(service: Service) -> APIRouter:
+    """The route of chat completions."""
+    router = APIRouter()
+
+    @router.post("/v1/chat/completions")
+    async def complete(body: ChatBody, request: Request) -> Response:
+        arrived = perf_counter()
+        requests, parser = await asyncio.to_thread(_prepare, service, body)
+        answer = _Answer(service, body, requests, parser)
+        return await respond(
+            service, request, requests, answer, arrived=arrived, is_streamed=bool(body.stream)
+        )
+
+    return router
+
+
+def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest], Callable[[], OutputParser]]:
+    """The samples of a request, and a function that returns a new parser for the text of one of them."""
+    if body.top_logprobs and not body.logprobs:
+        raise ApiError(400, "top_logprobs needs logprobs: set it to true", param="top_logprobs")
+    choice, wanted = body.tool_choice, body.response_format
+    schema = wanted.json_schema.schema_ if wanted and wanted.json_schema else None
+    functions = [tool.function for tool in body.tools or ()]
+    conversation = Conversation(
+        [message.for_template() for message in body.messages],
+        [Tool(each.name, each.description, each.parameters) for each in functions],
+        choice if choice is None or isinstance(choice, str) else choice.function.name,
+        schema_of(wanted.type if wanted else None, schema, "response_format"),
+        "messages",
+    )
+    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    return prepare(
+        service,
+        body,
+        conversation,
+        n=body.n or 1,
+        max_tokens=limit,
+        num_top=(body.top_logprobs or 0) if body.logprobs else None,
+        prediction=text_of(body.prediction.content) if body.prediction else None,
+    )
+
+
+class _Answer:
+    """The response to one request, whole or as a stream."""
+
+    def __init__(
+        self,
+        service: Service,
+        body: ChatBody,
+        requests: Sequence[GenerationRequest],
+        parser: Callable[[], OutputParser],
+    ) -> None:
+        self._service, self._body, self._requests = service, body, requests
+        self._parsers = [parser() for _ in requests]  # by sample
+        self._head = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": service.name,
+        }
+
+    def whole(self, results: Sequence[Result]) -> dict[str, Any]:
+        """The response with all choices."""
+        choices = [self._choice(index, result) for index, result in enumerate(results)]
+        return self._head | {"object": "chat.completion", "choices": choices} | self._counts(results)
+
+    def _choice(self, index: int, result: Result) -> dict[str, Any]:
+        parser, texts, calls = self._parsers[index], list[str](), list[dict[str, Any]]()
+        for delta in [*parser.push(result.text), *parser.finish()]:
+            if isinstance(delta, TextDelta):
+                texts.append(delta.text)
+            elif isinstance(delta, CallDelta):
+                function = {"name": delta.name, "arguments": ""}
+                calls.append({"id": delta.id, "type": "function", "function": function})
+            else:
+                calls[delta.index]["function"]["arguments"] += delta.text
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(texts), "refusal": None}
+        if calls:
+            message |= {"content": message["content"] or None, "tool_calls": calls}
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": self._logprobs(result),
+            "finish_reason": self._reason(index, result),
+        }
+
+    async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
+        """The response as events: a chunk per piece of text."""
+        results: list[Result] = []
+        head = self._head | {"object": "chat.completion.chunk"}
+        usage_of_chunks = {"usage": None} if self._body.include_usage else {}
+
+        def chunk(
+            index: int, delta: dict[str, Any], logprobs: Any = None, reason: str | None = None
+        ) -> dict[str, Any]:
+            choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+            return head | {"choices": [choice]} | usage_of_chunks
+
+        try:
+            for index in range(len(self._requests)):
+                yield event(chunk(index, {"role": "assistant", "content": ""}))
+            async for index, each in generation.events():
+                if isinstance(each, Piece):
+                    found = self._logprobs(each)
+                    for delta in map(_delta, self._parsers[index].push(each.text)):
+                        yield event(chunk(index, delta, found))
+                        found = None
+                    if found:
+                        yield event(chunk(index, {}, found))  # tokens whose text is still held back
+                elif isinstance(each, Finished):
+                    for delta in map(_delta, self._parsers[index].finish()):
+                        yield event(chunk(index, delta))
+                    results.append(each.result)
+                    last = chunk(index, {}, None, self._reason(index, each.result))
+                    if len(results) == len(self._requests) and not self._body.include_usage:
+                        last |= self._metrics(results)
+                    yield event(last)
+            if self._body.include_usage:
+                yield event(head | {"choices": []} | self._counts(results))
+        except ApiError as error:
+            yield event(error.body)
+        yield DONE
+
+    def _reason(self, index: int, result: Result) -> str | None:
+        """The reason why a sample ended. A call that was cut off is none."""
+        called = self._parsers[index].num_calls and result.finish_reason == "stop"
+        return "tool_calls" if called else result.finish_reason
+
+    def _logprobs(self, output: Result | Piece) -> dict[str, Any] | None:
+        if output.logprobs is None:
+            return None
+        return {"content": chat_logprobs(output.logprobs, self._service.bytes_of), "refusal": None}
+
+    def _counts(self, results: Sequence[Result]) -> dict[str, Any]:
+        return {"usage": usage(len(self._requests[0].prompt), results)} | self._metrics(results)
+
+    def _metrics(self, results: Sequence[Result]) -> dict[str, Any]:
+        return {"metrics": metrics(results)} if self._body.include_metrics else {}
+
+
+def _delta(delta: Delta) -> dict[str, Any]:
+    """A delta as the value of a chunk."""
+    if isinstance(delta, TextDelta):
+        return {"content": delta.text}
+    call: dict[str, Any] = {"index": delta.index}
+    if isinstance(delta, ArgumentsDelta):
+        call |= {"function": {"arguments": delta.text}}
+    else:
+        call |= {"id": delta.id, "type": "function", "function": {"name": delta.name, "arguments": ""}}
+    return {"tool_calls": [call]}

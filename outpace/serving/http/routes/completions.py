@@ -1,0 +1,144 @@
+"""POST /v1/completions: continuations of texts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from time import perf_counter
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from outpace.api.row_output import Piece, Result
+from outpace.serving.http.answer import respond
+from outpace.serving.http.errors import ApiError
+from outpace.serving.http.generation import Generation
+from outpace.serving.http.logprob_formats import completion_logprobs
+from outpace.serving.http.schemas.completions import CompletionBody
+from outpace.serving.http.service import Service
+from outpace.serving.http.sse import DONE, event
+from outpace.serving.http.usage import metrics, usage
+from outpace.serving.request import Finished, GenerationRequest
+
+MAX_TOKENS = 16  # the default of this route in OpenAI's API
+
+
+def completions(service: Service) -> APIRouter:
+    """The route of completions."""
+    router = APIRouter()
+
+    @router.post("/v1/completions")
+    async def complete(body: CompletionBody, request: Request) -> Response:
+        arrived = perf_counter()
+        requests, echoes = await asyncio.to_thread(_prepare, service, body)
+        answer = _Answer(service, body, requests, echoes)
+        return await respond(
+            service, request, requests, answer, arrived=arrived, is_streamed=bool(body.stream)
+        )
+
+    return router
+
+
+def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationRequest], list[str]]:
+    """The samples of a request, and the text that precedes each."""
+    service.check(body)
+    n = body.n or 1
+    if body.suffix:
+        raise ApiError(400, "suffix is not supported: leave it out", param="suffix")
+    if body.best_of not in (None, n):
+        raise ApiError(
+            400, "best_of is not supported: ask for n samples and choose among them", param="best_of"
+        )
+    if body.echo and body.logprobs is not None:
+        raise ApiError(400, "echo is not supported with logprobs: leave out one of them", param="echo")
+    prompts: list[Any] = body.prompt if isinstance(body.prompt, list) else [body.prompt]
+    if prompts and isinstance(prompts[0], int):
+        prompts = [prompts]  # the token ids of one prompt
+    if not prompts:
+        raise ApiError(400, "prompt is an empty list: give at least one", param="prompt")
+    encoded = [service.encode(prompt, "prompt") for prompt in prompts]
+    max_tokens = MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    requests = service.requests(body, encoded, n=n, max_tokens=max_tokens, num_top=body.logprobs)
+    texts = [
+        (prompt if isinstance(prompt, str) else service.tokenizer.decode(prompt)) if body.echo else ""
+        for prompt in prompts
+    ]
+    return requests, [text for text in texts for _ in range(n)]
+
+
+class _Answer:
+    """The response to one request, whole or as a stream."""
+
+    def __init__(
+        self,
+        service: Service,
+        body: CompletionBody,
+        requests: Sequence[GenerationRequest],
+        echoes: Sequence[str],  # the text that precedes each sample
+    ) -> None:
+        self._service, self._body, self._echoes = service, body, echoes
+        num_samples = body.n or 1
+        self._num_prompt_tokens = sum(len(request.prompt) for request in requests[::num_samples])
+        self._head = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": service.name,
+        }
+
+    def whole(self, results: Sequence[Result]) -> dict[str, Any]:
+        """The response with all choices."""
+        choices = [
+            {
+                "index": index,
+                "text": echo + result.text,
+                "logprobs": self._logprobs(result, 0),
+                "finish_reason": result.finish_reason,
+            }
+            for index, (result, echo) in enumerate(zip(results, self._echoes, strict=True))
+        ]
+        return self._head | {"choices": choices} | self._counts(results)
+
+    async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
+        """The response as events: a chunk per piece of text."""
+        results: list[Result] = []
+        offsets = [0] * len(self._echoes)  # characters of the tokens sent, by sample
+        usage_of_chunks = {"usage": None} if self._body.include_usage else {}
+
+        def chunk(index: int, text: str, logprobs: Any = None, reason: str | None = None) -> dict[str, Any]:
+            choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+            return self._head | {"choices": [choice]} | usage_of_chunks
+
+        try:
+            for index, echo in enumerate(self._echoes):
+                if echo:
+                    yield event(chunk(index, echo))
+            async for index, each in generation.events():
+                if isinstance(each, Finished):
+                    results.append(each.result)
+                    last = chunk(index, "", None, each.result.finish_reason)
+                    if len(results) == len(self._echoes) and not self._body.include_usage:
+                        last |= self._metrics(results)
+                    yield event(last)
+                elif isinstance(each, Piece) and (each.text or each.logprobs):
+                    logprobs = self._logprobs(each, offsets[index])
+                    offsets[index] += sum(map(len, logprobs["tokens"])) if logprobs else 0
+                    yield event(chunk(index, each.text, logprobs))
+            if self._body.include_usage:
+                yield event(self._head | {"choices": []} | self._counts(results))
+        except ApiError as error:
+            yield event(error.body)
+        yield DONE
+
+    def _logprobs(self, output: Result | Piece, offset: int) -> dict[str, Any] | None:
+        if output.logprobs is None:
+            return None
+        return completion_logprobs(output.logprobs, self._service.bytes_of, offset)
+
+    def _counts(self, results: Sequence[Result]) -> dict[str, Any]:
+        return {"usage": usage(self._num_prompt_tokens, results)} | self._metrics(results)
+
+    def _metrics(self, results: Sequence[Result]) -> dict[str, Any]:
+        return {"metrics": metrics(results)} if self._body.include_metrics else {}

@@ -1,0 +1,32 @@
+"""GET /health and /metrics, for those who operate the server, and / with its name."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from outpace import __version__
+from outpace.serving.http.errors import ApiError
+from outpace.serving.http.middleware.admission import Admission
+from outpace.serving.http.service import Service
+
+
+def operations(service: Service, admission: Admission) -> APIRouter:
+    """The routes for operation."""
+    router = APIRouter()
+
+    @router.get("/")
+    async def root() -> dict[str, str]:
+        return {"name": "outpace", "version": __version__, "model": service.name}
+
+    @router.get("/health")
+    async def health() -> dict[str, str]:
+        if admission.is_closed:
+            raise ApiError(503, "the server is shutting down: use another one")
+        return {"status": "ok"}
+
+    @router.get("/metrics")
+    def metrics() -> Response:  # called in a thread by FastAPI, since it is not async
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    return router

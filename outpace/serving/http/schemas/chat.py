@@ -1,0 +1,74 @@
+"""The body of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, Strict
+
+from outpace.serving.http.schemas.fields import MAX_SAMPLES, MAX_TOP_LOGPROBS, Flag, SamplingBody, Whole
+from outpace.serving.http.schemas.messages import Content, Message
+
+
+class JsonSchema(BaseModel):
+    """A named JSON schema."""
+
+    name: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class ResponseFormat(BaseModel):
+    """The format of the generated text."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class Function(BaseModel):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None  # JSON schema of its arguments
+
+
+class FunctionTool(BaseModel):
+    """A tool: a function."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(BaseModel):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(BaseModel):
+    """The choice of one tool."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class PredictedContent(BaseModel):
+    """The expected answer, which is drafted first."""
+
+    type: Literal["content"]
+    content: Content
+
+
+class ChatBody(SamplingBody):
+    """A request for the next message of a conversation."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Whole | None = None
+    max_tokens: Whole | None = None  # the older name
+    n: Annotated[int, Strict(), Field(ge=1, le=MAX_SAMPLES)] | None = None
+    logprobs: Flag | None = None
+    top_logprobs: Annotated[int, Strict(), Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    prediction: PredictedContent | None = None

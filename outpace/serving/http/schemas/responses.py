@@ -1,0 +1,95 @@
+"""The body of POST /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, Strict
+
+from outpace.serving.http.schemas.fields import MAX_TOP_LOGPROBS, Flag, SamplingBody, Whole
+from outpace.serving.http.schemas.messages import Content, called, text_of
+
+
+class InputMessage(BaseModel):
+    """A message of the conversation."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates take it."""
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": text_of(self.content)}
+
+
+class FunctionCall(BaseModel):
+    """A call that the assistant made earlier."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+    def for_template(self) -> dict[str, Any]:
+        """The call as a message of the assistant."""
+        calls = [called(self.call_id, self.name, self.arguments)]
+        return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+class FunctionOutput(BaseModel):
+    """The result of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Content
+
+    def for_template(self) -> dict[str, Any]:
+        """The result as a message of the tool."""
+        return {"role": "tool", "content": text_of(self.output), "tool_call_id": self.call_id}
+
+
+class TextFormat(BaseModel):
+    """The format of the generated text."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
+class TextOptions(BaseModel):
+    """Options of the generated text."""
+
+    format: TextFormat | None = None
+
+
+class ResponseTool(BaseModel):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class NamedFunction(BaseModel):
+    """The choice of one tool."""
+
+    type: Literal["function"]
+    name: str
+
+
+class ResponseBody(SamplingBody):
+    """A request for a response to a text or a conversation."""
+
+    input: str | Annotated[list[InputMessage | FunctionCall | FunctionOutput], Field(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: Whole | None = None
+    text: TextOptions | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    include: list[str] | None = None  # "message.output_text.logprobs" asks for log probabilities
+    top_logprobs: Annotated[int, Strict(), Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    metadata: dict[str, str] | None = None  # returned as it is
+    previous_response_id: str | None = None  # refused: the server stores no responses
+    background: Flag | None = None  # refused if true

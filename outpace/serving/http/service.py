@@ -1,0 +1,164 @@
+"""What the routes share: the engine, the tokenizer and the limits of a request."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from outpace.api.model import Model
+from outpace.api.prompts import Prompt, encode
+from outpace.api.settings import resolve_settings
+from outpace.core.contracts import Parts
+from outpace.core.noise import derived
+from outpace.serving.engine import Engine
+from outpace.serving.http.errors import ApiError, bad_request
+from outpace.serving.http.logprob_formats import TokenBytes
+from outpace.serving.http.metrics import Metrics
+from outpace.serving.http.schemas.fields import MAX_SAMPLES, Body, SamplingBody, Speculation
+from outpace.serving.request import GenerationRequest
+from outpace.serving.scheduler import Scheduler
+
+MAX_LENGTH = 1 << 20  # tokens of prompt and output where the model has no maximum length
+MAX_LOGGED = 100  # names of unknown fields that are logged: clients choose them
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """One model and the methods by which its requests are drafted."""
+
+    def __init__(
+        self,
+        model: Model,
+        methods: Mapping[str, Parts],  # by name; the first drafts requests that name none
+        *,
+        name: str,  # under which the model is served
+        chat_template: str | None = None,  # in place of the model's own
+        use_defaults: bool = True,  # apply the checkpoint's generation_config.json
+        max_length: int | None = None,  # tokens of prompt and output; None: as many as the model reads
+        max_rows: int = 16,  # most requests that are decoded at the same time
+        max_waiting: int = 1024,  # most requests in the queue
+        kv_bytes: int | None = None,  # memory for the target's KV cache; None: no limit
+    ) -> None:
+        """ValueError for a model without a tokenizer, or with defaults that are not supported."""
+        if model.tokenizer is None:
+            raise ValueError("a server needs a tokenizer: choose a model that comes with one")
+        self.name, self.vocab = name, model.target.vocab
+        self.methods = tuple(methods)
+        self.max_length = max_length or model.max_length or MAX_LENGTH
+        self.tokenizer = copy.deepcopy(model.tokenizer)  # the model's own is used in the engine's thread
+        if chat_template is not None:
+            self.tokenizer.chat_template = chat_template
+        self._ignored: set[str] = set()  # names of the unknown fields that were logged
+        self._defaults = model.defaults if use_defaults else None
+        self.bytes_of = TokenBytes(self.tokenizer, self.vocab)
+        scheduler = Scheduler(
+            methods,
+            processor=resolve_settings({"temperature": 1.0}, self._defaults).processor,
+            max_rows=max_rows,
+            kv_bytes=kv_bytes,
+        )
+        self.metrics = Metrics(name)
+        self.engine = Engine(scheduler, model.tokenizer, max_waiting=max_waiting, on_step=self.metrics.step)
+        self.metrics.watch(self.engine, scheduler)
+
+    def check(self, body: Body) -> None:
+        """Log the fields of a body that have no effect, each once. ApiError for an unknown model."""
+        self.check_model(body.model)
+        new = sorted((body.model_extra or {}).keys() - self._ignored)[: MAX_LOGGED - len(self._ignored)]
+        if new:
+            self._ignored.update(new)
+            log.info("fields that have no effect here: %.500s", ", ".join(map(repr, new)))
+
+    def check_model(self, name: str | None) -> None:
+        """ApiError unless the name is None or that of the served model."""
+        if name not in (None, self.name):
+            raise ApiError(
+                404,
+                f"there is no model {name!r} here: use {self.name}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def encode(
+        self, prompt: Prompt, param: str, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
+        """Token ids of a text, of messages or of token ids. ApiError, which names `param`, for an invalid
+        prompt or one that leaves no place for an answer."""
+        try:
+            tokens = encode(self.tokenizer, prompt, self.vocab, param, tools=tools)
+        except ValueError as error:
+            raise bad_request(error, {}, param) from error
+        if len(tokens) >= self.max_length:
+            sentence = f"{param} has {len(tokens)} tokens, but the model reads at most {self.max_length}"
+            raise ApiError(400, f"{sentence}: shorten it", param=param, code="context_length_exceeded")
+        return tokens
+
+    def requests(
+        self,
+        body: SamplingBody,
+        prompts: Sequence[Sequence[int]],  # token ids, shorter than `max_length`
+        *,
+        n: int = 1,  # samples per prompt
+        max_tokens: int | None = None,  # None: as many as the model's maximum length leaves
+        num_top: int | None = None,  # number of most probable tokens per Logprob; None: no log probabilities
+        prediction: str | None = None,  # the predicted output
+        json_schema: Mapping[str, Any] | None = None,  # which the output follows
+    ) -> list[GenerationRequest]:
+        """The samples of a request, those of a prompt one after another. ApiError for invalid values. It may
+        take long: it encodes the prediction and compiles the schema."""
+        given = {"max_tokens": self.max_length if max_tokens is None else max_tokens} | body.sampling()
+        if body.temperature is None and not getattr(self._defaults, "do_sample", None):
+            given["temperature"] = 1.0  # the default of OpenAI's API
+        if len(prompts) * n > MAX_SAMPLES:
+            raise ApiError(
+                400, f"prompts times n is {len(prompts) * n}; use at most {MAX_SAMPLES}", param="n"
+            )
+        try:
+            settings = resolve_settings(
+                given,
+                self._defaults,
+                self.tokenizer,
+                vocab=self.vocab,
+                stop=body.stop,
+                json_schema=json_schema,
+                ignore_eos=bool(body.ignore_eos),
+            )
+            if n > 1 and settings.params.greedy:
+                raise ValueError(
+                    f"n is {n}, but at temperature 0 all samples are the same: raise temperature"
+                )
+        except (ValueError, TypeError) as error:
+            raise bad_request(error, type(body).model_fields) from error
+        method, depth = self._speculation(body.speculation)
+        predicted: list[int] = []
+        if prediction:
+            encoded = self.tokenizer(prediction, add_special_tokens=False, verbose=False)
+            predicted = encoded["input_ids"]
+        seed = random.getrandbits(32) if body.seed is None else body.seed
+        return [
+            GenerationRequest(
+                prompt,
+                settings,
+                self.max_length - len(prompt),
+                derived(seed, sample),
+                num_top,
+                predicted,
+                method,
+                depth,
+            )
+            for prompt in prompts
+            for sample in range(n)
+        ]
+
+    def _speculation(self, given: bool | Speculation | None) -> tuple[str | None, int | None]:
+        """The method of a request and its largest draft depth."""
+        if not isinstance(given, Speculation):
+            return None, 0 if given is False else None
+        if given.method is not None and given.method not in self.methods:
+            known = ", ".join(self.methods)
+            sentence = f"speculation.method is {given.method!r}; this server has {known}"
+            raise ApiError(400, sentence, param="speculation.method")
+        return given.method, given.num_speculative_tokens

@@ -1,0 +1,45 @@
+"""Token counts and acceptance statistics of a response."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, zip_longest
+from typing import Any
+
+from outpace.api.row_output import Result
+
+
+def usage(num_prompt_tokens: int, results: Sequence[Result]) -> dict[str, Any]:
+    """The counts of a response: those of the samples together, and of each prompt once."""
+    statistics = [result.statistics for result in results]
+    generated = sum(len(result.tokens) for result in results)
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": generated,
+        "total_tokens": num_prompt_tokens + generated,
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": sum(each.num_accepted_prediction_tokens for each in statistics),
+            "rejected_prediction_tokens": sum(each.num_rejected_prediction_tokens for each in statistics),
+        },
+    }
+
+
+def metrics(results: Sequence[Result]) -> dict[str, Any]:
+    """The acceptance statistics of a response, under the names of vLLM's server."""
+    statistics = [result.statistics for result in results]
+    drafts = sum(each.num_spec_steps for each in statistics)
+    drafted = sum(each.num_draft_tokens for each in statistics)
+    accepted = sum(each.num_accepted_draft_tokens for each in statistics)
+    # a step that accepted n tokens accepted one at each of the positions 0 to n - 1
+    reached = [list(accumulate(reversed(each.acceptance_histogram[1:]))) for each in statistics]
+    per_position = [sum(each) for each in zip_longest(*(row[::-1] for row in reached), fillvalue=0)]
+    return {
+        "speculative_decoding": {
+            "num_drafts": drafts,
+            "num_draft_tokens": drafted,
+            "num_accepted_tokens": accepted,
+            "num_accepted_tokens_per_pos": per_position,
+            "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
+            "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+        }
+    }

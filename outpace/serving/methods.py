@@ -1,0 +1,45 @@
+"""The methods of a server: the parts of each, for one target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from outpace.api.methods import DRAFTS, choose_method
+from outpace.api.model import Model
+from outpace.api.opener import ModelOpener
+from outpace.core.contracts import Parts, Recipe
+from outpace.models.hf.target import HFTarget
+from outpace.recipes import configure
+
+
+def open_methods(
+    model: Model, method: Recipe, options: Mapping[str, Any], others: Sequence[str] = ()
+) -> tuple[dict[str, Parts], int | None]:
+    """Method name -> its parts, the first method first; and the maximum length of prompt and output together,
+    in tokens, which the drafts may lower. None: no limit.
+
+    The other methods have their default options, and the first one's draft. ValueError for an unknown method
+    or invalid options, or if the first method's verifier is not exact for the drafts of another.
+    """
+    draft = {name: value for name, value in options.items() if name in DRAFTS}
+    found: dict[str, Parts] = {}
+    limits = [model.max_length]
+    for each, given in [(method, options), *((name, draft) for name in others)]:
+        recipe, chosen = choose_method(each, given, model.name)
+        values = configure(recipe, model.target, _own(recipe, chosen), ModelOpener(model))
+        found[recipe.name] = recipe(model.target, **values)
+        limits += [each.max_length for each in _models(values)]
+    return found, min((limit for limit in limits if limit is not None), default=None)
+
+
+def _own(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without drafts that the recipe does not take."""
+    return {name: value for name, value in options.items() if name in recipe.options or name not in DRAFTS}
+
+
+def _models(options: Mapping[str, Any]) -> Iterator[HFTarget]:
+    for value in options.values():
+        yield from (
+            each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, HFTarget)
+        )

@@ -1,0 +1,228 @@
+"""Decides which requests are decoded: who joins the session, who waits, who leaves when memory runs short."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from outpace.api.row_output import RowOutput
+from outpace.core.contracts import Parts, Step
+from outpace.core.request_state import RequestState
+from outpace.core.row_error import NoTokenLeft, RowError
+from outpace.decode import PROMPT_TOKENS, Session, speculative_steps
+from outpace.drafters.compose.guarded import GuardedDrafter
+from outpace.drafters.compose.routed import routed
+from outpace.drafters.lookup.prediction import PredictionDrafter
+from outpace.sampling.target_probs import LazyTargetProbs, Processor
+from outpace.serving.request import Event, Failed, Finished, GenerationRequest
+
+DRAFT_MARGIN = 64  # cache positions reckoned for each row's next draft when memory is planned
+FAILED = "decoding failed: see the server's log"
+log = logging.getLogger(__name__)
+
+
+class Ticket:
+    """A request and its state in the scheduler. Its events are passed to `on_event`; the last is Finished or
+    Failed."""
+
+    def __init__(
+        self, request: GenerationRequest, on_event: Callable[[Event], None], tokenizer: Any = None
+    ) -> None:
+        self.request, self.on_event = request, on_event
+        self.output = RowOutput(
+            0, request.prompt, request.seed, request.settings, tokenizer, num_top=request.num_top
+        )
+        params = request.settings.row_params(request.seed, request.max_new_tokens)
+        self.state = RequestState(torch.tensor(request.prompt, dtype=torch.int64), params)
+
+
+class Scheduler:
+    """Requests wait in a queue, join the session when a row and memory are free, and leave it when they end.
+
+    When memory runs short, the requests that joined last leave the session and wait again, before all others;
+    they lose nothing but time, since the target reads their texts again.
+    """
+
+    def __init__(
+        self,
+        methods: Mapping[str, Parts],  # by name; a request uses the first unless it names another
+        *,
+        processor: Processor | None = None,  # changes the logits of all requests, before their settings
+        max_rows: int = 16,  # most requests that are decoded at the same time
+        kv_bytes: int | None = None,  # memory for the target's KV cache; None: no limit
+        prompt_tokens: int = PROMPT_TOKENS,  # most prompt tokens that one step reads
+    ) -> None:
+        self._max_rows, self._kv_bytes = max_rows, kv_bytes
+        parts, self._routes = routed(methods)
+        self._predicted = PredictionDrafter(GuardedDrafter(self._routes, self._drafter_failed))
+        self._target_probs = partial(LazyTargetProbs, processor=processor)
+        self._session = Session(
+            Parts(parts.target, self._predicted, parts.verifier, parts.controller),
+            (),
+            (),
+            self._target_probs,
+            done=lambda slot, text: self.running[slot].output.stops(text),
+            prompt_tokens=prompt_tokens,
+        )
+        self._steps: Iterator[Step] | None = None
+        self.waiting: deque[Ticket] = deque()
+        self.running: dict[int, Ticket] = {}  # by slot, in the order in which they joined
+        self.num_preemptions = 0  # requests that left the session because memory ran short
+        self.num_drafter_errors = 0  # exceptions raised by drafters
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the target's KV cache holds, in bytes."""
+        return self._session.cache.num_bytes
+
+    def submit(self, ticket: Ticket) -> None:
+        """Add a request to the end of the queue."""
+        self.waiting.append(ticket)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End a request, if it has not ended, and free its memory; its last event is Finished."""
+        slot = self._slot_of(ticket)
+        if slot is not None:
+            self._session.cancel(slot)
+            del self.running[slot]
+        elif ticket in self.waiting:
+            self.waiting.remove(ticket)
+        else:
+            return
+        ticket.on_event(Finished(ticket.output.result()))
+
+    def step(self) -> Step | None:
+        """Let requests join, decode one step and pass on its events; None if there is no request.
+
+        An exception that concerns one request ends that request; any other ends all that are being decoded,
+        and is raised.
+        """
+        self._schedule()
+        if not self.running:
+            return None
+        if self._steps is None:
+            self._steps = self._session.steps(self._loop)
+        try:
+            step = next(self._steps, None)
+        except Exception:
+            self._steps = None
+            self._session.cache.discard()
+            for ticket in self.running.values():
+                ticket.on_event(Failed(FAILED, ticket.output.result(), True))
+            self.running.clear()
+            raise
+        if step is None:  # a RowError ended the last request
+            self._steps = None
+        else:
+            self._deliver(step)
+            if not self._session.rows:
+                self._steps = None
+        return step
+
+    def _loop(self, session: Session) -> Iterator[Step]:
+        """The decoding loop, in which an exception that concerns one request ends that request alone."""
+        while session.rows:
+            try:
+                yield from speculative_steps(session)
+            except RowError as error:
+                session.cache.discard()
+                session.cancel(error.slot)
+                ticket = self.running.pop(error.slot)
+                by_server = not isinstance(error, NoTokenLeft)
+                ticket.on_event(Failed(str(error), ticket.output.result(), by_server))
+
+    def _deliver(self, step: Step) -> None:
+        for row, slot in enumerate(step.ctx.slots):
+            if not step.generated[row]:
+                continue
+            ticket = self.running[slot]
+            try:
+                self._deliver_row(step, row, ticket)
+            except Exception:  # of the tokenizer, for one: the others go on
+                log.exception("the output of the request in slot %s cannot be passed on", slot)
+                if slot in self._session.rows:
+                    self._session.cancel(slot)
+                del self.running[slot]
+                ticket.on_event(Failed(FAILED, ticket.output.result(), True))
+            else:
+                if slot not in self._session.rows:
+                    del self.running[slot]
+                    ticket.on_event(Finished(ticket.output.result()))
+
+    def _deliver_row(self, step: Step, row: int, ticket: Ticket) -> None:
+        slot = step.ctx.slots[row]
+        piece = ticket.output.add(
+            step,
+            row,
+            ticket.state.text(),
+            lambda: self._target_probs(step.scores, step.draft.tree, step.ctx),
+            finished=slot not in self._session.rows,
+            predicted=self._predicted.drafted[slot] if ticket.request.prediction else None,
+        )
+        ticket.on_event(piece)
+
+    def _schedule(self) -> None:
+        """Decide who takes part in the next step."""
+        while self.running and not self._fits():
+            slot, ticket = next(reversed(self.running.items()))
+            self._session.cancel(slot)
+            del self.running[slot]
+            if self.running:
+                self.num_preemptions += 1
+                self.waiting.appendleft(ticket)
+            else:
+                self._refuse(ticket)
+        while self.waiting and len(self.running) < self._max_rows:
+            if self._fits(self.waiting[0]):
+                self._join(self.waiting.popleft())
+            elif self.running:
+                break
+            else:
+                self._refuse(self.waiting.popleft())
+
+    def _join(self, ticket: Ticket) -> None:
+        request, slot = ticket.request, None
+        try:
+            slot = self._session.rejoin(ticket.state)
+            self._routes.choose(slot, request.method, request.max_draft_depth)
+        except Exception:
+            # the request is neither waiting nor running, and would never end
+            if slot is not None:
+                self._session.cancel(slot)
+            ticket.on_event(Failed(FAILED, ticket.output.result(), True))
+            raise
+        if request.max_draft_depth != 0:
+            self._predicted.predict(slot, request.prediction)
+        self.running[slot] = ticket
+
+    def _refuse(self, ticket: Ticket) -> None:
+        """End a request whose text does not fit into memory even alone."""
+        if ticket.state.output():
+            ticket.output.finish()
+            ticket.on_event(Finished(ticket.output.result()))
+        else:
+            reason = f"a prompt of {ticket.state.length} tokens does not fit into the server's KV cache"
+            ticket.on_event(Failed(f"{reason}: shorten it", None, False))
+
+    def _fits(self, joining: Ticket | None = None) -> bool:
+        """Whether memory suffices for the next step of the running requests, and of one that would join."""
+        if self._kv_bytes is None:
+            return True
+        cache = self._session.cache
+        lengths = {slot: ticket.state.length for slot, ticket in self.running.items()}
+        if joining is not None:
+            lengths[self._session.batch.next_slot()] = joining.state.length
+        needed = sum(cache.slot_bytes(slot, length + DRAFT_MARGIN) for slot, length in lengths.items())
+        return needed <= self._kv_bytes
+
+    def _slot_of(self, ticket: Ticket) -> int | None:
+        return next((slot for slot, each in self.running.items() if each is ticket), None)
+
+    def _drafter_failed(self, slot: int | None, error: Exception) -> None:
+        self.num_drafter_errors += 1
+        log.error("the drafter failed in slot %s; its request goes on without drafts", slot, exc_info=error)

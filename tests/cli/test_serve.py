@@ -1,0 +1,117 @@
+"""`outpace serve` before it listens; tests/serving/http has the server."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+import typer
+
+from outpace.cli.app import app
+from outpace.cli.commands import serve
+
+
+@pytest.fixture
+def started(outpace_: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs `outpace serve` with a tiny model up to the point where it would answer requests; returns the
+    result, and the server."""
+    from outpace.serving.http import server
+
+    found: list[Any] = []
+
+    def run(self: Any, sockets: Any) -> None:
+        found.append(self)
+        for listener in sockets:
+            listener.close()
+
+    monkeypatch.setattr(server.Server, "run", run)
+
+    def start(*arguments: object) -> tuple[Any, Any]:
+        given = () if "zoo:target" in arguments else (tiny.target,)
+        result = outpace_("serve", "--port", 0, *arguments, *given)
+        return result, found.pop() if found else None
+
+    return start
+
+
+def test_help_fits_a_screen(outpace_: Any) -> None:
+    command = typer.main.get_group(app).commands["serve"]
+    context = typer.Context(command, info_name="outpace serve", terminal_width=serve.HELP_WIDTH)
+    lines = command.get_help(context).splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 100
+    assert "--max-ngram" in outpace_("serve", "--method", "prompt-lookup", "--help").stdout
+
+
+def test_the_start_names_model_methods_and_address(started: Any, tiny: Any) -> None:
+    result, server = started(
+        "--methods", "autoregressive,prompt-lookup", "--method", "mcsd", "--draft", tiny.draft
+    )
+    assert result.exit_code == 0, result.output
+    assert f"{tiny.target} with mcsd, autoregressive, prompt-lookup at http://127.0.0.1:" in result.stderr
+    assert "add --api-key" not in result.stderr and server is not None
+
+
+def test_a_public_address_without_a_key_is_warned_about(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (
+        "everybody who reaches 0.0.0.0 can use this server: add --api-key"
+        in started("--host", "0.0.0.0")[0].stderr
+    )
+    assert "add --api-key" not in started("--host", "0.0.0.0", "--api-key", "x")[0].stderr
+    assert "add --api-key" not in started("--host", "localhost")[0].stderr
+    monkeypatch.setenv("OUTPACE_API_KEY", "one two")
+    assert "add --api-key" not in started("--host", "0.0.0.0")[0].stderr
+
+
+def test_the_default_method_is_that_of_the_target(started: Any) -> None:
+    # only the zoo's target has a usual draft
+    assert "with prompt-lookup at" in started("--max-rows", 2)[0].stderr
+    assert "with speculative-sampling at" in started("zoo:target", "--max-rows", 2)[0].stderr
+    assert "with prompt-lookup at" in started("--depth", 3, "--no-allow-shorter")[0].stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--kv-memory", "much"), "--kv-memory is much; use a size such as 2GiB"),
+        (("--kv-memory", "0"), "--kv-memory is 0; use a size such as 2GiB"),
+        (("--methods", "magic"), "there is no method magic"),
+        (("--methods", "block-verification", "--method", "prompt-lookup"), "needs draft"),
+        (("--chat-template", "none.jinja"), "none.jinja cannot be read"),
+        (("--host", "no such host"), "cannot be listened on"),
+        (("--target", "x"), "there is no option --target: use the model as an argument"),
+        (("--model", "x"), "there is no option --model: use the model as an argument"),
+    ],
+)
+def test_wrong_options_are_named(started: Any, arguments: tuple[str, ...], sentence: str) -> None:
+    result, server = started(*arguments)
+    assert result.exit_code == 2 and server is None
+    assert sentence in " ".join(result.stderr.split()) and "Traceback" not in result.output
+
+
+def test_a_port_in_use_is_named(started: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result, _ = started("--port", taken.getsockname()[1])
+    assert result.exit_code == 2 and "choose another --port or --host" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("2GiB", 2 << 30), ("500MB", 500_000_000), ("1024", 1024), (None, None)]
+)
+def test_sizes(text: str | None, size: int | None) -> None:
+    assert serve._size(text) == size
+
+
+def test_addresses() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert serve._address("::1", listener) == f"http://[::1]:{port}/v1"
+    assert [serve._is_local(host) for host in ("::1", "127.0.0.9", "localhost", "0.0.0.0", "x.org")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]

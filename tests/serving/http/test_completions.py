@@ -1,0 +1,80 @@
+"""POST /v1/completions, by the openai client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import outpace
+
+CODE = "def add(a, b):"
+
+
+def complete(client: Any, prompt: Any = CODE, **given: Any) -> Any:
+    return client.completions.create(**{"model": "zoo", "prompt": prompt, "temperature": 0} | given)
+
+
+def test_the_text_is_that_of_plain_decoding(client: Any, model: Any) -> None:
+    [expected] = outpace.generate(model, CODE, "autoregressive", max_tokens=16, temperature=0)
+    found = complete(client)  # 16 tokens, as in OpenAI's API
+    assert found.choices[0].text == expected.text and found.usage.completion_tokens == 16
+    tokens = model.tokenizer(CODE)["input_ids"]
+    assert complete(client, tokens).choices[0].text == expected.text
+    streamed = complete(client, stream=True, stream_options={"include_usage": True})
+    *chunks, counts = streamed
+    assert "".join(each.choices[0].text for each in chunks) == expected.text
+    assert chunks[-1].choices[0].finish_reason == "length"
+    assert not counts.choices and counts.usage == found.usage
+
+
+def test_several_prompts_have_n_samples_each(client: Any, model: Any) -> None:
+    prompts = [CODE, "import os\n"]
+    sampled = {"temperature": 0.8, "max_tokens": 6, "seed": 4, "n": 2}
+    expected = [result.text for result in outpace.generate(model, prompts, "autoregressive", **sampled)]
+    found = complete(client, prompts, **sampled, extra_body={"speculation": False})
+    assert [choice.index for choice in found.choices] == [0, 1, 2, 3]
+    assert [choice.text for choice in found.choices] == expected
+    assert found.usage.prompt_tokens == sum(len(model.tokenizer(each)["input_ids"]) for each in prompts)
+    streamed = [""] * 4
+    for chunk in complete(client, prompts, **sampled, stream=True, extra_body={"speculation": False}):
+        streamed[chunk.choices[0].index] += chunk.choices[0].text
+    assert streamed == expected
+    ids = [model.tokenizer(each)["input_ids"] for each in prompts]
+    assert [each.text for each in complete(client, ids, max_tokens=4).choices] == [
+        each.text for each in complete(client, prompts, max_tokens=4).choices
+    ]
+
+
+def test_the_prompt_is_echoed(client: Any) -> None:
+    text = complete(client).choices[0].text
+    assert complete(client, echo=True).choices[0].text == CODE + text
+    assert "".join(each.choices[0].text for each in complete(client, echo=True, stream=True)) == CODE + text
+
+
+def test_log_probabilities_are_those_of_plain_decoding(client: Any, model: Any) -> None:
+    [expected] = outpace.generate(model, CODE, "autoregressive", max_tokens=10, temperature=0, logprobs=2)
+    choice = complete(client, max_tokens=10, logprobs=2).choices[0]
+    found = choice.logprobs
+    assert found.token_logprobs == pytest.approx([each.raw for each in expected.logprobs], abs=1e-9)
+    assert "".join(found.tokens) == choice.text
+    assert [
+        choice.text[at:][: len(t)] for at, t in zip(found.text_offset, found.tokens, strict=True)
+    ] == found.tokens
+    for own, tokens, other in zip(found.top_logprobs, found.tokens, expected.logprobs, strict=True):
+        assert tokens in own
+        assert sorted(own.values(), reverse=True) == pytest.approx([top.raw for top in other.top], abs=1e-9)
+    chunks = [each.choices[0].logprobs for each in complete(client, max_tokens=10, logprobs=2, stream=True)]
+    joined = [each for each in chunks if each]
+    assert [t for each in joined for t in each.tokens] == found.tokens
+    assert [t for each in joined for t in each.text_offset] == found.text_offset
+    zero = complete(client, max_tokens=3, logprobs=0).choices[0].logprobs
+    assert [len(each) for each in zero.top_logprobs] == [1, 1, 1]
+
+
+def test_the_end_of_text_ends_it_unless_it_is_ignored(client: Any, model: Any) -> None:
+    end = {str(model.tokenizer.eos_token_id): 100}
+    [choice] = complete(client, logit_bias=end).choices
+    assert (choice.text, choice.finish_reason) == ("", "stop")
+    found = complete(client, logit_bias=end, max_tokens=4, extra_body={"ignore_eos": True})
+    assert found.usage.completion_tokens == 4 and found.choices[0].finish_reason == "length"

@@ -1,0 +1,89 @@
+"""Models, tokens, health and metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def values(running: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """All samples of /metrics, by name and labels."""
+    _, text, headers = running.call("/metrics")
+    assert headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_the_model_is_listed(client: Any, running: Any) -> None:
+    [model] = client.models.list().data
+    assert model.id == "zoo" and model.max_model_len == 2048
+    assert model.methods == ["speculative-sampling", "prompt-lookup"]
+    assert client.models.retrieve("zoo").id == "zoo"
+    assert running.call("/v1/models/other")[0] == 404
+    assert running.call("/")[1]["model"] == "zoo"
+    assert running.call("/health")[:2] == (200, {"status": "ok"})
+
+
+def test_text_becomes_tokens_and_text_again(running: Any, model: Any) -> None:
+    tokens = model.tokenizer("def add")["input_ids"]
+    expected = {"count": len(tokens), "max_model_len": 2048, "tokens": tokens}
+    assert running.call("/tokenize", {"prompt": "def add"})[1] == expected
+    assert running.call("/detokenize", {"tokens": tokens})[1] == {"prompt": "def add"}
+    assert running.call("/tokenize", {"prompt": ""})[1]["tokens"] == []
+    messages = [{"role": "user", "content": "Hi"}]
+    found = running.call("/tokenize", {"messages": messages})[1]["tokens"]
+    encoded = model.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+    assert found == encoded["input_ids"]
+    for path, body, param in (
+        ("/tokenize", {}, None),
+        ("/tokenize", {"prompt": "a", "messages": messages}, None),
+        ("/detokenize", {"tokens": [4096]}, "tokens"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
+    ):
+        status, error, _ = running.call(path, body)
+        assert (status, error["error"]["param"]) == (400, param)
+
+
+def test_metrics_count_what_was_generated(running: Any, client: Any, wait: Any) -> None:
+    wait(lambda: not running.admission.num_active and not running.service.engine.num_running)
+    before = values(running)
+    body = {"model": "zoo", "prompt": "def add(a, b):", "temperature": 0, "max_tokens": 12}
+    found = client.completions.create(**body, extra_body={"include_metrics": True})
+    after = values(running)
+
+    def more(name: str, **labels: str) -> float:
+        key = (name, frozenset(labels.items()))
+        return after[key] - before.get(key, 0)
+
+    drafts, own = found.metrics["speculative_decoding"], {"model_name": "zoo"}
+    for name, value in (
+        ("prompt_tokens_total", found.usage.prompt_tokens),
+        ("generation_tokens_total", 12),
+        ("time_to_first_token_seconds_count", 1),
+    ):
+        assert more(f"outpace_{name}") == more(f"vllm:{name}", **own) == value
+    for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens"):
+        assert more(f"vllm:spec_decode_{name}_total", **own) == drafts[name] > 0
+    for position, count in enumerate(drafts["num_accepted_tokens_per_pos"]):
+        name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+        assert more(name, position=str(position), **own) == count
+    assert more("outpace_requests_total", outcome="length") == 1
+    assert more("outpace_request_seconds_count") == more("vllm:e2e_request_latency_seconds_count", **own) == 1
+    assert more("outpace_inter_token_seconds_count") > 0
+    for name in ("outpace_requests_running", "outpace_requests_waiting", "outpace_kv_cache_bytes"):
+        assert after[name, frozenset()] == 0
+    for name in ("outpace_preemptions_total", "outpace_drafter_errors_total"):
+        assert after[name, frozenset()] == 0
+    assert running.call("/v1/nothing")[0] == 404
+    key = ("outpace_http_errors_total", frozenset({("status", "404")}))
+    assert values(running)[key] == after.get(key, 0) + 1
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc"])
+def test_no_page_loads_scripts_from_elsewhere(running: Any, path: str) -> None:
+    assert running.call(path)[0] == 404

@@ -1,0 +1,244 @@
+"""Requests of many clients in one session: each gets the text that it gets alone, within the memory given."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from outpace.api.row_output import Piece, Result, RowOutput
+from outpace.api.settings import resolve_settings
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Context, Draft, Parts, Plan
+from outpace.decode import PROMPT_TOKENS, Session
+from outpace.drafters.lookup.ngram import NGram
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.no_draft import NoDraft
+from outpace.models.table import TableTarget
+from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.serving.request import Event, Failed, Finished, GenerationRequest
+from outpace.serving.scheduler import DRAFT_MARGIN, Scheduler, Ticket
+from outpace.verifiers.rejection import Rejection
+
+VOCAB = 12
+TARGET, DRAFT = TableTarget(VOCAB, seed=1, order=2), TableTarget(VOCAB, seed=2, order=1)
+
+
+def methods() -> dict[str, Parts]:
+    return {
+        "model": Parts(TARGET, DraftModel(DRAFT), Rejection(), Fixed(3)),
+        "lookup": Parts(TARGET, NGram(2, allow_shorter=True), Rejection(), Fixed(5)),
+        "none": Parts(TARGET, NoDraft(), Rejection(), Fixed(0)),
+    }
+
+
+def request(prompt: list[int], *, seed: int = 0, max_tokens: int = 20, **options: Any) -> GenerationRequest:
+    chosen = {name: options.pop(name) for name in ("temperature", "logit_bias") if name in options}
+    settings = resolve_settings({"max_tokens": max_tokens, **chosen}, vocab=VOCAB)
+    return GenerationRequest(prompt, settings, 1000, seed, **options)
+
+
+def alone(given: GenerationRequest) -> list[int]:
+    """The output of a session with this request only, under the method and the depth that it names."""
+    parts = methods()[given.method or "model"]
+    if given.max_draft_depth is not None:
+        parts = replace(parts, controller=Fixed(min(given.max_draft_depth, 3)))
+    params = given.settings.row_params(given.seed, given.max_new_tokens)
+    session = Session(parts, [torch.tensor(given.prompt)], [params], LazyTargetProbs)
+    list(session.steps())
+    return session.request(0).output()
+
+
+class Client:
+    """A request with the events that it received."""
+
+    def __init__(self, scheduler: Scheduler, given: GenerationRequest) -> None:
+        self.request, self.events = given, list[Event]()
+        self.ticket = Ticket(given, self.events.append)
+        scheduler.submit(self.ticket)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for event in self.events if isinstance(event, Piece) for token in event.tokens]
+
+    @property
+    def result(self) -> Result:
+        assert isinstance(last := self.events[-1], Finished)
+        return last.result
+
+
+def run(scheduler: Scheduler, after: Callable[[int], None] = lambda step: None) -> list[int]:
+    """Run to the end; returns the memory held after each step."""
+    held: list[int] = []
+    while scheduler.waiting or scheduler.running:
+        if scheduler.step() is not None:
+            held.append(scheduler.num_bytes)
+            after(len(held))
+    assert scheduler.num_bytes == 0
+    return held
+
+
+def mixed(seed: int, count: int = 14) -> list[GenerationRequest]:
+    choice = random.Random(seed)
+    return [
+        request(
+            [choice.randrange(VOCAB) for _ in range(choice.choice((1, 2, 7, 30)))],
+            seed=index,
+            max_tokens=choice.randint(1, 40),
+            temperature=choice.choice((0.0, 0.0, 1.0)),
+            method=choice.choice((None, "lookup", "none")),
+            max_draft_depth=choice.choice((None, None, 0, 1)),
+        )
+        for index in range(count)
+    ]
+
+
+@pytest.mark.parametrize("prompt_tokens", [4, PROMPT_TOKENS])
+@pytest.mark.parametrize("kv_bytes", [None, 3 * (70 + DRAFT_MARGIN)])
+def test_every_request_gets_the_text_that_it_gets_alone(kv_bytes: int | None, prompt_tokens: int) -> None:
+    preemptions = 0
+    for seed in range(4):
+        scheduler = Scheduler(methods(), max_rows=5, kv_bytes=kv_bytes, prompt_tokens=prompt_tokens)
+        clients = [Client(scheduler, each) for each in mixed(seed)]
+        held = run(scheduler)
+        for client in clients:
+            expected = alone(client.request)
+            assert client.tokens == client.result.tokens == expected
+            assert client.result.finish_reason == "length"
+        assert kv_bytes is None or max(held) <= kv_bytes
+        preemptions += scheduler.num_preemptions
+    assert bool(preemptions) == (kv_bytes is not None)
+
+
+def test_cancelled_requests_leave_at_once_and_disturb_nobody() -> None:
+    scheduler = Scheduler(methods(), max_rows=4)
+    clients = [Client(scheduler, each) for each in mixed(9)]
+    cancelled = [clients[1], clients[5], clients[12]]
+
+    def cancel(step: int) -> None:
+        if step == 4:
+            for client in cancelled:
+                scheduler.cancel(client.ticket)
+                scheduler.cancel(client.ticket)  # a second time has no effect
+
+    run(scheduler, cancel)
+    for client in clients:
+        expected = alone(client.request)
+        if client in cancelled and len(client.tokens) < len(expected):
+            assert client.result.finish_reason is None
+            expected = expected[: len(client.tokens)]
+        assert client.tokens == expected
+        assert sum(isinstance(event, Finished) for event in client.events) == 1
+    assert any(client.result.finish_reason is None for client in cancelled)
+
+
+def test_a_request_that_excludes_every_token_fails_alone() -> None:
+    scheduler = Scheduler(methods())
+    nothing = {token: float("-inf") for token in range(VOCAB)}
+    bad = Client(scheduler, request([1, 2], logit_bias=nothing))
+    good = [Client(scheduler, each) for each in mixed(3, 5)]
+    run(scheduler)
+    assert isinstance(last := bad.events[-1], Failed)
+    assert not last.is_fault_of_server and "leave no token" in last.reason
+    for client in good:
+        assert client.tokens == alone(client.request)
+
+
+class Broken(DraftModel):
+    """A draft model that raises for requests whose text begins with token 0."""
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        if any(int(tokens[0]) == 0 and len(tokens) > 8 for tokens in ctx.tokens):
+            raise RuntimeError("broken")
+        return super().propose(ctx, plan)
+
+
+def test_a_drafter_that_raises_ends_the_drafts_of_one_request_only(caplog: pytest.LogCaptureFixture) -> None:
+    steps: list[list[int]] = []
+    for drafter in (DraftModel(DRAFT), Broken(DRAFT)):
+        scheduler = Scheduler({"model": Parts(TARGET, drafter, Rejection(), Fixed(3))})
+        clients = [Client(scheduler, request([begin, 3], max_tokens=40)) for begin in range(3)]
+        run(scheduler)
+        for client in clients:
+            assert client.tokens == alone(client.request)  # greedy: the same text without drafts
+        steps.append([client.result.statistics.num_steps for client in clients])
+    assert scheduler.num_drafter_errors == 1 and "broken" in caplog.text
+    assert steps[1][0] > steps[0][0] and steps[1][1:] == steps[0][1:]
+
+
+def test_any_other_exception_fails_what_is_being_decoded_and_the_next_request_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = Scheduler(methods(), max_rows=2)
+    clients = [Client(scheduler, request([index], max_tokens=9)) for index in range(3)]
+    scheduler.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(TARGET, "score", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            scheduler.step()
+    run(scheduler)
+    for client in clients[:2]:
+        assert isinstance(last := client.events[-1], Failed) and last.is_fault_of_server
+        assert last.result is not None and last.result.tokens == client.tokens
+    assert clients[2].tokens == alone(clients[2].request)
+
+
+def test_a_request_that_cannot_join_fails_alone() -> None:
+    scheduler = Scheduler(methods(), max_rows=2)
+    clients = [Client(scheduler, request([index], max_tokens=9)) for index in range(2)]
+    lost = Client(scheduler, request([3], method="unknown"))
+    with pytest.raises(KeyError):
+        run(scheduler)
+    run(scheduler)
+    assert isinstance(last := lost.events[-1], Failed) and last.is_fault_of_server
+    for client in clients:
+        assert client.tokens == alone(client.request)
+
+
+def test_an_output_that_cannot_be_passed_on_ends_its_request_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for at in (3, 9):  # during the request, and at its end
+        scheduler = Scheduler(methods())
+        clients = [Client(scheduler, request([index], max_tokens=9)) for index in range(2)]
+        bad = Client(scheduler, request([5], max_tokens=9, method="none"))
+
+        def broken(*arguments: Any, at: int = at, bad: Client = bad, **options: Any) -> Piece:
+            if len(bad.tokens) == at - 1:
+                raise RuntimeError("broken")
+            return RowOutput.add(bad.ticket.output, *arguments, **options)
+
+        vars(bad.ticket.output)["add"] = broken
+        run(scheduler)
+        assert isinstance(last := bad.events[-1], Failed) and last.is_fault_of_server
+        assert len(bad.tokens) == at - 1 and "broken" in caplog.text
+        for client in clients:
+            assert client.tokens == alone(client.request)
+
+
+def test_a_prompt_that_never_fits_is_refused_and_an_answer_that_does_not_is_cut() -> None:
+    scheduler = Scheduler(methods(), kv_bytes=DRAFT_MARGIN + 20)
+    long, growing = request([1] * 30), request([1] * 10, max_tokens=40)
+    refused, cut = Client(scheduler, long), Client(scheduler, growing)
+    run(scheduler)
+    assert isinstance(last := refused.events[-1], Failed) and "30 tokens does not fit" in last.reason
+    assert cut.result.finish_reason == "length" and 5 <= len(cut.tokens) < 40
+    assert cut.tokens == alone(growing)[: len(cut.tokens)]
+
+
+def test_a_prediction_is_drafted_unless_speculation_is_off() -> None:
+    expected = alone(request([3], max_tokens=40))
+    found: Mapping[int | None, list[int]] = {depth: [] for depth in (None, 0)}
+    for depth, steps in found.items():
+        scheduler = Scheduler(methods())
+        given = request([3], max_tokens=40, prediction=expected, max_draft_depth=depth, method="none")
+        client = Client(scheduler, given)
+        steps.append(len(run(scheduler)))
+        assert client.tokens == expected
+        accepted = client.result.statistics.num_accepted_prediction_tokens
+        assert accepted == 0 if depth == 0 else accepted > 30
+    assert found[None][0] < 8 and found[0] == [40]
