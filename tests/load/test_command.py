@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -186,26 +189,42 @@ def test_a_server_without_usage(load, stub):
     assert row["time_to_first_token_ms"]["p50"] > 0 and "include_usage" in shown.stderr
 
 
-def test_ctrl_c_prints_what_there_is(load, stub):
+COMMAND = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
+from outpace.cli import main
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_prints_what_there_is(stub, tmp_path):
+    started = threading.Event()
+
     def answer(number: int) -> Answer:
         if number == 6:  # the second request of the second turn
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            started.wait()
+            process.send_signal(signal.SIGINT)
             return Answer(stall=True)
         return Answer()
 
     stub.answer = answer
-    # the process that runs the tests may ignore the signal
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        shown = load(
-            stub.url, "--concurrency", 1, "--rates", "", "--rounds", 3, "--json", "--output", "out.json"
-        )
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert error_message(shown, 130) == "outpace: interrupted after 5 requests"
-    found = json.loads(shown.stdout)
+    options = "--concurrency 1 --num-requests 4 --rounds 3 --json --output out.json".split()
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "load", stub.url, *options],
+        cwd=tmp_path,
+        env=os.environ | {"NO_PROXY": "127.0.0.1", "PYTHONPATH": os.getcwd()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    started.set()
+    output, errors = process.communicate()
+    assert process.returncode == 130 and "Traceback" not in errors, errors
+    assert "outpace: interrupted after 5 requests" in errors.splitlines()
+    found = json.loads(output)
     assert not found["complete"] and found["results"][0]["requests"] == 5
     assert [(turn["complete"], len(turn["requests"])) for turn in found["turns"]] == [(True, 4), (False, 1)]
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["turns"] == found["turns"]
 
 
 def test_the_key_is_sent_and_not_saved(load, stub, monkeypatch):
