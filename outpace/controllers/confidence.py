@@ -14,6 +14,7 @@ class Confidence:
     token whose draft probability is below `threshold`."""
 
     want = Want()
+    plans_across_rows = False
 
     def __init__(self, depth: int, threshold: float) -> None:
         if not 0 < threshold <= 1:

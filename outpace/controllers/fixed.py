@@ -14,6 +14,7 @@ class Fixed:
     `draft`, in every row and step."""
 
     want = Want()
+    plans_across_rows = False
 
     def __init__(self, draft: int | Shape) -> None:
         self._shape = draft if isinstance(draft, Shape) else None

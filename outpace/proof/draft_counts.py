@@ -43,6 +43,7 @@ class _Watched:
 
     def __init__(self, controller: Controller, counts: DraftCounts) -> None:
         self._controller, self._counts, self.want = controller, counts, controller.want
+        self.plans_across_rows = controller.plans_across_rows
         self.observe, self.release = controller.observe, controller.release
 
     def plan(self, ctx: Context) -> Plan:

@@ -15,6 +15,7 @@ from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Parts, Plan, Step
 from outpace.drafters.compose.rows import context_of_rows, joined_rows, plan_of_rows, step_of_rows
+from outpace.proof.per_row_controller import controllers_by_row
 
 
 def row_by_row(
@@ -38,8 +39,9 @@ def row_by_row(
 
 
 def group_by_group(build: Callable[[], Parts], groups: Sequence[int]) -> Parts:
-    """The parts with a new drafter per group of rows; `groups[slot]` is the group of a slot."""
-    parts = build()
+    """The parts with a new drafter per group of rows, and a new controller if it plans across rows;
+    `groups[slot]` is the group of a slot."""
+    parts = controllers_by_row(build, groups)()
     return replace(parts, drafter=Apart(parts.drafter, lambda: build().drafter, groups))
 
 

@@ -22,6 +22,7 @@ from outpace.proof.mutants.joint import JointMutant, joint_variants
 from outpace.proof.mutants.late_faults import DEEP, deep_faults, wide_faults
 from outpace.proof.mutants.transformers_path import transformers_mutants
 from outpace.proof.option_values import choices, plain
+from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.per_row_drafter import row_by_row
 from outpace.proof.result import Proof
 from outpace.proof.sampling_cases import crossed, paired
@@ -200,6 +201,7 @@ class Subject:
             _earlier_requests,
             (models.target, *models.drafts, models.cross_vocabulary),
         )
+        build = controllers_by_row(build)
         drafter = self.recipe.build(models.target, **self.options).drafter
         if predicted:
             build = predicting(build)

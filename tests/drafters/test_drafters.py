@@ -77,6 +77,7 @@ class Wavering:
     """Depth changes from step to step and row to row, none at times."""
 
     want = Fixed.want
+    plans_across_rows = False
 
     def __init__(self) -> None:
         self._random = Random(3)

@@ -90,6 +90,7 @@ class _NoController:
     """Implementation of core.contracts.Controller whose plans are not read."""
 
     want = Want()
+    plans_across_rows = False
 
     def plan(self, ctx: Context) -> Plan:
         return Plan(ctx.max_draft_depth)

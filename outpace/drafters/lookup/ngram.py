@@ -5,22 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outpace.core.claim import Claim
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Plan, Step, Want
-from outpace.drafters.lookup.candidate_tree import candidate_tree
+from outpace.core.contracts import Plan, Step
 from outpace.drafters.lookup.request_memory import RequestMemory
-from outpace.drafters.lookup.text_lookup import chain
+from outpace.drafters.lookup.text_lookup import LookupDrafter, chain
 from outpace.indexes.candidates import CandidateTree
 
 
-class NGram:
-    """Implementation of core.contracts.Drafter with a hash map from n-grams to the ends of their first
-    occurrences; O(`max_ngram`) per committed token."""
+class NGram(LookupDrafter):
+    """Implementation of core.contracts.Drafter that drafts what `NGramLookup` finds."""
 
-    want = Want()
-    claims: tuple[type[Claim], ...] = ()
-    learns_across_rows = drafts_across_rows = False
+    def __init__(self, max_ngram: int = 3, *, allow_shorter: bool = False) -> None:
+        super().__init__(NGramLookup(max_ngram, allow_shorter=allow_shorter))
+
+
+class NGramLookup:
+    """Implementation of drafters.lookup.text_lookup.TextLookup with a hash map from n-grams to the ends of
+    their first occurrences; O(`max_ngram`) per committed token. `allow_shorter`: also continuations shorter
+    than the plan's depth."""
+
+    learns_across_rows = False
 
     def __init__(self, max_ngram: int = 3, *, allow_shorter: bool = False) -> None:
         if max_ngram < 1:
@@ -28,16 +32,16 @@ class NGram:
         self._max_ngram, self._allow_shorter = max_ngram, allow_shorter
         self._requests = RequestMemory(lambda: _Text(max_ngram))
 
-    def propose(self, ctx: Context, plan: Plan) -> Draft:
+    def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
         found: list[CandidateTree] = []
         for row, (text, new) in enumerate(self._requests.follow(ctx)):
             text.extend(new.tolist())
             size, tokens = text.following(plan.depth[row], self._allow_shorter)
             found.append(chain(tokens, size, ctx.sampling[row].stop))
-        return Draft(candidate_tree(ctx.roots, found))
+        return found
 
     def observe(self, step: Step) -> None:
-        """Does nothing: `propose` reads the committed tokens from its context."""
+        """Does nothing: `look_up` reads the committed tokens from its context."""
 
     def release(self, slots: Sequence[int]) -> None:
         self._requests.release(slots)

@@ -12,6 +12,7 @@ from functools import partial
 
 from torch import Tensor
 
+from outpace.controllers.batch_length import BatchLength
 from outpace.controllers.fixed import Fixed
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Parts, Plan, Scores, TargetProbs, Verdict, Verifier
@@ -20,6 +21,7 @@ from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import TokenTree
 from outpace.drafters.compose.union import Rekeyed
 from outpace.drafters.lookup.consensus import Consensus
+from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
 from outpace.proof.enumerated_noise import Branch, Name
 from outpace.proof.joint import JointNoise
@@ -101,6 +103,22 @@ class TargetNoiseReused(CorrectDrafter):
         return grower.add_drawn(at, q, 1, first, replace=False)
 
 
+class CutToShortest(Rejection):
+    """Mutant: all rows keep as many draft tokens as the row that accepted the fewest, and a row that had
+    accepted more draws its next token from p. Whether it does so depends on the token it gives up."""
+
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
+        verdict, forest = super().verify(tree, target_probs, scores, noise), tree.forest
+        shortest = min(forest.depths[leaf] for leaf in verdict.leaf)
+        leaves, bonus = list(verdict.leaf), list(verdict.bonus)
+        for row, leaf in enumerate(verdict.leaf):
+            if forest.depths[leaf] > shortest:
+                leaves[row] = forest.path(leaf)[shortest]
+                key = Key([row], [forest.local[leaves[row]]], [shortest], "again")
+                bonus[row] = int(noise.choose(target_probs.probs([leaves[row]]), key))
+        return Verdict(leaves, bonus)
+
+
 @dataclass(frozen=True)
 class JointMutant:
     """One mutant of decoding several rows of one prompt."""
@@ -126,4 +144,10 @@ def joint_variants(target: TableTarget) -> list[JointMutant]:
             lambda: Parts(target, TargetNoiseReused(target), Rejection(), Fixed(1)),
         ),
         JointMutant("samples: agreed tokens taken over", partial(parts, AcceptedUnverified())),
+        JointMutant(
+            "batch: cut to the shortest row",
+            lambda: Parts(
+                target, DraftModel(TableTarget(target.vocab, order=2, seed=2)), CutToShortest(), BatchLength(1)
+            ),
+        ),
     ]

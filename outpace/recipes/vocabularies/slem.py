@@ -134,6 +134,7 @@ class Heuristic:
     draft and shrinks by one after any other."""
 
     want = Want()
+    plans_across_rows = False
 
     def __init__(self, depth: int) -> None:
         self._first, self._depth = depth, dict[int, int]()

@@ -1,0 +1,69 @@
+"""A separate controller per row or per group of rows, for distribution tests of controllers that plan across
+rows.
+
+A plan that follows from committed tokens of other rows cannot bias a row, but with it a run could not be
+repeated in another batch. With a controller per row, a row's plans follow from its own steps; with a
+controller per group, from the group's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from outpace.core.context import Context
+from outpace.core.contracts import Controller, Parts, Plan, Shape, Step
+from outpace.drafters.compose.rows import context_of_rows, step_of_rows
+
+
+def controllers_by_row(
+    build: Callable[[], Parts], groups: Sequence[int] | None = None
+) -> Callable[[], Parts]:  # `groups[slot]`: group of a slot; None: each is a group of its own
+    """`build` itself if its controller does not plan across rows; else a function that returns its parts with
+    a new controller per row or group."""
+    if not build().controller.plans_across_rows:
+        return build
+    return lambda: replace(build(), controller=ControllersApart(lambda: build().controller, groups))
+
+
+class ControllersApart:
+    """Implementation of core.contracts.Controller: one controller per slot, or per group of slots, created by
+    `make`. ValueError if their plans differ in shape; early stopping is not supported."""
+
+    plans_across_rows = False
+
+    def __init__(self, make: Callable[[], Controller], groups: Sequence[int] | None = None) -> None:
+        self._make, self._groups, self.want = make, groups, make().want
+        self._controllers: dict[int, Controller] = {}  # by group of slots
+
+    def plan(self, ctx: Context) -> Plan:
+        depths, shapes = [0] * len(ctx.slots), set[Shape | None]()
+        for controller, rows in self._divided(ctx.slots):
+            plan = controller.plan(context_of_rows(ctx, rows))
+            shapes.add(plan.shape)
+            for row, depth in zip(rows, plan.depth, strict=True):
+                depths[row] = depth
+        (shape,) = shapes  # a method has one shape
+        return Plan(tuple(depths), shape)
+
+    def observe(self, step: Step) -> None:
+        for controller, rows in self._divided(step.ctx.slots):
+            controller.observe(step_of_rows(step, rows))
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            group = self._group(slot)
+            if group in self._controllers:
+                self._controllers[group].release([slot])
+
+    def _group(self, slot: int) -> int:
+        return self._groups[slot] if self._groups else slot
+
+    def _divided(self, slots: Sequence[int]) -> list[tuple[Controller, list[int]]]:
+        """(controller, rows of the batch that it plans) of every group in `slots`."""
+        rows: dict[int, list[int]] = {}
+        for row, slot in enumerate(slots):
+            rows.setdefault(self._group(slot), []).append(row)
+            if self._group(slot) not in self._controllers:
+                self._controllers[self._group(slot)] = self._make()
+        return [(self._controllers[group], found) for group, found in rows.items()]

@@ -1,0 +1,1 @@
+"""Methods for batches of requests and for servers."""
