@@ -96,14 +96,18 @@ class DraftModel:
             self._cache.release(known)
             self._gone.update(known)
 
-    def _catch_up(self, ctx: Context) -> tuple[Cache, list[Tensor] | None]:
-        """Bring the KV cache up to date. Returns it and, per row, the committed tokens before the root that
-        it still lacks (None if it lacks none in any row), for the next forward."""
+    def cache(self, ctx: Context) -> Cache:
+        """The model's KV cache, with a slot for each slot of the target's; opened if there is none."""
         if self._cache is None:
             self._cache = self.model.open(len(ctx.cache.lengths), ctx.cache.capacity)
             self._read, self._gone = None, set()
-        cache = self._cache
-        cache.grow(len(ctx.cache.lengths))
+        self._cache.grow(len(ctx.cache.lengths))
+        return self._cache
+
+    def _catch_up(self, ctx: Context) -> tuple[Cache, list[Tensor] | None]:
+        """Bring the KV cache up to date. Returns it and, per row, the committed tokens before the root that
+        it still lacks (None if it lacks none in any row), for the next forward."""
+        cache = self.cache(ctx)
         self._active.update(ctx.slots)
         if self._read is not None:
             self._keep(cache, ctx, *self._read)

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from outpace.models.hf.kv_cache import EagerCache, Planes
 
+BLOCK = 64  # cache positions by which a slot of a cache with capacity 0 grows
+
 
 class ContiguousCache(EagerCache):
     """An `EagerCache` with one tensor (P, 1, H, T, D) per slot and shape."""
@@ -41,11 +43,13 @@ class ContiguousCache(EagerCache):
         held = self._held(slot)
         if tokens <= held:
             return held
+        if self.capacity == 0:
+            return -(-tokens // BLOCK) * BLOCK
         return max(tokens, held * 5 // 4 if held else self.capacity)
 
     def reserve(self, slot: int, tokens: int) -> None:
         """Give a slot at least `tokens` cache positions: `capacity` at its first use, a quarter more than it
-        has when that is not enough."""
+        has when that is not enough. With capacity 0 a multiple of BLOCK, whatever it has."""
         held, size = self._held(slot), self._positions(slot, tokens)
         if size == held:
             return

@@ -8,6 +8,7 @@ Letters: B rows, N nodes of all trees, V vocabulary size, D hidden size, T token
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,6 +99,7 @@ class HFTarget:
         self.reader = (
             compiled(self.forward, on_stage, trees=not self.chains_only) if compile else self.forward
         )
+        self._allocates_ahead = True
         self._lock = Lock()  # one forward at a time: sessions of several threads may share the target
 
     @property
@@ -122,7 +124,15 @@ class HFTarget:
         if self.compiled:
             with self._lock:
                 return self.compiled.open(slots, capacity)
+        capacity = capacity if self._allocates_ahead else 0
         return ContiguousCache(self.forward.planes, slots, capacity, self.forward.device)
+
+    def on_demand(self) -> HFTarget:
+        """The same model, whose KV caches for eager forwards have capacity 0: a slot grows with its text, in
+        blocks of 64 positions, by copying, instead of being allocated for its longest text."""
+        made = copy.copy(self)
+        made._allocates_ahead = False
+        return made
 
     @torch.no_grad()
     def prefill(

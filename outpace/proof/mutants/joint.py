@@ -147,7 +147,10 @@ def joint_variants(target: TableTarget) -> list[JointMutant]:
         JointMutant(
             "batch: cut to the shortest row",
             lambda: Parts(
-                target, DraftModel(TableTarget(target.vocab, order=2, seed=2)), CutToShortest(), BatchLength(1)
+                target,
+                DraftModel(TableTarget(target.vocab, order=2, seed=2)),
+                CutToShortest(),
+                BatchLength(1),
             ),
         ),
     ]

@@ -1,0 +1,49 @@
+"""How much memory a forward needs besides the weights and the KV cache: an upper estimate from the model's
+configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outpace.core.contracts import Target
+from outpace.models.hf.kv_cache import MAX_SLICED_MASK
+from outpace.models.hf.target import CHUNK, HFTarget
+
+# temporary tensors of a layer, each with one number per token and: hidden feature, MLP feature, feature of
+# queries, keys and values
+HIDDEN, MLP, PROJECTED = 6, 3, 4
+MASK_BYTES = 6  # per token and key: a bool, and the number that attention makes of it
+
+
+@dataclass(frozen=True)
+class ForwardMemory:
+    """What the forwards of one model allocate besides weights and KV cache, in bytes."""
+
+    token: int  # temporary tensors of the largest layer, per token
+    logits: int  # logits of one node
+    probs: int  # the same in the dtype of probabilities, at least float32
+    pair: int  # attention masks, per token and key
+    position: int  # tables of position ids and of the causal mask, per cache position of the longest text
+    chunk: int  # most tokens of a text that are read in one forward
+
+    @staticmethod
+    def of(target: Target) -> ForwardMemory:
+        """The estimate for this model; a model that is no transformers model has float64 logits only."""
+        if not isinstance(target, HFTarget):
+            return ForwardMemory(0, 8 * target.vocab, 8 * target.vocab, 0, 0, CHUNK)
+        config, size = target.model.config.get_text_config(), target.model.dtype.itemsize
+        hidden, heads = config.hidden_size, config.num_attention_heads
+        head_size = getattr(config, "head_dim", None) or hidden // heads
+        keys = getattr(config, "num_key_value_heads", None) or heads
+        mlp = getattr(config, "intermediate_size", None) or 4 * hidden
+        wide = max(4, size)  # norms compute in float32
+        token = HIDDEN * hidden * wide + (MLP * mlp + PROJECTED * (heads + 2 * keys) * head_size) * size
+        return ForwardMemory(
+            token,
+            target.vocab * size,
+            target.vocab * wide,
+            MASK_BYTES,
+            # masks of short chains are slices of a table with this many rows; position ids are int64
+            MAX_SLICED_MASK + 8,
+            CHUNK,
+        )

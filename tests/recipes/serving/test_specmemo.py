@@ -1,0 +1,314 @@
+"""SpecMemo: what a step needs is estimated from above, drafts fit a budget, and no text depends on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from outpace.controllers.footprint import Footprint, StepMemory
+from outpace.controllers.memory_budget import MemoryBudget
+from outpace.core.contracts import Context, Parts, Plan, Shape
+from outpace.core.sampling_params import SamplingParams
+from outpace.decode import Session
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.models.hf.contiguous_cache import BLOCK, ContiguousCache
+from outpace.models.hf.target import HFTarget
+from outpace.models.table import TableTarget
+from outpace.proof.decode_all import texts
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
+from outpace.proof.joint import Group, enumerate_joint, largest_joint_error
+from outpace.proof.per_row_controller import controllers_by_row
+from outpace.proof.reference import table_logits
+from outpace.recipes.base.autoregressive import autoregressive
+from outpace.recipes.serving.specmemo import specmemo
+from outpace.sampling.target_probs import LazyTargetProbs
+
+VOCAB, AMPLE = 1024, 1 << 30
+SETTINGS = [{"temperature": 0.0}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 0.9}]
+
+
+@cache
+def models(dtype: torch.dtype = torch.float32) -> tuple[HFTarget, HFTarget]:
+    """A small target, and a draft model that agrees with it often."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=160,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        initializer_range=0.3,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    model = LlamaForCausalLM(config).to(dtype)
+    disturbed = LlamaForCausalLM(config).to(dtype)
+    disturbed.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        for weight in disturbed.parameters():
+            weight += 0.05 * weight.std() * torch.randn_like(weight) if weight.dim() > 1 else 0
+    return HFTarget(model.eval()), HFTarget(disturbed.eval())
+
+
+@dataclass
+class Watched:
+    """A method whose planned depths, estimates and their times are recorded."""
+
+    parts: Parts
+    times: list[int] = field(default_factory=list[int])
+    depths: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    estimates: list[Footprint] = field(default_factory=list[Footprint])
+
+    def __post_init__(self) -> None:
+        controller = self.parts.controller
+        assert isinstance(controller, MemoryBudget)
+        plan, memory = controller.plan, controller._step_memory
+
+        def watched(ctx: Context) -> Plan:
+            planned = plan(ctx)
+            self.times.append(time.time_ns())
+            self.depths.append(planned.depth)
+            self.estimates.append(memory.of(ctx, planned.depth))
+            return planned
+
+        controller.plan = watched
+
+
+def budgeted(memory: int = AMPLE, dtype: torch.dtype = torch.float32) -> Watched:
+    target, draft = models(dtype)
+    return Watched(specmemo.build(target, draft=draft, memory=memory))
+
+
+def allocations(profiler: profile) -> list[tuple[int, int]]:
+    """(time in ns, bytes) of every allocation of torch's allocator, negative when freed."""
+    events = profiler.profiler.kineto_results.events()
+    return sorted((each.start_ns(), each.nbytes()) for each in events if each.name() == "[memory]")
+
+
+def metered() -> profile:
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+
+
+def prompts(*lengths: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(0, VOCAB, (length,), generator=generator) for length in lengths]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_estimate_is_between_the_measured_peak_and_three_times_it(
+    settings: dict[str, float], dtype: torch.dtype
+) -> None:
+    watched = budgeted(dtype=dtype)
+    sampling = [SamplingParams(**settings, max_tokens=24, seed=row) for row in range(3)]
+    session = Session(watched.parts, (), (), LazyTargetProbs)
+    with metered() as profiler:
+        for prompt, params in zip(prompts(90, 40, 120), sampling, strict=True):
+            session.add(prompt, params)
+        step = None
+        for step in session.steps():
+            assert step
+        del step
+    peaks, live = [0] * len(watched.times), 0
+    number = -1
+    for when, size in allocations(profiler):
+        live += size
+        while number + 1 < len(peaks) and when >= watched.times[number + 1]:
+            number += 1
+        if number >= 0:
+            peaks[number] = max(peaks[number], live)
+    pairs = list(zip(peaks, watched.estimates, strict=True))
+    assert all(peak <= 1.05 * estimate.total for peak, estimate in pairs)  # 5 % of a budget are in reserve
+    assert max(peaks) * 3 > max(estimate.total for _, estimate in pairs)
+
+
+def test_both_caches_hold_what_was_estimated() -> None:
+    watched = budgeted()
+    sampling = [SamplingParams(max_tokens=80, seed=row) for row in range(3)]
+    session = Session(watched.parts, prompts(60, 10, 120), sampling, LazyTargetProbs)
+    drafter, grown = watched.parts.drafter, 0
+    assert isinstance(drafter, DraftModel) and isinstance(session.cache, ContiguousCache)
+    for step in session.steps():
+        if len(session.rows) < 3:
+            break
+        estimate = watched.estimates[-1]
+        assert session.cache.num_bytes == estimate.target_kv
+        assert drafter.cache(step.ctx).num_bytes == estimate.draft_kv
+        grown += estimate.growth > 0
+    assert grown > 2
+    longest = max(session.request(slot).length for slot in range(3))
+    assert session.cache.num_bytes < 3 * (longest + BLOCK) * session.cache.planes.token_bytes
+
+
+class ForEachRow(MemoryBudget):
+    """Wrong: every row has the whole budget."""
+
+    def _fits(self, ctx: Context, depths: Sequence[int]) -> bool:
+        return all(
+            super(ForEachRow, self)._fits(
+                ctx, [depth if row == other else 0 for other, depth in enumerate(depths)]
+            )
+            for row in range(len(depths))
+        )
+
+
+def conversation(watched: Watched, turns: int) -> tuple[int, list[list[int]]]:
+    """The peak of allocated bytes over these turns of two conversations, and the generated texts."""
+    session = Session(watched.parts, (), (), LazyTargetProbs)
+    history, answers = prompts(20, 33), list[list[int]]()
+    with metered() as profiler:
+        for turn in range(turns):
+            slots = [session.add(text, SamplingParams(0.7, max_tokens=10, seed=turn)) for text in history]
+            for step in session.steps():
+                assert step
+            del step
+            answers += [session.request(slot).output() for slot in slots]
+            history = [
+                torch.cat((session.request(slot).text().clone(), more))
+                for slot, more in zip(slots, prompts(6, 9), strict=True)
+            ]
+    live = peak = 0
+    for _, size in allocations(profiler):
+        live += size
+        peak = max(peak, live)
+    return peak, answers
+
+
+def test_a_budget_is_kept_over_twenty_turns_and_changes_no_text() -> None:
+    full, expected = conversation(budgeted(), 20)
+    for share in (0.9, 0.75):
+        watched = budgeted(int(share * full))
+        peak, found = conversation(watched, 20)
+        assert peak <= share * full
+        assert found == expected
+        used = {depth for depths in watched.depths for depth in depths}
+        assert len(used) > 2  # drafts became shorter as the texts grew
+    target, draft = models()
+    parts = specmemo.build(target, draft=draft, memory=int(0.75 * full))
+    controller = parts.controller
+    assert isinstance(controller, MemoryBudget) and isinstance(parts.drafter, DraftModel)
+    wrong = ForEachRow(controller._shape, int(0.75 * full), controller._step_memory, parts.drafter)
+    watched = Watched(Parts(parts.target, parts.drafter, parts.verifier, wrong))
+    conversation(watched, 20)
+    assert max(estimate.total for estimate in watched.estimates) > 0.75 * full
+
+
+def accepted(watched: Watched) -> float:
+    """Mean number of generated tokens per row and step; the texts are always the same."""
+    sampling = [SamplingParams(max_tokens=60)] * 3
+    session = Session(watched.parts, prompts(30, 20, 50), sampling, LazyTargetProbs)
+    lengths = [len(row) for step in session.steps() for row in step.generated if row]
+    return sum(lengths) / len(lengths)
+
+
+def test_a_smaller_budget_accepts_less_down_to_plain_decoding() -> None:
+    watched = budgeted()
+    full = accepted(watched)
+    most = max(estimate.total for estimate in watched.estimates)
+    found = [accepted(budgeted(int(share * most / 0.95) + 1)) for share in (1.0, 0.8, 0.6, 0.4, 0.2)]
+    assert found[0] == full > 2
+    assert found == sorted(found, reverse=True) and len(set(found)) >= 3
+    assert accepted(budgeted(1)) == 1  # less than plain decoding needs: it decodes plainly
+
+
+def test_the_draft_models_cache_is_freed_when_plain_decoding_needs_its_memory() -> None:
+    watched = budgeted()
+    accepted(watched)
+    session = Session(watched.parts, prompts(300), [SamplingParams(max_tokens=40)], LazyTargetProbs)
+    controller, drafter = watched.parts.controller, watched.parts.drafter
+    assert isinstance(controller, MemoryBudget) and isinstance(drafter, DraftModel)
+    held = list[int]()
+    for number, step in enumerate(session.steps()):
+        held.append(drafter.cache(step.ctx).num_bytes)
+        if number == 2:
+            controller._memory = 1
+    assert held[2] > 0 and held[4] == 0 and watched.depths[-1] == (0,)
+
+
+TARGET, DRAFT = TableTarget(3, seed=1), TableTarget(3, seed=2, order=2)
+LOGITS = table_logits(TARGET.logits, TARGET.state)
+
+
+def scripted(memory: int, committed: Sequence[int], rates: dict[int, tuple[int, int]]) -> tuple[int, ...]:
+    """The depths planned for rows with texts of this length and these tokens accepted and tested."""
+    parts = specmemo.build(TARGET, draft=DRAFT, memory=memory, widths=(1, 1, 1, 1))
+    controller = parts.controller
+    assert isinstance(controller, MemoryBudget)
+    sampling = [SamplingParams(max_tokens=20)] * len(committed)
+    session = Session(
+        parts, [torch.zeros(length, dtype=torch.int64) for length in committed], sampling, LazyTargetProbs
+    )
+    controller._rates = dict(rates)
+    return controller.plan(session.context()).depth
+
+
+def test_levels_go_to_the_rows_that_accept_more() -> None:
+    rates = {0: (1, 10), 1: (9, 10), 2: (5, 10)}
+    planned = [scripted(memory, (5, 5, 5), rates) for memory in range(1, 3_000, 20)]
+    assert planned[0] == (0, 0, 0) and planned[-1] == (4, 4, 4)
+    assert all(
+        one <= other for one, other in zip(map(sum, planned), list(map(sum, planned))[1:], strict=False)
+    )
+    some = [depths for depths in planned if 0 < sum(depths) < 12]
+    assert all(depths[1] >= depths[2] >= depths[0] for depths in some)
+    assert len(set(some)) > 5
+
+
+def test_the_distribution_is_plain_decodings_with_any_budget() -> None:
+    cases = [Case((0, 1), SamplingParams(1.0, max_tokens=5)), Case((2,), SamplingParams(0.7, max_tokens=4))]
+    row = SamplingParams(1.0, top_k=2, max_tokens=3)
+    groups, depths = [Group((1, 1), (row, row))], set[int]()
+    for memory in (300, 500, 700, AMPLE):
+
+        def build(memory: int = memory) -> Parts:
+            watched = Watched(specmemo.build(TARGET, draft=DRAFT, memory=memory, widths=(2, 1)))
+            watched.depths = Depths(depths)
+            return watched.parts
+
+        found = enumerate_distributions(controllers_by_row(build), cases)
+        assert largest_error(found, LOGITS, cases) < BOUND
+        joint = enumerate_joint(build, groups)
+        assert largest_joint_error(joint, LOGITS, groups) < BOUND
+    assert {0, 1, 2} <= depths
+
+
+class Depths(list[tuple[int, ...]]):
+    """A list that keeps the single depths only, in a set."""
+
+    def __init__(self, found: set[int]) -> None:
+        self._found = found
+
+    def append(self, depths: tuple[int, ...]) -> None:
+        self._found.update(depths)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_text_is_plain_decodings_with_any_budget(temperature: float) -> None:
+    target, draft = models(torch.float64)
+    rows = [prompt.tolist() for prompt in prompts(30, 20, 50)]
+    sampling = [SamplingParams(temperature, max_tokens=30, seed=row) for row in range(3)]
+    plain = texts(autoregressive.build(target), rows, sampling)
+    for memory in (1, 1_500_000, 2_500_000, AMPLE):
+        assert texts(specmemo.build(target, draft=draft, memory=memory), rows, sampling) == plain
+
+
+def test_a_budget_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="memory is 0"):
+        specmemo.build(TARGET, draft=DRAFT, memory=0)
+
+
+def test_a_tree_that_is_cut_has_the_nodes_that_were_counted() -> None:
+    memory = StepMemory(TARGET, DraftModel(DRAFT), (2, 4, 4))
+    shape = Shape.branching((2, 2, 1))
+    assert memory.nodes == [0, 2, 6, 10] and len(shape.parents) == 10
