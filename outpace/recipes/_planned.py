@@ -3,16 +3,16 @@ error."""
 
 PLANNED = frozenset(
     """
-    adaeagle adaspec arbitrage aurora bass chimera clasp confu coral cosine cspd dart deer del-decoding
+    adaeagle adaspec arbitrage aurora chimera clasp confu coral cosine cspd dart deer del-decoding
     diffuspec direct-alignment disco distillspec domain-drafter double dovetail draft-design dream dsp
-    dultra duodecoding ead eagle eagle2 eagle3 easyspec ems-sd exp3-spec falcon fastdraft flash fr-spec
-    fspad glide-cape gsd gto gumiho hass hedge-spec hivis hydra jakiro judge-decoding kangaroo knn-ssd
-    lantern latency-aware-tts layerskip longspec magicdec medusa medusa-typical mirror-sd mlp-speculator
-    mulo-sd multilingual-drafter online-sd owl parallelspec pearl polybasic quicksilver ralmspec
-    ralmspec-knnlm rapid redrafter reflective-verification s2d s4c scd scylla smartspec specbranch
-    specdec-pp specdiff specdiff2 specee specextend speckv specmemo specmquant specpc specpv specreason
-    speculative-cascades speculative-rag speculative-streaming speculative-thinking speculative-verdict
-    specvlm sprinter srm staged-sd stree swift syntax-aligned-medusa taps tlt ucb-spec vispec vocab-trim
+    dultra duodecoding ead eagle eagle2 eagle3 easyspec exp3-spec falcon fastdraft flash fr-spec fspad
+    glide-cape gsd gto gumiho hass hedge-spec hivis hydra jakiro judge-decoding kangaroo knn-ssd lantern
+    latency-aware-tts layerskip longspec magicdec medusa medusa-typical mirror-sd mlp-speculator mulo-sd
+    multilingual-drafter online-sd owl parallelspec pearl polybasic quicksilver ralmspec ralmspec-knnlm
+    rapid redrafter reflective-verification s2d s4c scd scylla smartspec specbranch specdec-pp specdiff
+    specdiff2 specee specextend speckv specmquant specpc specpv specreason speculative-cascades
+    speculative-rag speculative-streaming speculative-thinking speculative-verdict specvlm sprinter srm
+    staged-sd stree swift syntax-aligned-medusa taps tlt ucb-spec vispec vocab-trim
     """.split()
 )
 

@@ -1,8 +1,30 @@
 """SpecMemo (Yildirim and Chen 2025): drafts as large as a budget of generation memory permits.
 
-New here: MemoryBudget. Reuses: DraftModel, Match. Exact at any temperature: the tokens are the draft model's
-most probable ones and carry no claim, so no distributions of the draft need memory, and a row's text under a
-seed is that of plain decoding, whatever the budget.
+New here: MemoryBudget, StepMemory. Reuses: DraftModel, Match. Exact at any temperature: the tokens are the
+draft model's most probable ones and carry no claim, so no distributions of the draft need memory, and a row's
+text under a seed is that of plain decoding, whatever the budget.
+
+Before every step its memory is estimated: the KV caches of both models, as the caches report it for the
+lengths of the rows, a slot that is copied when it grows, logits and probabilities of this and the last step,
+the temporary tensors of a layer, and masks. Weights are not counted. Each row then drafts the levels of the
+tree that fit: one level at a time, first where a token is most likely to be accepted per byte. If no level
+fits, rows are decoded plainly; if plain decoding does not fit beside the draft model's KV cache, that is
+emptied. The target's KV entries are never dropped: a budget below what plain decoding needs is exceeded.
+
+The estimate is an upper one for dense transformers models, up to three times what is allocated, and most at
+temperatures above 0, as all nodes are counted as if their probabilities were needed at once. 5 % of the
+budget stay free for what it leaves out, such as the structures of trees. Grammars and other processors of
+logits are not counted. A step that reads prompts needs most: the draft model reads a prompt in one forward of
+up to 512 tokens, and drafts nothing until that fits.
+
+Eager KV caches grow with the text, in blocks of 64 positions, by copying; other methods allocate a slot for
+its longest text and 256 draft nodes. Compiled forwards have caches of their own: blocks from a pool on a CPU,
+and a fixed size with CUDA graphs, where a budget limits little. In a server with several methods the caches
+are those of the first.
+
+Use it where memory is short, as on small GPUs or beside other programs. The paper leaves the tree, the
+estimate and the division of the budget open; those here are ours. It also computes logits only on the paths
+that are still alive; here all nodes of a step have logits.
 """
 
 from itertools import accumulate
