@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from outpace.core.context import Context
 from outpace.core.contracts import Cache, Target
-from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.forward_memory import ForwardMemory
 from outpace.models.hf.kv_cache import MAX_SLICED_MASK
 
@@ -39,6 +39,20 @@ class Footprint:
         return held + max(self.outputs, self.activations)
 
 
+class ModelDrafter(Protocol):
+    """A drafter with a language model and a KV cache of its own."""
+
+    model: Target
+
+    def cache(self, ctx: Context) -> Cache:
+        """The model's KV cache, with a slot for each slot of the target's; opened if there is none."""
+        ...
+
+    def forget(self, slots: Sequence[int]) -> None:
+        """Empty these slots of the KV cache."""
+        ...
+
+
 class StepMemory:
     """Computes the footprint of a step from the depth of its drafts.
 
@@ -46,7 +60,7 @@ class StepMemory:
     the models. Drafts are the tree with `sizes[d]` nodes at depth d + 1, cut at a depth, in each row.
     """
 
-    def __init__(self, target: Target, drafter: DraftModel, sizes: Sequence[int]) -> None:
+    def __init__(self, target: Target, drafter: ModelDrafter, sizes: Sequence[int]) -> None:
         self._drafter = drafter
         self._target, self._draft = ForwardMemory.of(target), ForwardMemory.of(drafter.model)
         self.nodes = [sum(sizes[:depth]) for depth in range(len(sizes) + 1)]  # draft nodes by depth

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from outpace.controllers.footprint import StepMemory
+from outpace.controllers.footprint import ModelDrafter, StepMemory
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Shape, Step, Want
-from outpace.drafters.model.draft_model import DraftModel
 
 RESERVE = 0.05  # part of the budget for what is not estimated, such as the structures of trees
 
@@ -25,7 +24,7 @@ class MemoryBudget:
     want = Want()
     plans_across_rows = True
 
-    def __init__(self, shape: Shape, memory: int, step_memory: StepMemory, drafter: DraftModel) -> None:
+    def __init__(self, shape: Shape, memory: int, step_memory: StepMemory, drafter: ModelDrafter) -> None:
         if memory < 1:
             raise ValueError(f"memory is {memory}; give the number of bytes for KV caches and logits")
         self._shape, self._memory = shape, memory

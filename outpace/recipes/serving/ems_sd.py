@@ -8,7 +8,7 @@ The paper's method is how outpace decodes every batch: one forward processes the
 each row, one after another, without padding tokens, and each row has KV entries of its own, which grow by
 what that row accepted. It matters most where the lengths of drafts differ, and here they do: each row drafts
 what followed its last n-gram the first time it occurred in its text, up to `depth` tokens, often none. With a
-draft model the rows without a match draft `draft_depth` tokens from it.
+`fallback` model the rows without a match draft `fallback_depth` tokens from it.
 
 Use it for batches of summaries, edits and questions about a text. Eager forwards pad neither tokens nor keys.
 Forwards compiled for a CPU process a batch's tokens without padding between rows too, and fill up the end to
@@ -32,23 +32,23 @@ from outpace.verifiers.rejection import Rejection
 def ems_sd(
     target: Target,
     *,
-    draft: Target | None = None,
     depth: int = 7,
     max_ngram: int = 3,
-    draft_depth: int = 3,
+    fallback: Target | None = None,
+    fallback_depth: int = 3,
     sampled: bool = True,
 ) -> Parts:
     """Drafts of unequal lengths, from n-gram lookup and a draft model, without padding.
 
     Args:
-        draft: model that drafts in rows without a match; it has the same vocabulary as the target
         depth: maximum number of tokens drafted per step
         max_ngram: tokens of the longest n-gram looked up
-        draft_depth: tokens that the draft model drafts
-        sampled: draw the draft model's tokens; false drafts the most probable ones
+        fallback: draft model for rows without a match
+        fallback_depth: tokens that the fallback model drafts
+        sampled: draw the fallback model's tokens; false drafts the most probable ones
     """
     lookup = NGramLookup(max_ngram, allow_shorter=True)
-    if draft is None:
+    if fallback is None:
         return Parts(target, LookupDrafter(lookup), Match(), Fixed(depth))
-    drafter = LookupDrafter(lookup, DraftModel(draft, sampled=sampled), draft_depth)
+    drafter = LookupDrafter(lookup, DraftModel(fallback, sampled=sampled), fallback_depth)
     return Parts(target, drafter, Rejection(), Fixed(depth))

@@ -91,7 +91,7 @@ def test_the_target_processes_the_rows_tokens_and_no_others() -> None:
     target = small().target
     assert isinstance(target, HFTarget)
     scripted = Parts(target, Lengths(0, 3, 7), Match(), Fixed(7))
-    recipes = ems_sd.build(target), ems_sd.build(target, draft=small().drafts[0])
+    recipes = ems_sd.build(target), ems_sd.build(target, fallback=small().drafts[0])
     for parts in (scripted, *recipes):
         steps = processed(parts, target, PROMPTS)
         assert all(count == sum(rows) for count, rows in steps)
@@ -118,7 +118,7 @@ def test_a_padded_batch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("draft", [False, True])
 def test_every_row_gets_the_text_it_gets_alone(draft: bool) -> None:
     models = small()
-    build = partial(ems_sd.build, models.target, draft=models.drafts[0] if draft else None)
+    build = partial(ems_sd.build, models.target, fallback=models.drafts[0] if draft else None)
     together = texts(build(), PROMPTS, SAMPLING)
     assert together == [texts(build(), [p], [s])[0] for p, s in zip(PROMPTS, SAMPLING, strict=True)]
     plain = texts(autoregressive.build(models.target), PROMPTS, SAMPLING)
@@ -136,7 +136,7 @@ def test_mixed_lengths_leave_every_text_as_it_is() -> None:
 def test_rows_without_a_match_are_drafted_by_the_model() -> None:
     models = small()
     prompts = [torch.tensor(prompt) for prompt in ([1, 2, 3, 4, 1, 2], [1, 2, 3, 4, 5, 6])]
-    parts = ems_sd.build(models.target, draft=models.drafts[0], draft_depth=2)
+    parts = ems_sd.build(models.target, fallback=models.drafts[0], fallback_depth=2)
     sampling = [SamplingParams(1.0, max_tokens=9)] * 2
     step = next(Session(parts, prompts, sampling, LazyTargetProbs).steps())
     tokens, forest = step.draft.tree.tokens.tolist(), step.draft.tree.forest

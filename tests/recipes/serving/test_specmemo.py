@@ -23,7 +23,6 @@ from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.joint import Group, enumerate_joint, largest_joint_error
-from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.reference import table_logits
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.serving.specmemo import specmemo
@@ -280,16 +279,16 @@ def test_the_distribution_is_plain_decodings_with_any_budget() -> None:
     cases = [Case((0, 1), SamplingParams(1.0, max_tokens=5)), Case((2,), SamplingParams(0.7, max_tokens=4))]
     row = SamplingParams(1.0, top_k=2, max_tokens=3)
     groups, depths = [Group((1, 1), (row, row))], set[int]()
-    for memory in (400, 600):
+    for memory in (600, 850, 1_400):
 
         def build(memory: int = memory) -> Parts:
             watched = Watched(specmemo.build(TARGET, draft=DRAFT, memory=memory, widths=(2, 1)))
             watched.depths = Depths(depths)
             return watched.parts
 
-        found = enumerate_distributions(controllers_by_row(build), cases)
+        found = enumerate_distributions(build, cases, batch=1)  # the budget is shared by the rows
         assert largest_error(found, LOGITS, cases) < BOUND
-        joint = enumerate_joint(build, groups)
+        joint = enumerate_joint(build, groups, batch=1)
         assert largest_joint_error(joint, LOGITS, groups) < BOUND
     assert {0, 1, 2} <= depths
 
