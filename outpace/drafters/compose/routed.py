@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
@@ -56,12 +57,14 @@ class RoutedDrafter:
 
     def _draft(self, ctx: Context, name: str, rows: Sequence[int]) -> Draft:
         own = ctx if len(rows) == len(ctx.slots) else context_of_rows(ctx, rows)
-        depths = zip(own.slots, own.max_draft_depth, strict=True)
-        limits = [min(depth, self._max_depth.get(slot, depth)) for slot, depth in depths]
-        if not any(limits):
+        if self._max_depth:
+            depths = zip(own.slots, own.max_draft_depth, strict=True)
+            limits = tuple([min(depth, self._max_depth.get(slot, depth)) for slot, depth in depths])
+            own = replace(own, max_draft_depth=limits)
+        if not any(own.max_draft_depth):
             return Draft(TokenTree.roots(own.roots))
         parts = self._methods[name]
-        return parts.drafter.propose(own, parts.controller.plan(own).within(limits))
+        return parts.drafter.propose(own, parts.controller.plan(own).within(own.max_draft_depth))
 
     def observe(self, step: Step) -> None:
         for name, rows in self._groups(step.ctx.slots).items():

@@ -1,0 +1,141 @@
+"""Draft as deep as pays: the depths that maximise the expected number of generated tokens per second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy
+
+from outpace.controllers.acceptance_rates import AcceptanceRates
+from outpace.controllers.step_cost import StepCost
+from outpace.core.context import Context
+from outpace.core.contracts import Plan, Step, Want
+
+FIRST_DEPTHS = (1.0, 0.5, 0.25, 1.0)  # shares of the largest depth in the first steps
+MIN_GAIN = 1.02  # least predicted ratio to plain decoding of a step with drafts
+CATCH_UP_STEPS = 32  # steps over which the time is spread in which a draft model reads tokens it has missed
+PLAIN_STEPS = 4  # steps for which the decision holds that no drafts pay, while the rows are the same
+PROBE_SHARE = 0.01  # share of the time that may be lost with drafts that are made to learn whether they pay
+
+
+class AdaptiveDepth:
+    """Implementation of core.contracts.Controller with the goodput of SmartSpec (Liu et al. 2024): chains of
+    at most `max_depth` tokens, of a length per row, such that the expected number of tokens that a step
+    generates, divided by its predicted time, is largest.
+
+    Row i generates 1 + a + a^2 + ... + a^k tokens in expectation, with its acceptance rate a and its depth k.
+    Rows share a forward, so tokens are added to the drafts in the order of their probability of being
+    reached. In the first steps depths are fixed, and a step is plain if no plain step of so many rows was
+    measured of late, so that drafts are compared with what was measured.
+
+    The depths of a step follow from earlier steps alone, not from tokens drawn in it: outputs stay exact.
+    """
+
+    want = Want()
+    plans_across_rows = True
+
+    def __init__(self, max_depth: int) -> None:
+        if max_depth < 1:
+            raise ValueError(f"depth is {max_depth}; use 1 or more, or autoregressive for no drafts")
+        self._max_depth = max_depth
+        self._rates, self._cost = AcceptanceRates(), StepCost()
+        self._num_plans = 0
+        self._planned: dict[int, int] = {}  # slot -> depth planned last
+        self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read
+        self._plain_slots: tuple[int, ...] = ()  # rows for which no drafts pay
+        self._num_plain = 0  # steps for which that decision still holds
+        self._plain_seconds = 0.0  # predicted time of the plain steps since drafts were last made to learn
+
+    def plan(self, ctx: Context) -> Plan:
+        limits = [min(self._max_depth, limit) for limit in ctx.max_draft_depth]
+        depths = limits
+        if any(limits):
+            if self._num_plans < len(FIRST_DEPTHS):
+                most = round(FIRST_DEPTHS[self._num_plans] * self._max_depth)
+                depths = [min(most, limit) for limit in limits]
+            else:
+                depths = self._best(ctx, limits)
+            self._num_plans += 1
+        self._planned |= zip(ctx.slots, depths, strict=True)
+        return Plan(tuple(depths))
+
+    def _best(self, ctx: Context, limits: Sequence[int]) -> list[int]:
+        """The depths with the most expected tokens per second."""
+        if self._num_plain and ctx.slots == self._plain_slots:
+            self._num_plain -= 1
+            return [0] * len(limits)
+        rows, context = len(limits), sum(ctx.committed)
+        unread = 0 if ctx.unread is None else sum(map(len, ctx.unread))
+        if not unread and not self._cost.knows(rows):
+            return [0] * rows  # a plain step, to measure it
+        missed = self._missed(ctx)
+        # candidates: the draft token at depth j of row i, by falling probability of being reached
+        rates = numpy.array([self._rates.rate(slot) for slot in ctx.slots])
+        shares = numpy.array([self._rates.share_drafted(slot) for slot in ctx.slots])
+        deepest = max(limits)
+        reached = rates[:, None] ** numpy.arange(1, deepest + 1)
+        row, level = numpy.nonzero(numpy.arange(deepest) < numpy.array(limits)[:, None])
+        order = numpy.argsort(-reached[row, level], kind="stable")
+        row, level = row[order], level[order]
+        first = numpy.where(level == 0, numpy.array(missed)[row], 0.0)
+        # [k - 1, m]: the sums over the first m candidates whose depth is at most k
+        within = level < numpy.arange(1, deepest + 1)[:, None]
+        tokens = rows + (within * (shares[row] * reached[row, level])).cumsum(1)
+        drafted = (within * shares[row]).cumsum(1)
+        read_first = (within * first).cumsum(1) / CATCH_UP_STEPS
+        forwards = numpy.arange(1.0, deepest + 1)[:, None]
+        seconds = self._cost.seconds(rows, context, unread, forwards, drafted, read_first)
+        none = numpy.zeros(1)
+        plain = float(self._cost.seconds(rows, context, unread, none, none, none)[0])
+        speeds = tokens / seconds
+        best, last = numpy.unravel_index(int(speeds.argmax()), speeds.shape)
+        if speeds[best, last] * plain <= MIN_GAIN * rows:
+            # the step would read all missed tokens at once
+            whole = seconds[best, last] + self._cost.reading(read_first[best, last] * (CATCH_UP_STEPS - 1))
+            if not self._is_probe(ctx.slots, plain, whole - tokens[best, last] * plain / rows):
+                return [0] * rows
+        chosen = row[: last + 1][within[best, : last + 1]]
+        return numpy.bincount(chosen, minlength=rows).tolist()
+
+    def _is_probe(self, slots: tuple[int, ...], plain: float, loss: float) -> bool:
+        """Whether drafts are made although plain steps, of `plain` seconds, are predicted to be faster: if
+        the `loss`, in seconds, does not matter beside the time since that was done last."""
+        if loss <= PROBE_SHARE * self._plain_seconds:
+            self._plain_seconds = 0.0
+            return True
+        self._plain_slots, self._num_plain = slots, PLAIN_STEPS - 1
+        self._plain_seconds += PLAIN_STEPS * plain
+        return False
+
+    def _missed(self, ctx: Context) -> list[int]:
+        """Per row the number of tokens that the draft model has not read, apart from the root."""
+        return [
+            committed - self._read.get(slot, 1)
+            for slot, committed in zip(ctx.slots, ctx.committed, strict=True)
+        ]
+
+    def observe(self, step: Step) -> None:
+        ctx, forest = step.ctx, step.draft.tree.forest
+        missed = self._missed(ctx)
+        drafted, read_by_draft = 0, 0
+        for row, slot in enumerate(ctx.slots):
+            if not step.generated[row]:
+                continue
+            num_drafted, planned = len(forest.nodes[row]) - 1, self._planned.get(slot, 0)
+            if planned:
+                accepted = forest.depths[step.verdict.leaf[row]]
+                self._rates.record(slot, planned, num_drafted, accepted)
+                read_by_draft += missed[row]
+                # accepted tokens stay in the draft model's KV cache
+                self._read[slot] = ctx.committed[row] + len(step.generated[row])
+            else:
+                self._rates.skip(slot)
+            drafted += num_drafted
+        if ctx.unread is None and all(step.generated) and "score" in step.seconds:
+            self._cost.record(step, drafted, read_by_draft)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._rates.release(slots)
+        for slot in slots:
+            self._planned.pop(slot, None)
+            self._read.pop(slot, None)

@@ -1,0 +1,74 @@
+"""Seconds of a repeated operation as a linear function of its size, fitted to recent measurements."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import log2
+from statistics import median
+
+import numpy
+from scipy.optimize import nnls
+
+NUM_TIMES = 7  # measurements of one size of which the median is taken
+FIT_AFTER, MAX_RECORDS = 0.1, 32  # share of new measurements that a fit waits for, and most of them
+HALF_LIFE = 256  # measurements after which one counts half as much as a new one
+
+
+@dataclass
+class Measured:
+    """The last measurements of one size."""
+
+    quantities: Sequence[float]
+    times: deque[float] = field(default_factory=lambda: deque[float](maxlen=NUM_TIMES))  # seconds
+    at: int = 0  # number of measurements of all sizes when this one was last measured
+    seconds: float = 0.0  # median of the times
+
+
+class LinearCost:
+    """Seconds as a sum of quantities, such as tokens or forwards, times non-negative coefficients.
+
+    Of similar quantities only the median of the last times counts: a size that is measured often does not
+    outweigh the others. The fit minimises relative errors.
+    """
+
+    def __init__(self, num_quantities: int) -> None:
+        self.coefficients = numpy.zeros(num_quantities)
+        self._num_records = self._next_fit = 0
+        self._measured: dict[tuple[int, ...], Measured] = {}  # by rounded quantities
+
+    def record(self, quantities: Sequence[float], seconds: float) -> bool:
+        """Add a measurement; returns whether the coefficients were fitted anew."""
+        self._num_records += 1
+        cell = self._measured.setdefault(tuple([rounded(each) for each in quantities]), Measured(quantities))
+        cell.quantities, cell.at = quantities, self._num_records
+        cell.times.append(seconds)
+        cell.seconds = median(cell.times)
+        if self._num_records < self._next_fit:
+            return False
+        self._next_fit = self._num_records + min(MAX_RECORDS, int(FIT_AFTER * self._num_records))
+        self._fit()
+        return True
+
+    def ratios(self) -> Iterator[tuple[Sequence[float], float]]:
+        """The measured sizes, and the median of the last times of each over its predicted time."""
+        for each in self._measured.values():
+            predicted = float(numpy.dot(self.coefficients, each.quantities))
+            if predicted > 0:
+                yield each.quantities, each.seconds / predicted
+
+    def _fit(self) -> None:
+        cells = self._measured.values()
+        ages = numpy.array([self._num_records - each.at for each in cells])
+        times = numpy.array([max(each.seconds, 1e-9) for each in cells])
+        weights = 1 / (1 + ages / HALF_LIFE)
+        weighted = numpy.array([each.quantities for each in cells]) * (weights / times)[:, None]
+        scale = numpy.maximum(weighted.max(0), 1e-30)
+        self.coefficients = nnls(weighted / scale, weights)[0] / scale
+
+
+def rounded(quantity: float) -> int:
+    """The number of the group of similar quantities to which this one belongs: small whole numbers are groups
+    of their own, larger ones share a group with those that differ by up to a fifth."""
+    return int(quantity) if quantity < 8 else round(4 * log2(quantity)) - 4

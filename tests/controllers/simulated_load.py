@@ -1,0 +1,120 @@
+"""Decoding steps on a virtual clock: requests with given acceptance rates, and forwards of given cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import torch
+
+from outpace.core.context import Context
+from outpace.core.contracts import Controller, Draft, Scores, Step, TokenTree, Verdict
+from outpace.core.noise import KeyedNoise
+from outpace.core.sampling_params import SamplingParams
+from outpace.core.tree import Forest
+from outpace.drafters.model.cross_vocabulary import CacheSize
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of forwards: a constant, and more per token once there are so many that arithmetic counts."""
+
+    target: float = 10e-3
+    draft: float = 1e-3
+    per_token: float = 0.5e-3  # of the target; the draft model takes a tenth
+    free_tokens: int = 8
+    other: float = 0.3e-3
+    per_draft_token: float = 0.01e-3
+
+    def of_target(self, tokens: int) -> float:
+        return self.target + self.per_token * max(0, tokens - self.free_tokens)
+
+    def of_draft(self, tokens: int) -> float:
+        return self.draft + 0.1 * self.per_token * max(0, tokens - self.free_tokens)
+
+
+@dataclass
+class Load:
+    """A number of requests decoded at the same time; a request that ends is followed by another."""
+
+    controller: Controller
+    rates: Sequence[float]  # acceptance rate of each slot's requests
+    costs: Costs = Costs()
+    length: int = 100  # generated tokens per request
+    seed: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    planned: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    jitter: float = 0.0  # relative standard deviation of measured times
+
+    def __post_init__(self) -> None:
+        self._random = Random(self.seed)
+        self._lengths = [20 + 7 * slot % self.length for slot in range(len(self.rates))]
+        self._read = [0] * len(self.rates)  # tokens in the draft model's cache
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
+
+    def run(self, steps: int) -> Load:
+        for _ in range(steps):
+            self._step()
+        return self
+
+    def _step(self) -> None:
+        rows = len(self.rates)
+        end = 20 + self.length
+        ctx = Context(
+            tokens=tuple(torch.zeros(length, dtype=torch.int64) for length in self._lengths),
+            committed=tuple(self._lengths),
+            max_draft_depth=tuple(max(0, end - length - 1) for length in self._lengths),
+            slots=tuple(range(rows)),
+            cache=CacheSize(1 << 20, [0] * rows),
+            sampling=(SamplingParams(),) * rows,
+            noise=KeyedNoise([0] * rows, [0] * rows, self._lengths),
+        )
+        depths = self.controller.plan(ctx).within(ctx.max_draft_depth).depth
+        self.planned.append(depths)
+        drafted, forwards, draft_seconds = sum(depths), max(depths), 0.0
+        for level in range(forwards):
+            read = [row for row, depth in enumerate(depths) if depth > level]
+            missed = sum(self._lengths[row] - 1 - self._read[row] for row in read) if level == 0 else 0
+            draft_seconds += self.costs.of_draft(len(read) + missed)
+        accepted = [self._accepted(depth, rate) for depth, rate in zip(depths, self.rates, strict=True)]
+        for row, depth in enumerate(depths):
+            if depth:
+                self._read[row] = self._lengths[row] + min(accepted[row], depth - 1)
+        noise = 1 + self.jitter * self._random.gauss(0, 1)
+        seconds = {
+            "draft": draft_seconds,
+            "score": self.costs.of_target(rows + drafted) * max(0.5, noise),
+            "verify": self.costs.other + self.costs.per_draft_token * drafted,
+        }
+        self.seconds += sum(seconds.values())
+        forest = Forest.chain(depths)
+        leaf = [forest.nodes[row][count] for row, count in enumerate(accepted)]
+        generated = tuple([0] * (count + 1) for count in accepted)
+        self.tokens += sum(map(len, generated))
+        tree = TokenTree(torch.zeros(len(forest.parents), dtype=torch.int64), forest)
+        draft = Draft(tree, forwards, draft_seconds)
+        verdict = Verdict(leaf, [0] * rows)
+        self.controller.observe(Step(ctx, draft, Scores(0, None), verdict, tuple(leaf), generated, seconds))
+        for row in range(rows):
+            self._lengths[row] += len(generated[row])
+            if self._lengths[row] >= end:
+                self.controller.release([row])
+                self._lengths[row], self._read[row] = 20, 0
+
+    def _accepted(self, depth: int, rate: float) -> int:
+        count = 0
+        while count < depth and self._random.random() < rate:
+            count += 1
+        return count
+
+
+def best_fixed(make: Callable[[int], Controller], rates: Sequence[float], costs: Costs) -> tuple[int, float]:
+    """The fixed depth of 0 to 8 with the highest speed, and that speed."""
+    speeds = [Load(make(depth), rates, costs).run(600).speed for depth in range(9)]
+    return max(enumerate(speeds), key=lambda pair: pair[1])

@@ -1,0 +1,154 @@
+"""Adaptive depths on a virtual clock: what SmartSpec promises as load and acceptance change."""
+
+from __future__ import annotations
+
+from statistics import mean
+from typing import cast
+
+import numpy
+import pytest
+
+from outpace.controllers.acceptance_rates import AcceptanceRates
+from outpace.controllers.adaptive_depth import AdaptiveDepth
+from outpace.controllers.fixed import Fixed
+from outpace.controllers.linear_cost import LinearCost
+from outpace.controllers.step_cost import Numbers, StepCost
+from tests.controllers.simulated_load import Costs, Load
+
+WARM_UP = 200  # steps, in which costs and acceptance rates become known
+CHEAP_DRAFT = Costs(draft=0.5e-3)
+LOADS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def warm(controller: AdaptiveDepth, rates: list[float], costs: Costs) -> Load:
+    load = Load(controller, rates, costs, jitter=0.1).run(WARM_UP)
+    load.seconds, load.tokens, load.planned = 0.0, 0, []
+    return load
+
+
+def plain_speed(rates: list[float], costs: Costs) -> float:
+    return Load(Fixed(0), rates, costs).run(100).speed
+
+
+def best_fixed_speed(rates: list[float], costs: Costs) -> float:
+    return max(Load(Fixed(depth), rates, costs).run(400).speed for depth in range(9))
+
+
+def mean_depth(load: Load) -> float:
+    return mean(sum(depths) / len(depths) for depths in load.planned)
+
+
+def test_depths_fall_to_0_as_load_rises_and_plain_decoding_is_never_much_faster() -> None:
+    depths: list[float] = []
+    for rows in LOADS:
+        rates = [0.75] * rows
+        load = warm(AdaptiveDepth(8), rates, CHEAP_DRAFT).run(300)
+        depths.append(mean_depth(load))
+        assert load.speed > 0.95 * plain_speed(rates, CHEAP_DRAFT), rows
+    assert all(later < earlier + 0.3 for earlier, later in zip(depths, depths[1:], strict=False)), depths
+    assert depths[0] > 4 and depths[-1] < 0.1, depths
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.6, 0.9])
+@pytest.mark.parametrize("rows", [1, 4, 16])
+def test_the_speed_is_close_to_that_of_the_best_fixed_depth(rate: float, rows: int) -> None:
+    rates = [rate] * rows
+    load = warm(AdaptiveDepth(8), rates, CHEAP_DRAFT).run(400)
+    assert load.speed > 0.94 * best_fixed_speed(rates, CHEAP_DRAFT)
+
+
+def test_a_controller_that_ignores_time_is_caught_by_these_tests() -> None:
+    """Mutant: the most tokens per step, not per second."""
+
+    class Timeless(StepCost):
+        def seconds(
+            self, rows: int, context: int, unread: int, forwards: Numbers, drafted: Numbers, missed: Numbers
+        ) -> Numbers:
+            return numpy.ones(numpy.broadcast(forwards, drafted, missed).shape)
+
+    controller = AdaptiveDepth(8)
+    controller._cost = Timeless()
+    rates = [0.75] * 64
+    assert warm(controller, rates, CHEAP_DRAFT).run(100).speed < 0.9 * plain_speed(rates, CHEAP_DRAFT)
+
+
+def test_requests_whose_drafts_are_accepted_get_longer_ones() -> None:
+    load = warm(AdaptiveDepth(8), [0.9, 0.3] * 4, CHEAP_DRAFT).run(300)
+    high = mean(depths[row] for depths in load.planned for row in (0, 2, 4, 6))
+    low = mean(depths[row] for depths in load.planned for row in (1, 3, 5, 7))
+    assert high > low + 1.5
+    shared = max(Load(Fixed(depth), [0.9, 0.3] * 4, CHEAP_DRAFT).run(400).speed for depth in range(9))
+    assert load.speed > shared
+
+
+def test_drafts_begin_again_when_load_falls() -> None:
+    controller = AdaptiveDepth(8)
+    assert mean_depth(warm(controller, [0.8] * 64, CHEAP_DRAFT).run(100)) < 0.1
+    controller.release(range(64))
+    load = Load(controller, [0.8], CHEAP_DRAFT).run(30)
+    assert mean(depths[0] for depths in load.planned[-15:]) > 3
+
+
+def test_drafts_begin_again_when_they_are_accepted_again() -> None:
+    """A short draft is made now and then, in at most a hundredth of the time."""
+    controller = AdaptiveDepth(8)
+    rejected = warm(controller, [0.0] * 4, CHEAP_DRAFT).run(400)
+    assert 0 < mean_depth(rejected) < 0.1
+    assert rejected.speed > 0.95 * plain_speed([0.0] * 4, CHEAP_DRAFT)
+    controller.release(range(4))
+    accepted = Load(controller, [1.0] * 4, CHEAP_DRAFT).run(1500)
+    assert mean(sum(depths) for depths in accepted.planned[-100:]) > 4
+
+
+def test_tokens_that_the_draft_model_has_missed_delay_its_return() -> None:
+    """A draft model that would have to read long texts first is used for fewer requests than one that has
+    read them."""
+    depths: list[int] = []
+    for has_read in (True, False):
+        controller = AdaptiveDepth(4)
+        load = warm(controller, [0.5] * 4, Costs(draft=0.5e-3, per_token=1e-3))
+        load._lengths, load.length = [2000] * 4, 4000
+        controller._read = dict.fromkeys(range(4), 2000 if has_read else 1)
+        depths.append(sum(load.run(1).planned[0]))
+    assert depths[1] < depths[0]
+
+
+def test_rejected_tokens_end_a_test_of_the_tokens_after_them_are_not_counted() -> None:
+    rates = AcceptanceRates()
+    load = Load(Fixed(8), [0.7])
+    for _ in range(2000):
+        rates.record(0, 8, 8, load._accepted(8, 0.7))
+    assert rates.rate(1) == pytest.approx(0.7, abs=0.04)
+
+
+def test_a_request_returns_to_the_rate_of_all_requests_while_it_has_no_drafts() -> None:
+    rates = AcceptanceRates()
+    for _ in range(50):
+        rates.record(0, 4, 4, 0)
+        rates.record(1, 4, 4, 4)
+    low, shared = rates.rate(0), rates.rate(2)
+    for _ in range(500):
+        rates.skip(0)
+    assert low < shared - 0.2 and rates.rate(0) == pytest.approx(shared, abs=0.02)
+
+
+def test_a_lookup_that_finds_little_counts_as_the_share_that_it_drafts() -> None:
+    rates = AcceptanceRates()
+    for step in range(200):
+        rates.record(0, 4, 4 if step % 4 == 0 else 0, 2 if step % 4 == 0 else 0)
+    assert rates.share_drafted(0) == pytest.approx(0.25, abs=0.06)
+    assert rates.rate(0) > 0.55  # steps without a draft say nothing of acceptance
+
+
+def test_a_linear_cost_finds_the_coefficients_in_spite_of_single_slow_measurements() -> None:
+    cost = LinearCost(2)
+    for repeat in range(9):
+        for tokens in (1, 2, 4, 8, 16):
+            seconds = 3e-3 + 0.5e-3 * tokens
+            cost.record((1, tokens), seconds * (20 if repeat == 3 else 1))
+    assert cast("list[float]", cost.coefficients.tolist()) == pytest.approx([3e-3, 0.5e-3], rel=1e-6)
+
+
+def test_depth_0_is_refused() -> None:
+    with pytest.raises(ValueError, match="autoregressive"):
+        AdaptiveDepth(0)
