@@ -11,6 +11,7 @@ from torch import Tensor
 
 from outpace.api.detokenizer import Detokenizer
 from outpace.api.logprobs import Logprob, logprobs
+from outpace.api.row_step import RowStep
 from outpace.api.settings import Settings
 from outpace.api.statistics import Statistics, StepCounter
 from outpace.core.contracts import Step, TargetProbs
@@ -49,6 +50,7 @@ class Piece:
     tokens: list[int]
     num_drafted: int  # number of accepted draft tokens: the first ones of `tokens`; the target chose the rest
     logprobs: list[Logprob] | None = None  # one per token; None if not requested
+    step: RowStep | None = None  # what was drafted; None if not requested
 
 
 class RowOutput:
@@ -63,11 +65,14 @@ class RowOutput:
         tokenizer: Any,
         *,
         num_top: int | None = None,  # number of most probable tokens per Logprob; None: no log probabilities
+        include_steps: bool = False,  # its pieces have the records of their steps; needs a tokenizer
     ) -> None:
         self._index, self._seed, self._settings, self._num_top = index, seed, settings, num_top
         self._num_prompt_tokens = len(prompt)
         minimum = settings.params.min_tokens
         self._detokenizer = Detokenizer(tokenizer, prompt, settings.stop, minimum) if tokenizer else None
+        # texts of single tokens, also of those that `_detokenizer` holds back or cuts off
+        self._token_texts = Detokenizer(tokenizer, prompt) if include_steps else None
         self._logprobs: list[Logprob] = []
         self._counter = StepCounter()
         self._tokens: list[int] = []
@@ -104,7 +109,11 @@ class RowOutput:
         piece = detokenizer.piece() if detokenizer else ""
         if finished:
             piece += self.finish()
-        return Piece(self._index, piece, tokens, drafted, found)
+        record = None
+        if self._token_texts is not None:
+            texts = _texts(self._token_texts, tokens, finished=finished)
+            record = RowStep.of(step, row, drafted, texts, predicted or ())
+        return Piece(self._index, piece, tokens, drafted, found, record)
 
     def finish(self) -> str:
         """End the output; returns the rest of its text."""
@@ -137,3 +146,14 @@ class RowOutput:
         statistics = self._counter.done(self._num_prompt_tokens, len(tokens), seconds, self._seed)
         found = None if self._num_top is None else self._logprobs
         return Result(detokenizer.text if detokenizer else "", tokens, statistics, reason, why, found)
+
+
+def _texts(detokenizer: Detokenizer, tokens: Sequence[int], *, finished: bool) -> list[str]:
+    """The text that each of these next tokens adds; if the output is finished, the last one's with the rest."""
+    texts: list[str] = []
+    for token in tokens:
+        detokenizer.push([token])
+        texts.append(detokenizer.piece())
+    if finished:
+        texts[-1] += detokenizer.finish()
+    return texts

@@ -21,6 +21,7 @@ class GenerationRequest:
     prediction: Sequence[int] = ()  # token ids of the predicted output
     method: str | None = None  # name of one of the engine's methods; None: its first
     max_draft_depth: int | None = None  # 0: no speculation; None: as deep as the method drafts
+    include_steps: bool = False  # pieces have the records of their steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,13 @@ class Ticket:
     ) -> None:
         self.request, self.on_event = request, on_event
         self.output = RowOutput(
-            0, request.prompt, request.seed, request.settings, tokenizer, num_top=request.num_top
+            0,
+            request.prompt,
+            request.seed,
+            request.settings,
+            tokenizer,
+            num_top=request.num_top,
+            include_steps=request.include_steps,
         )
         params = request.settings.row_params(request.seed, request.max_new_tokens)
         self.state = RequestState(torch.tensor(request.prompt, dtype=torch.int64), params)

@@ -22,6 +22,7 @@ from outpace.serving.http.routes.chat import chat
 from outpace.serving.http.routes.completions import completions
 from outpace.serving.http.routes.models import models
 from outpace.serving.http.routes.operations import operations
+from outpace.serving.http.routes.page import page
 from outpace.serving.http.routes.responses import responses
 from outpace.serving.http.routes.tokenization import tokenization
 from outpace.serving.http.service import Service
@@ -69,6 +70,7 @@ def create_app(
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     app.include_router(operations(service, admission))
+    app.include_router(page())
     for routes in (models, tokenization, completions, chat, responses):
         app.include_router(routes(service))
     return app

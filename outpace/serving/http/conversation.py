@@ -36,6 +36,7 @@ def prepare(
     max_tokens: int | None,
     num_top: int | None,  # number of most probable tokens per Logprob; None: no log probabilities
     prediction: str | None = None,
+    include_steps: bool = False,  # pieces have the records of their steps
 ) -> tuple[list[GenerationRequest], Callable[[], OutputParser]]:
     """The samples of a request, and a function that returns a parser for the text of one of them. ApiError
     for invalid values."""
@@ -58,6 +59,7 @@ def prepare(
         num_top=num_top,
         prediction=prediction,
         json_schema=schema,
+        include_steps=include_steps,
     )
     parser: Callable[[], OutputParser] = TextOutput
     if toolbox.may_call:

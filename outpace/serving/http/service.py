@@ -106,6 +106,7 @@ class Service:
         num_top: int | None = None,  # number of most probable tokens per Logprob; None: no log probabilities
         prediction: str | None = None,  # the predicted output
         json_schema: Mapping[str, Any] | None = None,  # which the output follows
+        include_steps: bool = False,  # pieces have the records of their steps
     ) -> list[GenerationRequest]:
         """The samples of a request, those of a prompt one after another. ApiError for invalid values. It may
         take long: it encodes the prediction and compiles the schema."""
@@ -148,6 +149,7 @@ class Service:
                 predicted,
                 method,
                 depth,
+                include_steps,
             )
             for prompt in prompts
             for sample in range(n)

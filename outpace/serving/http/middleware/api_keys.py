@@ -9,7 +9,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outpace.serving.http.errors import ApiError
 
-OPEN_PATHS = ("/health", "/metrics")  # load balancers and Prometheus ask without a key, as at vLLM's server
+# load balancers and Prometheus ask without a key, as at vLLM's server; the page asks its user for one
+OPEN_PATHS = ("/health", "/metrics", "/")
+OPEN_FOLDER = "/page/"
 
 
 class ApiKeys:
@@ -23,7 +25,8 @@ class ApiKeys:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         client = str((scope.get("client") or ("",))[0])
-        if self._keys and scope["path"] not in OPEN_PATHS:
+        is_open = scope["path"] in OPEN_PATHS or scope["path"].startswith(OPEN_FOLDER)
+        if self._keys and not is_open:
             scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
             # every key is compared in constant time, so that answers tell nothing about them
             matches = [compare_digest(given.strip(), key) for key in self._keys]

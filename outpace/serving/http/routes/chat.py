@@ -21,6 +21,7 @@ from outpace.serving.http.schemas.chat import ChatBody
 from outpace.serving.http.schemas.messages import text_of
 from outpace.serving.http.service import Service
 from outpace.serving.http.sse import DONE, event
+from outpace.serving.http.step_format import step_fields
 from outpace.serving.http.tool_calls import ArgumentsDelta, CallDelta, Delta, OutputParser, TextDelta
 from outpace.serving.http.tools import Tool
 from outpace.serving.http.usage import metrics, usage
@@ -47,6 +48,8 @@ def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest],
     """The samples of a request, and a function that returns a new parser for the text of one of them."""
     if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: set it to true", param="top_logprobs")
+    if body.include_steps and not body.stream:
+        raise ApiError(400, "include_steps needs stream: set it to true", param="include_steps")
     choice, wanted = body.tool_choice, body.response_format
     schema = wanted.json_schema.schema_ if wanted and wanted.json_schema else None
     functions = [tool.function for tool in body.tools or ()]
@@ -66,6 +69,7 @@ def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest],
         max_tokens=limit,
         num_top=(body.top_logprobs or 0) if body.logprobs else None,
         prediction=text_of(body.prediction.content) if body.prediction else None,
+        include_steps=bool(body.include_steps),
     )
 
 
@@ -118,10 +122,8 @@ class _Answer:
         head = self._head | {"object": "chat.completion.chunk"}
         usage_of_chunks = {"usage": None} if self._body.include_usage else {}
 
-        def chunk(
-            index: int, delta: dict[str, Any], logprobs: Any = None, reason: str | None = None
-        ) -> dict[str, Any]:
-            choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        def chunk(index: int, delta: dict[str, Any], **fields: Any) -> dict[str, Any]:
+            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None} | fields
             return head | {"choices": [choice]} | usage_of_chunks
 
         try:
@@ -129,17 +131,17 @@ class _Answer:
                 yield event(chunk(index, {"role": "assistant", "content": ""}))
             async for index, each in generation.events():
                 if isinstance(each, Piece):
-                    found = self._logprobs(each)
+                    fields = self._fields(each)
                     for delta in map(_delta, self._parsers[index].push(each.text)):
-                        yield event(chunk(index, delta, found))
-                        found = None
-                    if found:
-                        yield event(chunk(index, {}, found))  # tokens whose text is still held back
+                        yield event(chunk(index, delta, **fields))
+                        fields = {}
+                    if fields:
+                        yield event(chunk(index, {}, **fields))  # tokens whose text is still held back
                 elif isinstance(each, Finished):
                     for delta in map(_delta, self._parsers[index].finish()):
                         yield event(chunk(index, delta))
                     results.append(each.result)
-                    last = chunk(index, {}, None, self._reason(index, each.result))
+                    last = chunk(index, {}, finish_reason=self._reason(index, each.result))
                     if len(results) == len(self._requests) and not self._body.include_usage:
                         last |= self._metrics(results)
                     yield event(last)
@@ -153,6 +155,16 @@ class _Answer:
         """The reason why a sample ended. A call that was cut off is none."""
         called = self._parsers[index].num_calls and result.finish_reason == "stop"
         return "tool_calls" if called else result.finish_reason
+
+    def _fields(self, piece: Piece) -> dict[str, Any]:
+        """What a chunk says of a piece besides its text."""
+        fields: dict[str, Any] = {}
+        if piece.logprobs is not None:
+            fields["logprobs"] = self._logprobs(piece)
+        if piece.step is not None:
+            method = self._requests[0].method or self._service.methods[0]
+            fields["step"] = step_fields(piece.step, method, self._service.bytes_of)
+        return fields
 
     def _logprobs(self, output: Result | Piece) -> dict[str, Any] | None:
         if output.logprobs is None:

@@ -1,11 +1,10 @@
-"""GET /health and /metrics, for those who operate the server, and / with its name."""
+"""GET /health and /metrics, for those who operate the server."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from outpace import __version__
 from outpace.serving.http.errors import ApiError
 from outpace.serving.http.middleware.admission import Admission
 from outpace.serving.http.service import Service
@@ -14,10 +13,6 @@ from outpace.serving.http.service import Service
 def operations(service: Service, admission: Admission) -> APIRouter:
     """The routes for operation."""
     router = APIRouter()
-
-    @router.get("/")
-    async def root() -> dict[str, str]:
-        return {"name": "outpace", "version": __version__, "model": service.name}
 
     @router.get("/health")
     async def health() -> dict[str, str]:

@@ -72,3 +72,4 @@ class ChatBody(SamplingBody):
     tools: list[FunctionTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     prediction: PredictedContent | None = None
+    include_steps: Flag | None = None  # extension: drafts and accepted tokens in the chunks of a stream

@@ -1,0 +1,100 @@
+/** The state of one answer: which tokens were drafted, and how fast it is generated. */
+
+/**
+ * A step as the server reports it, see the field `step` of chunks in docs/serving.md.
+ *
+ * @typedef {object} Step
+ * @property {string | null} method that drafted, "prediction" for a predicted answer, null if nothing was drafted
+ * @property {{token: string, parent: number | null}[]} draft nodes of the draft tree; parent null: the root
+ * @property {number[]} accepted indices of the accepted nodes, from the root down
+ * @property {string[]} tokens texts of the generated tokens: the accepted ones, then the bonus token
+ */
+
+/**
+ * Text of one source.
+ *
+ * @typedef {object} Run
+ * @property {string} text
+ * @property {string | null} source method that drafted it, or null: the target wrote it
+ * @property {number} step index of the step that generated it
+ */
+
+/** Collects the chunks of one answer. */
+export class Answer {
+  text = "";
+  /** @type {Step[]} */
+  steps = [];
+  numTokens = 0;
+  numDrafted = 0;
+  numAccepted = 0;
+  /** number of generated tokens by source @type {Map<string | null, number>} */
+  numBySource = new Map();
+  #expected = []; // {length, source, step}: parts of the text that steps have generated and no chunk has brought
+  #firstTime = null; // of the first step, in milliseconds
+  #lastTime = null;
+
+  /**
+   * Add a chunk of the response's stream.
+   *
+   * @param {any} chunk
+   * @param {number} now milliseconds
+   * @returns {Run[]} the new text
+   */
+  add(chunk, now) {
+    const [choice] = chunk.choices;
+    if (choice?.step) this.#addStep(choice.step, now);
+    return this.#take(choice?.delta?.content ?? "");
+  }
+
+  /** Tokens per forward of the target, bonus tokens included; null before the first step. */
+  get acceptanceLength() {
+    return this.steps.length ? this.numTokens / this.steps.length : null;
+  }
+
+  /** Accepted divided by drafted tokens; null if nothing was drafted. */
+  get acceptanceRate() {
+    return this.numDrafted ? this.numAccepted / this.numDrafted : null;
+  }
+
+  /** Tokens per second after the first step, which also reads the prompt; null before the second step. */
+  get tokensPerSecond() {
+    const seconds = (this.#lastTime - this.#firstTime) / 1000;
+    return seconds > 0 ? (this.numTokens - this.steps[0].tokens.length) / seconds : null;
+  }
+
+  /** Text of the token before a step's tree, its root; for the first step it is in the prompt. */
+  rootOf(index) {
+    return index ? this.steps[index - 1].tokens.at(-1) : "";
+  }
+
+  #addStep(step, now) {
+    this.#firstTime ??= now;
+    this.#lastTime = now;
+    step.tokens.forEach((text, index) => {
+      const source = index < step.accepted.length ? step.method : null;
+      this.numBySource.set(source, (this.numBySource.get(source) ?? 0) + 1);
+      this.#expected.push({ length: text.length, source, step: this.steps.length });
+    });
+    this.steps.push(step);
+    this.numTokens += step.tokens.length;
+    this.numDrafted += step.draft.length;
+    this.numAccepted += step.accepted.length;
+  }
+
+  /** Divide new text of the answer by source. It may be behind the steps' text, never ahead of it. */
+  #take(text) {
+    this.text += text;
+    const runs = [];
+    while (text && this.#expected.length) {
+      const part = this.#expected[0];
+      const length = Math.min(part.length, text.length);
+      const last = runs.at(-1);
+      if (last?.source === part.source && last.step === part.step) last.text += text.slice(0, length);
+      else if (length) runs.push({ text: text.slice(0, length), source: part.source, step: part.step });
+      text = text.slice(length);
+      part.length -= length;
+      if (!part.length) this.#expected.shift();
+    }
+    return runs;
+  }
+}

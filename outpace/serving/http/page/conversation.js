@@ -1,0 +1,142 @@
+/** A conversation with the model: one request at a time, and what is shown of it. */
+
+import { Answer } from "./answer.js";
+import { byId } from "./elements.js";
+import { clearFailure, showFailure } from "./failure.js";
+import { drawLegend } from "./legend.js";
+import { clearSpeedup, showFigures, showSpeedup } from "./measurements.js";
+import { chat } from "./server.js";
+import { apiKey, requestBody, withoutDrafts } from "./settings.js";
+import { Steps } from "./steps.js";
+import { Transcript } from "./transcript.js";
+
+const NO_ANSWER = new Answer();
+
+export class Conversation {
+  #messages = []; // without a system prompt
+  #last = null; // the last answer, its request and its view
+  #running = null; // AbortController of the request that is being answered
+  #frameIsDue = false; // the next frame draws
+  #sources;
+  #transcript;
+  #steps;
+
+  /** @param {import("./sources.js").Sources} sources */
+  constructor(sources) {
+    this.#sources = sources;
+    this.#transcript = new Transcript(byId("conversation"), sources);
+    this.#steps = new Steps(sources, (index) => this.#last?.view.mark(index));
+    this.restart();
+  }
+
+  get isBusy() {
+    return this.#running !== null;
+  }
+
+  /** Begin a new conversation. */
+  restart() {
+    this.#messages = [];
+    this.#last = null;
+    this.#transcript.clear();
+    this.#draw(NO_ANSWER);
+    clearSpeedup();
+    clearFailure();
+    this.#showState("");
+  }
+
+  /** End the request that is being answered. */
+  stop() {
+    this.#running?.abort();
+  }
+
+  /**
+   * Generate the answer to a message and show it.
+   *
+   * @param {string} text
+   * @returns {Promise<boolean>} false: there was no answer, and the conversation is as before
+   */
+  async send(text) {
+    const messages = [...this.#messages, { role: "user", content: text }];
+    const [body, answer, view] = [requestBody(messages), new Answer(), this.#transcript.add(text)];
+    this.#last?.view.mark(null);
+    this.#last = { body, answer, view };
+    clearSpeedup();
+    const remark = await this.#receive(body, "The model is answering.", answer, (runs) => {
+      view.append(runs);
+      this.#drawInNextFrame(answer);
+    });
+    this.#draw(answer);
+    if (answer.steps.length) {
+      view.end(remark);
+      this.#messages = [...messages, { role: "assistant", content: answer.text }];
+      this.#showState(`${answer.numTokens} tokens in ${answer.steps.length} forward passes of the target.`);
+    } else {
+      view.remove();
+      this.#last = null;
+      this.#showState("");
+    }
+    return answer.steps.length > 0;
+  }
+
+  /** Generate as many tokens as in the last answer again, without drafts, and compare the speeds. */
+  async compare() {
+    const { answer, body } = this.#last;
+    const plain = new Answer();
+    await this.#receive(withoutDrafts(body, answer.numTokens), "Measuring plain decoding.", plain, () => {
+      byId("plain").textContent = `plain decoding: ${plain.numTokens} of ${answer.numTokens} tokens`;
+    });
+    if (plain.numTokens === answer.numTokens && plain.tokensPerSecond !== null) showSpeedup(answer, plain);
+    else clearSpeedup();
+    this.#showState("");
+  }
+
+  /**
+   * Run a request until its end, an error or `stop`.
+   *
+   * @returns {Promise<string>} why the answer is not complete; "" if it is
+   */
+  async #receive(body, words, answer, onRuns) {
+    this.#running = new AbortController();
+    const { signal } = this.#running;
+    clearFailure();
+    this.#showState(words);
+    let reason = null;
+    try {
+      for await (const chunk of chat(body, apiKey(), signal)) {
+        onRuns(answer.add(chunk, performance.now()));
+        reason = chunk.choices[0]?.finish_reason ?? reason;
+      }
+      return reason === "length" ? "The maximum number of tokens was reached." : "";
+    } catch (error) {
+      if (!signal.aborted) showFailure(error);
+      return signal.aborted ? "Stopped." : "The answer is not complete.";
+    } finally {
+      this.#running = null;
+    }
+  }
+
+  /** Draw at most once per frame: there may be more steps than frames. */
+  #drawInNextFrame(answer) {
+    if (this.#frameIsDue) return;
+    this.#frameIsDue = true;
+    requestAnimationFrame(() => {
+      this.#frameIsDue = false;
+      if (this.isBusy) this.#draw(answer);
+    });
+  }
+
+  #draw(answer) {
+    showFigures(answer);
+    drawLegend(byId("legend"), answer, this.#sources);
+    this.#steps.follow(answer);
+  }
+
+  #showState(words) {
+    byId("status").textContent = words;
+    byId("send").hidden = this.isBusy;
+    byId("stop").hidden = !this.isBusy;
+    byId("restart").disabled = this.isBusy;
+    byId("compare").disabled = this.isBusy || !this.#last?.answer.tokensPerSecond;
+    byId("conversation").setAttribute("aria-busy", String(this.isBusy)); // read aloud when it is complete
+  }
+}

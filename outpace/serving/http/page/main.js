@@ -1,0 +1,85 @@
+/** The page: connects its controls with the conversation. */
+
+import { Conversation } from "./conversation.js";
+import { byId } from "./elements.js";
+import { clearFailure, showFailure } from "./failure.js";
+import { servedModel } from "./server.js";
+import { apiKey, areValid, keepApiKey, offerMethods } from "./settings.js";
+import { Sources } from "./sources.js";
+
+const MAX_LINES = 8; // of the message's field
+
+let conversation = null; // null until the served model is known
+
+/** Ask the server for its model; returns whether it answered. */
+async function connect() {
+  if (conversation) return true;
+  try {
+    const model = await servedModel(apiKey());
+    byId("model").textContent = model.id;
+    document.title = `${model.id} – outpace`;
+    offerMethods(model.methods);
+    conversation = new Conversation(new Sources(model.methods));
+  } catch (error) {
+    showFailure(error);
+  }
+  return conversation !== null;
+}
+
+async function send() {
+  const field = byId("message");
+  const text = field.value;
+  if (!text.trim() || conversation?.isBusy || !areValid() || !(await connect())) return;
+  writeMessage("");
+  const isAnswered = await conversation.send(text);
+  if (!isAnswered && !field.value) writeMessage(text); // to be sent again
+}
+
+function writeMessage(text) {
+  byId("message").value = text;
+  fitMessage();
+}
+
+/** Make the field as high as its message. */
+function fitMessage() {
+  const field = byId("message");
+  field.rows = Math.min(MAX_LINES, field.value.split("\n").length);
+}
+
+byId("message").addEventListener("input", fitMessage);
+byId("message").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  send();
+});
+byId("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  send();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") conversation?.stop();
+});
+byId("stop").addEventListener("click", () => {
+  conversation.stop();
+  byId("message").focus();
+});
+byId("compare").addEventListener("click", () => conversation.compare());
+byId("restart").addEventListener("click", () => {
+  conversation?.restart();
+  byId("message").focus();
+});
+byId("colours").addEventListener("change", (event) => {
+  document.body.classList.toggle("plain", !event.target.checked);
+});
+byId("show-panel").addEventListener("click", (event) => {
+  const isShown = document.body.classList.toggle("panel-shown");
+  event.target.setAttribute("aria-expanded", String(isShown));
+});
+byId("key-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  keepApiKey(byId("key").value);
+  clearFailure();
+  await connect();
+  if (byId("failure").hidden) byId("message").focus();
+});
+connect();
