@@ -1,0 +1,422 @@
+"""The page in a real browser, against a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Route
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
+
+HELLO = "Say hello to Noah."
+EDIT = "Replace the word lamp with clock in this text:\nWe sold the lamp and kept the kettle."
+WIDE, PHONE = {"width": 1200, "height": 800}, {"width": 360, "height": 740}
+HTML = '<img src="x" onerror="document.title = 1"><script>document.title = 2</script>'
+TIMEOUT = 60_000  # milliseconds until a test fails
+# the ratio of luminances, as WCAG 2 defines it, of an element's text and the nearest background behind it
+CONTRAST = """(element) => {
+  const luminance = (color) => {
+    const [r, g, b] = color.match(/[0-9.]+/g).map(Number)
+      .map((value) => value / 255)
+      .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  let behind = element;
+  while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+  const [dark, light] = [getComputedStyle(element).color, getComputedStyle(behind).backgroundColor]
+    .map(luminance).sort((a, b) => a - b);
+  return (light + 0.05) / (dark + 0.05);
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@contextmanager
+def opened(browser: Browser, url: str, *, errors: tuple[str, ...] = (), **options: Any) -> Iterator[Page]:
+    """The page of a server in a window of its own. It must ask no other host, and write no errors to the console
+    but those that match a pattern of `errors`."""
+    context = browser.new_context(**{"viewport": WIDE} | options)
+    context.set_default_timeout(TIMEOUT)
+    page = context.new_page()
+    asked, written = list[str](), list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: written.append(message.text) if message.type != "log" else None)
+    page.on("pageerror", lambda error: written.append(str(error)))
+    page.goto(url)
+    yield page
+    context.close()
+    assert asked and all(each.startswith(url) for each in asked)
+    assert [text for text in written if not any(re.search(each, text) for each in errors)] == []
+
+
+@pytest.fixture
+def page(browser: Browser, running: Any) -> Iterator[Page]:
+    with opened(browser, running.url) as found:
+        yield found
+
+
+def choose(page: Page, *, tokens: int = 16, method: str | None = None, **fields: str) -> None:
+    """Fill in the settings, when the page knows the server's methods."""
+    page.locator("#method option").first.wait_for(state="attached")
+    page.locator("#max-tokens").fill(str(tokens))
+    if method:
+        page.locator("#method").select_option(method)
+    for name, value in fields.items():
+        page.locator(f"#{name}").fill(value)
+
+
+def send(page: Page, text: str) -> str:
+    """Send a message by keyboard; returns the complete answer."""
+    number = page.locator(".answer").count()
+    enter(page, text)
+    page.locator(".answer").nth(number).and_(page.locator(":not(.waiting)")).wait_for()
+    return page.locator(".answer .text").nth(number).inner_text()
+
+
+def enter(page: Page, text: str) -> None:
+    page.locator("#message").fill(text)
+    page.locator("#message").press("Enter")
+
+
+def legend(page: Page) -> dict[str, int]:
+    rows = page.locator("#legend li").all()
+    return {row.locator("span").nth(1).inner_text(): int(row.locator(".count").inner_text()) for row in rows}
+
+
+def asked(client: Any, *messages: str, tokens: int = 16, **extra: Any) -> Any:
+    """The answer of the API to messages that take turns."""
+    roles = ("user", "assistant")
+    return client.chat.completions.create(
+        model="zoo",
+        messages=[{"role": roles[i % 2], "content": text} for i, text in enumerate(messages)],
+        temperature=0,
+        max_tokens=tokens,
+        extra_body={"include_metrics": True} | extra,
+    )
+
+
+def chunk(content: str, tokens: list[str], method: str | None = None, accepted: int = 0) -> dict[str, Any]:
+    """A chunk of a stream, with a step whose draft was accepted as a whole."""
+    draft = [{"token": text, "parent": i - 1 if i else None} for i, text in enumerate(tokens[:accepted])]
+    step = {"method": method, "draft": draft, "accepted": list(range(accepted)), "tokens": tokens}
+    return {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": None, "step": step}]}
+
+
+def stream(*chunks: Any, end: str = "data: [DONE]\n\n") -> Callable[[Route], None]:
+    """A handler that answers a request with these chunks."""
+    body = "".join(f"data: {json.dumps(each)}\n\n" for each in chunks) + end
+    return lambda route: route.fulfill(content_type="text/event-stream", body=body)
+
+
+def test_an_answer_is_that_of_the_api_and_its_drafts_are_shown(page: Page, client: Any) -> None:
+    expected = asked(client, EDIT)
+    counts = expected.metrics["speculative_decoding"]
+    choose(page)
+    assert page.locator("#model").inner_text() == "zoo"
+    text = send(page, EDIT)
+    assert text == expected.choices[0].message.content
+    drafted, target = "accepted, drafted by speculative-sampling", "written by the target"
+    num_accepted = counts["num_accepted_tokens"]
+    assert legend(page) == {drafted: num_accepted, target: expected.usage.completion_tokens - num_accepted}
+    assert page.locator("#drafted").inner_text() == f"{num_accepted} of {counts['num_draft_tokens']} draft tokens"
+    runs = page.locator(".answer .source")
+    assert "".join(runs.all_inner_texts()) == text
+    colours = {(run.get_attribute("title") or "").partition(": ")[2]: background(run) for run in runs.all()}
+    assert colours.keys() == {drafted, target} and len(set(colours.values())) == 2
+    page.locator("#colours").press("Space")
+    assert {background(run) for run in runs.all()} == {"rgba(0, 0, 0, 0)"}
+    assert page.locator("#message").evaluate("each => each === document.activeElement") is False
+
+
+def background(run: Any) -> str:
+    return run.evaluate("each => getComputedStyle(each).backgroundColor")
+
+
+def test_a_conversation_goes_on_and_begins_again(page: Page, client: Any) -> None:
+    choose(page, method="prompt-lookup")
+    first = send(page, HELLO)
+    second = send(page, "Again.")
+    assert second == asked(client, HELLO, first, "Again.").choices[0].message.content
+    assert page.locator("article").count() == 2
+    page.locator("#restart").click()
+    assert page.locator("article").count() == 0 and page.locator(".welcome").is_visible()
+    assert set(legend(page).values()) == {0} and page.locator("#compare").is_disabled()
+    assert send(page, HELLO) == first
+
+
+def test_the_tree_of_every_step_can_be_chosen(page: Page) -> None:
+    choose(page)
+    send(page, EDIT)
+    slider, words = page.locator("#step"), page.locator("#step-words")
+    last = int(slider.get_attribute("max") or 0)
+    assert slider.input_value() == str(last) and last > 1
+    generated = 0
+    slider.press("Home")
+    for step in range(1, last + 1):
+        found = re.fullmatch(
+            rf"Step {step} of {last}: (\d+) tokens drafted by \S+, (\d+) accepted, (\d+) generated\.", words.inner_text()
+        )
+        assert found or "nothing drafted" in words.inner_text()
+        counts = [page.locator(f"#tree .node.{kind}").count() for kind in ("accepted", "rejected", "bonus")]
+        if found:
+            num_drafted, num_accepted, num_generated = map(int, found.groups())
+            assert counts == [num_accepted, num_drafted - num_accepted, num_generated - num_accepted]
+        assert page.locator("#tree .edge").count() == sum(counts)
+        marked = page.locator(".answer .marked")
+        assert step == 1 or all(f"step {step}:" in each for each in titles(marked))
+        generated += counts[0] + counts[2]
+        slider.press("ArrowRight")
+    assert generated == sum(legend(page).values())
+
+
+def titles(runs: Any) -> list[str]:
+    return [each.get_attribute("title") for each in runs.all()]
+
+
+def test_branches_lie_below_the_accepted_path(page: Page) -> None:
+    draft = [("a", None), ("b", None), ("c", 0), ("d", 0), ("e", 3), ("f", 1)]
+    step = {
+        "method": "prompt-lookup",
+        "draft": [{"token": token, "parent": parent} for token, parent in draft],
+        "accepted": [0, 3],
+        "tokens": ["a", "d", "!"],
+    }
+    answered = {"choices": [{"index": 0, "delta": {"content": "ad!"}, "finish_reason": "stop", "step": step}]}
+    page.route("**/chat/completions", stream(answered))
+    choose(page)
+    enter(page, "x")
+    page.locator("#tree .node.bonus").wait_for()
+    places = {
+        node.locator("text").text_content(): [float(node.locator("rect").get_attribute(name) or 0) for name in "xy"]
+        for node in page.locator("#tree .node").all()
+    }
+    committed = [places[token] for token in ("prompt", "a", "d", "!")]
+    assert len({y for _, y in committed}) == 1 and [x for x, _ in committed] == sorted(x for x, _ in committed)
+    assert {token for token, (_, y) in places.items() if y > committed[0][1]} == {"b", "c", "e", "f"}
+    assert len({tuple(place) for place in places.values()}) == len(places)  # none lies on another
+    assert places["b"][1] == places["f"][1] and places["e"][0] == places["!"][0]
+
+
+def test_the_speedup_is_measured_with_the_same_request(page: Page) -> None:
+    bodies: list[Any] = []
+    page.on("request", lambda request: bodies.append(request.post_data_json) if request.method == "POST" else None)
+    choose(page, system="Be brief.")
+    text = send(page, EDIT)
+    page.locator("#restart").click()
+    choose(page, prediction=text)
+    bodies.clear()
+    assert send(page, EDIT) == text
+    page.locator("#compare").press("Enter")
+    page.get_by_text(re.compile(r"^plain: [\d.]+ tokens/s, same text$")).wait_for()
+    assert re.fullmatch(r"[\d.]+×", page.locator("#speedup").inner_text())
+    drafted, plain = bodies
+    assert plain == {k: v for k, v in drafted.items() if k != "prediction"} | {"speculation": False}
+    assert drafted["speculation"] == {"method": "speculative-sampling"} and drafted["include_steps"] is True
+    assert [message["role"] for message in drafted["messages"]] == ["system", "user"]
+    assert drafted["prediction"] == {"type": "content", "content": text}
+    assert "accepted, from the predicted answer" in legend(page)
+
+
+def test_nothing_is_drafted_in_plain_decoding(page: Page, client: Any) -> None:
+    choose(page, method="(plain)")
+    assert send(page, HELLO) == asked(client, HELLO, speculation=False).choices[0].message.content
+    assert legend(page) == {"written by the target": 16}
+    assert page.locator("#length").inner_text() == "1.00" and page.locator("#rate").inner_text() == "–"
+    assert page.locator("#tree .node").count() == 2  # root and bonus token
+
+
+@pytest.mark.parametrize("way", ["Escape", "button"])
+def test_stopping_ends_the_request_on_the_server(page: Page, running: Any, wait: Any, way: str) -> None:
+    wait(lambda: running.service.engine.num_running == 0)
+    choose(page, tokens=2000)
+    enter(page, "def add(a, b):")
+    page.locator(".answer .source").first.wait_for()
+    assert running.service.engine.num_running == 1
+    page.locator("#message").fill("kept")
+    if way == "Escape":
+        page.keyboard.press("Escape")
+    else:
+        page.locator("#stop").press("Enter")
+    page.get_by_text("Stopped.").wait_for()
+    wait(lambda: running.service.engine.num_running == 0)
+    assert page.locator("#message").input_value() == "kept" and page.locator("#failure").is_hidden()
+
+
+def test_shift_and_enter_begin_a_new_line(page: Page) -> None:
+    choose(page)
+    message = page.locator("#message")
+    message.press("a")
+    message.press("Shift+Enter")
+    message.press("b")
+    assert message.input_value() == "a\nb" and message.get_attribute("rows") == "2"
+    assert page.locator("article").count() == 0
+
+
+def test_text_is_never_html(page: Page) -> None:
+    page.route("**/chat/completions", stream(chunk(HTML, [HTML, ""], "prompt-lookup", 1)))
+    choose(page)
+    assert send(page, HTML) == HTML
+    assert page.locator(".question .text").inner_text() == HTML
+    assert page.locator("main img, main script, aside img, aside script").count() == 0
+    assert page.title() == "zoo – outpace"
+    assert page.locator("#tree .node title").nth(1).text_content() == f"{json.dumps(HTML)}, accepted"
+
+
+def test_events_are_read_wherever_the_body_is_divided(page: Page) -> None:
+    body = 'event: x\r\ndata: {"a":\ndata: "Straße 😀"}\n\n: keep-alive\n\ndata: {"a": 2}\r\n\r\ndata: [DONE]\n\ndata: 3\n\n'
+    for size in (1, 2, 3, 7, 1000):
+        found = page.evaluate(
+            """async ([bytes, size]) => {
+              const { events } = await import("./page/events.js");
+              const body = new ReadableStream({ start(controller) {
+                for (let i = 0; i < bytes.length; i += size) controller.enqueue(new Uint8Array(bytes.slice(i, i + size)));
+                controller.close();
+              }});
+              const found = [];
+              for await (const value of events(body)) found.push(value.a);
+              return found;
+            }""",
+            [list(body.encode()), size],
+        )
+        assert found == ["Straße 😀", 2]
+
+
+def test_an_answer_that_breaks_off_says_so(page: Page) -> None:
+    sentence = "the server shut down before the answer was complete: ask again"
+    for end, words in (
+        (f'data: {{"error": {{"message": "{sentence}"}}}}\n\ndata: [DONE]\n\n', sentence),
+        ("", "the connection ended before the answer was complete: send the message again"),
+    ):
+        page.route("**/chat/completions", stream(chunk("Hel", ["Hel"]), end=end))
+        choose(page)
+        enter(page, HELLO)
+        page.get_by_text(words).wait_for()
+        assert page.locator(".answer .text").last.inner_text() == "Hel"
+        assert page.locator(".answer .note").last.inner_text() == "The answer is not complete."
+        page.unroute("**/chat/completions")
+
+
+def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, model: Any, serve: Any) -> None:
+    with (
+        serve(model, "autoregressive", api_keys=["right"], rate_limit=1) as running,
+        opened(browser, running.url, errors=("status of 401", "status of 429")) as page,
+    ):
+        page.get_by_label("API key").wait_for()
+        assert "API key is missing or wrong" in page.locator("#failure").inner_text()
+        for key in ("wrong", "right"):
+            page.get_by_label("API key").fill(key)
+            page.get_by_label("API key").press("Enter")
+        page.locator("#key-form").wait_for(state="hidden")
+        choose(page, tokens=4)
+        assert len(send(page, HELLO)) > 1
+        stored = page.evaluate("[Object.values(sessionStorage), Object.values(localStorage), document.cookie]")
+        assert stored == [["right"], [], ""]
+        enter(page, "Again.")
+        page.get_by_text("more than 1 requests in a minute").wait_for()
+        page.locator("#send").wait_for()
+        assert page.locator("#message").input_value() == "Again." and page.locator("article").count() == 1
+        page.reload()
+        page.locator("#method option").first.wait_for(state="attached")
+
+
+def test_a_message_is_kept_when_the_server_is_gone(browser: Browser, model: Any, serve: Any) -> None:
+    with serve(model, "autoregressive") as running:
+        with opened(browser, running.url, errors=("ERR_CONNECTION_REFUSED",)) as page:
+            choose(page)
+            running.server.should_exit = True
+            running.thread.join(60)
+            enter(page, HELLO)
+            page.get_by_text("the server cannot be reached").wait_for()
+            assert page.locator("#message").input_value() == HELLO and page.locator("article").count() == 0
+
+
+def test_nothing_is_wider_than_a_phone(browser: Browser, running: Any) -> None:
+    with opened(browser, running.url, viewport=PHONE, has_touch=True) as page:
+        too_wide = "document.documentElement.scrollWidth > innerWidth || document.body.scrollWidth > innerWidth"
+        page.locator("#method option").first.wait_for(state="attached")
+        send(page, "A" * 200)
+        assert page.evaluate(too_wide) is False
+        toggle = page.get_by_role("button", name="Drafts")
+        assert toggle.get_attribute("aria-expanded") == "false" and page.locator("#panel").is_hidden()
+        toggle.click()
+        assert toggle.get_attribute("aria-expanded") == "true" and page.locator("#panel").is_visible()
+        assert page.evaluate(too_wide) is False
+        for control in page.locator("button, input, select, textarea").all():
+            if box := control.bounding_box():
+                assert box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"]
+
+
+def test_every_control_is_reached_by_tab_and_has_a_name(page: Page) -> None:
+    choose(page)
+    send(page, HELLO)
+    page.locator("#message").focus()
+    reached = list[str]()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        found = page.evaluate(
+            "[document.activeElement.id, getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        if found[0] in reached:
+            break
+        if found[0]:
+            reached.append(found[0])
+            assert found[1] == "solid", found
+    controls = page.locator("button, input, select, textarea")
+    usable = {each.get_attribute("id") for each in controls.all() if each.is_visible() and each.is_enabled()}
+    assert usable <= {*reached, "message"} and {"conversation", "tree"} <= set(reached)
+    for name in sorted(each for each in usable if each):
+        named = f"document.getElementById('{name}').labels?.length || document.getElementById('{name}').textContent"
+        assert page.evaluate(named), name
+    live = page.get_by_role("log")
+    assert live.get_attribute("aria-busy") == "false"
+    assert page.get_by_role("status").inner_text().startswith("16 tokens in")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_has_enough_contrast(browser: Browser, running: Any, scheme: Any) -> None:
+    with opened(browser, running.url, color_scheme=scheme) as page:
+        sources = ["speculative-sampling", "prediction", None]
+        page.route("**/chat/completions", stream(*[chunk("ab", ["a", "b"], each, bool(each)) for each in sources]))
+        choose(page)
+        send(page, HELLO)
+        seen = set[str]()
+        for each in page.locator("h1, h2, p, dt, dd, label, button, .text, .source, legend, li span, option").all():
+            if each.is_visible() and each.is_enabled() and each.inner_text().strip():
+                assert each.evaluate(CONTRAST) >= 4.5, (scheme, each.inner_text())
+                seen.add(each.evaluate("each => getComputedStyle(each).color"))
+        assert len(seen) >= 3
+        # the other colours of methods, which this server does not use
+        for index in range(5):
+            swatch = page.locator(".answer .source").first
+            swatch.evaluate(f"each => each.className = 'source method-{index}'")
+            assert swatch.evaluate(CONTRAST) >= 4.5
+
+
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_nothing_moves_where_motion_is_not_wanted(browser: Browser, running: Any, motion: Any) -> None:
+    with opened(browser, running.url, reduced_motion=motion) as page:
+        choose(page, tokens=2000)
+        enter(page, HELLO)
+        page.locator("#stop").wait_for()
+        assert bool(page.evaluate("document.getAnimations().length")) == (motion == "no-preference")
+        page.keyboard.press("Escape")
+        page.locator("#send").wait_for()

@@ -1,0 +1,102 @@
+"""`include_steps`: what was drafted and accepted in every step, in the chunks of a stream."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from outpace.serving.http import service
+
+HELLO = [{"role": "user", "content": "Say hello to Noah."}]
+GREEDY = {"model": "zoo", "messages": HELLO, "max_tokens": 24, "temperature": 0, "stream": True}
+
+
+def answer(client: Any, *, extra: dict[str, Any] | None = None, **given: Any) -> tuple[str, list[Any], Any]:
+    """Text, steps and acceptance statistics of a streamed answer with one sample."""
+    body = {"include_steps": True, "include_metrics": True} | (extra or {})
+    chunks = list(client.chat.completions.create(**GREEDY | given, extra_body=body))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    found = [step for chunk in chunks if (step := getattr(chunk.choices[0], "step", None))]
+    return text, found, chunks[-1].metrics["speculative_decoding"]
+
+
+def test_steps_are_those_that_the_statistics_count(client: Any) -> None:
+    text, steps, counts = answer(client)
+    assert "".join(token for step in steps for token in step["tokens"]) == text
+    drafted = [step for step in steps if step["draft"]]
+    assert len(drafted) == counts["num_drafts"] > 1
+    assert sum(len(step["draft"]) for step in steps) == counts["num_draft_tokens"]
+    assert sum(len(step["accepted"]) for step in steps) == counts["num_accepted_tokens"] > 0
+    assert {step["method"] for step in drafted} == {"speculative-sampling"}
+    for step in steps:
+        above = None
+        for place, node in enumerate(step["accepted"]):
+            assert step["draft"][node] == {"token": step["tokens"][place], "parent": above}
+            above = node
+    assert all(len(step["tokens"]) == len(step["accepted"]) + 1 for step in steps[:-1])
+
+
+def test_steps_are_only_in_streams_that_ask_for_them(client: Any) -> None:
+    for extra in ({}, {"include_steps": False}):
+        chunks = client.chat.completions.create(**GREEDY, extra_body=extra)
+        assert not any(hasattr(chunk.choices[0], "step") for chunk in chunks)
+    with pytest.raises(openai.BadRequestError, match="include_steps needs stream") as caught:
+        client.chat.completions.create(**GREEDY | {"stream": False}, extra_body={"include_steps": True})
+    assert caught.value.body["param"] == "include_steps"
+
+
+def test_a_step_names_what_drafted_it(client: Any) -> None:
+    text, steps, _ = answer(client, extra={"speculation": False})
+    assert all((step["method"], step["draft"], step["accepted"]) == (None, [], []) for step in steps)
+    assert "".join(step["tokens"][0] for step in steps) == text
+    _, steps, _ = answer(client, extra={"speculation": {"method": "prompt-lookup"}})
+    assert {step["method"] for step in steps} == {"prompt-lookup", None}
+    _, steps, _ = answer(client, prediction={"type": "content", "content": text})
+    first, *_ = steps
+    assert first["method"] == "prediction" and len(first["accepted"]) == 8
+
+
+def test_every_sample_has_its_own_steps(client: Any) -> None:
+    texts, joined = ["", ""], ["", ""]
+    given = GREEDY | {"temperature": 0.9, "n": 2, "seed": 3}
+    for chunk in client.chat.completions.create(**given, extra_body={"include_steps": True}):
+        [choice] = chunk.choices
+        texts[choice.index] += choice.delta.content or ""
+        step = getattr(choice, "step", {"tokens": [], "draft": []})
+        joined[choice.index] += "".join(step["tokens"])
+        assert [node["parent"] for node in step["draft"]] == [None, *range(len(step["draft"]) - 1)][
+            : len(step["draft"])
+        ]
+    assert joined == texts and texts[0] != texts[1]
+
+
+def test_characters_of_several_tokens_are_whole(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Straße 😀, naïve"
+    resolve = service.resolve_settings
+    grammar = f'root ::= "{text}"'  # the model can write nothing else
+    monkeypatch.setattr(service, "resolve_settings", lambda *a, **k: resolve(*a, **k | {"grammar": grammar}))
+    found, steps, _ = answer(client, max_tokens=60)
+    tokens = [token for step in steps for token in step["tokens"]]
+    assert "".join(tokens) == found == text
+    assert "" in tokens and any("😀" in token for token in tokens)
+
+
+def test_a_stop_string_is_among_the_tokens_but_not_in_the_text(client: Any) -> None:
+    whole, _, _ = answer(client)
+    stop = whole[9:13]
+    found, steps, _ = answer(client, stop=stop)
+    joined = "".join(token for step in steps for token in step["tokens"])
+    assert found == whole[: whole.index(stop)] and joined.startswith(found + stop)
+    assert len(steps[-1]["accepted"]) <= len(steps[-1]["tokens"])
+
+
+def test_steps_come_while_a_tool_call_is_held_back(client: Any) -> None:
+    tool = {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "properties": {}}}}
+    given = GREEDY | {"max_tokens": 40, "tools": [tool], "tool_choice": "required"}
+    chunks = list(client.chat.completions.create(**given, extra_body={"include_steps": True}))
+    steps = [step for chunk in chunks if (step := getattr(chunk.choices[0], "step", None))]
+    call = json.loads("".join(token for step in steps for token in step["tokens"]))
+    assert call["name"] == "stop"
