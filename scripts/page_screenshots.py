@@ -2,7 +2,7 @@
 
     python scripts/page_screenshots.py docs/assets
 
-Needs Chromium, and the packages of the extra `test`.
+Needs Chromium, and the packages of the extras `test` and `report`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 SERVER = "serve zoo:target --drafts zoo:draft --method specinfer --methods prompt-lookup --port 0".split()
-QUESTION = (
-    "Replace the word lamp with clock in this text:\n"
+TEXT = (
     "Every morning Mia walks from the bridge to the lamp. We sold the lamp and kept the kettle. "
     "The garden was quiet, but nobody looked at the lamp."
 )
-STEP = "9"  # the step whose tree is shown
-DESKTOP, PHONE = {"width": 1200, "height": 800}, {"width": 390, "height": 780}
+QUESTIONS = {  # method -> message
+    "prompt-lookup": f"Replace the word lamp with clock in this text:\n{TEXT}",
+    "specinfer": f"Replace the word garden with station in this text:\n{TEXT}",
+}
+STEP = "3"  # the step of the last answer whose tree is shown
+DESKTOP, PHONE = {"width": 1200, "height": 840}, {"width": 390, "height": 780}
 PICTURES: dict[str, dict[str, Any]] = {  # file name -> options of the browser's window
     "page-light": {"viewport": DESKTOP, "color_scheme": "light"},
     "page-dark": {"viewport": DESKTOP, "color_scheme": "dark"},
@@ -37,7 +41,8 @@ PICTURES: dict[str, dict[str, Any]] = {  # file name -> options of the browser's
 @contextmanager
 def server() -> Iterator[str]:
     """The address of a server, which is stopped at the end of the block."""
-    with subprocess.Popen([sys.executable, "-m", "outpace", *SERVER], stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "outpace", *SERVER]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
             yield next(found[0] for line in process.stderr if (found := re.search(r"http://\S+:\d+", line)))
@@ -46,19 +51,23 @@ def server() -> Iterator[str]:
 
 
 def take(browser: Browser, address: str, path: Path, options: dict[str, Any]) -> None:
-    """Ask a question, measure the speedup, and save a picture of the page."""
+    """Ask the questions, measure the speedup of the last answer, and save a picture of the page."""
     context = browser.new_context(**options)
     page = context.new_page()
     page.goto(address)
     page.locator("#method option").first.wait_for(state="attached")
-    page.locator("#message").fill(QUESTION)
-    page.keyboard.press("Enter")
-    page.locator("#compare:enabled").wait_for(state="attached")
+    for method, question in QUESTIONS.items():
+        page.locator("#method").select_option(method, force=True)  # hidden on a phone
+        page.locator("#message").fill(question)
+        page.keyboard.press("Enter")
+        page.locator(".waiting").wait_for(state="detached")
     page.locator("#compare").dispatch_event("click")
     page.get_by_text("tokens/s,").wait_for(state="attached")
-    page.locator("#step").fill(STEP)
+    if page.locator("#step").is_visible():
+        page.locator("#step").fill(STEP)
     page.screenshot(path=path)
     context.close()
+    Image.open(path).quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)  # a third of the bytes
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ RUN_ELSEWHERE = {
             "python client.py",
             "outpace serve zoo:target --draft zoo:draft --methods prompt-lookup",
             "python ask.py",
+            "python steps.py",
             "python tools.py",
         ),
         ("tests/serving/http/test_documentation.py", "test_the_programs_of_a_page_run_against_its_server"),

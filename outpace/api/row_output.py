@@ -149,7 +149,7 @@ class RowOutput:
 
 
 def _texts(detokenizer: Detokenizer, tokens: Sequence[int], *, finished: bool) -> list[str]:
-    """The text that each of these next tokens adds; if the output is finished, the last one's with the rest."""
+    """The text that each of these next tokens adds; if the output is finished, the last adds the rest."""
     texts: list[str] = []
     for token in tokens:
         detokenizer.push([token])

@@ -128,7 +128,10 @@ def serve(
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     if not api_key and not _is_local(host):
         print_status(f"outpace: everybody who reaches {host} can use this server: add --api-key")
-    print_status(f"{service.name} with {', '.join(parts)} at {_address(host, listener)}; Ctrl-C stops it")
+    address = _address(host, listener)
+    print_status(
+        f"{service.name} with {', '.join(parts)} at {address}/v1, page at {address}; Ctrl-C stops it"
+    )
     server.run([listener])
 
 
@@ -161,7 +164,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _address(host: str, listener: socket.socket) -> str:
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listener.getsockname()[1]}/v1"
+    return f"http://{shown}:{listener.getsockname()[1]}"
 
 
 def _is_local(host: str) -> bool:

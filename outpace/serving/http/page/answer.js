@@ -46,6 +46,11 @@ export class Answer {
     return this.#take(choice?.delta?.content ?? "");
   }
 
+  /** What it took to generate the answer, in words. */
+  get summary() {
+    return `${this.numTokens} tokens in ${this.steps.length} forward passes of the target.`;
+  }
+
   /** Tokens per forward of the target, bonus tokens included; null before the first step. */
   get acceptanceLength() {
     return this.steps.length ? this.numTokens / this.steps.length : null;

@@ -3,7 +3,7 @@
 import { Answer } from "./answer.js";
 import { byId } from "./elements.js";
 import { clearFailure, showFailure } from "./failure.js";
-import { drawLegend } from "./legend.js";
+import { Legend } from "./legend.js";
 import { clearSpeedup, showFigures, showSpeedup } from "./measurements.js";
 import { chat } from "./server.js";
 import { apiKey, requestBody, withoutDrafts } from "./settings.js";
@@ -17,13 +17,13 @@ export class Conversation {
   #last = null; // the last answer, its request and its view
   #running = null; // AbortController of the request that is being answered
   #frameIsDue = false; // the next frame draws
-  #sources;
   #transcript;
+  #legend;
   #steps;
 
   /** @param {import("./sources.js").Sources} sources */
   constructor(sources) {
-    this.#sources = sources;
+    this.#legend = new Legend(byId("legend"), sources);
     this.#transcript = new Transcript(byId("conversation"), sources);
     this.#steps = new Steps(sources, (index) => this.#last?.view.mark(index));
     this.restart();
@@ -38,10 +38,11 @@ export class Conversation {
     this.#messages = [];
     this.#last = null;
     this.#transcript.clear();
+    this.#legend.clear();
     this.#draw(NO_ANSWER);
     clearSpeedup();
     clearFailure();
-    this.#showState("");
+    this.#showState();
   }
 
   /** End the request that is being answered. */
@@ -69,12 +70,11 @@ export class Conversation {
     if (answer.steps.length) {
       view.end(remark);
       this.#messages = [...messages, { role: "assistant", content: answer.text }];
-      this.#showState(`${answer.numTokens} tokens in ${answer.steps.length} forward passes of the target.`);
     } else {
       view.remove();
       this.#last = null;
-      this.#showState("");
     }
+    this.#showState();
     return answer.steps.length > 0;
   }
 
@@ -87,7 +87,7 @@ export class Conversation {
     });
     if (plain.numTokens === answer.numTokens && plain.tokensPerSecond !== null) showSpeedup(answer, plain);
     else clearSpeedup();
-    this.#showState("");
+    this.#showState();
   }
 
   /**
@@ -127,11 +127,12 @@ export class Conversation {
 
   #draw(answer) {
     showFigures(answer);
-    drawLegend(byId("legend"), answer, this.#sources);
+    this.#legend.draw(answer);
     this.#steps.follow(answer);
   }
 
-  #showState(words) {
+  /** Show what the page does, or else what the last answer took, and let the controls fit. */
+  #showState(words = this.#last?.answer.summary ?? "") {
     byId("status").textContent = words;
     byId("send").hidden = this.isBusy;
     byId("stop").hidden = !this.isBusy;

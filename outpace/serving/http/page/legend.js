@@ -1,22 +1,45 @@
-/** The legend: what wrote the tokens of an answer, and how many. */
+/** The legend: what wrote the tokens of the last answer, and how many. */
 
 import { element } from "./elements.js";
 
-/**
- * @param {HTMLElement} list
- * @param {import("./answer.js").Answer} answer
- * @param {import("./sources.js").Sources} sources
- */
-export function drawLegend(list, answer, sources) {
-  const known = [...answer.numBySource.keys()].filter((source) => source !== null);
-  list.replaceChildren(
-    ...[...known, null].map((source) => {
-      const row = element("li");
-      const swatch = element("span", { className: `swatch ${sources.className(source)}` });
-      const words = element("span", { text: sources.words(source) });
-      const count = element("span", { className: "count", text: String(answer.numBySource.get(source) ?? 0) });
-      row.append(swatch, words, count);
-      return row;
-    }),
-  );
+export class Legend {
+  #list;
+  #sources;
+  #drafters = new Set(); // sources of the conversation's answers besides the target
+
+  /**
+   * @param {HTMLElement} list
+   * @param {import("./sources.js").Sources} sources
+   */
+  constructor(list, sources) {
+    this.#list = list;
+    this.#sources = sources;
+  }
+
+  /** Forget the sources of earlier answers. */
+  clear() {
+    this.#drafters.clear();
+  }
+
+  /**
+   * Show the counts of an answer, also for sources of earlier answers, whose colours are still on the page.
+   *
+   * @param {import("./answer.js").Answer} answer
+   */
+  draw(answer) {
+    for (const source of answer.numBySource.keys()) {
+      if (source !== null) this.#drafters.add(source);
+    }
+    this.#list.replaceChildren(...[...this.#drafters, null].map((source) => this.#row(source, answer)));
+  }
+
+  #row(source, answer) {
+    const row = element("li");
+    row.append(
+      element("span", { className: `swatch ${this.#sources.className(source)}` }),
+      element("span", { text: this.#sources.words(source) }),
+      element("span", { className: "count", text: String(answer.numBySource.get(source) ?? 0) }),
+    );
+    return row;
+  }
 }

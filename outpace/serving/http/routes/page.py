@@ -19,8 +19,10 @@ MEDIA_TYPES = {
 }
 HEADERS = {
     # only scripts and styles from files of this server run, and no text can become HTML
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",  # files of two versions do not meet in a browser
