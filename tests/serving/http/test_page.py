@@ -268,6 +268,8 @@ def test_stopping_ends_the_request_on_the_server(page: Page, running: Any, wait:
     else:
         page.locator("#stop").press("Enter")
     page.get_by_text("Stopped.").wait_for()
+    focused = page.evaluate("document.activeElement.id")
+    assert focused == ("message" if way == "Escape" else "send")
     wait(lambda: running.service.engine.num_running == 0)
     assert page.locator("#message").input_value() == "kept" and page.locator("#failure").is_hidden()
 
@@ -290,6 +292,22 @@ def test_text_is_never_html(page: Page) -> None:
     assert page.locator("main img, main script, aside img, aside script").count() == 0
     assert page.title() == "zoo – outpace"
     assert page.locator("#tree .node title").nth(1).text_content() == f"{json.dumps(HTML)}, accepted"
+
+
+def test_text_that_was_held_back_keeps_its_source(page: Page) -> None:
+    chunks = [chunk("Hel", ["Hello", " you"], "prompt-lookup", 1), chunk("lo you now", [" now"])]
+    page.route("**/chat/completions", stream(*chunks))
+    choose(page)
+    assert send(page, "x") == "Hello you now"
+    lookup, target = "accepted, drafted by prompt-lookup", "written by the target"
+    assert [
+        (run.inner_text(), run.get_attribute("title")) for run in page.locator(".text .source").all()
+    ] == [
+        ("Hel", f"step 1: {lookup}"),
+        ("lo", f"step 1: {lookup}"),
+        (" you", f"step 1: {target}"),
+        (" now", f"step 2: {target}"),
+    ]
 
 
 def test_events_are_read_wherever_the_body_is_divided(page: Page) -> None:
@@ -350,6 +368,7 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, model: Any, s
         page.get_by_text("more than 1 requests in a minute").wait_for()
         page.locator("#send").wait_for()
         assert page.locator("#message").input_value() == "Again." and page.locator("article").count() == 1
+        assert set(legend(page).values()) == {4}  # the first answer's
         page.reload()
         page.locator("#method option").first.wait_for(state="attached")
 
@@ -363,12 +382,14 @@ def test_a_message_is_kept_when_the_server_is_gone(browser: Browser, model: Any,
             enter(page, HELLO)
             page.get_by_text("the server cannot be reached").wait_for()
             assert page.locator("#message").input_value() == HELLO and page.locator("article").count() == 0
+            assert page.locator(".welcome").is_visible()
 
 
 def test_nothing_is_wider_than_a_phone(browser: Browser, running: Any) -> None:
     with opened(browser, running.url, viewport=PHONE, has_touch=True) as page:
         too_wide = "[document.documentElement, document.body].some((each) => each.scrollWidth > innerWidth)"
         page.locator("#method option").first.wait_for(state="attached")
+        page.locator("#max-tokens").evaluate("each => each.value = 8")  # hidden on a phone
         send(page, "A" * 200)
         assert page.evaluate(too_wide) is False
         toggle = page.get_by_role("button", name="Drafts")

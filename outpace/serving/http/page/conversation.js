@@ -59,23 +59,25 @@ export class Conversation {
   async send(text) {
     const messages = [...this.#messages, { role: "user", content: text }];
     const [body, answer, view] = [requestBody(messages), new Answer(), this.#transcript.add(text)];
-    this.#last?.view.mark(null);
+    const previous = this.#last;
+    previous?.view.mark(null);
     this.#last = { body, answer, view };
     clearSpeedup();
     const remark = await this.#receive(body, "The model is answering.", answer, (runs) => {
       view.append(runs);
       this.#drawInNextFrame(answer);
     });
-    this.#draw(answer);
-    if (answer.steps.length) {
+    const isAnswered = answer.steps.length > 0;
+    if (isAnswered) {
       view.end(remark);
       this.#messages = [...messages, { role: "assistant", content: answer.text }];
     } else {
       view.remove();
-      this.#last = null;
+      this.#last = previous;
     }
+    this.#draw(this.#last?.answer ?? NO_ANSWER);
     this.#showState();
-    return answer.steps.length > 0;
+    return isAnswered;
   }
 
   /** Generate as many tokens as in the last answer again, without drafts, and compare the speeds. */
@@ -106,7 +108,7 @@ export class Conversation {
         onRuns(answer.add(chunk, performance.now()));
         reason = chunk.choices[0]?.finish_reason ?? reason;
       }
-      return reason === "length" ? "The maximum number of tokens was reached." : "";
+      return reason === "length" ? "The limit on tokens was reached." : "";
     } catch (error) {
       if (!signal.aborted) showFailure(error);
       return signal.aborted ? "Stopped." : "The answer is not complete.";
@@ -134,8 +136,11 @@ export class Conversation {
   /** Show what the page does, or else what the last answer took, and let the controls fit. */
   #showState(words = this.#last?.answer.summary ?? "") {
     byId("status").textContent = words;
-    byId("send").hidden = this.isBusy;
-    byId("stop").hidden = !this.isBusy;
+    const [old, next] = this.isBusy ? ["send", "stop"] : ["stop", "send"];
+    const hasFocus = document.activeElement === byId(old);
+    byId(next).hidden = false;
+    byId(old).hidden = true;
+    if (hasFocus) byId(next).focus();
     byId("restart").disabled = this.isBusy;
     byId("compare").disabled = this.isBusy || !this.#last?.answer.tokensPerSecond;
     byId("conversation").setAttribute("aria-busy", String(this.isBusy)); // read aloud when it is complete

@@ -59,10 +59,7 @@ byId("composer").addEventListener("submit", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") conversation?.stop();
 });
-byId("stop").addEventListener("click", () => {
-  conversation.stop();
-  byId("message").focus();
-});
+byId("stop").addEventListener("click", () => conversation.stop());
 byId("compare").addEventListener("click", () => conversation.compare());
 byId("restart").addEventListener("click", () => {
   conversation?.restart();

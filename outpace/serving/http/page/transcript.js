@@ -7,7 +7,6 @@ const NEAR_THE_END = 80; // px: who has scrolled up further than that is not scr
 export class Transcript {
   #box;
   #sources;
-  #welcome; // shown while there is no message
 
   /**
    * @param {HTMLElement} box
@@ -16,12 +15,10 @@ export class Transcript {
   constructor(box, sources) {
     this.#box = box;
     this.#sources = sources;
-    this.#welcome = box.firstElementChild;
   }
 
   /** Show a question and an empty answer; returns its view. */
   add(question) {
-    this.#welcome.remove();
     const turn = element("article");
     turn.append(message("You", "question", question));
     const answer = message("Model", "answer waiting", "");
@@ -33,7 +30,7 @@ export class Transcript {
 
   /** Remove all messages. */
   clear() {
-    this.#box.replaceChildren(this.#welcome);
+    for (const turn of this.#box.querySelectorAll("article")) turn.remove();
   }
 
   #keepAtEnd(add) {
