@@ -295,7 +295,7 @@ def test_text_is_never_html(page: Page) -> None:
 
 
 def test_text_that_was_held_back_keeps_its_source(page: Page) -> None:
-    chunks = [chunk("Hel", ["Hello", " you"], "prompt-lookup", 1), chunk("lo you now", [" now"])]
+    chunks = [chunk("He", ["Hello", " you"], "prompt-lookup", 1), chunk("llo you now", [" now"])]
     page.route("**/chat/completions", stream(*chunks))
     choose(page)
     assert send(page, "x") == "Hello you now"
@@ -303,8 +303,8 @@ def test_text_that_was_held_back_keeps_its_source(page: Page) -> None:
     assert [
         (run.inner_text(), run.get_attribute("title")) for run in page.locator(".text .source").all()
     ] == [
-        ("Hel", f"step 1: {lookup}"),
-        ("lo", f"step 1: {lookup}"),
+        ("He", f"step 1: {lookup}"),
+        ("llo", f"step 1: {lookup}"),
         (" you", f"step 1: {target}"),
         (" now", f"step 2: {target}"),
     ]
@@ -338,11 +338,11 @@ def test_an_answer_that_breaks_off_says_so(page: Page) -> None:
         (f'data: {{"error": {{"message": "{sentence}"}}}}\n\ndata: [DONE]\n\n', sentence),
         ("", "the connection ended before the answer was complete: send the message again"),
     ):
-        page.route("**/chat/completions", stream(chunk("Hel", ["Hel"]), end=end))
+        page.route("**/chat/completions", stream(chunk("He", ["He"]), end=end))
         choose(page)
         enter(page, HELLO)
         page.get_by_text(words).wait_for()
-        assert page.locator(".answer .text").last.inner_text() == "Hel"
+        assert page.locator(".answer .text").last.inner_text() == "He"
         assert page.locator(".answer .note").last.inner_text() == "The answer is not complete."
         page.unroute("**/chat/completions")
 
