@@ -397,6 +397,11 @@ def test_nothing_is_wider_than_a_phone(browser: Browser, running: Any) -> None:
         toggle.click()
         assert toggle.get_attribute("aria-expanded") == "true" and page.locator("#panel").is_visible()
         assert page.evaluate(too_wide) is False
+        page.locator("#max-tokens").fill("0")
+        toggle.click()
+        enter(page, "Again.")  # is not sent: the wrong setting is shown
+        assert page.locator("#max-tokens").evaluate("each => each === document.activeElement")
+        assert page.locator("#message").input_value() == "Again." and page.locator("article").count() == 1
         for control in page.locator("button, input, select, textarea").all():
             if box := control.bounding_box():
                 assert box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"]

@@ -4,7 +4,7 @@ import { Conversation } from "./conversation.js";
 import { byId } from "./elements.js";
 import { clearFailure, showFailure } from "./failure.js";
 import { servedModel } from "./server.js";
-import { apiKey, areValid, keepApiKey, offerMethods } from "./settings.js";
+import { apiKey, invalidSetting, keepApiKey, offerMethods } from "./settings.js";
 import { Sources } from "./sources.js";
 
 const MAX_LINES = 8; // of the message's field
@@ -29,7 +29,13 @@ async function connect() {
 async function send() {
   const field = byId("message");
   const text = field.value;
-  if (!text.trim() || conversation?.isBusy || !areValid() || !(await connect())) return;
+  if (!text.trim() || conversation?.isBusy || !(await connect())) return;
+  const invalid = invalidSetting();
+  if (invalid) {
+    showPanel(true);
+    invalid.reportValidity();
+    return;
+  }
   writeMessage("");
   const isAnswered = await conversation.send(text);
   if (!isAnswered && !field.value) writeMessage(text); // to be sent again
@@ -44,6 +50,12 @@ function writeMessage(text) {
 function fitMessage() {
   const field = byId("message");
   field.rows = Math.min(MAX_LINES, field.value.split("\n").length);
+}
+
+/** Show the panel in place of the conversation, where the window is narrow. */
+function showPanel(isShown) {
+  document.body.classList.toggle("panel-shown", isShown);
+  byId("show-panel").setAttribute("aria-expanded", String(isShown));
 }
 
 byId("message").addEventListener("input", fitMessage);
@@ -68,9 +80,8 @@ byId("restart").addEventListener("click", () => {
 byId("colours").addEventListener("change", (event) => {
   document.body.classList.toggle("plain", !event.target.checked);
 });
-byId("show-panel").addEventListener("click", (event) => {
-  const isShown = document.body.classList.toggle("panel-shown");
-  event.target.setAttribute("aria-expanded", String(isShown));
+byId("show-panel").addEventListener("click", () => {
+  showPanel(!document.body.classList.contains("panel-shown"));
 });
 byId("key-form").addEventListener("submit", async (event) => {
   event.preventDefault();

@@ -17,9 +17,9 @@ export function offerMethods(methods) {
   );
 }
 
-/** Whether all settings are valid; the browser shows what is wrong with the first that is not. */
-export function areValid() {
-  return byId("settings").reportValidity();
+/** The first control whose value is not valid, or null. */
+export function invalidSetting() {
+  return byId("settings").querySelector(":invalid");
 }
 
 /**

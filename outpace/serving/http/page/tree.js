@@ -36,9 +36,9 @@ export function drawTree(box, step, root, className) {
   const height = (Math.max(...nodes.map((node) => node.row)) + 1) * ROW - (ROW - HEIGHT) + 2 * MARGIN;
   const drawing = svgElement("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
   drawing.setAttribute("aria-label", describe(step));
-  for (const node of nodes) {
-    if (node.parent) drawing.append(edge(node, left));
-  }
+  const isRejected = ({ kind }) => kind === "rejected"; // these edges lie below the others
+  const edges = [...nodes.filter(isRejected), ...nodes.filter((node) => node.parent && !isRejected(node))];
+  for (const node of edges) drawing.append(edge(node, left));
   for (const node of nodes) drawing.append(boxOf(node, left, className));
   box.replaceChildren(drawing);
 }
