@@ -9,12 +9,16 @@ Letters: M nodes, V vocabulary size, G generated tokens of a row.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+CACHE_BYTES = 64 << 20  # of compiled grammars that are kept
+POSITION = re.compile(r"^\[[\d:]+\] \S+:\d+: ")  # time and line of xgrammar's source, before its messages
 
 
 class GrammarState:
@@ -83,13 +87,14 @@ def compile_grammar(
             compiled = compiler.compile_json_schema(schema, any_whitespace=False)
     except (RuntimeError, ValueError, TypeError) as error:
         what = "grammar" if grammar is not None else "json_schema"
-        raise ValueError(f"the {what} cannot be read: {' '.join(str(error).split())}") from error
+        reason = POSITION.sub("", " ".join(str(error).split()))
+        raise ValueError(f"{what} cannot be read: {reason}") from error
     return lambda: GrammarState(xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(stop)), vocab)
 
 
 @lru_cache(maxsize=4)
 def _compiler(tokenizer: Any, vocab: int, stop: tuple[int, ...]) -> tuple[Any, Any]:
-    """The xgrammar module and its compiler for this tokenizer, which caches compiled grammars.
+    """The xgrammar module and its compiler for this tokenizer, which keeps the newest compiled grammars.
     ModuleNotFoundError if xgrammar is missing."""
     try:
         import xgrammar
@@ -97,4 +102,4 @@ def _compiler(tokenizer: Any, vocab: int, stop: tuple[int, ...]) -> tuple[Any, A
         sentence = f"{error.name} is not installed: pip install 'outpace[grammar]'"
         raise ModuleNotFoundError(sentence, name=error.name) from error
     tokens = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocab, stop_token_ids=list(stop))
-    return xgrammar, xgrammar.GrammarCompiler(tokens, max_threads=1)
+    return xgrammar, xgrammar.GrammarCompiler(tokens, max_threads=1, cache_limit_bytes=CACHE_BYTES)

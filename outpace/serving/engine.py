@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from threading import Condition, Thread
+from time import monotonic
 from typing import Any
 
-from outpace.core.contracts import Step
-from outpace.serving.request import Event, GenerationRequest
-from outpace.serving.scheduler import Scheduler, Ticket
+from outpace.serving.request import Event, Failed, GenerationRequest
+from outpace.serving.scheduler import FAILED, Scheduler, Ticket
 
+ENDED = "the server's decoding thread has ended"
+STUCK_SECONDS = 120.0  # that a step of a large model on a slow machine does not take
 log = logging.getLogger(__name__)
 
 
@@ -32,14 +34,15 @@ class Engine:
         tokenizer: Any,
         *,
         max_waiting: int = 1024,  # most requests that wait
-        on_step: Callable[[Step], None] = lambda step: None,  # called after every step, in the thread
+        stuck_seconds: float = STUCK_SECONDS,  # time of a step from which the engine counts as stuck
     ) -> None:
         self._scheduler, self._tokenizer = scheduler, tokenizer
-        self._max_waiting, self._on_step = max_waiting, on_step
+        self._max_waiting, self._stuck_seconds = max_waiting, stuck_seconds
         self._changed = Condition()  # protects the fields below
         self._submitted: list[Ticket] = []
         self._cancelled: list[Ticket] = []
-        self._is_closed = self._is_drained = False
+        self._is_closed = self._is_drained = self._has_failed = False
+        self._step_began: float | None = None  # time of `monotonic`; None between steps
         self._thread = Thread(target=self._run, name="outpace-engine", daemon=True)
 
     def start(self) -> None:
@@ -59,6 +62,8 @@ class Engine:
         """Add a request to the queue. Raises QueueFull or Closed."""
         ticket = Ticket(request, on_event, self._tokenizer)
         with self._changed:
+            if self._has_failed:
+                raise Closed(f"{ENDED}: restart it")
             if self._is_closed:
                 raise Closed("the server is shutting down: send the request to another one")
             if self.num_waiting >= self._max_waiting:
@@ -83,15 +88,44 @@ class Engine:
         """Number of requests that have not joined, or have left for lack of memory."""
         return len(self._scheduler.waiting) + len(self._submitted)
 
+    @property
+    def failure(self) -> str | None:
+        """Why the engine decodes nothing, in one sentence; None if it works."""
+        began = self._step_began
+        if self._has_failed:
+            return f"{ENDED}: restart it"
+        if began is not None and monotonic() - began > self._stuck_seconds:
+            return f"a decoding step has not ended for {self._stuck_seconds:g} s: restart the server"
+        return None
+
     def _run(self) -> None:
+        try:
+            while self._take():
+                self._step()
+        except BaseException:
+            log.exception("%s, and with it all requests", ENDED)
+            self._abandon()
+
+    def _step(self) -> None:
+        self._step_began = monotonic()
+        try:
+            self._scheduler.step()
+        except Exception:  # without the thread no request would ever end
+            log.exception("decoding failed, and with it the requests that were being decoded")
+        finally:
+            self._step_began = None
+
+    def _abandon(self) -> None:
+        """Refuse new requests and fail the present ones."""
         scheduler = self._scheduler
-        while self._take():
-            try:
-                step = scheduler.step()
-                if step is not None:
-                    self._on_step(step)
-            except Exception:  # without the thread no request would ever end
-                log.exception("decoding failed, and with it the requests that were being decoded")
+        with self._changed:
+            self._has_failed = True
+            left = [*scheduler.running.values(), *scheduler.waiting, *self._submitted]
+            self._submitted = []
+        scheduler.running.clear()
+        scheduler.waiting.clear()
+        for ticket in left:
+            ticket.on_event(Failed(FAILED, ticket.output.result(), True))
 
     def _take(self) -> bool:
         """Pass what was submitted and cancelled to the scheduler, and wait while there is no request; False

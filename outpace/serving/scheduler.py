@@ -62,8 +62,9 @@ class Scheduler:
         max_rows: int = 16,  # most requests that are decoded at the same time
         kv_bytes: int | None = None,  # memory for the target's KV cache; None: no limit
         prompt_tokens: int = PROMPT_TOKENS,  # most prompt tokens that one step reads
+        on_step: Callable[[Step], None] = lambda step: None,  # called before the events of a step
     ) -> None:
-        self._max_rows, self._kv_bytes = max_rows, kv_bytes
+        self._max_rows, self._kv_bytes, self._on_step = max_rows, kv_bytes, on_step
         parts, self._routes = routed(methods)
         self._predicted = PredictionDrafter(GuardedDrafter(self._routes, self._drafter_failed))
         self._target_probs = partial(LazyTargetProbs, processor=processor)
@@ -115,6 +116,8 @@ class Scheduler:
             self._steps = self._session.steps(self._loop)
         try:
             step = next(self._steps, None)
+            if step is not None:
+                self._on_step(step)
         except Exception:
             self._steps = None
             self._session.cache.discard()

@@ -162,9 +162,9 @@ def test_a_complete_text_ends_even_before_min_tokens(loaded) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"grammar": "root ::= ("}, "the grammar cannot be read: "),
-        ({"json_schema": "{"}, "the json_schema cannot be read: "),
-        ({"json_schema": {"type": "nothing"}}, "the json_schema cannot be read: "),
+        ({"grammar": "root ::= ("}, "grammar cannot be read: "),
+        ({"json_schema": "{"}, "json_schema cannot be read: "),
+        ({"json_schema": {"type": "nothing"}}, "json_schema cannot be read: "),
         ({"grammar": 'root ::= "a"', "json_schema": {}}, "not both"),
         ({"grammar": 'root ::= "a"', "ignore_eos": True}, "needs a token that ends the text"),
     ],

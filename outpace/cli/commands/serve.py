@@ -88,7 +88,7 @@ def serve(
 ) -> None:
     """Serve a model to clients of OpenAI's API, such as the openai package. Options of the method are given
     by name, as in --depth 4."""
-    from outpace.serving.http.app import create_app
+    from outpace.serving.http.app import SECONDS_TO_CLOSE, create_app
     from outpace.serving.http.middleware.admission import Admission
     from outpace.serving.http.server import Server
     from outpace.serving.http.service import Service
@@ -121,7 +121,7 @@ def serve(
     server = Server(
         app,
         admission,
-        lambda: service.engine.close(drain=False),
+        lambda: service.engine.close(drain=False, timeout=SECONDS_TO_CLOSE),
         shutdown_timeout=shutdown_timeout,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -1,9 +1,11 @@
-"""Runs a request and returns its answer, whole or as a stream."""
+"""Runs a request that asks for generated text and returns its answer, whole or as a stream."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any, Protocol, TypeVar
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
@@ -11,9 +13,12 @@ from fastapi.responses import JSONResponse
 from outpace.api.row_output import Result
 from outpace.serving.http.disconnect import while_connected
 from outpace.serving.http.generation import Generation
+from outpace.serving.http.schemas.fields import SamplingBody
 from outpace.serving.http.service import Service
 from outpace.serving.http.sse import EventStream
 from outpace.serving.request import GenerationRequest
+
+Given = TypeVar("Given", bound=SamplingBody)
 
 
 class Answer(Protocol):
@@ -31,17 +36,19 @@ class Answer(Protocol):
 async def respond(
     service: Service,
     request: Request,
-    requests: Sequence[GenerationRequest],  # the samples
-    answer: Answer,
-    *,
-    arrived: float,  # time of `perf_counter` when the request arrived
-    is_streamed: bool,
+    body: Given,
+    prepare: Callable[[Service, Given], tuple[Sequence[GenerationRequest], Answer]],
 ) -> Response:
     """Submit the samples of a request and respond with their output. They are cancelled if the client
-    disconnects."""
+    disconnects.
+
+    `prepare` returns the samples and the form of their output; it is called in a thread, as it may take long.
+    """
+    arrived = perf_counter()
+    requests, answer = await service.preparation.run(partial(prepare, service, body), body.schema_field)
     generation = Generation(service.engine, requests)
     await generation.submit(service.metrics, arrived)
-    if is_streamed:
+    if body.stream:
         return EventStream(answer.stream(generation), generation.close)
     try:
         results = await while_connected(request, generation.results())

@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 
 from outpace import __version__
 from outpace.serving.http.disconnect import Disconnected
-from outpace.serving.http.errors import add_handlers
+from outpace.serving.http.errors import RESPONSES, add_handlers
 from outpace.serving.http.middleware.admission import Admission, Admit
 from outpace.serving.http.middleware.api_keys import ApiKeys
 from outpace.serving.http.middleware.body_limit import BodyLimit
@@ -29,6 +29,7 @@ from outpace.serving.http.service import Service
 
 CLIENT_CLOSED_REQUEST = 499  # no status of HTTP: nginx's for a client that has gone
 MAX_REQUEST_BYTES = 4 << 20
+SECONDS_TO_CLOSE = 10.0  # that the step in progress gets when the app ends
 log = logging.getLogger(__name__)
 
 
@@ -45,9 +46,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.metrics.watch_loop(asyncio.get_running_loop())
         service.engine.start()
         yield
-        await asyncio.to_thread(service.engine.close, drain=False)
+        await asyncio.to_thread(service.engine.close, drain=False, timeout=SECONDS_TO_CLOSE)
 
     middleware = [Middleware(ErrorCount, service.metrics.http_error), Middleware(ApiKeys, api_keys)]
     if rate_limit is not None:
@@ -58,6 +60,7 @@ def create_app(
         version=__version__,
         lifespan=lifespan,
         middleware=middleware,
+        responses=RESPONSES,
         # the pages of these load scripts from elsewhere
         docs_url=None,
         redoc_url=None,

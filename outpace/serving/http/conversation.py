@@ -33,7 +33,6 @@ def prepare(
     conversation: Conversation,
     *,
     n: int = 1,  # samples
-    max_tokens: int | None,
     num_top: int | None,  # number of most probable tokens per Logprob; None: no log probabilities
     prediction: str | None = None,
     include_steps: bool = False,  # pieces have the records of their steps
@@ -55,7 +54,6 @@ def prepare(
         body,
         [prompt],
         n=n,
-        max_tokens=max_tokens,
         num_top=num_top,
         prediction=prediction,
         json_schema=schema,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from outpace.serving.http.validation import invalid
@@ -18,6 +20,28 @@ TYPES = {
     401: "authentication_error",
     429: "rate_limit_error",
 }  # status -> type, where it is not the usual one
+
+
+class ErrorDetails(BaseModel):
+    """What is wrong."""
+
+    message: str
+    type: str
+    param: str | None  # the field of the request that is wrong
+    code: str | None  # the error's name in OpenAI's API
+
+
+class ErrorBody(BaseModel):
+    """The body of every error."""
+
+    error: ErrorDetails
+
+
+# for the OpenAPI description: FastAPI's own 422 does not occur
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorBody, "description": "The request is refused"},
+    "5XX": {"model": ErrorBody, "description": "The server cannot answer"},
+}
 
 
 class ApiError(Exception):
@@ -49,13 +73,19 @@ class ApiError(Exception):
 
 
 def bad_request(
-    error: ValueError | TypeError, fields: Mapping[str, Any], param: str | None = None
+    error: ValueError | TypeError,
+    fields: Mapping[str, Any],
+    param: str | None = None,
+    *,
+    names: Mapping[str, str] | None = None,  # name in the message -> name of the field of the request
 ) -> ApiError:
-    """The error of a request with a wrong value. Messages about a sampling parameter begin with its name,
-    which becomes `param` if none is given."""
-    message = " ".join(str(error).split())
+    """The error of a request with a wrong value. Messages about a parameter begin with its name, which
+    becomes `param` if none is given."""
+    names = names or {}
+    message = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), " ".join(str(error).split()))
     first = message.partition(" ")[0]
-    return ApiError(400, message, param=param or (first if first in fields else None))
+    is_field = first in fields or first in names.values()
+    return ApiError(400, message, param=param or (first if is_field else None))
 
 
 def add_handlers(app: FastAPI) -> None:

@@ -3,10 +3,11 @@ dashboards and its benchmark read."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from time import perf_counter
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -26,7 +27,7 @@ class Metrics:
 
     def __init__(self, model: str) -> None:
         """`model`: the name under which the model is served."""
-        self.registry = CollectorRegistry()
+        self.registry = _Registry()
         self._model = model
         self._prompt_tokens = self._counters("prompt_tokens", "prompt_tokens", "Tokens of prompts.")
         self._generated = self._counters("generation_tokens", "generation_tokens", "Generated tokens.")
@@ -92,6 +93,11 @@ class Metrics:
             self._gauges(name, other, about, read)
         self.registry.register(_SchedulerMetrics(scheduler))
 
+    def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Add the number of tasks of the event loop that serves HTTP, which grows if one is left behind."""
+        tasks = Gauge("outpace_event_loop_tasks", "Tasks of the event loop.", registry=self.registry)
+        tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
+
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
@@ -155,6 +161,16 @@ class Metrics:
         Gauge(f"outpace_{name}", about, registry=self.registry).set_function(read)
         labelled = Gauge(f"vllm:{other}", about, ["model_name"], registry=self.registry)
         labelled.labels(self._model).set_function(read)
+
+
+class _Registry(CollectorRegistry):
+    """A registry without the times at which its counters were created. vLLM's benchmark adds all values of a
+    line that begins with a counter's name, so it would count the seconds since 1970."""
+
+    def collect(self) -> Iterator[Metric]:
+        for family in super().collect():
+            family.samples = [each for each in family.samples if not each.name.endswith("_created")]
+            yield family
 
 
 class _SchedulerMetrics(Collector):

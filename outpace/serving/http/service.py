@@ -13,10 +13,11 @@ from outpace.api.prompts import Prompt, encode
 from outpace.api.settings import resolve_settings
 from outpace.core.contracts import Parts
 from outpace.core.noise import derived
-from outpace.serving.engine import Engine
+from outpace.serving.engine import STUCK_SECONDS, Engine
 from outpace.serving.http.errors import ApiError, bad_request
 from outpace.serving.http.logprob_formats import TokenBytes
 from outpace.serving.http.metrics import Metrics
+from outpace.serving.http.preparation import Preparation, check_schema
 from outpace.serving.http.schemas.fields import MAX_SAMPLES, Body, SamplingBody, Speculation
 from outpace.serving.request import GenerationRequest
 from outpace.serving.scheduler import Scheduler
@@ -41,6 +42,7 @@ class Service:
         max_rows: int = 16,  # most requests that are decoded at the same time
         max_waiting: int = 1024,  # most requests in the queue
         kv_bytes: int | None = None,  # memory for the target's KV cache; None: no limit
+        stuck_seconds: float = STUCK_SECONDS,  # time of a step from which the engine counts as stuck
     ) -> None:
         """ValueError for a model without a tokenizer, or with defaults that are not supported."""
         if model.tokenizer is None:
@@ -51,17 +53,19 @@ class Service:
         self.tokenizer = copy.deepcopy(model.tokenizer)  # the model's own is used in the engine's thread
         if chat_template is not None:
             self.tokenizer.chat_template = chat_template
+        self.preparation = Preparation()
         self._ignored: set[str] = set()  # names of the unknown fields that were logged
         self._defaults = model.defaults if use_defaults else None
         self.bytes_of = TokenBytes(self.tokenizer, self.vocab)
+        self.metrics = Metrics(name)
         scheduler = Scheduler(
             methods,
             processor=resolve_settings({"temperature": 1.0}, self._defaults).processor,
             max_rows=max_rows,
             kv_bytes=kv_bytes,
+            on_step=self.metrics.step,  # before clients see a step: its counts are there when they ask
         )
-        self.metrics = Metrics(name)
-        self.engine = Engine(scheduler, model.tokenizer, max_waiting=max_waiting, on_step=self.metrics.step)
+        self.engine = Engine(scheduler, model.tokenizer, max_waiting=max_waiting, stuck_seconds=stuck_seconds)
         self.metrics.watch(self.engine, scheduler)
 
     def check(self, body: Body) -> None:
@@ -102,7 +106,6 @@ class Service:
         prompts: Sequence[Sequence[int]],  # token ids, shorter than `max_length`
         *,
         n: int = 1,  # samples per prompt
-        max_tokens: int | None = None,  # None: as many as the model's maximum length leaves
         num_top: int | None = None,  # number of most probable tokens per Logprob; None: no log probabilities
         prediction: str | None = None,  # the predicted output
         json_schema: Mapping[str, Any] | None = None,  # which the output follows
@@ -110,13 +113,16 @@ class Service:
     ) -> list[GenerationRequest]:
         """The samples of a request, those of a prompt one after another. ApiError for invalid values. It may
         take long: it encodes the prediction and compiles the schema."""
-        given = {"max_tokens": self.max_length if max_tokens is None else max_tokens} | body.sampling()
+        limit_name, limit = body.token_limit
+        given = {"max_tokens": self.max_length if limit is None else limit} | body.sampling()
         if body.temperature is None and not getattr(self._defaults, "do_sample", None):
             given["temperature"] = 1.0  # the default of OpenAI's API
         if len(prompts) * n > MAX_SAMPLES:
             raise ApiError(
                 400, f"prompts times n is {len(prompts) * n}; use at most {MAX_SAMPLES}", param="n"
             )
+        if json_schema is not None:
+            check_schema(json_schema, body.schema_field)
         try:
             settings = resolve_settings(
                 given,
@@ -132,7 +138,8 @@ class Service:
                     f"n is {n}, but at temperature 0 all samples are the same: raise temperature"
                 )
         except (ValueError, TypeError) as error:
-            raise bad_request(error, type(body).model_fields) from error
+            names = {"max_tokens": limit_name, "json_schema": body.schema_field or ""}
+            raise bad_request(error, type(body).model_fields, names=names) from error
         method, depth = self._speculation(body.speculation)
         predicted: list[int] = []
         if prediction:

@@ -7,6 +7,7 @@ from itertools import accumulate, zip_longest
 from typing import Any
 
 from outpace.api.row_output import Result
+from outpace.serving.http.schemas.fields import SamplingBody
 
 
 def usage(num_prompt_tokens: int, results: Sequence[Result]) -> dict[str, Any]:
@@ -24,8 +25,11 @@ def usage(num_prompt_tokens: int, results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
-def metrics(results: Sequence[Result]) -> dict[str, Any]:
-    """The acceptance statistics of a response, under the names of vLLM's server."""
+def metrics(body: SamplingBody, results: Sequence[Result]) -> dict[str, Any]:
+    """The field `metrics` of a response, if the request asks for it: acceptance statistics under the names of
+    vLLM's server."""
+    if not body.include_metrics:
+        return {}
     statistics = [result.statistics for result in results]
     drafts = sum(each.num_spec_steps for each in statistics)
     drafted = sum(each.num_draft_tokens for each in statistics)
@@ -33,13 +37,12 @@ def metrics(results: Sequence[Result]) -> dict[str, Any]:
     # a step that accepted n tokens accepted one at each of the positions 0 to n - 1
     reached = [list(accumulate(reversed(each.acceptance_histogram[1:]))) for each in statistics]
     per_position = [sum(each) for each in zip_longest(*(row[::-1] for row in reached), fillvalue=0)]
-    return {
-        "speculative_decoding": {
-            "num_drafts": drafts,
-            "num_draft_tokens": drafted,
-            "num_accepted_tokens": accepted,
-            "num_accepted_tokens_per_pos": per_position,
-            "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
-            "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
-        }
+    speculation = {
+        "num_drafts": drafts,
+        "num_draft_tokens": drafted,
+        "num_accepted_tokens": accepted,
+        "num_accepted_tokens_per_pos": per_position,
+        "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
+        "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
     }
+    return {"metrics": {"speculative_decoding": speculation}}

@@ -24,7 +24,14 @@ if TYPE_CHECKING:  # the extra may be missing; only the tests that need it are s
     from outpace.serving.http.service import Service
 
 KEY = "some-key"
-SERVICE = ("chat_template", "max_length", "max_rows", "max_waiting", "kv_bytes")  # options of Service
+SERVICE = (
+    "chat_template",
+    "max_length",
+    "max_rows",
+    "max_waiting",
+    "kv_bytes",
+    "stuck_seconds",
+)  # options of Service
 
 
 @dataclass

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import re
-import signal
+import http.client
+import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Thread
+from threading import Event, Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import pytest
 
-LONG = {
+from benchmarks.soak_traffic import KILLED_CLIENT
+from outpace.serving.http import sse
+
+LONG: dict[str, Any] = {
     "model": "zoo",
     "prompt": "def add(a, b):",
     "max_tokens": 2000,
@@ -33,6 +36,44 @@ def test_a_client_that_leaves_frees_its_row(running: Any, client: Any, wait: Any
         impatient.completions.create(**LONG, n=2)  # not streamed
     wait(lambda: engine.num_running == engine.num_waiting == 0)
     wait(lambda: running.admission.num_active == 0)
+
+
+def test_a_client_that_is_killed_frees_its_rows(running: Any, wait: Any) -> None:
+    engine = running.service.engine
+    body = {name: value for name, value in LONG.items() if name != "extra_body"} | LONG["extra_body"]
+    host, text = urlsplit(running.url).netloc, json.dumps(body | {"stream": True})
+    command = [sys.executable, "-c", KILLED_CLIENT, host, "/v1/completions", text, "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"streaming\n"
+        assert engine.num_running == 2
+        process.kill()
+    wait(lambda: engine.num_running == engine.num_waiting == 0)
+    wait(lambda: running.admission.num_active == 0)
+
+
+def test_a_stream_without_events_is_kept_alive(
+    running: Any, model: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score, goes_on = model.target.score, Event()
+
+    def blocked(*arguments: Any, **options: Any) -> Any:
+        goes_on.wait(120)
+        return score(*arguments, **options)
+
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(model.target, "score", blocked)
+    connection = http.client.HTTPConnection(urlsplit(running.url).netloc, timeout=120)
+    body = json.dumps(SHORT | {"stream": True, "temperature": 0})
+    connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    assert [response.readline() for _ in range(6)] == [b": keep-alive\n", b"\n"] * 3
+    stream = client.completions.create(**SHORT, temperature=0, stream=True)
+    goes_on.set()
+    text = "".join(chunk.choices[0].text for chunk in stream)
+    events = [line[6:] for line in response.read().splitlines() if line.startswith(b"data: ")]
+    connection.close()
+    assert events.pop() == b"[DONE]"
+    assert "".join(json.loads(each)["choices"][0]["text"] for each in events) == text != ""
 
 
 def test_a_full_queue_refuses_and_a_free_one_takes(model: Any, serve: Any, wait: Any) -> None:
@@ -106,40 +147,3 @@ def test_a_second_signal_or_the_timeout_cancels(model: Any, serve: Any, wait: An
         running.thread.join(60)
         assert not running.thread.is_alive()
         assert [error.status_code for error in failures] == [503]
-
-
-def test_a_signal_under_load_loses_nothing() -> None:
-    command = [sys.executable, "-m", "outpace", "serve", "zoo:target", "--port", "0", "--max-rows", "2"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        line = next(line for line in process.stderr if " at http" in line)
-        address = re.search(r"http\S+/v1", line)
-        assert address and "zoo:target with speculative-sampling" in line
-        client = openai.OpenAI(base_url=address[0], api_key="x", max_retries=0, timeout=300)
-        body: dict[str, Any] = {
-            "model": "zoo:target",
-            "prompt": "def add(a, b):",
-            "max_tokens": 40,
-            "extra_body": {"ignore_eos": True},
-        }
-        started = Barrier(5)
-
-        def streamed() -> int:
-            stream = client.completions.create(**body, stream=True, stream_options={"include_usage": True})
-            started.wait(300)  # the response has begun: the request is admitted
-            return [chunk.usage.completion_tokens for chunk in stream if chunk.usage][-1]
-
-        with ThreadPoolExecutor(4) as pool:
-            answers = [pool.submit(streamed) for _ in range(4)]  # two of them wait for a row
-            started.wait(300)
-            process.send_signal(signal.SIGTERM)
-            with pytest.raises((openai.InternalServerError, openai.APIConnectionError)):
-                while True:
-                    client.completions.create(**body | {"max_tokens": 1})
-            assert [answer.result(300) for answer in answers] == [40] * 4
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.stderr.close()
-        process.wait()

@@ -11,6 +11,8 @@ import pytest
 
 HELLO = [{"role": "user", "content": "Hello"}]
 CHAT = {"model": "zoo", "messages": HELLO, "max_tokens": 2, "temperature": 0}
+HELLO_ONLY = {"model": "zoo", "messages": HELLO}
+BAD_SCHEMA = {"type": "json_schema", "schema": {"type": "nothing"}}
 TEXT = {"model": "zoo", "prompt": "def", "max_tokens": 2, "temperature": 0}
 CHAT_PATH, TEXT_PATH, RESPONSE_PATH = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 IMAGE = [{"type": "image_url", "image_url": {"url": "x"}}]
@@ -25,6 +27,35 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         (CHAT_PATH, CHAT | {"temperature": -1}, "temperature", "positive number"),
         (CHAT_PATH, CHAT | {"max_tokens": 1.5}, "max_tokens", "use a whole number"),
         (CHAT_PATH, CHAT | {"max_tokens": 0}, "max_tokens", "at least one token"),
+        (
+            CHAT_PATH,
+            HELLO_ONLY | {"max_completion_tokens": 0},
+            "max_completion_tokens",
+            "max_completion_tokens is 0",
+        ),
+        (
+            CHAT_PATH,
+            HELLO_ONLY | {"max_completion_tokens": 3, "min_tokens": 5},
+            "min_tokens",
+            "and max_completion_tokens 3",
+        ),
+        (TEXT_PATH, TEXT | {"max_tokens": -1}, "max_tokens", "max_tokens is -1"),
+        (
+            RESPONSE_PATH,
+            {"model": "zoo", "input": "x", "max_output_tokens": 0},
+            "max_output_tokens",
+            "max_output_tokens is 0",
+        ),
+        (
+            RESPONSE_PATH,
+            {
+                "model": "zoo",
+                "input": "x",
+                "text": {"format": BAD_SCHEMA},
+            },
+            "text.format",
+            "text.format cannot be read",
+        ),
         (CHAT_PATH, CHAT | {"top_p": 2}, "top_p", "at most 1"),
         (CHAT_PATH, CHAT | {"n": 0}, "n", "at least 1"),
         (CHAT_PATH, CHAT | {"n": 2}, "n", "temperature 0"),
@@ -121,7 +152,7 @@ def test_a_long_prompt_has_openais_code(client: Any) -> None:
 
 def test_a_bad_schema_is_refused(client: Any) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}
-    with pytest.raises(openai.BadRequestError, match="json_schema cannot be read"):
+    with pytest.raises(openai.BadRequestError, match="response_format cannot be read"):
         client.chat.completions.create(**CHAT, response_format=wanted)
 
 

@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Plan
+from outpace.drafters.model.draft_model import DraftModel
+
 
 def values(running: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """All samples of /metrics, by name and labels."""
@@ -81,6 +85,70 @@ def test_metrics_count_what_was_generated(running: Any, client: Any, wait: Any) 
     assert running.call("/v1/nothing")[0] == 404
     key = ("outpace_http_errors_total", frozenset({("status", "404")}))
     assert values(running)[key] == after.get(key, 0) + 1
+
+
+def as_vllm_reads_it(text: str) -> tuple[dict[str, int], dict[int, int]]:
+    """The totals and the accepted tokens by position, as `vllm bench serve` reads them: a value belongs to
+    the counter whose name its line has anywhere, and all values of a counter are added."""
+    totals = {"num_drafts": 0, "num_draft_tokens": 0, "num_accepted_tokens": 0}
+    positions: dict[int, int] = {}
+    for line in text.splitlines():
+        if line.startswith("vllm:spec_decode"):
+            value = int(float(line.split()[-1]))
+            if "num_accepted_tokens_per_pos" in line:
+                position = int(line.partition('position="')[2].partition('"')[0])
+                positions[position] = positions.get(position, 0) + value
+            else:
+                totals[next(name for name in totals if name in line)] += value
+    return totals, positions
+
+
+def test_vllms_benchmark_reads_our_acceptance(model: Any, serve: Any) -> None:
+    with serve(model) as running:
+        before, before_at = as_vllm_reads_it(running.call("/metrics")[1])
+        found = running.client().completions.create(
+            model="zoo",
+            prompt="def add(a, b):",
+            max_tokens=30,
+            temperature=0,
+            extra_body={"ignore_eos": True, "include_metrics": True},
+        )
+        after, after_at = as_vllm_reads_it(running.call("/metrics")[1])
+    own = found.metrics["speculative_decoding"]
+    more = {name: after[name] - before[name] for name in after}
+    assert more == {name: own[name] for name in more} and more["num_drafts"] > 0
+    assert before["num_drafts"] == 0  # a counter that is missing would mean that speculation is off
+    accepted_at = [after_at[each] - before_at.get(each, 0) for each in sorted(after_at)]
+    assert accepted_at == own["num_accepted_tokens_per_pos"]
+    assert 1 + more["num_accepted_tokens"] / more["num_drafts"] == own["mean_acceptance_length"]
+
+
+def test_a_drafter_that_raises_ends_the_drafts_of_one_request_only(
+    model: Any, serve: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    propose, first = DraftModel.propose, model.tokenizer("import")["input_ids"][0]
+
+    def broken(drafter: DraftModel, ctx: Context, plan: Plan) -> Draft:
+        if any(int(tokens[0]) == first for tokens in ctx.tokens):
+            raise RuntimeError("broken")
+        return propose(drafter, ctx, plan)
+
+    body = {"model": "zoo", "max_tokens": 30, "temperature": 0}
+    extra = {"ignore_eos": True, "include_metrics": True}
+    with serve(model) as running:
+        client = running.client()
+        expected = client.completions.create(**body, prompt="import os", extra_body=extra).choices[0].text
+        monkeypatch.setattr(DraftModel, "propose", broken)
+        with client.completions.create(**body, prompt="def f(", stream=True, extra_body=extra) as stream:
+            chunks = iter(stream)
+            next(chunks)
+            bad = client.completions.create(**body, prompt="import os", extra_body=extra)
+            *_, last = chunks
+        errors = values(running)["outpace_drafter_errors_total", frozenset()]
+    assert bad.choices[0].text == expected and bad.choices[0].finish_reason == "length"
+    assert bad.metrics["speculative_decoding"]["num_drafts"] == 0
+    assert last.metrics["speculative_decoding"]["num_drafts"] > 0
+    assert errors == 1 and "its request goes on without drafts" in caplog.text and "broken" in caplog.text
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from time import perf_counter
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -20,7 +18,7 @@ from outpace.serving.http.logprob_formats import chat_logprobs
 from outpace.serving.http.schemas.chat import ChatBody
 from outpace.serving.http.schemas.messages import text_of
 from outpace.serving.http.service import Service
-from outpace.serving.http.sse import DONE, event
+from outpace.serving.http.sse import DONE, STREAMED, event
 from outpace.serving.http.step_format import step_fields
 from outpace.serving.http.tool_calls import ArgumentsDelta, CallDelta, Delta, OutputParser, TextDelta
 from outpace.serving.http.tools import Tool
@@ -32,20 +30,15 @@ def chat(service: Service) -> APIRouter:
     """The route of chat completions."""
     router = APIRouter()
 
-    @router.post("/v1/chat/completions")
+    @router.post("/v1/chat/completions", responses=STREAMED)
     async def complete(body: ChatBody, request: Request) -> Response:
-        arrived = perf_counter()
-        requests, parser = await asyncio.to_thread(_prepare, service, body)
-        answer = _Answer(service, body, requests, parser)
-        return await respond(
-            service, request, requests, answer, arrived=arrived, is_streamed=bool(body.stream)
-        )
+        return await respond(service, request, body, _prepare)
 
     return router
 
 
-def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest], Callable[[], OutputParser]]:
-    """The samples of a request, and a function that returns a new parser for the text of one of them."""
+def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest], _Answer]:
+    """The samples of a request, and the form of their output."""
     if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: set it to true", param="top_logprobs")
     if body.include_steps and not body.stream:
@@ -60,17 +53,16 @@ def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest],
         schema_of(wanted.type if wanted else None, schema, "response_format"),
         "messages",
     )
-    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    return prepare(
+    requests, parser = prepare(
         service,
         body,
         conversation,
         n=body.n or 1,
-        max_tokens=limit,
         num_top=(body.top_logprobs or 0) if body.logprobs else None,
         prediction=text_of(body.prediction.content) if body.prediction else None,
         include_steps=bool(body.include_steps),
     )
+    return requests, _Answer(service, body, requests, parser)
 
 
 class _Answer:
@@ -143,7 +135,7 @@ class _Answer:
                     results.append(each.result)
                     last = chunk(index, {}, finish_reason=self._reason(index, each.result))
                     if len(results) == len(self._requests) and not self._body.include_usage:
-                        last |= self._metrics(results)
+                        last |= metrics(self._body, results)
                     yield event(last)
             if self._body.include_usage:
                 yield event(head | {"choices": []} | self._counts(results))
@@ -172,10 +164,7 @@ class _Answer:
         return {"content": chat_logprobs(output.logprobs, self._service.bytes_of), "refusal": None}
 
     def _counts(self, results: Sequence[Result]) -> dict[str, Any]:
-        return {"usage": usage(len(self._requests[0].prompt), results)} | self._metrics(results)
-
-    def _metrics(self, results: Sequence[Result]) -> dict[str, Any]:
-        return {"metrics": metrics(results)} if self._body.include_metrics else {}
+        return {"usage": usage(len(self._requests[0].prompt), results)} | metrics(self._body, results)
 
 
 def _delta(delta: Delta) -> dict[str, Any]:

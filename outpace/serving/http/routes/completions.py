@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from time import perf_counter
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -18,31 +16,24 @@ from outpace.serving.http.generation import Generation
 from outpace.serving.http.logprob_formats import completion_logprobs
 from outpace.serving.http.schemas.completions import CompletionBody
 from outpace.serving.http.service import Service
-from outpace.serving.http.sse import DONE, event
+from outpace.serving.http.sse import DONE, STREAMED, event
 from outpace.serving.http.usage import metrics, usage
 from outpace.serving.request import Finished, GenerationRequest
-
-MAX_TOKENS = 16  # the default of this route in OpenAI's API
 
 
 def completions(service: Service) -> APIRouter:
     """The route of completions."""
     router = APIRouter()
 
-    @router.post("/v1/completions")
+    @router.post("/v1/completions", responses=STREAMED)
     async def complete(body: CompletionBody, request: Request) -> Response:
-        arrived = perf_counter()
-        requests, echoes = await asyncio.to_thread(_prepare, service, body)
-        answer = _Answer(service, body, requests, echoes)
-        return await respond(
-            service, request, requests, answer, arrived=arrived, is_streamed=bool(body.stream)
-        )
+        return await respond(service, request, body, _prepare)
 
     return router
 
 
-def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationRequest], list[str]]:
-    """The samples of a request, and the text that precedes each."""
+def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationRequest], _Answer]:
+    """The samples of a request, and the form of their output."""
     service.check(body)
     n = body.n or 1
     if body.suffix:
@@ -59,13 +50,12 @@ def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationReq
     if not prompts:
         raise ApiError(400, "prompt is an empty list: give at least one", param="prompt")
     encoded = [service.encode(prompt, "prompt") for prompt in prompts]
-    max_tokens = MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    requests = service.requests(body, encoded, n=n, max_tokens=max_tokens, num_top=body.logprobs)
+    requests = service.requests(body, encoded, n=n, num_top=body.logprobs)
     texts = [
         (prompt if isinstance(prompt, str) else service.tokenizer.decode(prompt)) if body.echo else ""
         for prompt in prompts
     ]
-    return requests, [text for text in texts for _ in range(n)]
+    return requests, _Answer(service, body, requests, [text for text in texts for _ in range(n)])
 
 
 class _Answer:
@@ -120,7 +110,7 @@ class _Answer:
                     results.append(each.result)
                     last = chunk(index, "", None, each.result.finish_reason)
                     if len(results) == len(self._echoes) and not self._body.include_usage:
-                        last |= self._metrics(results)
+                        last |= metrics(self._body, results)
                     yield event(last)
                 elif isinstance(each, Piece) and (each.text or each.logprobs):
                     logprobs = self._logprobs(each, offsets[index])
@@ -138,7 +128,4 @@ class _Answer:
         return completion_logprobs(output.logprobs, self._service.bytes_of, offset)
 
     def _counts(self, results: Sequence[Result]) -> dict[str, Any]:
-        return {"usage": usage(self._num_prompt_tokens, results)} | self._metrics(results)
-
-    def _metrics(self, results: Sequence[Result]) -> dict[str, Any]:
-        return {"metrics": metrics(results)} if self._body.include_metrics else {}
+        return {"usage": usage(self._num_prompt_tokens, results)} | metrics(self._body, results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from outpace.serving.http.errors import ApiError
@@ -18,9 +19,11 @@ def operations(service: Service, admission: Admission) -> APIRouter:
     async def health() -> dict[str, str]:
         if admission.is_closed:
             raise ApiError(503, "the server is shutting down: use another one")
+        if service.engine.failure is not None:
+            raise ApiError(503, service.engine.failure)
         return {"status": "ok"}
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> Response:  # called in a thread by FastAPI, since it is not async
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 

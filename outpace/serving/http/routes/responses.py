@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from time import perf_counter
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -20,7 +18,7 @@ from outpace.serving.http.logprob_formats import chat_logprobs
 from outpace.serving.http.response_items import COMPLETED, IN_PROGRESS, ResponseItems
 from outpace.serving.http.schemas.responses import ResponseBody
 from outpace.serving.http.service import Service
-from outpace.serving.http.sse import event
+from outpace.serving.http.sse import STREAMED, event
 from outpace.serving.http.tool_calls import OutputParser
 from outpace.serving.http.tools import Tool
 from outpace.serving.http.usage import metrics, usage
@@ -34,22 +32,15 @@ def responses(service: Service) -> APIRouter:
     """The route of responses."""
     router = APIRouter()
 
-    @router.post("/v1/responses")
+    @router.post("/v1/responses", responses=STREAMED)
     async def create(body: ResponseBody, request: Request) -> Response:
-        arrived = perf_counter()
-        requests, parser = await asyncio.to_thread(_prepare, service, body)
-        answer = _Answer(service, body, requests, parser())
-        return await respond(
-            service, request, requests, answer, arrived=arrived, is_streamed=bool(body.stream)
-        )
+        return await respond(service, request, body, _prepare)
 
     return router
 
 
-def _prepare(
-    service: Service, body: ResponseBody
-) -> tuple[list[GenerationRequest], Callable[[], OutputParser]]:
-    """The one sample of a request, and a function that returns a parser for its text."""
+def _prepare(service: Service, body: ResponseBody) -> tuple[list[GenerationRequest], _Answer]:
+    """The one sample of a request, and the form of its output."""
     if body.previous_response_id:
         sentence = "previous_response_id is not supported, since nothing is stored: send the whole input"
         raise ApiError(400, sentence, param="previous_response_id")
@@ -69,13 +60,9 @@ def _prepare(
         "input",
     )
     asks = body.top_logprobs is not None or LOGPROBS in (body.include or ())
-    return prepare(
-        service,
-        body,
-        conversation,
-        max_tokens=body.max_output_tokens,
-        num_top=(body.top_logprobs or 0) if asks else None,
-    )
+    num_top = (body.top_logprobs or 0) if asks else None
+    requests, parser = prepare(service, body, conversation, num_top=num_top)
+    return requests, _Answer(service, body, requests, parser())
 
 
 class _Answer:
@@ -158,7 +145,7 @@ class _Answer:
         found = self._state(status) | {"usage": self._usage(result)}
         if status == INCOMPLETE:
             found["incomplete_details"] = {"reason": "max_output_tokens"}
-        return found | ({"metrics": metrics([result])} if self._body.include_metrics else {})
+        return found | metrics(self._body, [result])
 
     def _usage(self, result: Result) -> dict[str, Any]:
         counts = usage(self._num_prompt_tokens, [result])

@@ -73,3 +73,16 @@ class ChatBody(SamplingBody):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     prediction: PredictedContent | None = None
     include_steps: Flag | None = None  # extension: drafts and accepted tokens in the chunks of a stream
+
+    @property
+    def token_limit(self) -> tuple[str, int | None]:
+        if self.max_completion_tokens is None and self.max_tokens is not None:
+            return "max_tokens", self.max_tokens
+        return "max_completion_tokens", self.max_completion_tokens
+
+    @property
+    def schema_field(self) -> str | None:
+        if self.tool_choice not in (None, "none", "auto"):
+            return "tools"
+        is_text = self.response_format is None or self.response_format.type == "text"
+        return None if is_text else "response_format"

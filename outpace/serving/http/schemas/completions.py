@@ -8,6 +8,8 @@ from pydantic import Field, Strict
 
 from outpace.serving.http.schemas.fields import MAX_SAMPLES, MAX_TOP_LOGPROBS, Flag, SamplingBody, Whole
 
+MAX_TOKENS = 16  # the default of this route in OpenAI's API
+
 
 class CompletionBody(SamplingBody):
     """A request for the continuation of one or several texts."""
@@ -19,3 +21,7 @@ class CompletionBody(SamplingBody):
     echo: Flag | None = None
     suffix: str | None = None  # refused: the text would have to end with it
     best_of: Whole | None = None  # refused if it is not n
+
+    @property
+    def token_limit(self) -> tuple[str, int | None]:
+        return "max_tokens", MAX_TOKENS if self.max_tokens is None else self.max_tokens

@@ -85,6 +85,17 @@ class SamplingBody(Body):
     include_metrics: Flag | None = None  # acceptance statistics in the response
 
     @property
+    def token_limit(self) -> tuple[str, int | None]:
+        """The field that limits the number of generated tokens, and its value; None: the model's maximum
+        length is the limit."""
+        raise NotImplementedError
+
+    @property
+    def schema_field(self) -> str | None:
+        """The field with the JSON schema that the output must follow; None: there is no such schema."""
+        return None
+
+    @property
     def include_usage(self) -> bool:
         """Whether a stream ends with a chunk that has the token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)

@@ -93,3 +93,14 @@ class ResponseBody(SamplingBody):
     metadata: dict[str, str] | None = None  # returned as it is
     previous_response_id: str | None = None  # refused: the server stores no responses
     background: Flag | None = None  # refused if true
+
+    @property
+    def token_limit(self) -> tuple[str, int | None]:
+        return "max_output_tokens", self.max_output_tokens
+
+    @property
+    def schema_field(self) -> str | None:
+        if self.tool_choice not in (None, "none", "auto"):
+            return "tools"
+        is_text = self.text is None or self.text.format is None or self.text.format.type == "text"
+        return None if is_text else "text.format"

@@ -1,0 +1,64 @@
+"""The soak test of the server, in short."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import soak
+from benchmarks.soak_questions import questions
+from benchmarks.soak_server import Held
+from benchmarks.soak_traffic import Outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+HELD = Held(100.0, 10, 8, 3, 0, 0, 0)
+
+
+@pytest.mark.slow
+def test_a_server_withstands_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = questions(soak.TARGET)[::4]
+    monkeypatch.setattr(soak, "questions", lambda model: some)
+    run = soak.soak("little memory", soak.SETTINGS["little memory"], 60, 40, seed=1)
+    assert not run.faults
+    numbers = run.mixed.numbers
+    assert sum(numbers.values()) == 60 and numbers["killed client"] == 8
+    assert sum(run.short.numbers.values()) == 40
+
+
+def made(**changed: Any) -> soak.Run:
+    """A run without faults, and what is changed in it."""
+    memory = [(number, 100.0) for number in range(0, 6000, 1000)]
+    values = {"mixed": Outcome({"complete": 60}), "short": Outcome({"complete": 5000}), "memory": memory}
+    given: dict[str, Any] = {"before": HELD, "after": HELD, "end": HELD, **values, **changed}
+    return soak.Run("some", "", 60, 5000, preemptions=1, drafter_errors=0, **({"exit_status": 0} | given))
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"mixed": Outcome(lost=["complete: TimeoutError"])}, "lost: complete: TimeoutError"),
+        ({"short": Outcome(mixed_up=["streamed: a instead of b"])}, "mixed up: streamed"),
+        ({"after": Held(100.0, 10, 8, 3, 1, 0, 0)}, "requests are left after the mixed ones"),
+        ({"end": Held(100.0, 10, 8, 3, 0, 0, 1)}, "requests are left after the short ones"),
+        ({"end": Held(100.0, 10, 9, 3, 0, 0, 0)}, "more file_descriptors"),
+        ({"end": Held(100.0, 10, 8, 4, 0, 0, 0)}, "more tasks"),
+        ({"end": Held(100.0, 27, 8, 3, 0, 0, 0)}, "more threads"),
+        ({"memory": [(n, 100 + n / 256) for n in range(0, 6000, 1000)]}, "4.00 KiB per request"),
+        ({"exit_status": 1}, "ended with status 1"),
+    ],
+)
+def test_a_fault_is_noticed(changed: dict[str, Any], fault: str) -> None:
+    assert not made().faults
+    assert fault in " ".join(made(**changed).faults)
+
+
+def test_the_page_of_results_is_that_of_its_file() -> None:
+    results = ROOT / "docs" / "results"
+    data = json.loads((results / "serving-reliability" / "soak-cpu.json").read_text(encoding="utf-8"))
+    shown = (results / "serving-reliability.md").read_text(encoding="utf-8")
+    assert soak.page(data, "soak-cpu.json") == shown
+    assert data["complete"] and {run["setting"] for run in data["results"]} == set(soak.SETTINGS)
+    assert not any(run["faults"] for run in data["results"])
