@@ -88,29 +88,23 @@ class Traffic:
         self._expected = {index: await ask(self._client, each) for index, each in enumerate(questions)}
 
     def mixed(self, number: int) -> list[Send]:
-        """This many requests, more or less, of all kinds of clients, as functions that send them."""
-        kinds: Mapping[Callable[[], Send], int] = {
-            self._patient: 62,
-            self._sampling: 8,
-            self._leaving: 12,
-            self._wrong: 12,
-            self._slow: 4,
-        }
-        killed = max(1, number // 400)
-        rest = number - killed * REQUESTS_OF_A_KILLED_CLIENT
-        found = self._random.choices(list(kinds), list(kinds.values()), k=rest)
-        sends = [kind() for kind in found] + [self._killed() for _ in range(killed)]
+        """This many requests of all kinds of clients, as functions that send them; a client that is killed
+        sends several."""
+        killed = [self._killed() for _ in range(max(1, number // 400))]
+        sends = killed + self._drawn(
+            {self._patient: 62, self._sampling: 8, self._leaving: 12, self._wrong: 12, self._slow: 4},
+            number - len(killed) * REQUESTS_OF_A_KILLED_CLIENT,
+        )
         self._random.shuffle(sends)
         return sends
 
     def short(self, number: int) -> list[Send]:
-        """This many short requests."""
-        kinds: Mapping[Callable[[], Send], int] = {
-            self._patient: 70,
-            self._new: 20,
-            self._leaving: 5,
-            self._wrong: 5,
-        }
+        """This many requests of clients that are not slow."""
+        kinds = {self._patient: 70, self._new: 20, self._leaving: 5, self._wrong: 5}
+        return self._drawn(kinds, number)
+
+    def _drawn(self, kinds: Mapping[Callable[[], Send], int], number: int) -> list[Send]:
+        """Requests of clients drawn by their weights."""
         return [kind() for kind in self._random.choices(list(kinds), list(kinds.values()), k=number)]
 
     def _question(self) -> tuple[Question, Answer]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from benchmarks.soak_questions import questions
 from benchmarks.soak_server import Held
 from benchmarks.soak_traffic import Outcome
 
-ROOT = Path(__file__).resolve().parents[2]
 HELD = Held(100.0, 10, 8, 3, 0, 0, 0)
 
 
@@ -55,10 +52,15 @@ def test_a_fault_is_noticed(changed: dict[str, Any], fault: str) -> None:
     assert fault in " ".join(made(**changed).faults)
 
 
-def test_the_page_of_results_is_that_of_its_file() -> None:
-    results = ROOT / "docs" / "results"
-    data = json.loads((results / "serving-reliability" / "soak-cpu.json").read_text(encoding="utf-8"))
-    shown = (results / "serving-reliability.md").read_text(encoding="utf-8")
-    assert soak.page(data, "soak-cpu.json") == shown
-    assert data["complete"] and {run["setting"] for run in data["results"]} == set(soak.SETTINGS)
-    assert not any(run["faults"] for run in data["results"])
+def test_the_page_has_the_figures_and_the_faults() -> None:
+    results = [made().to_json(), made(exit_status=1).to_json()]
+    source = {
+        "argv": ["soak"],
+        "device": "CPU",
+        "versions": {"torch": "2"},
+        "commit": "abc",
+        "date": "2026-11-22T",
+    }
+    shown = soak.page({"results": results, "provenance": source}, "soak.json")
+    assert "| complete | 60 | 60 |" in shown and "| 5000 | 100.0 | 100.0 |" in shown
+    assert "- some: the server ended with status 1" in shown and "commit abc" in shown
