@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from openai.types.responses import Response
+
 HELLO = "Say hello to Noah."
 GREEDY = {"model": "zoo", "input": HELLO, "max_output_tokens": 10, "temperature": 0}
 LAMP = {
@@ -22,6 +24,11 @@ OPENING = ["response.created", "response.in_progress", "response.output_item.add
 def chat_text(client: Any, messages: Any) -> str:
     found = client.chat.completions.create(model="zoo", messages=messages, max_tokens=10, temperature=0)
     return found.choices[0].message.content
+
+
+def test_a_response_has_every_field_of_the_clients_types(running: Any) -> None:
+    _, found, _ = running.call("/v1/responses", GREEDY)
+    assert Response.model_validate(found).status == "incomplete"
 
 
 def test_the_text_is_that_of_the_chat(client: Any) -> None:
