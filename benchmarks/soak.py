@@ -53,6 +53,10 @@ temperature 0 is not the one that the same question had before, when nothing els
 that leaves, the text so far is compared. Afterwards no request, task or connection may be left, and the
 memory may grow by at most 2 KiB per short request.
 """
+UNMEASURED = (
+    "This run is shorter than the program's defaults, 1000 mixed and 10000 short requests. It has too few "
+    "measurements of memory for a slope, so the bound on its growth is **not checked**."
+)
 
 
 @dataclass(frozen=True)
@@ -236,6 +240,8 @@ def page(data: Mapping[str, Any], name: str) -> str:
         lines += ["", f"## {table.title}", "", markdown(Table("", table.columns, table.rows))]
     faults = [f"- {run['setting']}: {fault}" for run in runs for fault in run["faults"]]
     lines += ["", "## Faults", "", *(faults or ["None."])]
+    if any(run["kib_per_request"] is None for run in runs):
+        lines += ["", UNMEASURED]
     command = " ".join(map(str, source["argv"]))
     measured = f"`{command}`; {source['device']}, PyTorch {source['versions']['torch']}, commit "
     measured += f"{source['commit']}, {source['date'][:10]}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from benchmarks.soak_questions import questions
 from benchmarks.soak_server import Held
 from benchmarks.soak_traffic import Outcome
 
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 HELD = Held(100.0, 10, 8, 3, 0, 0, 0)
 
 
@@ -64,3 +67,10 @@ def test_the_page_has_the_figures_and_the_faults() -> None:
     shown = soak.page({"results": results, "provenance": source}, "soak.json")
     assert "| complete | 60 | 60 |" in shown and "| 5000 | 100.0 | 100.0 |" in shown
     assert "- some: the server ended with status 1" in shown and "commit abc" in shown
+
+
+def test_the_published_page_is_that_of_its_file() -> None:
+    data = json.loads((RESULTS / "serving-reliability" / "soak-cpu.json").read_text(encoding="utf-8"))
+    shown = (RESULTS / "serving-reliability.md").read_text(encoding="utf-8")
+    assert soak.page(data, "soak-cpu.json") == shown
+    assert data["complete"] and [run["setting"] for run in data["results"]] == list(soak.SETTINGS)

@@ -15,6 +15,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+pytestmark = pytest.mark.slow
 MAX_LENGTH = 32  # tokens of prompt and output: most requests do not limit their output
 MAX_EXAMPLES = 12
 SECONDS = 120  # in which a busy machine responds

@@ -16,6 +16,7 @@ ARGUMENTS = ["zoo:target", "--dtype", "float32", "--threads", "1", "--max-rows",
 NUM_STREAMS = 30
 
 
+@pytest.mark.slow
 def test_sigterm_loses_nothing_that_was_accepted() -> None:
     with serving(ARGUMENTS) as server, ThreadPoolExecutor(NUM_STREAMS) as pool:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=300)
