@@ -130,17 +130,17 @@ class Session:
             request.append(new)
             at_end = request.length == request.max_length or new[-1] in stop
             if at_end or (self._done and self._done(slot, request.text())):
-                finished.append(slot)
+                finished.append(row)
         self.cache.commit(draft.tree, kept, ctx.slots)
         self.timer.record("commit")
-        record = Step(ctx, draft, scores, verdict, tuple(kept), tuple(generated), self.timer.seconds)
-        return self._observe(record, finished)
+        seconds, ends = self.timer.seconds, tuple(finished)
+        return self._observe(Step(ctx, draft, scores, verdict, tuple(kept), tuple(generated), seconds, ends))
 
-    def _observe(self, step: Step, finished: Sequence[int] = ()) -> Step:
+    def _observe(self, step: Step) -> Step:
         self.parts.drafter.observe(step)
         self.parts.controller.observe(step)
-        if finished:
-            self._end(finished)
+        if step.finished:
+            self._end([step.ctx.slots[row] for row in step.finished])
         self.timer.record("observe")
         return step
 

@@ -77,6 +77,7 @@ class RowOutput:
         self._counter = StepCounter()
         self._tokens: list[int] = []
         self._began, self._end = perf_counter(), None
+        self.num_cached_tokens = 0  # tokens of the prompt that the target did not read, see Statistics
 
     def stops(self, text: Tensor) -> bool:  # (T,) tokens of prompt and output
         """Whether a stop string has occurred in the output."""
@@ -143,7 +144,9 @@ class RowOutput:
         elif self._end is not None:
             reason = "length"
         seconds = (self._end or perf_counter()) - self._began
-        statistics = self._counter.done(self._num_prompt_tokens, len(tokens), seconds, self._seed)
+        statistics = self._counter.done(
+            self._num_prompt_tokens, self.num_cached_tokens, len(tokens), seconds, self._seed
+        )
         found = None if self._num_top is None else self._logprobs
         return Result(detokenizer.text if detokenizer else "", tokens, statistics, reason, why, found)
 

@@ -21,6 +21,7 @@ class Statistics:
     acceptance_histogram: list[int]  # [n]: number of speculative steps that accepted n draft tokens
     num_steps: int  # forward passes of the target that generated tokens, with or without draft tokens
     num_prompt_tokens: int
+    num_cached_tokens: int  # tokens of the prompt whose KV entries a server's prefix cache had
     num_tokens: int  # new tokens
     seconds: float  # from the time at which this request joined the batch, prompt included, to its last token
     seed: int
@@ -78,7 +79,9 @@ class StepCounter:
         self.num_accepted_prediction_tokens += kept
         self.num_rejected_prediction_tokens += len(predicted) - kept
 
-    def done(self, num_prompt_tokens: int, num_tokens: int, seconds: float, seed: int) -> Statistics:
+    def done(
+        self, num_prompt_tokens: int, num_cached_tokens: int, num_tokens: int, seconds: float, seed: int
+    ) -> Statistics:
         """The statistics of the row, from the counters and these totals."""
         histogram = [0] * (max(self.accepted, default=0) + 1)
         for accepted in self.accepted:
@@ -92,6 +95,7 @@ class StepCounter:
             acceptance_histogram=histogram,
             num_steps=self.num_steps,
             num_prompt_tokens=num_prompt_tokens,
+            num_cached_tokens=num_cached_tokens,
             num_tokens=num_tokens,
             seconds=seconds,
             seed=seed,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from outpace.core.context import Context
-from outpace.core.contracts import Cache, Prompt
+from outpace.core.contracts import Cache, PrefixCache, Prompt
 from outpace.core.noise import Noise
 from outpace.core.request_state import RequestState
 from outpace.core.sampling_params import SamplingParams
@@ -25,6 +25,8 @@ class Batch:
         self.requests: list[RequestState] = []  # by slot, the last request that used it
         self.rows: list[int] = []  # slots of the unfinished requests, in the order in which they joined
         self._noise, self._prompt_tokens = noise, prompt_tokens
+        # finds entries for the beginnings of new requests; None: the target reads every text from its start
+        self.prefix_cache: PrefixCache | None = None
 
     def next_slot(self) -> int:
         """The lowest free slot; the KV cache has it afterwards."""
@@ -34,13 +36,26 @@ class Batch:
         return slot
 
     def add(self, slot: int, request: RequestState) -> None:
-        """Add a request in this free slot."""
+        """Add a request in this free slot. What is cached of its text is not read again, except for the last
+        token, whose output is needed."""
+        if self.prefix_cache is not None:
+            self._name(self.rows)
+            found = self.prefix_cache.restore(slot, request.text(request.length - 1))
+            if request.num_cached is None:
+                request.num_cached = found
         self.requests[slot : slot + 1] = [request]
         self.rows.append(slot)
 
     def remove(self, slots: Sequence[int]) -> None:
         """Remove finished or cancelled requests; their texts stay until the slots are used again."""
+        self._name([slot for slot in slots if slot in self.rows])
         self.rows = [slot for slot in self.rows if slot not in slots]
+
+    def _name(self, slots: Sequence[int]) -> None:
+        """Tell the prefix cache the tokens that are in the KV cache in these slots."""
+        if self.prefix_cache is not None:
+            for slot in slots:
+                self.prefix_cache.name(slot, self.requests[slot].text(self.cache.lengths[slot]))
 
     def num_unread(self, slot: int) -> int:
         """Number of tokens before the last one that the target has not read."""

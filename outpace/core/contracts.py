@@ -33,6 +33,7 @@ __all__ = [
     "Noise",
     "Parts",
     "Plan",
+    "PrefixCache",
     "Prompt",
     "Recipe",
     "SamplingParams",
@@ -141,6 +142,7 @@ class Step:
     kept: tuple[int, ...]  # (B,) last node kept in the KV cache, after the cut at stop tokens and max_tokens
     generated: tuple[list[int], ...]  # (B,) tokens committed by this step, in order; none: it only read
     seconds: Mapping[str, float]  # time of each part: draft, score, warp, verify, commit, observe
+    finished: tuple[int, ...] = ()  # rows whose requests end with this step
 
     @staticmethod
     def of_prefill(
@@ -165,7 +167,12 @@ class Cache(Protocol):
 
     def slot_bytes(self, slot: int, tokens: int) -> int:
         """Memory that this slot would hold with at least `tokens` cache positions, in bytes; with 0, the
-        memory that it holds."""
+        memory that it holds, what it shares included."""
+        ...
+
+    def bytes_for(self, tokens: Mapping[int, int]) -> int:
+        """Memory that the slots would hold if those in `tokens` (slot -> number) had at least so many cache
+        positions, in bytes. Entries that slots share count once."""
         ...
 
     def grow(self, slots: int) -> None:
@@ -187,6 +194,32 @@ class Cache(Protocol):
 
 
 @runtime_checkable
+class PrefixCache(Cache, Protocol):
+    """A KV cache in which a text can begin with the entries of another text that begins with the same tokens.
+    Entries of named texts are retained after their slots were released, as far as the limit allows."""
+
+    @property
+    def retained_bytes(self) -> int:
+        """Memory of the retained entries that no slot holds, in bytes."""
+        ...
+
+    def name(self, slot: int, tokens: Tensor) -> None:  # (T,) int64 on the host
+        """Tell the tokens of a slot's committed entries, T = `lengths[slot]`; from then on `restore` finds
+        them."""
+        ...
+
+    def restore(self, slot: int, tokens: Tensor) -> int:  # (T,) int64 on the host
+        """Give an empty slot the entries of the longest known beginning of `tokens`; returns its length, at
+        most T."""
+        ...
+
+    def limit(self, num_bytes: int) -> None:
+        """Let slots and retained entries hold at most so much memory together, now and from now on: retained
+        entries are evicted, least recently used first. Slots are not limited: they get what they need."""
+        ...
+
+
+@runtime_checkable
 class Target(Protocol):
     """A language model that computes logits at all nodes of token trees."""
 
@@ -197,6 +230,16 @@ class Target(Protocol):
     @property
     def torch_threads(self) -> int | None:
         """Number of torch threads during a session's steps; None: the number is not changed."""
+        ...
+
+    @property
+    def token_bytes(self) -> int:
+        """Memory of the KV entries of one token, in bytes."""
+        ...
+
+    @property
+    def caches(self) -> Sequence[Cache]:
+        """The KV caches opened so far that are still in use."""
         ...
 
     def open(self, slots: int, capacity: int) -> Cache:
@@ -255,10 +298,14 @@ class Drafter(Protocol):
     )
 
     def propose(self, ctx: Context, plan: Plan) -> Draft: ...
-    def observe(self, step: Step) -> None: ...
+
+    def observe(self, step: Step) -> None:
+        """Learn from a step. A drafter that learns from whole requests learns from `step.finished`."""
+        ...
+
     def release(self, slots: Sequence[int]) -> None:
-        """Forget the state of the requests in these slots, which have finished or were interrupted. A drafter
-        that learns from whole requests learns from them here. The slots may be reused afterwards."""
+        """Forget the state of the requests in these slots, which have finished, were cancelled or go on later
+        in another slot. The slots may be reused afterwards."""
         ...
 
 

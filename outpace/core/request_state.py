@@ -13,13 +13,25 @@ from outpace.core.sampling_params import SamplingParams
 class RequestState:
     """The text of one request, prompt and generated tokens, and how far it may grow."""
 
-    __slots__ = ("_array", "_memory", "length", "max_length", "num_steps", "prompt_length", "sampling")
+    __slots__ = (
+        "_array",
+        "_memory",
+        "length",
+        "max_length",
+        "num_cached",
+        "num_steps",
+        "prompt_length",
+        "sampling",
+    )
 
     def __init__(self, prompt: Tensor, sampling: SamplingParams) -> None:  # (T,) int64, T >= 1
         self.sampling = sampling
         self.prompt_length = self.length = len(prompt)
         self.max_length = self.length + sampling.max_tokens
         self.num_steps = 0  # number of steps that could generate tokens
+        # number of prompt tokens whose KV entries the cache had when the request first joined a session; None
+        # before that, or without a prefix cache
+        self.num_cached: int | None = None
         self._memory = torch.empty(self.max_length, dtype=torch.int64)
         self._memory[: self.length] = prompt
         self._array = self._memory.numpy()  # numpy view, faster to write to

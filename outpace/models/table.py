@@ -5,7 +5,8 @@ Letters: S contexts of `order` tokens, N nodes, V vocabulary size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -25,16 +26,24 @@ class TableTarget:
     chains_only = False
     max_length: int | None = None
     torch_threads: int | None = None
+    token_bytes = 1
 
     def __init__(self, vocab: int, *, order: int = 3, seed: int = 0, spread: float = 1.5) -> None:
         self.vocab, self._order = vocab, order
         self._size = vocab**order
+        self._caches: list[ref[TableCache]] = []
         generator = torch.Generator().manual_seed(seed)
         # (2 * S, V) float64: one row per parity and context
         self.logits = torch.randn(2 * self._size, vocab, dtype=torch.float64, generator=generator) * spread
 
+    @property
+    def caches(self) -> list[TableCache]:
+        return [cache for each in self._caches if (cache := each()) is not None]
+
     def open(self, slots: int, capacity: int) -> TableCache:
-        return TableCache(slots, capacity)
+        cache = TableCache(slots, capacity)
+        self._caches = [ref(each) for each in (*self.caches, cache)]
+        return cache
 
     def state(self, tokens: Sequence[int]) -> int:
         """Index of the row of `logits` after these tokens."""
@@ -105,6 +114,9 @@ class TableCache:
     def slot_bytes(self, slot: int, tokens: int) -> int:
         """A byte for each token: it stores nothing."""
         return max(tokens, self.lengths[slot])
+
+    def bytes_for(self, tokens: Mapping[int, int]) -> int:
+        return sum(self.slot_bytes(slot, tokens.get(slot, 0)) for slot in range(len(self.lengths)))
 
     def state(self, slot: int) -> int:
         """State after the committed tokens of a slot."""

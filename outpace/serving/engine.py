@@ -33,7 +33,7 @@ class Engine:
         scheduler: Scheduler,
         tokenizer: Any,
         *,
-        max_waiting: int = 1024,  # most requests that wait
+        max_waiting: int = 1024,  # most requests that wait, besides those for which there is a free row
         stuck_seconds: float = STUCK_SECONDS,  # time of a step from which the engine counts as stuck
     ) -> None:
         self._scheduler, self._tokenizer = scheduler, tokenizer
@@ -66,7 +66,7 @@ class Engine:
                 raise Closed(f"{ENDED}: restart it")
             if self._is_closed:
                 raise Closed("the server is shutting down: send the request to another one")
-            if self.num_waiting >= self._max_waiting:
+            if self.num_waiting >= self._max_waiting + self._scheduler.num_free_rows:
                 raise QueueFull(f"{self._max_waiting} requests are waiting: try again later")
             self._submitted.append(ticket)
             self._changed.notify_all()

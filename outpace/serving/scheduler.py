@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from outpace.api.row_output import RowOutput
-from outpace.core.contracts import Parts, Step
+from outpace.core.contracts import Parts, PrefixCache, Step, Target
 from outpace.core.request_state import RequestState
 from outpace.core.row_error import NoTokenLeft, RowError
 from outpace.decode import PROMPT_TOKENS, Session, speculative_steps
@@ -22,6 +22,7 @@ from outpace.sampling.target_probs import LazyTargetProbs, Processor
 from outpace.serving.request import Event, Failed, Finished, GenerationRequest
 
 DRAFT_MARGIN = 64  # cache positions reckoned for each row's next draft when memory is planned
+RETAINED_BYTES = 1 << 30  # memory for the KV entries of ended requests where the KV cache has no limit
 FAILED = "decoding failed: see the server's log"
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,9 @@ class Scheduler:
 
     When memory runs short, the requests that joined last leave the session and wait again, before all others;
     they lose nothing but time, since the target reads their texts again.
+
+    With the prefix cache the target does not read the longest beginning that a joining request has in common
+    with a running request, or with one that ended before and whose KV entries are still in memory.
     """
 
     def __init__(
@@ -60,11 +64,14 @@ class Scheduler:
         *,
         processor: Processor | None = None,  # changes the logits of all requests, before their settings
         max_rows: int = 16,  # most requests that are decoded at the same time
-        kv_bytes: int | None = None,  # memory for the target's KV cache; None: no limit
+        drafts: Sequence[Target] = (),  # the methods' draft models
+        kv_bytes: int | None = None,  # memory for the KV caches of target and drafts; None: no limit
+        prefix_cache: bool = True,  # it has no effect if a method needs the target's outputs at prompts
         prompt_tokens: int = PROMPT_TOKENS,  # most prompt tokens that one step reads
         on_step: Callable[[Step], None] = lambda step: None,  # called before the events of a step
     ) -> None:
-        self._max_rows, self._kv_bytes, self._on_step = max_rows, kv_bytes, on_step
+        self._max_rows, self._drafts, self._kv_bytes = max_rows, drafts, kv_bytes
+        self._on_step = on_step
         parts, self._routes = routed(methods)
         self._predicted = PredictionDrafter(GuardedDrafter(self._routes, self._drafter_failed))
         self._target_probs = partial(LazyTargetProbs, processor=processor)
@@ -76,16 +83,36 @@ class Scheduler:
             done=lambda slot, text: self.running[slot].output.stops(text),
             prompt_tokens=prompt_tokens,
         )
+        if prefix_cache and not self._session.prefills and isinstance(self._session.cache, PrefixCache):
+            self._session.batch.prefix_cache = self._session.cache
         self._steps: Iterator[Step] | None = None
         self.waiting: deque[Ticket] = deque()
         self.running: dict[int, Ticket] = {}  # by slot, in the order in which they joined
         self.num_preemptions = 0  # requests that left the session because memory ran short
         self.num_drafter_errors = 0  # exceptions raised by drafters
+        self.num_queried_tokens = 0  # prompt tokens that were looked up in the prefix cache
+        self.num_cached_tokens = 0  # those of them that were found
 
     @property
     def num_bytes(self) -> int:
-        """Memory that the target's KV cache holds, in bytes."""
+        """Memory that the requests being decoded hold in the target's KV cache, in bytes."""
         return self._session.cache.num_bytes
+
+    @property
+    def retained_bytes(self) -> int:
+        """Memory that the prefix cache retains for later requests, in bytes."""
+        prefix_cache = self._session.batch.prefix_cache
+        return 0 if prefix_cache is None else prefix_cache.retained_bytes
+
+    @property
+    def draft_bytes(self) -> int:
+        """Memory that the draft models' KV caches hold, in bytes."""
+        return sum(cache.num_bytes for draft in self._drafts for cache in draft.caches)
+
+    @property
+    def num_free_rows(self) -> int:
+        """Number of requests that can join besides those being decoded, if memory suffices."""
+        return self._max_rows - len(self.running)
 
     def submit(self, ticket: Ticket) -> None:
         """Add a request to the end of the queue."""
@@ -193,11 +220,22 @@ class Scheduler:
                 break
             else:
                 self._refuse(self.waiting.popleft())
+        self._limit_retained()
+
+    def _limit_retained(self) -> None:
+        """Leave to the prefix cache what the next step does not need."""
+        prefix_cache = self._session.batch.prefix_cache
+        if prefix_cache is not None:
+            limit = prefix_cache.num_bytes + RETAINED_BYTES
+            if self._kv_bytes is not None:
+                limit = self._kv_bytes - self._draft_bytes_for(self._lengths())
+            prefix_cache.limit(limit)
 
     def _join(self, ticket: Ticket) -> None:
-        request, slot = ticket.request, None
+        request, state, slot = ticket.request, ticket.state, None
+        begins = state.num_cached is None
         try:
-            slot = self._session.rejoin(ticket.state)
+            slot = self._session.rejoin(state)
             self._routes.choose(slot, request.method, request.max_draft_depth)
         except Exception:
             # the request is neither waiting nor running, and would never end
@@ -205,6 +243,10 @@ class Scheduler:
                 self._session.cancel(slot)
             ticket.on_event(Failed(FAILED, ticket.output.result(), True))
             raise
+        if begins and state.num_cached is not None:
+            ticket.output.num_cached_tokens = state.num_cached
+            self.num_queried_tokens += state.prompt_length
+            self.num_cached_tokens += state.num_cached
         if request.max_draft_depth != 0:
             self._predicted.predict(slot, request.prediction)
         self.running[slot] = ticket
@@ -222,12 +264,29 @@ class Scheduler:
         """Whether memory suffices for the next step of the running requests, and of one that would join."""
         if self._kv_bytes is None:
             return True
-        cache = self._session.cache
-        lengths = {slot: ticket.state.length for slot, ticket in self.running.items()}
+        lengths = self._lengths()
         if joining is not None:
-            lengths[self._session.batch.next_slot()] = joining.state.length
-        needed = sum(cache.slot_bytes(slot, length + DRAFT_MARGIN) for slot, length in lengths.items())
-        return needed <= self._kv_bytes
+            lengths[self._session.batch.next_slot()] = joining.state.length + DRAFT_MARGIN
+        return self._session.cache.bytes_for(lengths) + self._draft_bytes_for(lengths) <= self._kv_bytes
+
+    def _lengths(self) -> dict[int, int]:
+        """Slot -> cache positions that the running request in it needs in the next step."""
+        return {slot: ticket.state.length + DRAFT_MARGIN for slot, ticket in self.running.items()}
+
+    def _draft_bytes_for(self, lengths: Mapping[int, int]) -> int:
+        """Memory that the draft models' KV caches would hold with so many cache positions in these slots, in
+        bytes. A slot that none of a model's caches has yet is reckoned as if the model would draft for it."""
+        needed = 0
+        for draft in self._drafts:
+            caches, new = draft.caches, dict(lengths)
+            for cache in caches:
+                held = [slot for slot in lengths if slot < len(cache.lengths) and cache.lengths[slot]]
+                needed += cache.bytes_for({slot: lengths[slot] for slot in held})
+                for slot in held:
+                    new.pop(slot, None)
+            first = max((cache.capacity for cache in caches), default=self._session.cache.capacity)
+            needed += sum(max(length, first) for length in new.values()) * draft.token_bytes
+        return needed
 
     def _slot_of(self, ticket: Ticket) -> int | None:
         return next((slot for slot, each in self.running.items() if each is ticket), None)

@@ -72,6 +72,23 @@ def test_the_default_method_is_that_of_the_target(started: Any) -> None:
     assert "with prompt-lookup at" in started("--depth", 3, "--no-allow-shorter")[0].stderr
 
 
+def test_the_prefix_cache_is_on_unless_it_is_switched_off(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from outpace.serving.http import service
+    from outpace.serving.scheduler import Scheduler
+
+    found: list[bool] = []
+
+    def create(*_: Any, prefix_cache: bool, **options: Any) -> Scheduler:
+        found.append(prefix_cache)
+        return Scheduler(*_, prefix_cache=prefix_cache, **options)
+
+    monkeypatch.setattr(service, "Scheduler", create)
+    assert started()[0].exit_code == started("--no-prefix-cache")[0].exit_code == 0
+    assert found == [True, False]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -65,7 +65,7 @@ def test_a_request_that_ends_helps_those_still_running(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", LEARNERS)
-def test_an_interrupted_session_releases_its_requests(method: str) -> None:
+def test_texts_of_an_interrupted_session_are_not_learnt(method: str) -> None:
     parts = build(method)
     steps = start(parts, [[3], [99]], [60, 60]).steps()
     for _ in range(20):
@@ -77,7 +77,8 @@ def test_an_interrupted_session_releases_its_requests(method: str) -> None:
     for each in generated:
         tokens += each
     assert tokens == list(range(4, 19))
-    assert len(generated) < 15  # what the interrupted requests generated is known
+    # aded learns from the steps of a request, the others from its text when it finishes
+    assert (len(generated) < 15) == (method == "aded")
 
 
 def memory(value: object) -> int:

@@ -158,11 +158,11 @@ def test_a_batch_that_was_left_in_the_middle_leaves_no_state(left: int) -> None:
     first, steps = session(recording)
     for _ in range(left):
         next(steps)
-    texts: Any = [first.request(slot).output() for slot in range(3)]
+    texts: Any = [first.request(slot).output() for slot in range(3) if slot not in first.rows]
     second, steps = session(recording, seed=3)
     list(steps)  # `look_up` compares what it follows with the text
     texts += [second.request(slot).output() for slot in range(3)]
-    assert sorted(recording.texts) == sorted(text for text in texts if text)
+    assert sorted(recording.texts) == sorted(texts)  # of those that finished
     assert all(len(second.request(slot).output()) == 6 - slot for slot in range(3))
 
 

@@ -9,7 +9,7 @@ import random
 import pytest
 import torch
 
-from outpace.core.contracts import Prompt, Want
+from outpace.core.contracts import PrefixCache, Prompt, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.cuda_graphs.graph_replay import SIZES, GraphReplay
 from outpace.models.hf.target import HFTarget
@@ -94,6 +94,15 @@ def test_two_caches_at_once_have_memory_of_their_own(pair):
     for cache in caches:
         scored.append(target.score(TokenTree(some(1), Forest.chain((0,))), (0,), cache).logits.clone())
     assert not torch.equal(*scored)
+
+
+def test_its_slots_share_nothing_and_those_in_use_count(pair):
+    cache = (target := pair("llama")[1]).open(3, 100)
+    assert not isinstance(cache, PrefixCache) and cache.num_bytes == 0
+    slot = 256 * target.token_bytes
+    assert [cache.bytes_for({1: length}) for length in (1, 255, 256)] == [slot, slot, 2 * slot]
+    target.prefill([Prompt(some(9))], (0,), cache, Want())
+    assert cache.num_bytes == slot and cache.bytes_for({0: 20, 1: 600}) == 2 * 4 * slot
 
 
 def test_a_cache_grows(pair):

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from outpace.api.row_output import Piece, Result, RowOutput
+from outpace.api.row_output import Piece, RowOutput
 from outpace.api.settings import resolve_settings
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Context, Draft, Parts, Plan
 from outpace.decode import PROMPT_TOKENS, Session
 from outpace.drafters.lookup.ngram import NGram
+from outpace.drafters.lookup.past_requests import PastRequests
+from outpace.drafters.lookup.retrieval import Retrieval
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.no_draft import NoDraft
 from outpace.models.table import TableTarget
 from outpace.sampling.target_probs import LazyTargetProbs
-from outpace.serving.request import Event, Failed, Finished, GenerationRequest
-from outpace.serving.scheduler import DRAFT_MARGIN, Scheduler, Ticket
+from outpace.serving.engine import Engine, QueueFull
+from outpace.serving.request import Failed, Finished, GenerationRequest
+from outpace.serving.scheduler import DRAFT_MARGIN, Scheduler
+from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
+from tests.serving.clients import Client, run
 
 VOCAB = 12
 TARGET, DRAFT = TableTarget(VOCAB, seed=1, order=2), TableTarget(VOCAB, seed=2, order=1)
@@ -51,35 +56,6 @@ def alone(given: GenerationRequest) -> list[int]:
     session = Session(parts, [torch.tensor(given.prompt)], [params], LazyTargetProbs)
     list(session.steps())
     return session.request(0).output()
-
-
-class Client:
-    """A request with the events that it received."""
-
-    def __init__(self, scheduler: Scheduler, given: GenerationRequest) -> None:
-        self.request, self.events = given, list[Event]()
-        self.ticket = Ticket(given, self.events.append)
-        scheduler.submit(self.ticket)
-
-    @property
-    def tokens(self) -> list[int]:
-        return [token for event in self.events if isinstance(event, Piece) for token in event.tokens]
-
-    @property
-    def result(self) -> Result:
-        assert isinstance(last := self.events[-1], Finished)
-        return last.result
-
-
-def run(scheduler: Scheduler, after: Callable[[int], None] = lambda step: None) -> list[int]:
-    """Run to the end; returns the memory held after each step."""
-    held: list[int] = []
-    while scheduler.waiting or scheduler.running:
-        if scheduler.step() is not None:
-            held.append(scheduler.num_bytes)
-            after(len(held))
-    assert scheduler.num_bytes == 0
-    return held
 
 
 def mixed(seed: int, count: int = 14) -> list[GenerationRequest]:
@@ -242,3 +218,50 @@ def test_a_prediction_is_drafted_unless_speculation_is_off() -> None:
         accepted = client.result.statistics.num_accepted_prediction_tokens
         assert accepted == 0 if depth == 0 else accepted > 30
     assert found[None][0] < 8 and found[0] == [40]
+
+
+def test_the_memory_of_draft_models_counts_and_is_freed() -> None:
+    kv_bytes = 2 * 3 * (70 + DRAFT_MARGIN)
+    preemptions, drafted = 0, 0
+    for seed in range(4):
+        scheduler = Scheduler(methods(), drafts=[DRAFT], max_rows=5, kv_bytes=kv_bytes)
+        clients = [Client(scheduler, each) for each in mixed(seed)]
+        before = 0
+
+        def check(step: int, scheduler: Scheduler = scheduler) -> None:
+            nonlocal before, drafted
+            assert scheduler.num_bytes + scheduler.draft_bytes <= kv_bytes
+            drafted = max(drafted, scheduler.draft_bytes)
+            if scheduler.num_preemptions > before:
+                before = scheduler.num_preemptions
+                held = {slot for cache in DRAFT.caches for slot, num in enumerate(cache.lengths) if num}
+                assert held <= set(scheduler.running)
+
+        run(scheduler, check)
+        assert scheduler.draft_bytes == 0
+        for client in clients:
+            assert client.tokens == alone(client.request)
+        preemptions += scheduler.num_preemptions
+    assert preemptions and drafted
+
+
+def test_a_request_that_was_preempted_is_learnt_once() -> None:
+    past = PastRequests()
+    parts = Parts(TARGET, Retrieval(past), Match(), Fixed(2))
+    scheduler = Scheduler({"rest": parts}, max_rows=5, kv_bytes=3 * (70 + DRAFT_MARGIN))
+    clients = [Client(scheduler, replace(each, method=None)) for each in mixed(2)]
+    run(scheduler)
+    assert scheduler.num_preemptions
+    assert len(past) == sum(len(each.request.prompt) + len(each.tokens) for each in clients)
+
+
+def test_requests_that_find_a_free_row_do_not_count_as_waiting() -> None:
+    engine = Engine(Scheduler(methods(), max_rows=2), None, max_waiting=1)
+    results: list[str] = []
+    for _ in range(3):  # two begin at once, one waits
+        engine.submit(request([1], max_tokens=3), lambda event: results.append(type(event).__name__))
+    with pytest.raises(QueueFull):
+        engine.submit(request([1]), lambda event: None)
+    engine.start()
+    assert engine.close(timeout=60)
+    assert results.count("Finished") == 3

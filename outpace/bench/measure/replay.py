@@ -9,7 +9,7 @@ requests, one at a time in this order; for sampled texts they equal those of sam
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -171,6 +171,8 @@ class RecordedTarget:
     chains_only = False
     max_length: int | None = None
     torch_threads: int | None = None
+    token_bytes = 0
+    caches: tuple[LengthOnlyCache, ...] = ()
 
     def __init__(self, vocab: int) -> None:
         self.vocab = vocab
@@ -213,6 +215,9 @@ class LengthOnlyCache:
         return 0
 
     def slot_bytes(self, slot: int, tokens: int) -> int:
+        return 0
+
+    def bytes_for(self, tokens: Mapping[int, int]) -> int:
         return 0
 
     def grow(self, slots: int) -> None:

@@ -74,12 +74,15 @@ def serve(
         int, typer.Option(min=1, metavar="N", help="Most texts decoded at the same time.")
     ] = 16,
     max_waiting: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Most texts that wait; further ones get status 429.")
+        int, typer.Option(min=1, metavar="N", help="Most texts that wait; more get status 429.")
     ] = 1024,
     kv_memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Memory for the KV cache, as in 2GiB; default: no limit."),
+        typer.Option(metavar="SIZE", help="Memory for the KV caches, as in 2GiB; default: no limit."),
     ] = None,
+    prefix_cache: Annotated[
+        bool, typer.Option(help="Share KV entries of equal beginnings; default: on.", show_default=False)
+    ] = True,
     shutdown_timeout: Annotated[
         float,
         typer.Option(min=0, metavar="SECONDS", help="Time for requests to end after Ctrl-C or SIGTERM."),
@@ -109,6 +112,7 @@ def serve(
         max_rows=max_rows,
         max_waiting=max_waiting,
         kv_bytes=kv_bytes,
+        prefix_cache=prefix_cache,
     )
     admission = Admission()
     app = create_app(

@@ -96,4 +96,5 @@ def step_of_rows(step: Step, rows: Sequence[int]) -> Step:
         kept=tuple(place[step.kept[row]] for row in rows),
         generated=tuple(step.generated[row] for row in rows),
         seconds=step.seconds,
+        finished=tuple(index for index, row in enumerate(rows) if row in step.finished),
     )

@@ -55,11 +55,11 @@ class PastRequests:
 
     def observe(self, step: Step) -> None:
         self._requests.observe(step)
+        if self._waiting:
+            self._index()
 
     def release(self, slots: Sequence[int]) -> None:
         self._requests.release(slots)
-        if self._waiting:
-            self._index()
 
     def rows(self, context: Sequence[int], length: int, max_ngram: int, min_ngram: int) -> tuple[int, Ints]:
         """Length of the longest suffix of `context` that occurs, and the (num, length) tokens after its

@@ -16,8 +16,9 @@ State = TypeVar("State")
 class RequestMemory(Generic[State]):
     """One state per request, created by `begin` at the request's first draft and dropped when it is released.
 
-    `learn` receives the token ids of each request when it is released, finished or interrupted: the generated
-    tokens, or with `prompts` the prompt and the generated tokens.
+    `learn` receives the token ids of each request that finishes: the generated tokens, or with `prompts` the
+    prompt and the generated tokens. What a cancelled request generated is not learnt: a request that was
+    preempted is released as well, and goes on later with its whole text.
     """
 
     def __init__(
@@ -30,8 +31,6 @@ class RequestMemory(Generic[State]):
         self._begin, self._learn, self._prompts = begin, learn, prompts
         self._states: dict[int, State] = {}  # slot -> state
         self._num_read: dict[int, int] = {}  # slot -> number of tokens that `follow` has returned
-        # slot -> tokens committed before the last step, tokens committed by it
-        self._texts: dict[int, tuple[Tensor, list[int]]] = {}
 
     def follow(self, ctx: Context) -> Iterator[tuple[State, Tensor]]:
         """Per row its state and the tokens committed since the last call; the first call returns the prompt
@@ -44,21 +43,14 @@ class RequestMemory(Generic[State]):
             yield self._states[slot], new
 
     def observe(self, step: Step) -> None:
-        """Store each row's text, which `release` passes to `learn`."""
+        """Pass the texts of the requests that finish with this step to `learn`."""
         if self._learn is None:
             return
-        ctx = step.ctx
-        for slot, tokens, generated, prompt in zip(
-            ctx.slots, ctx.tokens, step.generated, ctx.prompt_lengths, strict=True
-        ):
-            if len(tokens) >= prompt:  # shorter while the prompt is being read
-                self._texts[slot] = tokens[0 if self._prompts else prompt :], generated
+        for row in step.finished:
+            first = 0 if self._prompts else step.ctx.prompt_lengths[row]
+            self._learn([*step.ctx.tokens[row][first:].tolist(), *step.generated[row]])
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
             self._states.pop(slot, None)
             self._num_read.pop(slot, None)
-            text = self._texts.pop(slot, None)
-            if text is not None and self._learn is not None:
-                tokens, generated = text
-                self._learn([*tokens.tolist(), *generated])

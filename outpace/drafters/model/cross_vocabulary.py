@@ -6,7 +6,7 @@ Letters: B rows, T tokens of a text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -127,6 +127,9 @@ class CacheSize:
         return 0
 
     def slot_bytes(self, slot: int, tokens: int) -> int:
+        return 0
+
+    def bytes_for(self, tokens: Mapping[int, int]) -> int:
         return 0
 
     def grow(self, slots: int) -> None:

@@ -35,7 +35,8 @@ class GraphReplay:
     def __init__(self, forward: Forward, record: Callable[[Run], Run]) -> None:
         if forward.dense or "position_ids" not in forward.parameters:
             raise ValueError("it has attention code or position ids of its own")
-        self.forward, self.packs, self._record = forward, forward.packs, record
+        self.forward, self.planes, self.packs = forward, forward.planes, forward.packs
+        self._record = record
         self._pool = MemoryPool()
         self._made: dict[tuple[int, int], tuple[StaticInputs, Run]] = {}  # by KV cache address and size
         self.seconds = 0.0  # compile time: 0, as the CUDA graph of a size is captured at its first use

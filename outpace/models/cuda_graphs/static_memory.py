@@ -6,7 +6,7 @@ layer), H heads, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from weakref import finalize
@@ -89,6 +89,11 @@ class StaticCache(EagerCache):
         while length <= tokens:
             length *= 2
         return length * self.planes.token_bytes
+
+    def bytes_for(self, tokens: Mapping[int, int]) -> int:
+        """That of the slots in use, and of those given."""
+        used = {slot for slot, length in enumerate(self.lengths) if length} | tokens.keys()
+        return len(used) * self.slot_bytes(0, max(tokens.values(), default=0))
 
     def reserve(self, slot: int, tokens: int) -> None:
         if tokens > self.capacity:

@@ -1,14 +1,15 @@
 """The KV cache of eager forwards: each slot has memory of its own, in one piece.
 
-The memory of a slot is allocated at its first use and freed when the slot is released. Keys and values of one
-shape, of all layers, share a storage, so that one copy moves an entry in all of them.
+The memory of a slot is allocated at its first use and freed or retained when the slot is released. Keys and
+values of one shape, of all layers, share a storage, so that one copy moves an entry in all of them.
 
 Letters: P planes of a storage (keys or values of one layer), H heads, T cache positions, D head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,12 +19,28 @@ from outpace.models.hf.kv_cache import EagerCache, Planes
 BLOCK = 64  # cache positions by which a slot of a cache with capacity 0 grows
 
 
+@dataclass(eq=False)
+class RetainedText:
+    """The entries of a text whose slot was released."""
+
+    tokens: Tensor  # (T,) int64 on the host
+    storages: list[Tensor]  # with at least T cache positions
+
+
 class ContiguousCache(EagerCache):
-    """An `EagerCache` with one tensor (P, 1, H, T, D) per slot and shape."""
+    """An `EagerCache` with one tensor (P, 1, H, T, D) per slot and shape.
+
+    Implementation of core.contracts.PrefixCache: attention reads the memory of a slot in one piece, so texts
+    cannot share entries: they are copied."""
 
     def __init__(self, planes: Planes, slots: int, capacity: int, device: torch.device) -> None:
         super().__init__(planes, capacity, device)
         self._storages: list[list[Tensor]] = []  # per slot; empty without memory
+        self._tokens: dict[int, Tensor] = {}  # slot -> its tokens, if they were told
+        self._retained: list[RetainedText] = []  # first the one used longest ago
+        self._max_positions: int | None = (
+            None  # most cache positions of slots and retained texts; None: no limit
+        )
         self.grow(slots)
 
     def grow(self, slots: int) -> None:
@@ -33,14 +50,16 @@ class ContiguousCache(EagerCache):
     def slot_bytes(self, slot: int, tokens: int) -> int:
         return self._positions(slot, tokens) * self.planes.token_bytes
 
-    def _held(self, slot: int) -> int:
-        """Number of cache positions that a slot has."""
-        storages = self._storages[slot]
-        return storages[0].shape[3] if storages else 0
+    def bytes_for(self, tokens: Mapping[int, int]) -> int:
+        return sum(self.slot_bytes(slot, tokens.get(slot, 0)) for slot in range(len(self._storages)))
+
+    @property
+    def retained_bytes(self) -> int:
+        return sum(_num_positions(each.storages) for each in self._retained) * self.planes.token_bytes
 
     def _positions(self, slot: int, tokens: int) -> int:
         """Number of cache positions of a slot that has at least `tokens`."""
-        held = self._held(slot)
+        held = _num_positions(self._storages[slot])
         if tokens <= held:
             return held
         if self.capacity == 0:
@@ -50,24 +69,82 @@ class ContiguousCache(EagerCache):
     def reserve(self, slot: int, tokens: int) -> None:
         """Give a slot at least `tokens` cache positions: `capacity` at its first use, a quarter more than it
         has when that is not enough. With capacity 0 a multiple of BLOCK, whatever it has."""
-        held, size = self._held(slot), self._positions(slot, tokens)
+        before = self._storages[slot]
+        held, size = _num_positions(before), self._positions(slot, tokens)
         if size == held:
             return
         self.count_to(size)
-        before = self._storages[slot]
+        self._evict(size - held)
         # zeros: masked values are multiplied by 0, and 0 times an uninitialised NaN is NaN
         with torch.inference_mode(False):
             self._storages[slot] = [
                 torch.zeros(count, 1, shape.heads, size, shape.size, dtype=shape.dtype, device=shape.device)
                 for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
             ]
-        for old, new in zip(before, self._storages[slot], strict=False):
-            new[:, :, :, :held] = old
+        self._copy(before, slot, held)
+
+    def _copy(self, storages: Sequence[Tensor], slot: int, length: int) -> None:
+        """Copy the first entries of these storages into those of a slot."""
+        for source, target in zip(storages, self._storages[slot], strict=False):
+            target[:, :, :, :length] = source[:, :, :, :length]
+
+    def limit(self, num_bytes: int) -> None:
+        self._max_positions = num_bytes // self.planes.token_bytes
+        self._evict(0)
+
+    def _evict(self, positions: int) -> None:
+        """Evict retained texts until so many more cache positions are within the limit."""
+        while self._retained and not self._fits(positions, self._retained):
+            del self._retained[0]
+
+    def _fits(self, positions: int, retained: Sequence[RetainedText]) -> bool:
+        """Whether the limit allows so many cache positions besides those of the slots and these texts."""
+        if self._max_positions is None:
+            return True
+        held = sum(map(_num_positions, (*self._storages, *(each.storages for each in retained))))
+        return held + positions <= self._max_positions
+
+    def name(self, slot: int, tokens: Tensor) -> None:  # (T,)
+        self._tokens[slot] = tokens
+
+    def restore(self, slot: int, tokens: Tensor) -> int:  # (T,)
+        """The retained text whose entries are copied is evicted if `tokens` continue it, so that nothing is
+        lost, or if memory lacks for both."""
+        running = [RetainedText(own, self._storages[other]) for other, own in self._tokens.items()]
+        texts = [*self._retained, *running]
+        common = [_common_length(each.tokens, tokens) for each in texts]
+        length = max(common, default=0)
+        if length == 0:
+            return 0
+        text = texts[common.index(length)]
+        is_kept = False
+        if text in self._retained:
+            self._retained.remove(text)
+            both = self._positions(slot, length) + _num_positions(text.storages)
+            is_kept = length < len(text.tokens) and self._fits(both, ())
+            if is_kept:
+                self._evict(both)
+        self.reserve(slot, length)
+        self._copy(text.storages, slot, length)
+        self.lengths[slot] = length
+        if is_kept:
+            self._retained.append(text)
+        return length
 
     def release(self, slots: Sequence[int]) -> None:
         super().release(slots)
         for slot in slots:
+            tokens, storages = self._tokens.pop(slot, None), self._storages[slot]
             self._storages[slot] = []
+            if tokens is not None and len(tokens) and storages:
+                self._retain(RetainedText(tokens, storages))
+
+    def _retain(self, text: RetainedText) -> None:
+        """Retain a text, in place of those that it begins with."""
+        self._retained = [
+            each for each in self._retained if _common_length(each.tokens, text.tokens) < len(each.tokens)
+        ]
+        self._retained.append(text)
 
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
         """Views of the entries at cache positions start to end - 1 of one slot, one per plane; no copies."""
@@ -86,3 +163,14 @@ class ContiguousCache(EagerCache):
                 else:  # one kernel for all entries
                     sources, targets = torch.tensor(pairs, device=storage.device).unbind(1)
                     storage[:, :, :, targets] = storage[:, :, :, sources]
+
+
+def _num_positions(storages: Sequence[Tensor]) -> int:
+    return storages[0].shape[3] if storages else 0
+
+
+def _common_length(one: Tensor, other: Tensor) -> int:  # (T,), (T,)
+    """Number of tokens at the beginning of both texts that are the same."""
+    size = min(len(one), len(other))
+    differences = (one[:size] != other[:size]).nonzero()
+    return int(differences[0]) if len(differences) else size

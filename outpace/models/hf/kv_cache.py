@@ -7,7 +7,7 @@ nothing; committing another branch moves the entries of the accepted nodes only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,9 +71,12 @@ class SlotCache:
 
     @property
     def num_bytes(self) -> int:
-        return sum(self.slot_bytes(slot, 0) for slot in range(len(self.lengths)))
+        return self.bytes_for({})
 
     def slot_bytes(self, slot: int, tokens: int) -> int:
+        raise NotImplementedError
+
+    def bytes_for(self, tokens: Mapping[int, int]) -> int:
         raise NotImplementedError
 
     def grow(self, slots: int) -> None:

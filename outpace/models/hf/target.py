@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -101,6 +102,7 @@ class HFTarget:
         )
         self._allocates_ahead = True
         self._lock = Lock()  # one forward at a time: sessions of several threads may share the target
+        self._caches: list[ref[SlotCache]] = []  # also those of `on_demand`
 
     @property
     def device(self) -> torch.device:
@@ -119,13 +121,26 @@ class HFTarget:
         # idle torch threads spin for a while on the cores that OpenVINO's threads need
         return 1 if isinstance(self.reader, CompiledForward) else None
 
+    @property
+    def token_bytes(self) -> int:
+        """Memory of the KV entries of one token, in bytes."""
+        return self.reader.planes.token_bytes
+
+    @property
+    def caches(self) -> list[SlotCache]:
+        """The KV caches opened so far that are still in use."""
+        return [cache for each in self._caches if (cache := each()) is not None]
+
     def open(self, slots: int, capacity: int) -> SlotCache:
         """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included."""
-        if self.compiled:
-            with self._lock:
-                return self.compiled.open(slots, capacity)
-        capacity = capacity if self._allocates_ahead else 0
-        return ContiguousCache(self.forward.planes, slots, capacity, self.forward.device)
+        with self._lock:
+            if self.compiled:
+                cache = self.compiled.open(slots, capacity)
+            else:
+                capacity = capacity if self._allocates_ahead else 0
+                cache = ContiguousCache(self.forward.planes, slots, capacity, self.forward.device)
+            self._caches[:] = [ref(each) for each in (*self.caches, cache)]
+        return cache
 
     def on_demand(self) -> HFTarget:
         """The same model, whose KV caches for eager forwards have capacity 0: a slot grows with its text, in

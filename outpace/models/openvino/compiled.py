@@ -100,7 +100,7 @@ class CompiledForward:
         fix_batch_of_one(model)
         on_stage(STAGES[2])
         self.model = build(model, forward.model.dtype)
-        self._planes = self._stored_as(forward.planes)
+        self.planes = self._stored_as(forward.planes)
         on_stage(STAGES[3])
         self._warm_up()
         self.seconds = perf_counter() - began  # OpenVINO compile time, without comparing logits to eager ones
@@ -124,7 +124,7 @@ class CompiledForward:
 
     def open(self, slots: int, capacity: int) -> PagedCache:
         """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included."""
-        return PagedCache(self._planes, slots, capacity)
+        return PagedCache(self.planes, slots, capacity)
 
     def read(
         self,

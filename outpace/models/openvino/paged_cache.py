@@ -7,7 +7,7 @@ slots, T cache positions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -23,7 +23,8 @@ class PagedCache(SlotCache):
     """A `SlotCache` in blocks: its storages are (P, N, H, BLOCK_SIZE, D). It also stores the token ids.
 
     The pool has blocks for `slots` texts of `capacity` tokens; more slots share it, and it is enlarged when
-    no block is free."""
+    no block is free. Implementation of core.contracts.PrefixCache: texts share the blocks of their common
+    beginning that are full; nothing is written to them, since new entries follow the committed ones."""
 
     def __init__(self, planes: Planes, slots: int, capacity: int) -> None:
         super().__init__(planes, capacity, torch.device("cpu"))
@@ -32,13 +33,17 @@ class PagedCache(SlotCache):
         self.storages: list[Tensor] = []  # one per shape
         self.tokens = numpy.zeros((0, 0), numpy.int64)  # (S, T) token id at each cache position
         self.request: Any = None  # the InferRequest that uses this memory; None until the first forward
+        self._block_bytes = BLOCK_SIZE * planes.token_bytes
+        self._max_blocks: int | None = (
+            None  # most blocks that slots hold and the pool retains, as far as it can
+        )
         self._allocate()
         self._count_positions()
         self.grow(slots)
 
     def _allocate(self) -> None:
         """Allocate storages for the blocks of the pool and copy the entries of the present ones."""
-        before, size = self.storages, self.tables.num_blocks + 1
+        before, size = self.storages, self.tables.pool.num_blocks + 1
         with torch.inference_mode(False):
             self.storages = [
                 _zeros((count, size, shape.heads, BLOCK_SIZE, shape.size), shape.dtype)
@@ -65,19 +70,56 @@ class PagedCache(SlotCache):
             self.tokens[: before.shape[0], : before.shape[1]] = before
 
     def slot_bytes(self, slot: int, tokens: int) -> int:
-        blocks = max(_num_blocks(tokens), self.tables.length(slot))
-        return blocks * BLOCK_SIZE * self.planes.token_bytes
+        return max(_num_blocks(tokens), self.tables.length(slot)) * self._block_bytes
+
+    def bytes_for(self, tokens: Mapping[int, int]) -> int:
+        tables = self.tables
+        more = sum(max(0, _num_blocks(num) - tables.length(slot)) for slot, num in tokens.items())
+        return (tables.pool.num_held + more) * self._block_bytes
+
+    @property
+    def retained_bytes(self) -> int:
+        return self.tables.pool.num_retained * self._block_bytes
 
     def reserve(self, slot: int, tokens: int) -> None:
-        tables, length = self.tables, _num_blocks(tokens)
-        if length > tables.width:
-            tables.widen(max(length, tables.width * 5 // 4))
+        length = _num_blocks(tokens)
+        if (more := length - self.tables.length(slot)) <= 0:
+            return
+        self._widen(length)
+        self._evict(more)
+        pool = self.tables.pool
+        if (missing := more - pool.num_free) > 0:
+            pool.enlarge(max(pool.num_blocks + missing, pool.num_blocks * 5 // 4))
+            self._allocate()
+        self.tables.extend(slot, length)
+
+    def _widen(self, length: int) -> None:
+        """Permit slots of `length` blocks."""
+        if length > self.tables.width:
+            self.tables.widen(max(length, self.tables.width * 5 // 4))
             self._count_positions()
             self._grow_tokens()
-        if missing := tables.missing(slot, length):
-            tables.add_blocks(max(tables.num_blocks + missing, tables.num_blocks * 5 // 4))
-            self._allocate()
-        tables.extend(slot, length)
+
+    def _evict(self, more: int) -> None:
+        """Evict retained blocks, so that slots can hold `more` blocks within the limit."""
+        pool = self.tables.pool
+        if self._max_blocks is not None and pool.num_retained:
+            pool.evict(max(0, pool.num_held + pool.num_retained + more - self._max_blocks))
+
+    def limit(self, num_bytes: int) -> None:
+        self._max_blocks = num_bytes // self._block_bytes
+        self._evict(0)
+
+    def name(self, slot: int, tokens: Tensor) -> None:  # (T,)
+        full = _full_blocks(tokens)
+        self.tables.pool.name(self.tables.blocks(slot)[: len(full)], full)
+
+    def restore(self, slot: int, tokens: Tensor) -> int:  # (T,)
+        blocks = self.tables.pool.find(_full_blocks(tokens))
+        self._widen(len(blocks))
+        self.tables.begin(slot, blocks)
+        self.lengths[slot] = len(blocks) * BLOCK_SIZE
+        return self.lengths[slot]
 
     def release(self, slots: Sequence[int]) -> None:
         super().release(slots)
@@ -117,6 +159,13 @@ class PagedCache(SlotCache):
 
 def _num_blocks(tokens: int) -> int:
     return -(-tokens // BLOCK_SIZE)
+
+
+def _full_blocks(tokens: Tensor) -> list[bytes]:  # (T,)
+    """The tokens of each block that this text fills, as bytes."""
+    numbers = tokens.numpy()
+    ends = range(BLOCK_SIZE, len(numbers) + 1, BLOCK_SIZE)
+    return [numbers[end - BLOCK_SIZE : end].tobytes() for end in ends]
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

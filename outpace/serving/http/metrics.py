@@ -91,7 +91,7 @@ class Metrics:
             ),
         ):
             self._gauges(name, other, about, read)
-        self.registry.register(_SchedulerMetrics(scheduler))
+        self.registry.register(_SchedulerMetrics(scheduler, self._model))
 
     def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Add the number of tasks of the event loop that serves HTTP, which grows if one is left behind."""
@@ -176,14 +176,30 @@ class _Registry(CollectorRegistry):
 class _SchedulerMetrics(Collector):
     """The scheduler's own counters."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, scheduler: Scheduler, model: str) -> None:
+        self._scheduler, self._model = scheduler, model
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         scheduler = self._scheduler
-        yield GaugeMetricFamily(
-            "outpace_kv_cache_bytes", "Memory of the target's KV cache.", value=scheduler.num_bytes
-        )
+        for name, about, value in (
+            ("kv_cache", "Memory of the running requests in the target's KV cache.", scheduler.num_bytes),
+            ("prefix_cache", "Memory that the prefix cache retains besides.", scheduler.retained_bytes),
+            ("draft_kv_cache", "Memory of the draft models' KV caches.", scheduler.draft_bytes),
+        ):
+            yield GaugeMetricFamily(f"outpace_{name}_bytes", about, value=value)
+        for name, other, about, value in (
+            (
+                "queried",
+                "queries",
+                "Prompt tokens looked up in the prefix cache.",
+                scheduler.num_queried_tokens,
+            ),
+            ("hit", "hits", "Prompt tokens found in the prefix cache.", scheduler.num_cached_tokens),
+        ):
+            yield CounterMetricFamily(f"outpace_prefix_cache_{name}_tokens", about, value=value)
+            labelled = CounterMetricFamily(f"vllm:prefix_cache_{other}", about, labels=["model_name"])
+            labelled.add_metric([self._model], value)
+            yield labelled
         yield CounterMetricFamily(
             "outpace_preemptions",
             "Requests that left the batch because memory ran short, and joined it again.",

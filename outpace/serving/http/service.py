@@ -41,7 +41,8 @@ class Service:
         max_length: int | None = None,  # tokens of prompt and output; None: as many as the model reads
         max_rows: int = 16,  # most requests that are decoded at the same time
         max_waiting: int = 1024,  # most requests in the queue
-        kv_bytes: int | None = None,  # memory for the target's KV cache; None: no limit
+        kv_bytes: int | None = None,  # memory for the KV caches of target and drafts; None: no limit
+        prefix_cache: bool = True,  # reuse the KV entries of texts with the same beginning
         stuck_seconds: float = STUCK_SECONDS,  # time of a step from which the engine counts as stuck
     ) -> None:
         """ValueError for a model without a tokenizer, or with defaults that are not supported."""
@@ -62,7 +63,9 @@ class Service:
             methods,
             processor=resolve_settings({"temperature": 1.0}, self._defaults).processor,
             max_rows=max_rows,
+            drafts=[draft.target for draft in model.drafts.values()],
             kv_bytes=kv_bytes,
+            prefix_cache=prefix_cache,
             on_step=self.metrics.step,  # before clients see a step: its counts are there when they ask
         )
         self.engine = Engine(scheduler, model.tokenizer, max_waiting=max_waiting, stuck_seconds=stuck_seconds)

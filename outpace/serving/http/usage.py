@@ -14,10 +14,13 @@ def usage(num_prompt_tokens: int, results: Sequence[Result]) -> dict[str, Any]:
     """The counts of a response: those of the samples together, and of each prompt once."""
     statistics = [result.statistics for result in results]
     generated = sum(len(result.tokens) for result in results)
+    num_read = sum(each.num_prompt_tokens - each.num_cached_tokens for each in statistics)
     return {
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": generated,
         "total_tokens": num_prompt_tokens + generated,
+        # samples of a prompt may each read it
+        "prompt_tokens_details": {"cached_tokens": max(0, num_prompt_tokens - num_read)},
         "completion_tokens_details": {
             "accepted_prediction_tokens": sum(each.num_accepted_prediction_tokens for each in statistics),
             "rejected_prediction_tokens": sum(each.num_rejected_prediction_tokens for each in statistics),

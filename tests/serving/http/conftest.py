@@ -30,6 +30,7 @@ SERVICE = (
     "max_rows",
     "max_waiting",
     "kv_bytes",
+    "prefix_cache",
     "stuck_seconds",
 )  # options of Service
 

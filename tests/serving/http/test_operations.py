@@ -78,8 +78,8 @@ def test_metrics_count_what_was_generated(running: Any, client: Any, wait: Any) 
     assert more("outpace_requests_total", outcome="length") == 1
     assert more("outpace_request_seconds_count") == more("vllm:e2e_request_latency_seconds_count", **own) == 1
     assert more("outpace_inter_token_seconds_count") > 0
-    for name in ("outpace_requests_running", "outpace_requests_waiting", "outpace_kv_cache_bytes"):
-        assert after[name, frozenset()] == 0
+    for name in ("requests_running", "requests_waiting", "kv_cache_bytes", "draft_kv_cache_bytes"):
+        assert after[f"outpace_{name}", frozenset()] == 0
     for name in ("outpace_preemptions_total", "outpace_drafter_errors_total"):
         assert after[name, frozenset()] == 0
     assert running.call("/v1/nothing")[0] == 404
@@ -149,6 +149,52 @@ def test_a_drafter_that_raises_ends_the_drafts_of_one_request_only(
     assert bad.metrics["speculative_decoding"]["num_drafts"] == 0
     assert last.metrics["speculative_decoding"]["num_drafts"] > 0
     assert errors == 1 and "its request goes on without drafts" in caplog.text and "broken" in caplog.text
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_prompt_tokens_that_were_in_memory_are_counted(model: Any, serve: Any, prefix_cache: bool) -> None:
+    body = {"model": "zoo", "temperature": 0, "max_tokens": 8}
+    question = [{"role": "user", "content": "Say hello to Noah."}]
+    with serve(model, prefix_cache=prefix_cache) as running:
+        client, found = running.client(), []
+        for prompt in ("def add(a, b):", "def add(a, b):", "def add(a, c):"):
+            found.append(client.completions.create(prompt=prompt, **body))
+        assert found[0].choices[0].text == found[1].choices[0].text
+        num = found[0].usage.prompt_tokens
+        cached = [each.usage.prompt_tokens_details.cached_tokens for each in found]
+        chat = [client.chat.completions.create(messages=question, **body).usage for _ in range(2)]
+        *_, last = client.chat.completions.create(
+            messages=question, stream=True, stream_options={"include_usage": True}, **body
+        )
+        response = client.responses.create(model="zoo", input=question, max_output_tokens=8).usage
+        after = values(running)
+    read = [
+        chat[0].prompt_tokens - cached
+        for cached in (
+            chat[1].prompt_tokens_details.cached_tokens,
+            last.usage.prompt_tokens_details.cached_tokens,
+            response.input_tokens_details.cached_tokens,
+        )
+    ]
+    queried = sum(each.usage.prompt_tokens for each in found) + 4 * chat[0].prompt_tokens
+    hits = sum(cached) + chat[0].prompt_tokens_details.cached_tokens + 3 * chat[0].prompt_tokens - sum(read)
+    if prefix_cache:
+        assert cached[:2] == [0, num - 1] and 0 < cached[2] < num - 1
+        assert read == [1, 1, 1]  # the last token, after which the target's output is needed
+        assert after["outpace_prefix_cache_bytes", frozenset()] > 0
+    else:
+        assert cached == [0, 0, 0] and read == [chat[0].prompt_tokens] * 3
+        assert after["outpace_prefix_cache_bytes", frozenset()] == 0
+        queried = 0  # nothing is looked up
+    own = frozenset({("model_name", "zoo")})
+    for name, other, value in (("queried", "queries", queried), ("hit", "hits", hits)):
+        assert after[f"outpace_prefix_cache_{name}_tokens_total", frozenset()] == value
+        assert after[f"vllm:prefix_cache_{other}_total", own] == value
+
+
+def test_samples_of_a_prompt_count_what_none_of_them_had_to_read(client: Any) -> None:
+    found = client.completions.create(model="zoo", prompt="while total < 17:", n=3, max_tokens=4)
+    assert found.usage.prompt_tokens_details.cached_tokens == 0
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc"])
