@@ -101,6 +101,7 @@ class Session:
 
     @torch.inference_mode()  # off while the caller handles a step; a `with` block would stay on between steps
     def _steps(self, loop: Callable[[Session], Iterator[Step]]) -> Iterator[Step]:
+        self.timer.reset()
         try:
             yield from loop(self)
         finally:
@@ -145,8 +146,7 @@ class Session:
         return step
 
     def _end(self, slots: Sequence[int]) -> None:
-        self.batch.remove(slots)
-        for part in (self.cache, self.parts.drafter, self.parts.controller):
+        for part in (self.batch, self.cache, self.parts.drafter, self.parts.controller):
             part.release(slots)
 
     def prefill(self) -> Step | None:

@@ -46,7 +46,7 @@ class Batch:
         self.requests[slot : slot + 1] = [request]
         self.rows.append(slot)
 
-    def remove(self, slots: Sequence[int]) -> None:
+    def release(self, slots: Sequence[int]) -> None:
         """Remove finished or cancelled requests; their texts stay until the slots are used again."""
         self._name([slot for slot in slots if slot in self.rows])
         self.rows = [slot for slot in self.rows if slot not in slots]

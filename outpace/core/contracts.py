@@ -141,7 +141,8 @@ class Step:
     verdict: Verdict
     kept: tuple[int, ...]  # (B,) last node kept in the KV cache, after the cut at stop tokens and max_tokens
     generated: tuple[list[int], ...]  # (B,) tokens committed by this step, in order; none: it only read
-    seconds: Mapping[str, float]  # time of each part: draft, score, warp, verify, commit, observe
+    # time of each part: draft, score, warp, verify, commit, observe; caller: between the step before and this
+    seconds: Mapping[str, float]
     finished: tuple[int, ...] = ()  # rows whose requests end with this step
 
     @staticmethod

@@ -17,6 +17,7 @@ from typing import Any
 from outpace.core.contracts import Forest, Step
 
 PARTS = ("draft", "target", "warping", "overhead")
+NO_OVERHEAD = ("warp", "score", "total", "caller")  # parts of a step that are no overhead of the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class Counts:
         if seconds:
             self.timed_forwards += record.forwards
         distribution, score = seconds.get("warp", 0.0), seconds.get("score", 0.0)
-        others = sum(value for name, value in seconds.items() if name not in ("warp", "score", "total"))
+        others = sum(value for name, value in seconds.items() if name not in NO_OVERHEAD)
         for part, value in zip(
             PARTS, (record.draft_seconds, score, distribution, others - record.draft_seconds), strict=True
         ):
