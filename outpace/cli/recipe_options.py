@@ -65,6 +65,12 @@ class RecipeCommand(TyperCommand):
         """The target, if it is given in another way than by --target."""
         return None
 
+    def default_of(self, named: Namespace) -> Recipe:
+        """The method if none is named."""
+        from outpace.api.methods import default_method
+
+        return default_method(named.target or TARGET, has_draft=bool(named.draft or named.drafts))
+
     def get_params(self, ctx: Any) -> list[Any]:
         """The options of the command and of the chosen method."""
         own = super().get_params(ctx)
@@ -80,7 +86,7 @@ class RecipeCommand(TyperCommand):
     def _choose(self, ctx: Any, named: Namespace, args: Sequence[str]) -> None:
         own = {name for param in super().get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
         refuse_other_spellings(args, own)
-        recipe, options = find_method(named)
+        recipe, options = find_method(named) or (self.default_of(named), {})
         clash = next((name for name in recipe.options if f"--{flag(name)}" in own), None)
         if clash:
             raise ValueError(
@@ -111,13 +117,12 @@ def method_arguments(args: Sequence[str]) -> Namespace:
     return parser.parse_known_args(list(args))[0]
 
 
-def find_method(named: Namespace) -> tuple[Recipe, dict[str, Any]]:
+def find_method(named: Namespace) -> tuple[Recipe, dict[str, Any]] | None:
     """The recipe named by these arguments, with the options of --speculative-config or of the file in which
-    `outpace bench` recommends a method.
+    `outpace bench` recommends a method; None if they name none.
 
     Raises ValueError if more than one of them names a method.
     """
-    from outpace.api.methods import default_method
     from outpace.recipes import from_file, get
 
     given = [value for value in (named.recipe, named.method, named.speculative_config) if value]
@@ -133,7 +138,7 @@ def find_method(named: Namespace) -> tuple[Recipe, dict[str, Any]]:
         return (
             read_recommendation(Path(named.method[1:])) if named.method[0] == "@" else (get(named.method), {})
         )
-    return default_method(named.target or TARGET, has_draft=bool(named.draft or named.drafts)), {}
+    return None
 
 
 def _from_speculative_config(config: str) -> tuple[Recipe, dict[str, Any]]:

@@ -65,11 +65,10 @@ def test_a_public_address_without_a_key_is_warned_about(
     assert "add --api-key" not in started("--host", "0.0.0.0")[0].stderr
 
 
-def test_the_default_method_is_that_of_the_target(started: Any) -> None:
-    # only the zoo's target has a usual draft
-    assert "with prompt-lookup at" in started("--max-rows", 2)[0].stderr
-    assert "with speculative-sampling at" in started("zoo:target", "--max-rows", 2)[0].stderr
-    assert "with prompt-lookup at" in started("--depth", 3, "--no-allow-shorter")[0].stderr
+def test_the_default_method_adapts_to_load(started: Any) -> None:
+    assert "with smartspec at" in started("--max-rows", 2)[0].stderr
+    assert "with smartspec at" in started("zoo:target", "--depth", 3)[0].stderr
+    assert "with prompt-lookup at" in started("--method", "prompt-lookup", "--depth", 3)[0].stderr
 
 
 def test_the_prefix_cache_is_on_unless_it_is_switched_off(

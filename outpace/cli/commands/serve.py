@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import socket
+from argparse import Namespace
 from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,11 +17,20 @@ from outpace.cli.failures import Debug, report_failures
 from outpace.cli.output import print_status
 from outpace.cli.recipe_options import TARGET, RecipeCommand, chosen_method
 
+if TYPE_CHECKING:
+    from outpace.core.contracts import Recipe
+
+DEFAULT_METHOD = "smartspec"  # no slower than plain decoding under load
 HELP_WIDTH = 100  # columns of `outpace serve --help`, which has many options
 
 
 class ServeCommand(RecipeCommand):
-    """A command that takes the target as an argument."""
+    """A command that takes the target as an argument, and whose default method adapts to load."""
+
+    def default_of(self, named: Namespace) -> Recipe:
+        from outpace.recipes import get
+
+        return get(DEFAULT_METHOD)
 
     def target_of(self, ctx: Any, args: Sequence[str]) -> str | None:
         """The first argument that is neither an option nor an option's value. Options of methods are taken to
@@ -41,7 +51,12 @@ class ServeCommand(RecipeCommand):
 def serve(
     ctx: typer.Context,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The model, as a name or folder.")] = TARGET,
-    method: o.Method = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method", "-m", help="A method of `outpace list`, or @FILE of bench; default: smartspec."
+        ),
+    ] = None,
     recipe: o.RecipeFile = None,
     speculative_config: o.SpeculativeConfig = None,
     methods: Annotated[
