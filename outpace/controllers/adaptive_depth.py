@@ -48,6 +48,8 @@ class AdaptiveDepth:
 
     def plan(self, ctx: Context) -> Plan:
         limits = [min(self._max_depth, limit) for limit in ctx.max_draft_depth]
+        if ctx.unread is not None:  # a draft would delay the first token after a prompt
+            limits = [0 if len(unread) else limit for limit, unread in zip(limits, ctx.unread, strict=True)]
         depths = limits
         if any(limits):
             if self._num_plans < len(FIRST_DEPTHS):

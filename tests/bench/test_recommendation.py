@@ -48,7 +48,7 @@ class Charged(TableTarget):
     def __init__(
         self, target_probs: Callable[[Sequence[int]], Tensor], clock: Clock, forward: int, node: int
     ) -> None:
-        self.vocab, self.max_length = VOCAB, None
+        super().__init__(VOCAB, order=1)
         self._distribution, self._clock, self._forward, self._node = target_probs, clock, forward, node
 
     def _after(self, state: Any, token: int) -> Any:  # the text itself

@@ -123,7 +123,7 @@ def test_sizes(text: str | None, size: int | None) -> None:
 def test_addresses() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        assert serve._address("::1", listener) == f"http://[::1]:{port}/v1"
+        assert serve._address("::1", listener) == f"http://[::1]:{port}"
     assert [serve._is_local(host) for host in ("::1", "127.0.0.9", "localhost", "0.0.0.0", "x.org")] == [
         True,
         True,

@@ -31,7 +31,7 @@ def plain_speed(rates: list[float], costs: Costs) -> float:
 
 
 def best_fixed_speed(rates: list[float], costs: Costs) -> float:
-    return max(Load(Fixed(depth), rates, costs).run(400).speed for depth in range(9))
+    return max(Load(Fixed(depth), rates, costs).run(250).speed for depth in range(9))
 
 
 def mean_depth(load: Load) -> float:
@@ -77,7 +77,7 @@ def test_requests_whose_drafts_are_accepted_get_longer_ones() -> None:
     high = mean(depths[row] for depths in load.planned for row in (0, 2, 4, 6))
     low = mean(depths[row] for depths in load.planned for row in (1, 3, 5, 7))
     assert high > low + 1.5
-    shared = max(Load(Fixed(depth), [0.9, 0.3] * 4, CHEAP_DRAFT).run(400).speed for depth in range(9))
+    shared = max(Load(Fixed(depth), [0.9, 0.3] * 4, CHEAP_DRAFT).run(250).speed for depth in range(9))
     assert load.speed > shared
 
 

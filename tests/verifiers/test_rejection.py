@@ -69,7 +69,7 @@ def test_what_is_left_after_many_refusals_is_a_distribution(apart: float, replac
         assert isinstance(tree.claim, Drawn)
         Rejection(random_order=replace).verify(tree, Given(logits.softmax(-1)), Scores(0, None), noise)
         left += noise.last == RESIDUAL
-    assert left > 0 or apart == 0
+    assert left > 0 or apart < 1e-5  # below that rounding decides, which differs between CPUs
 
 
 def test_a_refusal_that_only_rounding_allows_leaves_the_whole_distribution() -> None:

@@ -41,14 +41,18 @@ def plan_of_rows(plan: Plan, rows: Sequence[int]) -> Plan:
 def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> TokenTree:
     """One tree for the whole batch; `rows[i]` are the batch rows of `trees[i]`. Claims are concatenated."""
     count = sum(map(len, rows))
-    parents, claimed, roots = [-1] * count, [-1] * count, torch.zeros(count, dtype=torch.int64)
+    parents, claimed = [-1] * count, [-1] * count
+    # roots are on the host, drawn tokens on the draft model's device
+    device = next((t.tokens.device for t in trees if t.tokens.device.type != "cpu"), trees[0].tokens.device)
+    tokens = [tree.tokens.to(device) for tree in trees]
+    roots = torch.zeros(count, dtype=torch.int64, device=device)
     q, ids, with_replacement, draws = [], [], list[bool](), list[tuple[int, int]]()
-    for tree, of in zip(trees, rows, strict=True):
+    for tree, own, of in zip(trees, tokens, rows, strict=True):
         claim, inside = tree.claim, len(of)
         # index in the joined tree of each node of this tree
         place = [*of, *range(len(parents), len(parents) + len(tree) - inside)]
         parents += [place[parent] for parent in tree.forest.parents[inside:]]
-        roots[list(of)] = tree.tokens[:inside]
+        roots[list(of)] = own[:inside]
         if claim is None:
             claimed += [-1] * (len(tree) - inside)
             continue
@@ -69,8 +73,8 @@ def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> To
             torch.cat(ids) if ids else None,
             tuple(draws) if repeated else None,
         )
-    tokens = torch.cat([roots, *(tree.tokens[len(of) :] for tree, of in zip(trees, rows, strict=True))])
-    return TokenTree(tokens, Forest.of(parents, count), None, claim)
+    joined = torch.cat([roots, *(own[len(of) :] for own, of in zip(tokens, rows, strict=True))])
+    return TokenTree(joined, Forest.of(parents, count), None, claim)
 
 
 def step_of_rows(step: Step, rows: Sequence[int]) -> Step:

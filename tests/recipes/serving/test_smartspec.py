@@ -42,8 +42,14 @@ def test_greedy_texts_are_those_of_plain_decoding(draft: TableTarget | None) -> 
     assert drafted > 0
 
 
-def test_the_first_steps_try_several_depths() -> None:
+def test_the_first_token_does_not_wait_for_a_draft() -> None:
+    first = next(session(smartspec.build(TARGET, draft=TARGET)).steps())
+    assert first.draft.forwards == 0 and all(len(generated) == 1 for generated in first.generated)
+
+
+def test_the_first_steps_after_the_prompts_try_several_depths() -> None:
     steps = session(smartspec.build(TARGET, draft=TARGET, depth=8)).steps()
+    next(steps)
     drafted = [
         len(step.draft.tree) - len(step.ctx.slots) for step, _ in zip(steps, FIRST_DEPTHS, strict=False)
     ]
