@@ -26,7 +26,6 @@ CHECKS = [
     response_schema_conformance,
 ]
 ROUTES = [
-    ("GET", "/"),
     ("GET", "/health"),
     ("GET", "/metrics"),
     ("GET", "/v1/models"),
