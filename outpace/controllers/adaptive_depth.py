@@ -133,7 +133,8 @@ class AdaptiveDepth:
             else:
                 self._rates.skip(slot)
             drafted += num_drafted
-        if ctx.unread is None and all(step.generated) and "score" in step.seconds:
+        reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
+        if not reads and all(step.generated) and "score" in step.seconds:
             self._cost.record(step, drafted, read_by_draft)
 
     def release(self, slots: Sequence[int]) -> None:
