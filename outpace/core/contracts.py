@@ -201,7 +201,7 @@ class PrefixCache(Cache, Protocol):
 
     @property
     def retained_bytes(self) -> int:
-        """Memory of the retained entries that no slot holds, in bytes."""
+        """Memory of the entries that are kept only for later requests, in bytes: no slot uses them."""
         ...
 
     def name(self, slot: int, tokens: Tensor) -> None:  # (T,) int64 on the host

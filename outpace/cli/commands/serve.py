@@ -20,7 +20,7 @@ from outpace.cli.recipe_options import TARGET, RecipeCommand, chosen_method
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
 
-DEFAULT_METHOD = "smartspec"  # no slower than plain decoding under load
+DEFAULT_METHOD = "smartspec"  # shortens drafts under load
 HELP_WIDTH = 100  # columns of `outpace serve --help`, which has many options
 
 

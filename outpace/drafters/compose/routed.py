@@ -69,7 +69,9 @@ class RoutedDrafter:
     def observe(self, step: Step) -> None:
         for name, rows in self._groups(step.ctx.slots).items():
             parts = self._methods[name]
-            own = step if len(rows) == len(step.ctx.slots) else step_of_rows(step, rows)
+            own = step
+            if len(rows) < len(step.ctx.slots):  # the times are those of all rows, not of these
+                own = replace(step_of_rows(step, rows), seconds={})
             parts.drafter.observe(own)
             parts.controller.observe(own)
 

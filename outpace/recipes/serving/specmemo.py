@@ -11,9 +11,9 @@ tree that fit: one level at a time, first where a token is most likely to be acc
 fits, rows are decoded plainly; if plain decoding does not fit beside the draft model's KV cache, that is
 emptied. The target's KV entries are never dropped: a budget below what plain decoding needs is exceeded.
 
-The estimate is an upper one for dense transformers models, up to three times what is allocated, and most at
-temperatures above 0, as all nodes are counted as if their probabilities were needed at once. 5 % of the
-budget stay free for what it leaves out, such as the structures of trees. Grammars and other processors of
+For dense transformers models the estimate is higher than the memory allocated, up to three times as high. The
+difference is largest at temperatures above 0, where probabilities are counted for all nodes at once. 5 % of
+the budget stay free for what it leaves out, such as the structures of trees. Grammars and other processors of
 logits are not counted. A step that reads prompts needs most: the draft model reads a prompt in one forward of
 up to 512 tokens, and drafts nothing until that fits.
 

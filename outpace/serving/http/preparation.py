@@ -1,4 +1,4 @@
-"""Threads in which requests are prepared: encoded, and their JSON schemas compiled, with limits for these."""
+"""Thread pools that tokenize prompts and compile JSON schemas, and limits on the schemas of requests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Preparation:
 
 
 def check_schema(schema: Mapping[str, Any], field: str | None) -> None:
-    """ApiError, which names `field`, if a schema is too large or nested too deeply."""
+    """Raise ApiError if a schema is too large or nested too deeply; `field`: the request field it is in."""
     depth, level = 0, [schema]
     while level and depth <= MAX_SCHEMA_DEPTH:
         level = [value for each in level for value in _values(each) if isinstance(value, dict | list)]

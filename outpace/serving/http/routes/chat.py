@@ -38,7 +38,7 @@ def chat(service: Service) -> APIRouter:
 
 
 def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest], _Answer]:
-    """The samples of a request, and the form of their output."""
+    """Check a body. Returns a generation request per sample, and what formats their output as a response."""
     if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: set it to true", param="top_logprobs")
     if body.include_steps and not body.stream:

@@ -33,7 +33,7 @@ def completions(service: Service) -> APIRouter:
 
 
 def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationRequest], _Answer]:
-    """The samples of a request, and the form of their output."""
+    """Check a body. Returns a generation request per sample, and what formats their output as a response."""
     service.check(body)
     n = body.n or 1
     if body.suffix:

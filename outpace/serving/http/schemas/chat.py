@@ -60,7 +60,7 @@ class PredictedContent(BaseModel):
 
 
 class ChatBody(SamplingBody):
-    """A request for the next message of a conversation."""
+    """The JSON body of POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Whole | None = None

@@ -12,7 +12,7 @@ MAX_TOKENS = 16  # the default of this route in OpenAI's API
 
 
 class CompletionBody(SamplingBody):
-    """A request for the continuation of one or several texts."""
+    """The JSON body of POST /v1/completions."""
 
     prompt: str | list[str] | list[Whole] | list[list[Whole]]  # texts or token ids
     max_tokens: Whole | None = None

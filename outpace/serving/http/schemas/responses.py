@@ -80,7 +80,7 @@ class NamedFunction(BaseModel):
 
 
 class ResponseBody(SamplingBody):
-    """A request for a response to a text or a conversation."""
+    """The JSON body of POST /v1/responses."""
 
     input: str | Annotated[list[InputMessage | FunctionCall | FunctionOutput], Field(min_length=1)]
     instructions: str | None = None

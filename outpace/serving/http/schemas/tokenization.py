@@ -9,7 +9,7 @@ from outpace.serving.http.schemas.messages import Message
 
 
 class TokenizeBody(Body):
-    """A text or a conversation to be tokenized."""
+    """The JSON body of POST /tokenize."""
 
     prompt: str | None = None
     messages: list[Message] | None = None  # in place of the prompt
@@ -23,6 +23,6 @@ class TokenizeBody(Body):
 
 
 class DetokenizeBody(Body):
-    """Token ids to be converted to text."""
+    """The JSON body of POST /detokenize."""
 
     tokens: list[Whole]
