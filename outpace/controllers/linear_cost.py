@@ -69,6 +69,6 @@ class LinearCost:
 
 
 def rounded(quantity: float) -> int:
-    """Number of the logarithmic bucket of a quantity. Whole numbers below 8 have a bucket each; above that the
-    largest quantity of a bucket is about a fifth more than its smallest."""
+    """Number of the logarithmic bucket of a quantity. Whole numbers below 8 have a bucket each; above that,
+    the largest quantity of a bucket is about a fifth more than its smallest."""
     return int(quantity) if quantity < 8 else round(4 * log2(quantity)) - 4
