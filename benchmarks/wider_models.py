@@ -26,8 +26,7 @@ def widened(model: PreTrainedModel, intermediate_size: int) -> PreTrainedModel:
     if intermediate_size <= own:
         raise ValueError(f"the model's MLPs have {own} columns: give a larger number than {own}")
     config = type(model.config).from_dict(model.config.to_dict() | {"intermediate_size": intermediate_size})
-    wide = type(model)(config)
-    wide.to(dtype=model.dtype)
+    wide: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
     weights = model.state_dict()
     generator = torch.Generator().manual_seed(0)
     for name, weight in wide.state_dict().items():
