@@ -13,9 +13,10 @@ from outpace.core.contracts import Plan, Step, Want
 
 FIRST_DEPTHS = (1.0, 0.5, 0.25, 1.0)  # shares of the largest depth in the first steps
 MIN_GAIN = 1.02  # least predicted ratio to plain decoding of a step with drafts
-CATCH_UP_STEPS = 32  # steps over which the time is spread in which a draft model reads tokens it has missed
+CATCH_UP_STEPS = 32  # most steps over which the time is spread in which a draft model reads missed tokens
 PLAIN_STEPS = 4  # steps for which the decision holds that no drafts pay, while the rows are the same
-PROBE_SHARE = 0.01  # share of the time that may be lost with drafts that are made to learn whether they pay
+PROBE_SHARE = 0.01  # share of the time that may be lost to learn: with drafts that seem not to pay, and with
+# plain steps where drafts seem to pay
 
 
 class AdaptiveDepth:
@@ -26,7 +27,13 @@ class AdaptiveDepth:
     Row i generates 1 + a + a^2 + ... + a^k tokens in expectation, with its acceptance rate a and its depth k.
     Rows share a forward, so tokens are added to the drafts in the order of their probability of being
     reached. In the first steps depths are fixed, and a step is plain if no plain step of so many rows was
-    measured of late, so that drafts are compared with what was measured.
+    measured of late. After that what seems slower is still done now and then, drafts or none, to measure it:
+    the more often the less it loses.
+
+    A draft model reads the tokens that it has missed before it drafts. That time is spread over the steps
+    that gain by it: a share of CATCH_UP_STEPS, namely that of the last steps in which drafts would have paid
+    had it read everything, and not more than the request still needs. The time in which the target reads
+    prompts is left out: it is spent with and without drafts, which would look cheap beside it.
 
     The depths of a step follow from earlier steps alone, not from tokens drawn in it: outputs stay exact.
     """
@@ -44,7 +51,11 @@ class AdaptiveDepth:
         self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read
         self._plain_slots: tuple[int, ...] = ()  # rows for which no drafts pay
         self._num_plain = 0  # steps for which that decision still holds
-        self._plain_seconds = 0.0  # predicted time of the plain steps since drafts were last made to learn
+        self._pays = True  # whether drafts would have paid in the last step if no tokens had been missed
+        self._share_paid = 1.0  # average of that over about the last CATCH_UP_STEPS steps
+        # predicted time of plain steps since drafts were last made to learn, and of steps with drafts since a
+        # step was last plain
+        self._plain_seconds = self._draft_seconds = 0.0
 
     def plan(self, ctx: Context) -> Plan:
         limits = [min(self._max_depth, limit) for limit in ctx.max_draft_depth]
@@ -63,6 +74,7 @@ class AdaptiveDepth:
 
     def _best(self, ctx: Context, limits: Sequence[int]) -> list[int]:
         """The depths with the most expected tokens per second."""
+        self._share_paid += (self._pays - self._share_paid) / CATCH_UP_STEPS
         if self._num_plain and ctx.slots == self._plain_slots:
             self._num_plain -= 1
             return [0] * len(limits)
@@ -70,7 +82,7 @@ class AdaptiveDepth:
         unread = 0 if ctx.unread is None else sum(map(len, ctx.unread))
         if not unread and not self._cost.knows(rows):
             return [0] * rows  # a plain step, to measure it
-        missed = self._missed(ctx)
+        missed = numpy.array(self._missed(ctx))
         # candidates: the draft token at depth j of row i, by falling probability of being reached
         rates = numpy.array([self._rates.rate(slot) for slot in ctx.slots])
         shares = numpy.array([self._rates.share_drafted(slot) for slot in ctx.slots])
@@ -79,22 +91,28 @@ class AdaptiveDepth:
         row, level = numpy.nonzero(numpy.arange(deepest) < numpy.array(limits)[:, None])
         order = numpy.argsort(-reached[row, level], kind="stable")
         row, level = row[order], level[order]
-        first = numpy.where(level == 0, numpy.array(missed)[row], 0.0)
+        steps_left = numpy.array(ctx.max_draft_depth) * (1 - rates)
+        spread = numpy.maximum(1, numpy.minimum(CATCH_UP_STEPS * self._share_paid, steps_left))
         # [k - 1, m]: the sums over the first m candidates whose depth is at most k
         within = level < numpy.arange(1, deepest + 1)[:, None]
         tokens = rows + (within * (shares[row] * reached[row, level])).cumsum(1)
         drafted = (within * shares[row]).cumsum(1)
-        read_first = (within * first).cumsum(1) / CATCH_UP_STEPS
+        read = within * (level == 0)  # rows whose missed tokens the draft model reads
         forwards = numpy.arange(1.0, deepest + 1)[:, None]
-        seconds = self._cost.seconds(rows, context, unread, forwards, drafted, read_first)
-        none = numpy.zeros(1)
-        plain = float(self._cost.seconds(rows, context, unread, none, none, none)[0])
-        speeds = tokens / seconds
+        plain = self._cost.plain_seconds(rows, context)
+        reading_prompts = self._cost.plain_seconds(rows, context, unread) - plain
+        seconds = self._cost.seconds(rows, context, unread, forwards, drafted) - reading_prompts
+        self._pays = bool((tokens / seconds).max() * plain > MIN_GAIN * rows)
+        speeds = tokens / (seconds + self._cost.reading((read * (missed / spread)[row]).cumsum(1)))
         best, last = numpy.unravel_index(int(speeds.argmax()), speeds.shape)
         if speeds[best, last] * plain <= MIN_GAIN * rows:
-            # the step would read all missed tokens at once
-            whole = seconds[best, last] + self._cost.reading(read_first[best, last] * (CATCH_UP_STEPS - 1))
-            if not self._is_probe(ctx.slots, plain, whole - tokens[best, last] * plain / rows):
+            whole = seconds[best, last] + self._cost.reading((read * missed[row]).cumsum(1)[best, last])
+            if not self._is_probe(ctx.slots, plain, float(whole - tokens[best, last] * plain / rows)):
+                return [0] * rows
+        else:
+            self._draft_seconds += float(seconds[best, last])
+            if plain - rows / speeds[best, last] <= PROBE_SHARE * self._draft_seconds:
+                self._draft_seconds = 0.0
                 return [0] * rows
         chosen = row[: last + 1][within[best, : last + 1]]
         return numpy.bincount(chosen, minlength=rows).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import log2
 from statistics import median
@@ -50,13 +50,6 @@ class LinearCost:
         self._next_fit = self._num_records + min(MAX_RECORDS, int(FIT_AFTER * self._num_records))
         self._fit()
         return True
-
-    def ratios(self) -> Iterator[tuple[Sequence[float], float]]:
-        """The measured sizes, and the median of the last times of each over its predicted time."""
-        for each in self._measured.values():
-            predicted = float(numpy.dot(self.coefficients, each.quantities))
-            if predicted > 0:
-                yield each.quantities, each.seconds / predicted
 
     def _fit(self) -> None:
         cells = self._measured.values()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import numpy
@@ -12,11 +14,21 @@ from outpace.controllers.linear_cost import LinearCost, rounded
 from outpace.core.contracts import Step
 
 MIN_TIMES = 3  # recent forwards of one size without which it is unknown
+NUM_TIMES = 15  # last forwards of one size that count
 RECENT = 512  # steps
 MAX_TOKENS = 4096  # tokens of one forward; larger ones are taken to cost what this many do, relatively
 GROUPS = numpy.array([rounded(size) for size in range(MAX_TOKENS + 1)])  # number of tokens -> its group
 
 Numbers = NDArray[numpy.float64]  # of any shape
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A measured forward of the target."""
+
+    at: int  # number of its step
+    quantities: Sequence[float]  # as LinearCost takes them
+    seconds: float
 
 
 class StepCost:
@@ -25,7 +37,7 @@ class StepCost:
     of everything else (rows and draft tokens).
 
     Forwards are not quite linear: kernels change with the number of tokens. So the target's prediction is
-    multiplied by what forwards of as many tokens and rows took, relative to it.
+    multiplied by what the last forwards of as many tokens and rows took, relative to it.
     """
 
     def __init__(self) -> None:
@@ -33,8 +45,8 @@ class StepCost:
         # rounded number of rows -> by group of numbers of tokens: measured over predicted seconds
         self._factors: dict[int, Numbers] = {}
         self._num_steps = 0
-        # rounded numbers of rows and tokens -> steps that measured them last
-        self._last: dict[tuple[int, int], deque[int]] = {}
+        # rounded numbers of rows and tokens -> last forwards
+        self._forwards: dict[tuple[int, int], deque[Forward]] = {}
 
     def record(self, step: Step, drafted: int, read_by_draft: int) -> None:
         """Add a step that read no prompts: numbers of draft tokens, and of committed tokens that the draft
@@ -43,44 +55,49 @@ class StepCost:
         seconds, draft = step.seconds, step.draft
         computed = rows + drafted
         self._num_steps += 1
+        forward = Forward(self._num_steps, (1, computed, rows, context), seconds["score"])
         size = rounded(rows), rounded(computed)
-        self._last.setdefault(size, deque(maxlen=MIN_TIMES)).append(self._num_steps)
-        if self._target.record((1, computed, rows, context), seconds["score"]):
-            self._correct()
+        self._forwards.setdefault(size, deque(maxlen=NUM_TIMES)).append(forward)
+        fitted = self._target.record(forward.quantities, forward.seconds)
+        self._correct(*(list(self._forwards) if fitted else [size]))
         if draft.forwards:
             quantities = draft.forwards, drafted + read_by_draft, draft.forwards * context
             self._draft.record(quantities, draft.seconds)
-        self._other.record((1, rows, drafted), sum(seconds.values()) - seconds["score"] - draft.seconds)
+        self._other.record((1, rows, drafted), sum(seconds.values()) - forward.seconds - draft.seconds)
 
     def knows(self, rows: int) -> bool:
         """Whether steps of so many rows without drafts were measured a few times of late."""
-        last = self._last.get((rounded(rows), rounded(rows)), ())
-        return len(last) == MIN_TIMES and last[0] > self._num_steps - RECENT
+        forwards = self._forwards.get((rounded(rows), rounded(rows)))
+        if forwards is None or len(forwards) < MIN_TIMES:
+            return False
+        return forwards[-MIN_TIMES].at > self._num_steps - RECENT
 
-    def seconds(
-        self, rows: int, context: int, unread: int, forwards: Numbers, drafted: Numbers, missed: Numbers
-    ) -> Numbers:
+    def seconds(self, rows: int, context: int, unread: int, forwards: Numbers, drafted: Numbers) -> Numbers:
         """Predicted seconds of steps with `rows` rows, which have `context` tokens together and read `unread`
-        tokens of prompts, for numbers of draft forwards, of draft tokens, and of committed tokens that the
-        draft model reads before it drafts."""
+        tokens of prompts, for numbers of draft forwards and of draft tokens."""
         target, draft, other = (each.coefficients for each in (self._target, self._draft, self._other))
         computed = rows + unread + drafted
         seconds = target[0] + target[1] * computed + target[2] * rows + target[3] * context
         if (factors := self._factors.get(rounded(rows))) is not None:
             seconds *= factors[GROUPS[numpy.minimum(numpy.rint(computed).astype(int), MAX_TOKENS)]]
-        seconds += draft[0] * forwards + draft[1] * (drafted + missed) + draft[2] * forwards * context
+        seconds += draft[0] * forwards + draft[1] * drafted + draft[2] * forwards * context
         return seconds + (other[0] + other[1] * rows + other[2] * drafted)
 
-    def reading(self, tokens: float) -> float:
-        """Predicted seconds in which the draft model reads so many committed tokens."""
-        return float(self._draft.coefficients[1] * tokens)
+    def plain_seconds(self, rows: int, context: int, unread: int = 0) -> float:
+        """Predicted seconds of a step without drafts."""
+        return float(self.seconds(rows, context, unread, numpy.zeros(1), numpy.zeros(1))[0])
 
-    def _correct(self) -> None:
-        ratios: dict[tuple[int, int], list[float]] = {}
-        for (_, computed, rows, _), ratio in self._target.ratios():
-            ratios.setdefault((rounded(rows), rounded(computed)), []).append(ratio)
-        self._factors = {}
-        for (rows, group), found in ratios.items():
-            if group <= GROUPS[-1] and len(self._last[rows, group]) == MIN_TIMES:
+    def reading(self, tokens: Numbers) -> Numbers:
+        """Predicted seconds in which the draft model reads so many committed tokens before it drafts."""
+        return self._draft.coefficients[1] * tokens
+
+    def _correct(self, *sizes: tuple[int, int]) -> None:
+        """Compare the last forwards of these sizes with their predictions."""
+        for rows, group in sizes:
+            forwards = self._forwards[rows, group]
+            if group <= GROUPS[-1] and len(forwards) >= MIN_TIMES:
                 factors = self._factors.setdefault(rows, numpy.ones(int(GROUPS[-1]) + 1))
-                factors[group] = median(found)
+                factors[group] = median(
+                    forward.seconds / max(1e-9, float(self._target.coefficients @ forward.quantities))
+                    for forward in forwards
+                )

@@ -42,6 +42,7 @@ class Load:
     rates: Sequence[float]  # acceptance rate of each slot's requests
     costs: Costs = Costs()
     length: int = 100  # generated tokens per request
+    prompt: int = 1  # tokens, which one step reads
     seed: int = 0
     seconds: float = 0.0
     tokens: int = 0
@@ -50,8 +51,9 @@ class Load:
 
     def __post_init__(self) -> None:
         self._random = Random(self.seed)
-        self._lengths = [20 + 7 * slot % self.length for slot in range(len(self.rates))]
+        self._lengths = [self.prompt + 7 * slot % self.length for slot in range(len(self.rates))]
         self._read = [0] * len(self.rates)  # tokens in the draft model's cache
+        self._unread = [0] * len(self.rates)  # tokens of the prompt before its last one
 
     @property
     def speed(self) -> float:
@@ -65,7 +67,7 @@ class Load:
 
     def _step(self) -> None:
         rows = len(self.rates)
-        end = 20 + self.length
+        end = self.prompt + self.length
         ctx = Context(
             tokens=tuple(torch.zeros(length, dtype=torch.int64) for length in self._lengths),
             committed=tuple(self._lengths),
@@ -74,6 +76,7 @@ class Load:
             cache=CacheSize(1 << 20, [0] * rows),
             sampling=(SamplingParams(),) * rows,
             noise=KeyedNoise([0] * rows, [0] * rows, self._lengths),
+            unread=[torch.zeros(unread) for unread in self._unread] if any(self._unread) else None,
         )
         depths = self.controller.plan(ctx).within(ctx.max_draft_depth).depth
         self.planned.append(depths)
@@ -89,7 +92,7 @@ class Load:
         noise = 1 + self.jitter * self._random.gauss(0, 1)
         seconds = {
             "draft": draft_seconds,
-            "score": self.costs.of_target(rows + drafted) * max(0.5, noise),
+            "score": self.costs.of_target(rows + drafted + sum(self._unread)) * max(0.5, noise),
             "verify": self.costs.other + self.costs.per_draft_token * drafted,
         }
         self.seconds += sum(seconds.values())
@@ -102,10 +105,12 @@ class Load:
         verdict = Verdict(leaf, [0] * rows)
         self.controller.observe(Step(ctx, draft, Scores(0, None), verdict, tuple(leaf), generated, seconds))
         for row in range(rows):
+            self._unread[row] = 0
             self._lengths[row] += len(generated[row])
             if self._lengths[row] >= end:
                 self.controller.release([row])
-                self._lengths[row], self._read[row] = 20, 0
+                self._lengths[row], self._read[row] = self.prompt, 0
+                self._unread[row] = self.prompt - 1
 
     def _accepted(self, depth: int, rate: float) -> int:
         count = 0
