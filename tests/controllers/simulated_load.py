@@ -76,7 +76,7 @@ class Load:
             cache=CacheSize(1 << 20, [0] * rows),
             sampling=(SamplingParams(),) * rows,
             noise=KeyedNoise([0] * rows, [0] * rows, self._lengths),
-            unread=[torch.zeros(unread) for unread in self._unread] if any(self._unread) else None,
+            unread=tuple(torch.zeros(unread) for unread in self._unread) if any(self._unread) else None,
         )
         depths = self.controller.plan(ctx).within(ctx.max_draft_depth).depth
         self.planned.append(depths)
