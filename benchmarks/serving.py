@@ -30,6 +30,7 @@ from outpace.bench.load.load_level import parse_levels
 from outpace.bench.load.load_test import LoadTest
 from outpace.bench.load.objectives import Objectives
 from outpace.bench.load.plan import LoadPlan, TurnLength
+from outpace.bench.load.ratios import compare
 from outpace.bench.load.report import LoadReport
 from outpace.bench.load.request_body import RequestOptions
 from outpace.bench.load.server import Contender, parse_server
@@ -117,8 +118,8 @@ def main(
     options = ["--dtype", dtype, "--methods", "speculative-sampling", "--no-prefix-cache"]
     options += ["--compile"] * compile_ + (["--threads", str(threads)] if threads else [])
     with ExitStack() as running:
-        own = running.enter_context(serving([target, "--draft", draft, *options]))
-        server = parse_server(f"outpace={own.url}")
+        process = running.enter_context(serving([target, "--draft", draft, *options]))
+        server = parse_server(f"outpace={process.url}")
         chosen = [Contender(name, server, SETTINGS[name]) for name in contenders.split(",")]
         for index, (name, config) in enumerate(vllm_configs(draft).items() if vllm else ()):
             assert vllm is not None
@@ -132,10 +133,16 @@ def main(
         )
         with progress(test.num_units, refresh_rate=1.0) as advance:
             asyncio.run(test.run(advance))
-    report = LoadReport(test, Objectives(None, None), provenance("cpu"))
+    objectives = Objectives(None, None)
+    report = LoadReport(test, objectives, provenance("cpu"))
+    own = contenders.split(",")
+    ratios = [*report.ratios]
+    for each in chosen[len(own) :]:
+        ratios += compare(test.turns, [each.name, *own], objectives, seed=test.plan.seed)
     print_tables(tables(report.rows, report.ratios))
     # the times of all chunks would be megabytes
     data = {name: value for name, value in report.to_json().items() if name != "turns"}
+    data["ratios"] = [row.to_json() for row in ratios]
     data["provenance"]["threads"] = threads or os.cpu_count()
     json.parent.mkdir(parents=True, exist_ok=True)
     write_json(json, data)
