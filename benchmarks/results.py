@@ -1,9 +1,10 @@
 """Results pages: `python -m benchmarks.results` writes docs/results/NAME.md and its plot from
 docs/results/NAME/.
 
-A page is a plot, a table of at most ten targets with the measured values, a paragraph on missed targets, and
-links to the JSON files. docs/results/NAME/page.json holds its title, panels, targets and paragraph. A file
-that was measured on uncommitted changes is refused.
+A page is a plot, a table of at most ten targets with the measured values, a paragraph on missed targets,
+further tables of a file's rows if it names any, and links to the JSON files. docs/results/NAME/page.json
+holds its title, panels, targets, paragraph and tables. A file that was measured on uncommitted changes is
+refused.
 """
 
 from __future__ import annotations
@@ -82,10 +83,34 @@ def measured(files: Mapping[str, Result], target: Mapping[str, Any]) -> Measured
 
 
 def value_of(data: Result, select: Mapping[str, Any], name: str) -> Any:
-    """Field `name` of the first result row whose fields equal `select`; None if there is none."""
-    rows = next((data[each] for each in ROW_LISTS if each in data), [])
+    """Field `name` of the first row whose fields equal `select`; None if there is none."""
+    rows = (row for each in ROW_LISTS for row in data.get(each, ()))
     row = next((row for row in rows if all(row.get(key) == value for key, value in select.items())), {})
-    return row.get(name)
+    return field_of(row, name)
+
+
+def field_of(row: Mapping[str, Any], name: str) -> Any:
+    """A field of a row, or of an object in it: "latency_ms.p50". None if there is none."""
+    found: Any = row
+    for key in name.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def rows_table(files: Mapping[str, Result], spec: Mapping[str, Any]) -> Table:
+    """The result rows of a file; spec: title, file, and columns as pairs of heading and field."""
+    headings = tuple(heading for heading, _ in spec["columns"])
+    cells = [
+        tuple(_text(field_of(row, name)) for _, name in spec["columns"])
+        for row in files.get(spec["file"], {}).get("results", ())
+    ]
+    return Table(spec["title"], headings, tuple(cells))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return "-" if value is None else str(value)
 
 
 def where(of: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,8 +198,10 @@ def render(folder: Path, *, plot_path: Path | None = None) -> str:
         if plot_path:
             plot.save(plot.bar_chart(panels, page["axis"], reference=page.get("reference")), plot_path)
         lines += [f"![{page['axis']}]({folder.name}/plot.svg)", ""]
-    lines += [markdown(Table("", COLUMNS, tuple(rows))), "", NOTE, ""]
-    lines += [page["missed"], "", "Measured with:", ""]
+    lines += [markdown(Table("", COLUMNS, tuple(rows))), "", page.get("note", NOTE), "", page["missed"], ""]
+    for spec in page.get("tables", ()):
+        lines += [markdown(rows_table(files, spec), 2), ""]
+    lines += ["Measured with:", ""]
     for name, data in files.items():
         source = data["provenance"]
         command = " ".join(map(str, source["argv"]))

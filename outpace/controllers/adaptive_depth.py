@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy
 
 from outpace.controllers.acceptance_rates import AcceptanceRates
+from outpace.controllers.draft_choices import DraftChoices
 from outpace.controllers.step_cost import StepCost
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Step, Want
@@ -82,40 +83,39 @@ class AdaptiveDepth:
         unread = 0 if ctx.unread is None else sum(map(len, ctx.unread))
         if not unread and not self._cost.knows(rows):
             return [0] * rows  # a plain step, to measure it
-        missed = numpy.array(self._missed(ctx))
-        # candidates: the draft token at depth j of row i, by falling probability of being reached
         rates = numpy.array([self._rates.rate(slot) for slot in ctx.slots])
         shares = numpy.array([self._rates.share_drafted(slot) for slot in ctx.slots])
-        deepest = max(limits)
-        reached = rates[:, None] ** numpy.arange(1, deepest + 1)
-        row, level = numpy.nonzero(numpy.arange(deepest) < numpy.array(limits)[:, None])
-        order = numpy.argsort(-reached[row, level], kind="stable")
-        row, level = row[order], level[order]
-        steps_left = numpy.array(ctx.max_draft_depth) * (1 - rates)
-        spread = numpy.maximum(1, numpy.minimum(CATCH_UP_STEPS * self._share_paid, steps_left))
-        # [k - 1, m]: the sums over the first m candidates whose depth is at most k
-        within = level < numpy.arange(1, deepest + 1)[:, None]
-        tokens = rows + (within * (shares[row] * reached[row, level])).cumsum(1)
-        drafted = (within * shares[row]).cumsum(1)
-        read = within * (level == 0)  # rows whose missed tokens the draft model reads
-        forwards = numpy.arange(1.0, deepest + 1)[:, None]
+        choices = DraftChoices(limits, rates, shares)
+        tokens = choices.tokens
         plain = self._cost.plain_seconds(rows, context)
         reading_prompts = self._cost.plain_seconds(rows, context, unread) - plain
-        seconds = self._cost.seconds(rows, context, unread, forwards, drafted) - reading_prompts
+        seconds = self._cost.seconds(rows, context, unread, choices.forwards, choices.drafted)
+        seconds -= reading_prompts
         self._pays = bool((tokens / seconds).max() * plain > MIN_GAIN * rows)
-        speeds = tokens / (seconds + self._cost.reading((read * (missed / spread)[row]).cumsum(1)))
-        best, last = numpy.unravel_index(int(speeds.argmax()), speeds.shape)
-        if speeds[best, last] * plain <= MIN_GAIN * rows:
-            whole = seconds[best, last] + self._cost.reading((read * missed[row]).cumsum(1)[best, last])
-            if not self._is_probe(ctx.slots, plain, float(whole - tokens[best, last] * plain / rows)):
-                return [0] * rows
+
+        missed = numpy.array(self._missed(ctx))
+        steps_left = numpy.array(ctx.max_draft_depth) * (1 - rates)
+        spread = numpy.maximum(1, numpy.minimum(CATCH_UP_STEPS * self._share_paid, steps_left))
+        catch_up = self._cost.reading(choices.sum_over_drafted_rows(missed / spread))
+        speeds = tokens / (seconds + catch_up)
+        best = divmod(int(speeds.argmax()), speeds.shape[1])
+        if speeds[best] * plain > MIN_GAIN * rows:
+            lost_if_plain = plain - rows / float(speeds[best])
+            is_plain = self._is_plain_probe(float(seconds[best]), lost_if_plain)
         else:
-            self._draft_seconds += float(seconds[best, last])
-            if plain - rows / speeds[best, last] <= PROBE_SHARE * self._draft_seconds:
-                self._draft_seconds = 0.0
-                return [0] * rows
-        chosen = row[: last + 1][within[best, : last + 1]]
-        return numpy.bincount(chosen, minlength=rows).tolist()
+            at_once = self._cost.reading(choices.sum_over_drafted_rows(missed))
+            lost = float(seconds[best] + at_once[best] - tokens[best] * plain / rows)
+            is_plain = not self._is_probe(ctx.slots, plain, lost)
+        return [0] * rows if is_plain else choices.depths(*best)
+
+    def _is_plain_probe(self, seconds: float, loss: float) -> bool:
+        """Whether a step is plain although drafts, in a step of `seconds`, are predicted to be faster: if the
+        `loss`, in seconds, does not matter beside the time since that was done last."""
+        self._draft_seconds += seconds
+        if loss > PROBE_SHARE * self._draft_seconds:
+            return False
+        self._draft_seconds = 0.0
+        return True
 
     def _is_probe(self, slots: tuple[int, ...], plain: float, loss: float) -> bool:
         """Whether drafts are made although plain steps, of `plain` seconds, are predicted to be faster: if

@@ -131,6 +131,44 @@ def test_a_page_is_a_plot_a_table_a_paragraph_and_links(tmp_path: Path) -> None:
     )
 
 
+def test_a_page_shows_ratios_and_rows_of_a_load_test(tmp_path: Path) -> None:
+    load_test = {
+        "provenance": PROVENANCE,
+        "results": [{"contender": "a", "load": "1 stream", "latency_ms": {"p50": 1234.5}, "goodput": None}],
+        "ratios": [
+            {
+                "contender": "a",
+                "reference": "b",
+                "load": "1 stream",
+                "ratios": {"latency": {"median": 0.5, "low": 0.4, "high": 0.6}},
+            }
+        ],
+    }
+    select = {"contender": "a", "reference": "b", "load": "1 stream"}
+    write_page(
+        tmp_path / "load",
+        panels=[],
+        targets=[
+            {"what": "x", "file": "a.json", "select": select, "value": "ratios.latency", "at_most": 0.7},
+            {"what": "y", "file": "a.json", "select": select, "value": "ratios.speed.p50", "at_most": 0.7},
+        ],
+        note="About rounds.",
+        tables=[
+            {
+                "title": "Rows",
+                "file": "a.json",
+                "columns": [["who", "contender"], ["ms", "latency_ms.p50"], ["goodput", "goodput"]],
+            }
+        ],
+    )
+    (tmp_path / "load" / "a.json").write_text(json.dumps(load_test))
+    text = results.render(tmp_path / "load")
+    assert "| x | at most 0.7 | 0.5 (0.4 to 0.6) | met |" in text
+    assert "| y | at most 0.7 | not measured |  |" in text
+    assert "About rounds." in text and results.NOTE not in text
+    assert "## Rows\n\n| who | ms | goodput |" in text and "| a | 1234 | - |" in text
+
+
 def test_too_few_prompts_give_no_verdict(tmp_path: Path) -> None:
     folder = tmp_path / "engine"
     write_page(folder)
