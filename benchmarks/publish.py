@@ -25,9 +25,16 @@ from outpace.bench.measure.provenance import commit
 OUT = Path("out/published")  # relative to the checkout: result files record the command with this path
 OUTPACE = Path(sys.executable).with_name("outpace")
 ALL_PROMPTS = "--prompts code,arithmetic,edit"
+# as the zoo's models, at the cost of larger ones: folder -> model, and columns of its MLPs
+WIDER_MODELS = {"out/models/target-113m": ("zoo:target", 11776), "out/models/draft-12m": ("zoo:draft", 11776)}
+WIDER_PAIR = "--target out/models/target-113m --draft out/models/draft-12m"
+# vLLM loads folders
+ZOO_PAIR = "--target outpace/zoo/weights/target --draft outpace/zoo/weights/draft"
+LOAD = "--dtype float32 --contenders plain,adaptive"
+BESIDE_VLLM = "--dtype float32 --vllm {vllm} --vllm-options '--max-model-len 1024 --dtype float32'"
 FAMILY = "--family training-free --temperature 0,1 --max-tokens 96"
 
-# file -> (program, its arguments); {peers} and {arctic} are replaced by the options of this program
+# file -> (program, its arguments); {peers}, {arctic} and {vllm} are replaced by the options of this program
 STEPS: dict[str, tuple[str, str]] = {
     "engine/engine-cpu.json": (
         "bench",
@@ -70,6 +77,13 @@ STEPS: dict[str, tuple[str, str]] = {
     "verification/verifiers-cpu.json": ("verifiers", "--draft zoo:draft"),
     "verification/verifiers-chain-cpu.json": ("verifiers", "--draft zoo:draft --widths 1,1,1,1"),
     "verification/rules-cpu.json": ("verification_rules", ""),
+    "serving/rates-cpu.json": ("serving", f"{LOAD} --rates 1,2,4,8 --seconds 4"),
+    "serving/rates-113m-cpu.json": ("serving", f"{WIDER_PAIR} {LOAD} --rates 0.25,0.5,1 --seconds 6"),
+    "serving-vllm/streams-cpu.json": ("serving", f"{ZOO_PAIR} {BESIDE_VLLM} --seconds 3 --rounds 7"),
+    "serving-vllm/streams-113m-cpu.json": (
+        "serving",
+        f"{WIDER_PAIR} {BESIDE_VLLM} --seconds 4 --rounds 5",
+    ),
     "indexes/indexes-cpu.json": ("indexes", ""),
     "indexes/suffix-trees-cpu.json": ("suffix_trees", "--peer {arctic}"),
 }
@@ -100,6 +114,7 @@ def main(
     arctic: Annotated[
         str, typer.Option(help="arctic=/path/to/python of an environment with arctic-inference.")
     ] = "arctic",
+    vllm: Annotated[str, typer.Option(help="Python of an environment with vLLM.")] = "vllm/bin/python",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
     only: Annotated[list[str] | None, typer.Option(help="A file to measure; may be repeated.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Print the commands and their files.")] = False,
@@ -113,7 +128,7 @@ def main(
     for name, (program, arguments) in steps.items():
         file = OUT / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        words = command(program, arguments.format(peers=peers, arctic=arctic), file, threads)
+        words = command(program, arguments.format(peers=peers, arctic=arctic, vllm=vllm), file, threads)
         if list_:
             typer.echo(f"{name}: {shlex.join([Path(words[0]).name, *words[1:]])}")
             continue
@@ -126,6 +141,10 @@ def main(
             typer.echo(f"{name} is current", err=True)
             continue
         typer.echo(f"measuring {name}", err=True)
+        for folder, (model, columns) in WIDER_MODELS.items():
+            if folder in words and not Path(folder).exists():
+                make = [sys.executable, "-m", "benchmarks.wider_models", model, folder, str(columns)]
+                subprocess.run(make, check=True)
         printed = program == "verifiers"
         output = subprocess.PIPE if printed else None
         # indexes are timed in CPU time, which would count idle threads that spin

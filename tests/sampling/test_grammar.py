@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions
 from outpace.proof.reference import difference, plain_distribution, table_logits
 from outpace.recipes import find
+from outpace.sampling import grammar
 from outpace.sampling.grammar import GrammarState
 
 LETTERS, END = "abc", 3
@@ -180,9 +182,23 @@ def test_a_grammar_needs_a_tokenizer(loaded) -> None:
 
 
 def test_a_missing_package_names_its_extra(loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    from outpace.sampling import grammar
-
     monkeypatch.setitem(sys.modules, "xgrammar", None)
     grammar._compiler.cache_clear()
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'outpace\[grammar\]'"):
         outpace.generate(loaded[0], "x", "prompt-lookup", grammar='root ::= "a"')
+
+
+def test_compiled_grammars_are_dropped_when_they_take_too_much_memory(loaded, monkeypatch) -> None:
+    limit = 300_000
+    monkeypatch.setattr(grammar, "CACHE_BYTES", limit)
+    grammar._compiler.cache_clear()
+    tokenizer, vocab = loaded[0].tokenizer, loaded[0].target.vocab
+    _, compiler = grammar._compiler(tokenizer, vocab, (0,))
+    sizes: list[int] = []
+    for number in range(12):
+        schema = {"type": "object", "properties": {f"field_{number}_{part}": {} for part in range(8)}}
+        grammar.compile_grammar(tokenizer, vocab, (0,), grammar=None, json_schema=schema)
+        sizes.append(compiler.get_cache_size_bytes())
+    grammar._compiler.cache_clear()
+    assert 0 < max(sizes) <= limit
+    assert any(later < earlier for earlier, later in pairwise(sizes)), f"nothing was dropped: {sizes}"

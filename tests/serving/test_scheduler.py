@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import pytest
@@ -265,3 +266,23 @@ def test_requests_that_find_a_free_row_do_not_count_as_waiting() -> None:
     engine.start()
     assert engine.close(timeout=60)
     assert results.count("Finished") == 3
+
+
+def test_closing_does_not_wait_longer_than_told_for_a_step_that_does_not_end() -> None:
+    began, goes_on = Event(), Event()
+
+    class Blocked(Fixed):
+        def plan(self, ctx: Context) -> Plan:
+            began.set()
+            goes_on.wait(60)
+            return super().plan(ctx)
+
+    parts = Parts(TARGET, NoDraft(), Rejection(), Blocked(0))
+    engine = Engine(Scheduler({"none": parts}, max_rows=2), None)
+    results: list[str] = []
+    engine.submit(request([1], max_tokens=2), lambda event: results.append(type(event).__name__))
+    engine.start()
+    assert began.wait(60)
+    assert not engine.close(drain=False, timeout=0.05)
+    goes_on.set()
+    assert engine.close(timeout=60) and results[-1] == "Finished"
