@@ -1,9 +1,9 @@
 """Speed of the server under load: `python -m benchmarks.serving --json FILE`.
 
 Starts `outpace serve` with adaptive drafts and loads it like `outpace load`: the same requests without
-drafts, with drafts of a fixed length, and with adaptive ones take turns in every round. With --vllm, servers
-of vLLM take part: plain, with a draft model, and with n-gram lookup. All servers run all the time, as turns
-are compared within a round; a server without requests does nothing.
+drafts, with drafts of a fixed length, with n-gram lookup, and with adaptive drafts take turns in every
+round. With --vllm, servers of vLLM take part: plain, with a draft model, and with n-gram lookup. All servers
+run all the time, as turns are compared within a round; a server without requests does nothing.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ DRAFT_TOKENS = 5  # of speculative-sampling and of vLLM's drafts
 SETTINGS: Mapping[str, Mapping[str, Any]] = {  # contender -> fields of its requests
     "plain": {"speculation": False},
     "fixed": {"speculation": {"method": "speculative-sampling"}},
+    "lookup": {"speculation": {"method": "prompt-lookup"}},
     "adaptive": {},
 }
+CONTENDERS = ",".join(SETTINGS)
 TIMEOUT = 120.0  # seconds that a request may take
 START_SECONDS = 300  # most time that vLLM takes to start
 
@@ -98,7 +100,7 @@ def main(
     dtype: Annotated[str, typer.Option(help="dtype of outpace's models.")] = "auto",
     compile_: Annotated[bool, typer.Option("--compile/--eager", help="Compile the models.")] = True,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
-    contenders: Annotated[str, typer.Option(help="Of plain, fixed, adaptive.")] = "plain,fixed,adaptive",
+    contenders: Annotated[str, typer.Option(help="Of plain, fixed, lookup, adaptive.")] = CONTENDERS,
     rates: Annotated[str | None, typer.Option(help="Requests per second, as in 1,2,4.")] = None,
     concurrency: Annotated[str | None, typer.Option(help="Concurrent streams, as in 1,4,16.")] = None,
     prompts: Annotated[str, typer.Option(help="Prompt sets or files.")] = "code,edit",
@@ -115,7 +117,7 @@ def main(
         raise typer.BadParameter("vLLM loads folders: give those of the models as --target and --draft")
     items = [item for source in split_outside(prompts, ",") for item in load_items(source)]
     levels = parse_levels(rates, concurrency or (None if rates else "1,4,16"))
-    options = ["--dtype", dtype, "--methods", "speculative-sampling", "--no-prefix-cache"]
+    options = ["--dtype", dtype, "--methods", "speculative-sampling,prompt-lookup", "--no-prefix-cache"]
     options += ["--compile"] * compile_ + (["--threads", str(threads)] if threads else [])
     with ExitStack() as running:
         process = running.enter_context(serving([target, "--draft", draft, *options]))

@@ -15,9 +15,8 @@ from outpace.core.contracts import Plan, Step, Want
 FIRST_DEPTHS = (1.0, 0.5, 0.25, 1.0)  # shares of the largest depth in the first steps
 MIN_GAIN = 1.02  # least predicted ratio to plain decoding of a step with drafts
 CATCH_UP_STEPS = 32  # most steps over which the time is spread in which a draft model reads missed tokens
-PLAIN_STEPS = 4  # steps for which the decision holds that no drafts pay, while the rows are the same
-PROBE_SHARE = 0.01  # share of the time that may be lost to learn: with drafts that seem not to pay, and with
-# plain steps where drafts seem to pay
+HOLD_STEPS = 4  # steps for which a choice holds while the rows are the same: choosing takes a third of a ms
+PROBE_SHARE = 0.01  # share of the time that may be lost with drafts that are made to learn whether they pay
 
 
 class AdaptiveDepth:
@@ -28,8 +27,7 @@ class AdaptiveDepth:
     Row i generates 1 + a + a^2 + ... + a^k tokens in expectation, with its acceptance rate a and its depth k.
     Rows share a forward, so tokens are added to the drafts in the order of their probability of being
     reached. In the first steps depths are fixed, and a step is plain if no plain step of so many rows was
-    measured of late. After that what seems slower is still done now and then, drafts or none, to measure it:
-    the more often the less it loses.
+    measured of late, so that drafts are compared with what was measured.
 
     A draft model reads the tokens that it has missed before it drafts. That time is spread over the steps
     that gain by it: a share of CATCH_UP_STEPS, namely that of the last steps in which drafts would have paid
@@ -42,21 +40,21 @@ class AdaptiveDepth:
     want = Want()
     plans_across_rows = True
 
-    def __init__(self, max_depth: int) -> None:
+    def __init__(self, max_depth: int, sizes: Sequence[int] = ()) -> None:
+        """`sizes`: those to which the target's forwards are padded. ValueError for a depth below 1."""
         if max_depth < 1:
             raise ValueError(f"depth is {max_depth}; use 1 or more, or autoregressive for no drafts")
         self._max_depth = max_depth
-        self._rates, self._cost = AcceptanceRates(), StepCost()
+        self._rates, self._cost = AcceptanceRates(), StepCost(sizes)
         self._num_plans = 0
         self._planned: dict[int, int] = {}  # slot -> depth planned last
         self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read
-        self._plain_slots: tuple[int, ...] = ()  # rows for which no drafts pay
-        self._num_plain = 0  # steps for which that decision still holds
+        self._choice: list[int] = []  # depths chosen last
+        self._choice_slots: tuple[int, ...] = ()  # their rows
+        self._hold = 0  # steps for which that choice still holds
         self._pays = True  # whether drafts would have paid in the last step if no tokens had been missed
         self._share_paid = 1.0  # average of that over about the last CATCH_UP_STEPS steps
-        # predicted time of plain steps since drafts were last made to learn, and of steps with drafts since a
-        # step was last plain
-        self._plain_seconds = self._draft_seconds = 0.0
+        self._plain_seconds = 0.0  # predicted time of the plain steps since drafts were last made to learn
 
     def plan(self, ctx: Context) -> Plan:
         limits = [min(self._max_depth, limit) for limit in ctx.max_draft_depth]
@@ -76,21 +74,27 @@ class AdaptiveDepth:
     def _best(self, ctx: Context, limits: Sequence[int]) -> list[int]:
         """The depths with the most expected tokens per second."""
         self._share_paid += (self._pays - self._share_paid) / CATCH_UP_STEPS
-        if self._num_plain and ctx.slots == self._plain_slots:
-            self._num_plain -= 1
-            return [0] * len(limits)
+        if not self._hold or ctx.slots != self._choice_slots:
+            self._choice_slots, self._hold = ctx.slots, HOLD_STEPS
+            self._choice = self._choose(ctx, limits)
+        self._hold -= 1
+        return [min(depth, limit) for depth, limit in zip(self._choice, limits, strict=True)]
+
+    def _choose(self, ctx: Context, limits: Sequence[int]) -> list[int]:
         rows, context = len(limits), sum(ctx.committed)
         unread = 0 if ctx.unread is None else sum(map(len, ctx.unread))
+        self._cost.update()
         if not unread and not self._cost.knows(rows):
+            self._hold = 1
             return [0] * rows  # a plain step, to measure it
         rates = numpy.array([self._rates.rate(slot) for slot in ctx.slots])
         shares = numpy.array([self._rates.share_drafted(slot) for slot in ctx.slots])
         choices = DraftChoices(limits, rates, shares)
         tokens = choices.tokens
         plain = self._cost.plain_seconds(rows, context)
-        reading_prompts = self._cost.plain_seconds(rows, context, unread) - plain
         seconds = self._cost.seconds(rows, context, unread, choices.forwards, choices.drafted)
-        seconds -= reading_prompts
+        if unread:
+            seconds -= self._cost.plain_seconds(rows, context, unread) - plain  # reading the prompts
         self._pays = bool((tokens / seconds).max() * plain > MIN_GAIN * rows)
 
         missed = numpy.array(self._missed(ctx))
@@ -100,31 +104,18 @@ class AdaptiveDepth:
         speeds = tokens / (seconds + catch_up)
         best = divmod(int(speeds.argmax()), speeds.shape[1])
         if speeds[best] * plain > MIN_GAIN * rows:
-            lost_if_plain = plain - rows / float(speeds[best])
-            is_plain = self._is_plain_probe(float(seconds[best]), lost_if_plain)
-        else:
-            at_once = self._cost.reading(choices.sum_over_drafted_rows(missed))
-            lost = float(seconds[best] + at_once[best] - tokens[best] * plain / rows)
-            is_plain = not self._is_probe(ctx.slots, plain, lost)
-        return [0] * rows if is_plain else choices.depths(*best)
+            return choices.depths(*best)
+        at_once = self._cost.reading(choices.sum_over_drafted_rows(missed))
+        lost = float(seconds[best] + at_once[best] - tokens[best] * plain / rows)
+        return choices.depths(*best) if self._is_probe(plain, lost) else [0] * rows
 
-    def _is_plain_probe(self, seconds: float, loss: float) -> bool:
-        """Whether a step is plain although drafts, in a step of `seconds`, are predicted to be faster: if the
-        `loss`, in seconds, does not matter beside the time since that was done last."""
-        self._draft_seconds += seconds
-        if loss > PROBE_SHARE * self._draft_seconds:
-            return False
-        self._draft_seconds = 0.0
-        return True
-
-    def _is_probe(self, slots: tuple[int, ...], plain: float, loss: float) -> bool:
+    def _is_probe(self, plain: float, loss: float) -> bool:
         """Whether drafts are made although plain steps, of `plain` seconds, are predicted to be faster: if
         the `loss`, in seconds, does not matter beside the time since that was done last."""
         if loss <= PROBE_SHARE * self._plain_seconds:
-            self._plain_seconds = 0.0
+            self._plain_seconds, self._hold = 0.0, 1
             return True
-        self._plain_slots, self._num_plain = slots, PLAIN_STEPS - 1
-        self._plain_seconds += PLAIN_STEPS * plain
+        self._plain_seconds += HOLD_STEPS * plain
         return False
 
     def _missed(self, ctx: Context) -> list[int]:

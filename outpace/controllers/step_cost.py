@@ -37,37 +37,54 @@ class StepCost:
     of everything else (rows and draft tokens).
 
     Forwards are not quite linear: kernels change with the number of tokens. So the target's prediction is
-    multiplied by what the last forwards of as many tokens and rows took, relative to it.
+    multiplied by what the last forwards of as many tokens and rows took, relative to it. Padding counts as
+    tokens.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sequence[int] = ()) -> None:
+        """`sizes`: those to which the target's forwards are padded, as in core.contracts.Target."""
+        self._sizes = numpy.array(sizes, dtype=float)
         self._target, self._draft, self._other = LinearCost(4), LinearCost(3), LinearCost(3)
         # rounded number of rows -> by group of numbers of tokens: measured over predicted seconds
         self._factors: dict[int, Numbers] = {}
         self._num_steps = 0
         # rounded numbers of rows and tokens -> last forwards
         self._forwards: dict[tuple[int, int], deque[Forward]] = {}
+        self._changed: set[tuple[int, int]] = set()  # sizes whose factors are to be computed anew
 
     def record(self, step: Step, drafted: int, read_by_draft: int) -> None:
         """Add a step that read no prompts: numbers of draft tokens, and of committed tokens that the draft
         model read before it drafted."""
         rows, context = len(step.ctx.slots), sum(step.ctx.committed)
         seconds, draft = step.seconds, step.draft
-        computed = rows + drafted
+        computed = step.scores.computed or rows + drafted
         self._num_steps += 1
         forward = Forward(self._num_steps, (1, computed, rows, context), seconds["score"])
         size = rounded(rows), rounded(computed)
         self._forwards.setdefault(size, deque(maxlen=NUM_TIMES)).append(forward)
         fitted = self._target.record(forward.quantities, forward.seconds)
-        self._correct(*(list(self._forwards) if fitted else [size]))
+        self._changed.update(self._forwards if fitted else [size])
         if draft.forwards:
             quantities = draft.forwards, drafted + read_by_draft, draft.forwards * context
             self._draft.record(quantities, draft.seconds)
         self._other.record((1, rows, drafted), sum(seconds.values()) - forward.seconds - draft.seconds)
 
+    def update(self) -> None:
+        """Take the steps recorded since the last update into account."""
+        for rows, group in self._changed:
+            forwards = self._forwards[rows, group]
+            if group <= GROUPS[-1] and len(forwards) >= MIN_TIMES:
+                factors = self._factors.setdefault(rows, numpy.ones(int(GROUPS[-1]) + 1))
+                factors[group] = median(
+                    forward.seconds / max(1e-9, float(self._target.coefficients @ forward.quantities))
+                    for forward in forwards
+                )
+        self._changed.clear()
+
     def knows(self, rows: int) -> bool:
         """Whether steps of so many rows without drafts were measured a few times of late."""
-        forwards = self._forwards.get((rounded(rows), rounded(rows)))
+        plain = float(self._padded(numpy.array([float(rows)]))[0])
+        forwards = self._forwards.get((rounded(rows), rounded(plain)))
         if forwards is None or len(forwards) < MIN_TIMES:
             return False
         return forwards[-MIN_TIMES].at > self._num_steps - RECENT
@@ -76,7 +93,7 @@ class StepCost:
         """Predicted seconds of steps with `rows` rows, which have `context` tokens together and read `unread`
         tokens of prompts, for numbers of draft forwards and of draft tokens."""
         target, draft, other = (each.coefficients for each in (self._target, self._draft, self._other))
-        computed = rows + unread + drafted
+        computed = self._padded(rows + unread + drafted)
         seconds = target[0] + target[1] * computed + target[2] * rows + target[3] * context
         if (factors := self._factors.get(rounded(rows))) is not None:
             seconds *= factors[GROUPS[numpy.minimum(numpy.rint(computed).astype(int), MAX_TOKENS)]]
@@ -91,13 +108,10 @@ class StepCost:
         """Predicted seconds in which the draft model reads so many committed tokens before it drafts."""
         return self._draft.coefficients[1] * tokens
 
-    def _correct(self, *sizes: tuple[int, int]) -> None:
-        """Compare the last forwards of these sizes with their predictions."""
-        for rows, group in sizes:
-            forwards = self._forwards[rows, group]
-            if group <= GROUPS[-1] and len(forwards) >= MIN_TIMES:
-                factors = self._factors.setdefault(rows, numpy.ones(int(GROUPS[-1]) + 1))
-                factors[group] = median(
-                    forward.seconds / max(1e-9, float(self._target.coefficients @ forward.quantities))
-                    for forward in forwards
-                )
+    def _padded(self, tokens: Numbers) -> Numbers:
+        """The tokens of a forward with its padding."""
+        if not len(self._sizes):
+            return tokens
+        last = self._sizes[-1]
+        fit = self._sizes[numpy.searchsorted(self._sizes[:-1], tokens)]
+        return numpy.where(tokens > last, numpy.ceil(tokens / last) * last, fit)

@@ -90,6 +90,7 @@ class Scores:
     hidden: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N - first, D)
     # layer -> for each node its attention weights (heads, tokens it attends to)
     attention: Mapping[int, list[Tensor]] = field(default_factory=dict[int, "list[Tensor]"])
+    computed: int | None = None  # tokens of the forward with its padding; None: it had no padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +228,12 @@ class Target(Protocol):
     vocab: int  # vocabulary size
     max_length: int | None  # maximum number of tokens of prompt and output together; None: no known limit
     chains_only: bool  # it supports no trees: its attention may depend on cache positions, not position ids
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Numbers of tokens to which forwards are padded, ascending; above the last to a multiple of it.
+        Empty: they are not padded."""
+        ...
 
     @property
     def torch_threads(self) -> int | None:

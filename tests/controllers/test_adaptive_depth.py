@@ -109,6 +109,7 @@ def test_tokens_that_the_draft_model_has_missed_delay_its_return() -> None:
         load = warm(controller, [0.5] * 4, Costs(draft=0.5e-3, per_token=1e-3))
         load._lengths, load.length = [2000] * 4, 4000
         controller._read = dict.fromkeys(range(4), 2000 if has_read else 1)
+        controller._hold = 0  # choose anew
         depths.append(sum(load.run(1).planned[0]))
     assert depths[1] < depths[0]
 
@@ -157,6 +158,14 @@ def test_a_linear_cost_finds_the_coefficients_in_spite_of_single_slow_measuremen
             seconds = 3e-3 + 0.5e-3 * tokens
             cost.record((1, tokens), seconds * (20 if repeat == 3 else 1))
     assert cast("list[float]", cost.coefficients.tolist()) == pytest.approx([3e-3, 0.5e-3], rel=1e-6)
+
+
+def test_a_forward_costs_as_much_as_the_size_that_it_is_padded_to() -> None:
+    drafted = numpy.array([0.0, 2.0, 3.0, 12.0, 13.0])
+    for sizes, computed in (((1, 6, 11, 16), [6, 6, 11, 16, 32]), ((), [4, 6, 7, 16, 17])):
+        cost = StepCost(sizes)
+        cost._target.coefficients[1] = 1.0  # a second per token
+        assert cost.seconds(4, 0, 0, numpy.zeros(5), drafted).tolist() == computed
 
 
 def test_depth_0_is_refused() -> None:

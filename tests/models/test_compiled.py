@@ -145,6 +145,14 @@ def test_every_forward_size_is_run_before_decoding_and_gives_the_same(name, pair
     assert sizes >= set(SIZES) and (name == "mistral" or max(sizes) > SIZES[-1])
 
 
+def test_scores_tell_how_many_tokens_were_computed(pair):
+    eager, compiled = pair("llama")
+    assert eager.sizes == () and compiled.sizes == SIZES
+    tree = TokenTree(some(4, 1), Forest.chain((3,)))
+    for target, computed in ((eager, None), (compiled, 6)):
+        assert target.score(tree, (0,), target.open(1, 64)).computed == computed
+
+
 def test_a_size_is_kept_while_filling_it_up_costs_less_than_a_change(pair):
     target = pair("llama")[1]
     request = target.compiled._request_of(target.open(1, 64))

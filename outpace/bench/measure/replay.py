@@ -169,6 +169,7 @@ class RecordedTarget:
     tokens."""
 
     chains_only = False
+    sizes: Sequence[int] = ()
     max_length: int | None = None
     torch_threads: int | None = None
     token_bytes = 0

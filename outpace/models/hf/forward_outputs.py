@@ -22,6 +22,7 @@ class ForwardOutputs:
     hidden: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N, D)
     # layer -> attention weights, per token (query heads, tokens attended to)
     attention: dict[int, list[Tensor]] = field(default_factory=dict[int, "list[Tensor]"])
+    computed: int | None = None  # N and the padding; None: there is no padding
 
     @staticmethod
     def joined(parts: Sequence[ForwardOutputs]) -> ForwardOutputs:
@@ -60,10 +61,11 @@ class ForwardOutputs:
     ) -> Scores:  # (N,) index of each node in these outputs; None: in order
         """These outputs as `Scores`, reordered to node order; `first` is the index of the first node."""
         if indices is None:
-            return Scores(first, self.logits, self.hidden, self.attention)
+            return Scores(first, self.logits, self.hidden, self.attention, self.computed)
         return Scores(
             first,
             None if self.logits is None else self.logits[indices],
             {layer: states[indices] for layer, states in self.hidden.items()},
             {layer: [nodes[place] for place in indices.tolist()] for layer, nodes in self.attention.items()},
+            self.computed,
         )

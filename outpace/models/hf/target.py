@@ -31,6 +31,7 @@ from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
 from outpace.models.openvino.compiled import CompiledForward, OnStage, compiled
+from outpace.models.openvino.infer_request import SIZES
 from outpace.models.unsupported import attends_by_cache_slot, refuse, rope_limit
 
 CHUNK = 512  # maximum number of prompt tokens per forward
@@ -120,6 +121,11 @@ class HFTarget:
         leaves the number unchanged."""
         # idle torch threads spin for a while on the cores that OpenVINO's threads need
         return 1 if isinstance(self.reader, CompiledForward) else None
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Numbers of tokens to which compiled forwards on a CPU are padded; empty for other forwards."""
+        return SIZES if isinstance(self.reader, CompiledForward) else ()
 
     @property
     def token_bytes(self) -> int:

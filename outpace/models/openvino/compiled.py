@@ -149,13 +149,18 @@ class CompiledForward:
             return self._read_eagerly(rows, nodes, tokens, cache, want, logits=logits)
         request = self._request_of(cache)
         if len(rows) == 1 and len(tokens) <= MAX_TOKENS:
-            return ForwardOutputs(request.read(row_tokens_of(rows[0], tokens, nodes[0], cache), logits))
+            scores = request.read(row_tokens_of(rows[0], tokens, nodes[0], cache), logits)
+            return ForwardOutputs(scores, computed=request.size)
         split = tokens.split([row.end - row.start for row in rows])
         parts = [part for of in zip(rows, split, nodes, strict=True) for part in row_tokens_of(*of, cache)]
-        found = [request.read(group, logits) for group in group_rows(parts)]
-        return ForwardOutputs(
-            torch.cat([scores for scores in found if scores is not None]) if logits else None
-        )
+        found: list[Tensor] = []
+        computed = 0
+        for group in group_rows(parts):
+            scores = request.read(group, logits)
+            computed += request.size
+            if scores is not None:
+                found.append(scores)
+        return ForwardOutputs(torch.cat(found) if logits else None, computed=computed)
 
     def _request_of(self, cache: PagedCache) -> InferRequest:
         request = cache.request

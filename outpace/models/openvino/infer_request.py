@@ -124,6 +124,11 @@ class InferRequest:
             return scores[:total].clone()
         return scores[: len(wanted)].clone() if self._keep is not None else scores[torch.from_numpy(wanted)]
 
+    @property
+    def size(self) -> int:
+        """Number of tokens of the last inference, padding included."""
+        return self._size
+
     def _padded_size(self, total: int) -> int:
         fit = next((size for size in SIZES if size >= total), -(-total // SIZES[-1]) * SIZES[-1])
         self._waste = self._waste + self._size - fit if fit < self._size else 0

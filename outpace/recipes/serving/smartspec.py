@@ -32,7 +32,7 @@ def smartspec(
         sampled: draw the draft tokens; false drafts the most probable ones
         max_ngram: tokens of the longest n-gram looked up, without a draft model
     """
-    controller = AdaptiveDepth(depth)
+    controller = AdaptiveDepth(depth, target.sizes)
     if draft is None:
         return Parts(target, NGram(max_ngram, allow_shorter=True), Match(), controller)
     return Parts(target, PlannedRows(DraftModel(draft, sampled=sampled)), Rejection(), controller)
