@@ -78,12 +78,8 @@ STEPS: dict[str, tuple[str, str]] = {
     "verification/verifiers-chain-cpu.json": ("verifiers", "--draft zoo:draft --widths 1,1,1,1"),
     "verification/rules-cpu.json": ("verification_rules", ""),
     "serving/rates-cpu.json": ("serving", f"{LOAD} --rates 1,2,4,8 --seconds 4"),
-    "serving/rates-113m-cpu.json": ("serving", f"{WIDER_PAIR} {LOAD} --rates 0.25,0.5,1 --seconds 6"),
-    "serving-vllm/streams-cpu.json": ("serving", f"{ZOO_PAIR} {BESIDE_VLLM} --seconds 3 --rounds 7"),
-    "serving-vllm/streams-113m-cpu.json": (
-        "serving",
-        f"{WIDER_PAIR} {BESIDE_VLLM} --seconds 4 --rounds 5",
-    ),
+    "serving/rates-113m-cpu.json": ("serving", f"{WIDER_PAIR} {LOAD} --rates 0.5,1 --seconds 4"),
+    "serving-vllm/streams-cpu.json": ("serving", f"{ZOO_PAIR} {BESIDE_VLLM} --seconds 3 --rounds 5"),
     "indexes/indexes-cpu.json": ("indexes", ""),
     "indexes/suffix-trees-cpu.json": ("suffix_trees", "--peer {arctic}"),
 }

@@ -101,7 +101,7 @@ DRAFTERS: dict[str, Callable[[], tuple[Drafter, Fixed | Confidence]]] = {
 }
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_matching_gives_plain_text_under_the_same_seed(name: str, temperature: float) -> None:
     drafter, controller = DRAFTERS[name]()
