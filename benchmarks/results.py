@@ -177,7 +177,8 @@ def panel(files: Mapping[str, Result], spec: Mapping[str, Any]) -> plot.Panel | 
         if found_value:
             value = found_value.value
             low, high = (value if end is None else end for end in (found_value.low, found_value.high))
-            bars.append(plot.Bar(row["label"], value, low, high))
+            colour = plot.PEER if row.get("peer") else plot.OURS
+            bars.append(plot.Bar(row["label"], value, low, high, colour))
     return plot.Panel(spec["title"], bars) if bars else None
 
 

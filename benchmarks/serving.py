@@ -42,11 +42,11 @@ from outpace.bench.report.json_file import write_json
 from outpace.console import progress
 from outpace.tables import print_tables
 
-DRAFT_TOKENS = 5  # of speculative-sampling and of vLLM's drafts
+DRAFT_TOKENS = 5  # of drafts of one length, and of vLLM's
 SETTINGS: Mapping[str, Mapping[str, Any]] = {  # contender -> fields of its requests
     "plain": {"speculation": False},
     "fixed": {"speculation": {"method": "speculative-sampling"}},
-    "lookup": {"speculation": {"method": "prompt-lookup"}},
+    "lookup": {"speculation": {"method": "prompt-lookup", "num_speculative_tokens": DRAFT_TOKENS}},
     "adaptive": {},
 }
 CONTENDERS = ",".join(SETTINGS)
