@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy
-from numpy.typing import NDArray
 
-Numbers = NDArray[numpy.float64]
+from outpace.controllers.linear_cost import Numbers
 
 
 class DraftChoices:
-    """Choices of a draft length per row, as a table: line k - 1 has drafts of at most k tokens, and column m
-    the m + 1 draft tokens that are most likely to be reached among those.
+    """A table of possible draft lengths. In its entry (k - 1, m - 1) no row drafts more than k tokens, and
+    all rows together draft m: those that are most likely to be accepted.
 
-    The draft token at depth j of a row is reached if the j before it, counted with itself, are accepted:
-    with probability a^j for acceptance rate a.
+    With acceptance rate a, token j of a draft is accepted with probability a^j, as the tokens before it must
+    be accepted too.
     """
 
     def __init__(self, limits: Sequence[int], rates: Numbers, shares: Numbers) -> None:
-        """Per row the largest draft length, the acceptance rate, and how many of the planned tokens its
-        drafter drafts, from 0 to 1."""
+        """For each row its largest draft length, its acceptance rate, and the share of planned tokens that
+        its drafter really drafts."""
         self._num_rows, deepest = len(limits), max(limits)
         reached = rates[:, None] ** numpy.arange(1, deepest + 1)
         row, level = numpy.nonzero(numpy.arange(deepest) < numpy.array(limits)[:, None])
@@ -31,7 +30,7 @@ class DraftChoices:
         share = shares[self._row]
         self.forwards = numpy.arange(1.0, deepest + 1)[:, None]  # of the draft model
         self.drafted: Numbers = (self._within * share).cumsum(1)  # draft tokens
-        # generated tokens, with each row's bonus token
+        # expected number of tokens that the step generates: accepted ones, and the target's own one per row
         self.tokens: Numbers = self._num_rows + (self._within * share * reached[self._row, level]).cumsum(1)
 
     def sum_over_drafted_rows(self, values: Numbers) -> Numbers:

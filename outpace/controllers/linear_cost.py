@@ -9,7 +9,10 @@ from math import log2
 from statistics import median
 
 import numpy
+from numpy.typing import NDArray
 from scipy.optimize import nnls
+
+Numbers = NDArray[numpy.float64]  # of any shape
 
 NUM_TIMES = 7  # measurements of one size of which the median is taken
 FIT_AFTER, MAX_RECORDS = 0.1, 32  # share of new measurements that a fit waits for, and most of them
@@ -62,6 +65,6 @@ class LinearCost:
 
 
 def rounded(quantity: float) -> int:
-    """Number of the logarithmic bucket of a quantity. Whole numbers below 8 have a bucket each; above that,
-    the largest quantity of a bucket is about a fifth more than its smallest."""
+    """An integer that is the same for similar quantities, by which measurements are grouped. Below 8 it is the
+    quantity itself; above, quantities that differ by less than about a fifth may share it."""
     return int(quantity) if quantity < 8 else round(4 * log2(quantity)) - 4

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy
-from numpy.typing import NDArray
 
-from outpace.controllers.linear_cost import LinearCost, rounded
+from outpace.controllers.linear_cost import LinearCost, Numbers, rounded
 from outpace.core.contracts import Step
 
 MIN_TIMES = 3  # recent forwards of one size without which it is unknown
@@ -18,8 +17,6 @@ NUM_TIMES = 15  # last forwards of one size that count
 RECENT = 512  # steps
 MAX_TOKENS = 4096  # tokens of one forward; larger ones are taken to cost what this many do, relatively
 GROUPS = numpy.array([rounded(size) for size in range(MAX_TOKENS + 1)])  # number of tokens -> its group
-
-Numbers = NDArray[numpy.float64]  # of any shape
 
 
 @dataclass(frozen=True)

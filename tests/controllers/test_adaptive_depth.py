@@ -11,8 +11,8 @@ import pytest
 from outpace.controllers.acceptance_rates import AcceptanceRates
 from outpace.controllers.adaptive_depth import AdaptiveDepth
 from outpace.controllers.fixed import Fixed
-from outpace.controllers.linear_cost import LinearCost
-from outpace.controllers.step_cost import Numbers, StepCost
+from outpace.controllers.linear_cost import LinearCost, Numbers
+from outpace.controllers.step_cost import StepCost
 from tests.controllers.simulated_load import Costs, Load
 
 WARM_UP = 200  # steps, in which costs and acceptance rates become known
