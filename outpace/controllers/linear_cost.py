@@ -65,6 +65,6 @@ class LinearCost:
 
 
 def rounded(quantity: float) -> int:
-    """An integer that is the same for similar quantities, by which measurements are grouped. Below 8 it is the
-    quantity itself; above, quantities that differ by less than about a fifth may share it."""
+    """An integer that is the same for similar quantities, by which measurements are grouped. Below 8 it is
+    the quantity itself; above, quantities that differ by less than about a fifth may share it."""
     return int(quantity) if quantity < 8 else round(4 * log2(quantity)) - 4
