@@ -123,10 +123,10 @@ def test_every_forward_size_is_run_before_decoding_and_gives_the_same(name, pair
     monkeypatch.setattr(
         InferRequest,
         "read",
-        lambda self, parts, logits: (read(self, parts, logits), sizes.add(self._size))[0],
+        lambda self, *rest: (read(self, *rest), sizes.add(self._size))[0],
     )
     targets = pair(name)
-    for lengths in ((2,), (6,), (10,), (14,), (30,), (300,), (140, 3, 60), (130, 129)):
+    for lengths in ((2,), (6,), (10,), (14,), (30,), (90,), (300,), (140, 3, 60), (130, 129)):
         slots, texts = tuple(range(len(lengths))), [some(length, length) for length in lengths]
         caches = [target.open(len(slots), 512) for target in targets]
         found = [prefill(target, texts, slots, cache) for target, cache in zip(targets, caches, strict=True)]
@@ -166,19 +166,17 @@ def test_rows_share_forwards_and_chains_alone_are_cut():
         return RowTokens(slot, 10, numpy.arange(size), numpy.arange(10, 10 + size), seen, num)
 
     groups = group_rows(
-        [part(0, 300, 2), part(1, 50, 50), part(2, 100, 3, tree=True), part(3, 140, 1, tree=True)]
+        [part(0, 300, 2), part(1, 90, 90), part(2, 125, 3, tree=True), part(3, 140, 1, tree=True)]
     )
     assert [[(p.slot, p.start, len(p.tokens), p.num) for p in group] for group in groups] == [
-        [(0, 10, 64, 0)],
-        [(0, 74, 64, 0)],
-        [(0, 138, 64, 0)],
-        [(0, 202, 64, 0)],
-        [(0, 266, 44, 2), (1, 10, 20, 20)],
-        [(1, 30, 30, 30)],
-        [(2, 10, 100, 3)],
+        [(0, 10, 128, 0)],
+        [(0, 138, 128, 0)],
+        [(0, 266, 44, 2), (1, 10, 84, 84)],
+        [(1, 94, 6, 6)],
+        [(2, 10, 125, 3)],
         [(3, 10, 140, 1)],
     ]
-    tokens = [token for group in groups[:5] for p in group if p.slot == 0 for token in p.tokens]
+    tokens = [token for group in groups[:3] for p in group if p.slot == 0 for token in p.tokens]
     assert tokens == list(range(300))
 
 
@@ -221,6 +219,40 @@ def test_bfloat16_is_as_near_to_float32_as_without_compiling(tiny):
         scored.append(target.score(chain, (0,), cache).logits.float())
     exact, plain, compiled = scored
     assert 0 < (compiled - exact).norm() < 2 * (plain - exact).norm() < 0.2 * exact.norm()
+
+
+def test_hidden_states_are_outputs_of_the_graph(pair, monkeypatch):
+    """Of prompts in chunks, of gaps and trees in a batch; the first request for a layer compiles once."""
+    eager, compiled = pair("llama")
+    monkeypatch.setattr(compiled.reader, "_read_eagerly", None)
+    texts, slots = [some(150, 1), some(9, 2)], (0, 1)
+    caches = [target.open(2, 256) for target in (eager, compiled)]
+    builds = []
+    compile_ = compiled.reader._compile
+    monkeypatch.setattr(
+        compiled.reader, "_compile", lambda *layers: (builds.append(layers), compile_(*layers))
+    )
+    for layers in ({-1}, {0, -1}, {0}, {1, 0}):
+        want = Want(hidden=frozenset(layers))
+        for cache in caches:
+            cache.release(slots)
+        read, scored = [], []
+        for target, cache in zip((eager, compiled), caches, strict=True):
+            read.append(target.prefill([Prompt(text) for text in texts], slots, cache, want)[1].hidden)
+            tree = TokenTree(
+                torch.cat((texts[0][-1:], texts[1][-1:], some(4))), Forest.of([-1, -1, 0, 0, 1, 3], 2)
+            )
+            gap = [some(3, 5), some(0)]
+            scored.append(target.score(tree, slots, cache, want, gap=gap).hidden)
+            cache.commit(tree, (-1, -1), slots)
+        for layer in layers:
+            assert read[0][layer].shape == read[1][layer].shape == (157, 32)
+            assert (read[0][layer] - read[1][layer]).abs().max() < ROUNDING
+            assert scored[0][layer].shape == scored[1][layer].shape == (6, 32)
+            assert (scored[0][layer] - scored[1][layer]).abs().max() < ROUNDING
+    assert builds == [((-1,),), ((-1, 0),), ((-1, 0, 1),)]
+    with pytest.raises(ValueError, match="there is no layer 7"):
+        compiled.score(tree, slots, caches[1], Want(hidden=frozenset({7})))
 
 
 def test_what_the_graph_does_not_give_is_read_on_the_same_cache(pair):

@@ -54,12 +54,13 @@ class GraphReplay:
         want: Want,
         *,
         logits: bool,
+        features: Tensor | None = None,
     ) -> ForwardOutputs:
         """Run one forward over the rows' tokens, concatenated in `tokens`; returns the outputs of the last
         `nodes[i]` tokens of row i."""
         sizes = [row.end - row.start for row in rows]
         if want.hidden or want.attention or not logits or max(sizes) > SIZES[-1]:
-            return self.forward.read(rows, nodes, tokens, cache, want, logits=logits)
+            return self.forward.read(rows, nodes, tokens, cache, want, logits=logits, features=features)
         assert isinstance(cache, StaticCache)
         size = next(size for size in SIZES if size >= max(sizes))
         fixed, run = self._made.get((cache.storages[0].data_ptr(), size)) or self._make(cache, size)

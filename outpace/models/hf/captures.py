@@ -36,7 +36,12 @@ class OutputCapture:
         )
 
     @contextmanager
-    def capture(self, wanted: frozenset[int], logits: bool) -> Iterator[dict[int, Tensor]]:
+    def capture(
+        self,
+        wanted: frozenset[int],
+        logits: bool,
+        keep: Tensor | None = None,  # indices of the tokens that the LM head receives; None: all
+    ) -> Iterator[dict[int, Tensor]]:
         """Context manager around one forward: yields a dict layer -> (1, N, D), filled while the model runs.
         Without `logits` the LM head receives no tokens. ValueError for a layer that the model lacks."""
         found: dict[int, Tensor] = {}
@@ -45,7 +50,7 @@ class OutputCapture:
                 hook = self._layer(layer).register_forward_hook(_output_hook(found, layer))
                 stack.callback(hook.remove)
             if self.head is not None and (-1 in wanted or not logits):
-                hook = self.head.register_forward_pre_hook(_head_hook(found, -1 in wanted, logits))
+                hook = self.head.register_forward_pre_hook(_head_hook(found, -1 in wanted, logits, keep))
                 stack.callback(hook.remove)
             elif -1 in wanted:
                 raise ValueError(
@@ -70,13 +75,16 @@ def _output_hook(found: dict[int, Tensor], layer: int) -> Any:
     return keep
 
 
-def _head_hook(found: dict[int, Tensor], wanted: bool, logits: bool) -> Any:
-    def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+def _head_hook(found: dict[int, Tensor], wanted: bool, logits: bool, keep: Tensor | None) -> Any:
+    def select(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        states, *rest = inputs
         if wanted:
-            found[-1] = inputs[0]
-        return None if logits else (inputs[0][:, :0], *inputs[1:])
+            found[-1] = states
+        if not logits:
+            return states[:, :0], *rest
+        return None if keep is None else (states[:, keep], *rest)
 
-    return keep
+    return select
 
 
 def per_node(weights: Tensor, row: RowInputs, num_nodes: int) -> list[Tensor]:  # (H, n, T) -> n × (H, seen)

@@ -60,10 +60,14 @@ class Forward:
             return False
         return True
 
-    def _arguments(self, ids: Tensor, positions: Tensor, cache: Any) -> dict[str, Any]:
+    def _arguments(
+        self, ids: Tensor, positions: Tensor, cache: Any, features: Tensor | None = None
+    ) -> dict[str, Any]:
         arguments = {"input_ids": ids, "past_key_values": cache, "use_cache": True, "return_dict": True}
         if "position_ids" in self.parameters:
             arguments["position_ids"] = positions
+        if features is not None:
+            arguments["features"] = features
         return arguments
 
     def read(
@@ -75,33 +79,49 @@ class Forward:
         want: Want,
         *,
         logits: bool,
+        features: Tensor | None = None,
     ) -> ForwardOutputs:
         """Run the rows' tokens, concatenated in `tokens`, through the model, in one forward if possible;
-        returns the outputs of the last `nodes[i]` tokens of row i."""
+        returns the outputs of the last `nodes[i]` tokens of row i. `features`: (N, D) of a draft head."""
         assert isinstance(cache, EagerCache)
         if len(rows) == 1:
-            return self._read_row(rows[0], nodes[0], tokens, cache, want, logits)
+            return self._read_row(rows[0], nodes[0], tokens, cache, want, logits, features)
         if self.packs:
-            return self._run(
-                ForwardInputs(cache, rows, attention=want.attention), nodes, tokens, want, logits
-            )
-        parts = zip(rows, nodes, tokens.split([row.end - row.start for row in rows]), strict=True)
+            inputs = ForwardInputs(cache, rows, attention=want.attention)
+            return self._run(inputs, nodes, tokens, want, logits, features)
+        sizes = [row.end - row.start for row in rows]
+        split = [None] * len(rows) if features is None else features.split(sizes)
+        parts = zip(rows, nodes, tokens.split(sizes), split, strict=True)
         return ForwardOutputs.joined(
-            [self._read_row(row, num, part, cache, want, logits) for row, num, part in parts]
+            [self._read_row(row, num, part, cache, want, logits, own) for row, num, part, own in parts]
         )
 
     def _read_row(
-        self, row: RowInputs, num: int, tokens: Tensor, cache: EagerCache, want: Want, logits: bool
+        self,
+        row: RowInputs,
+        num: int,
+        tokens: Tensor,
+        cache: EagerCache,
+        want: Want,
+        logits: bool,
+        features: Tensor | None,
     ) -> ForwardOutputs:
         inputs = ForwardInputs(cache, [row], attention=want.attention, dense=self.dense)
-        return self._run(inputs, [num], tokens, want, logits)
+        return self._run(inputs, [num], tokens, want, logits, features)
 
     def _run(
-        self, inputs: ForwardInputs, nodes: list[int], tokens: Tensor, want: Want, logits: bool
+        self,
+        inputs: ForwardInputs,
+        nodes: list[int],
+        tokens: Tensor,
+        want: Want,
+        logits: bool,
+        features: Tensor | None,
     ) -> ForwardOutputs:
         if tokens.device != self.device:
             tokens = tokens.to(self.device)
-        arguments = self._arguments(tokens[None], inputs.positions()[None], inputs)
+        states = None if features is None else features[None]
+        arguments = self._arguments(tokens[None], inputs.positions()[None], inputs, states)
         keep = _kept(inputs.rows, nodes)
         if keep is not None and self.selects:
             arguments["logits_to_keep"] = keep

@@ -30,6 +30,7 @@ class ForwardOutputs:
         if len(parts) == 1:
             return parts[0]
         logits = [part.logits for part in parts if part.logits is not None]
+        computed = [part.computed for part in parts if part.computed is not None]
         return ForwardOutputs(
             torch.cat(logits) if logits else None,
             {layer: torch.cat([part.hidden[layer] for part in parts]) for layer in parts[0].hidden},
@@ -37,6 +38,7 @@ class ForwardOutputs:
                 layer: [node for part in parts for node in part.attention[layer]]
                 for layer in parts[0].attention
             },
+            sum(computed) if computed else None,
         )
 
     def split(self, sizes: list[int]) -> list[ForwardOutputs]:

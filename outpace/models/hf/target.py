@@ -16,7 +16,7 @@ from threading import Lock
 from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
@@ -111,6 +111,24 @@ class HFTarget:
         return self.forward.device
 
     @property
+    def embed(self) -> nn.Module:
+        """The model's input embedding: (...) int64 -> (..., D)."""
+        return self.model.get_input_embeddings()
+
+    @property
+    def head(self) -> nn.Module:
+        """The model's LM head: (..., D) -> (..., V). ValueError for a model without one."""
+        head = self.model.get_output_embeddings()
+        if head is None:
+            raise ValueError(f"{type(self.model).__name__} has no LM head that a draft head could use")
+        return head
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers, whose outputs `Want.hidden` names from 0."""
+        return int(self.model.config.get_text_config().num_hidden_layers)
+
+    @property
     def compiled(self) -> CompiledForward | GraphReplay | None:
         """The compiled forwards; None if the model runs eagerly."""
         return None if isinstance(self.reader, Forward) else self.reader
@@ -187,12 +205,13 @@ class HFTarget:
         want: Want = NOTHING,
         *,
         gap: Sequence[Tensor] | None = None,
+        features: Sequence[Tensor] | None = None,  # of a draft head, B × (G_b + new nodes of the row, D)
     ) -> Scores:
         """Run one forward over `gap` and the tree's new nodes; a gap of more than CHUNK tokens is computed
         in forwards before it. ValueError for a tree that the target or the KV cache cannot process."""
         if torch.is_grad_enabled():  # sessions have it off: switching it at every call takes measurable time
             with torch.no_grad():
-                return self.score(tree, slots, cache, want, gap=gap)
+                return self.score(tree, slots, cache, want, gap=gap, features=features)
         assert isinstance(cache, SlotCache)
         if self.chains_only and not tree.forest.is_chain:
             raise ValueError(f"{type(self.model).__name__} scores chains only: draft one token a level")
@@ -205,7 +224,10 @@ class HFTarget:
                     "committed tokens cannot follow draft nodes: commit the tree scored before first"
                 )
             if sum(gaps) > CHUNK:
-                self._keep(gap, slots, cache, NOTHING)
+                of_gaps = [each[:num] for each, num in zip(features, gaps, strict=True)] if features else None
+                self._keep(gap, slots, cache, NOTHING, of_gaps)
+                if features:
+                    features = [each[num:] for each, num in zip(features, gaps, strict=True)]
                 gap, gaps = None, [0] * len(slots)
         else:
             gap = None
@@ -221,8 +243,9 @@ class HFTarget:
             tokens = torch.cat([part.to(tokens.device) for pair in parts for part in pair])
         if not rows:
             return Scores(first, torch.empty(0, self.vocab, device=self.device))
+        states = None if features is None else torch.cat(list(features))
         with self._lock:
-            found = self.reader.read(rows, nodes, tokens, cache, want, logits=True)
+            found = self.reader.read(rows, nodes, tokens, cache, want, logits=True, features=states)
         if gap is not None:
             for slot, length in zip(slots, gaps, strict=True):
                 cache.lengths[slot] += length
@@ -249,10 +272,15 @@ class HFTarget:
             )
 
     def _keep(
-        self, pieces: Sequence[Tensor], slots: Sequence[int], cache: SlotCache, want: Want
+        self,
+        pieces: Sequence[Tensor],
+        slots: Sequence[int],
+        cache: SlotCache,
+        want: Want,
+        features: Sequence[Tensor] | None = None,
     ) -> ForwardOutputs:
         """Compute and store the KV entries of these committed tokens, at most CHUNK tokens per forward;
-        returns the outputs row by row."""
+        returns the outputs row by row. `features`: those of the tokens, for a draft head."""
         for tokens, slot in zip(pieces, slots, strict=True):
             self._check_positions(cache.lengths[slot] + len(tokens) - 1)
             cache.reserve(slot, cache.lengths[slot] + len(tokens))
@@ -265,8 +293,13 @@ class HFTarget:
                 rows.append(RowInputs(slots[index], length, last, length, top=last - 1))
             sizes = [end - start for _, start, end in batch]
             tokens = torch.cat([pieces[index][start:end] for index, start, end in batch])
+            states = (
+                torch.cat([features[index][start:end] for index, start, end in batch]) if features else None
+            )
             with self._lock:
-                read = self.reader.read(rows, sizes, tokens, cache, want, logits=want.prompt_logits)
+                read = self.reader.read(
+                    rows, sizes, tokens, cache, want, logits=want.prompt_logits, features=states
+                )
             for (index, start, end), part in zip(batch, read.split(sizes), strict=True):
                 found[index].append(part)
                 cache.lengths[slots[index]] += end - start

@@ -84,7 +84,10 @@ def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool)
 
 
 class CompiledForward:
-    """A model's forwards compiled with OpenVINO; forwards that need outputs other than logits run eagerly."""
+    """A model's forwards compiled with OpenVINO; forwards that need attention weights run eagerly.
+
+    The outputs of layers are outputs of the graph. They are not among them at first: when some are needed,
+    the model is compiled again, once."""
 
     packs = True  # prompts of several rows share one inference
 
@@ -92,8 +95,15 @@ class CompiledForward:
         began = perf_counter()
         self.forward = forward
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
+        self._compile((), on_stage)
+        self.seconds = perf_counter() - began  # OpenVINO compile time, without comparing logits to eager ones
+
+    @torch.no_grad()
+    def _compile(self, layers: tuple[int, ...], on_stage: OnStage = lambda stage: None) -> None:
+        """Compile the graph with the outputs of these layers."""
+        forward = self.forward
         on_stage(STAGES[0])
-        self._graph = trace(forward.model, forward.planes, selects=forward.selects)
+        self._graph = trace(forward.model, forward.planes, selects=forward.selects, layers=layers)
         on_stage(STAGES[1])
         model = convert(self._graph, forward.model.dtype)
         self._rotations = PositionTables(openvino(), model, model.inputs[1].get_node())
@@ -103,11 +113,10 @@ class CompiledForward:
         self.planes = self._stored_as(forward.planes)
         on_stage(STAGES[3])
         self._warm_up()
-        self.seconds = perf_counter() - began  # OpenVINO compile time, without comparing logits to eager ones
 
     def _stored_as(self, planes: Planes) -> Planes:
         """The planes with the dtypes of the compiled model's KV cache inputs."""
-        first, types = 2 + self._graph.selects + len(PAGED_INPUTS), list[torch.dtype]()
+        first, types = self._graph.num_inputs + len(PAGED_INPUTS), list[torch.dtype]()
         for count in planes.counts:
             types.append(torch_type(self.model.inputs[first].get_element_type()))
             first += count
@@ -120,7 +129,7 @@ class CompiledForward:
         cache = self.open(1, MAX_TOKENS)
         cache.reserve(0, MAX_TOKENS)
         for size in SIZES:
-            self._request_of(cache).read([_chain(cache, size)], True)
+            self._request_of(cache).read([_chain(cache, size, self._graph.features)], True)
 
     def open(self, slots: int, capacity: int) -> PagedCache:
         """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included."""
@@ -135,36 +144,36 @@ class CompiledForward:
         want: Want,
         *,
         logits: bool,
+        features: Tensor | None = None,
     ) -> ForwardOutputs:
         """Run inferences over the rows' tokens, concatenated in `tokens`; returns the outputs of the last
-        `nodes[i]` tokens of row i."""
+        `nodes[i]` tokens of row i. `features`: (N, D) of a draft head."""
         assert isinstance(cache, PagedCache)
         # OpenVINO's sliding windows count cache positions, which differ from position ids in trees
         window = self._graph.window
-        if (
-            want.hidden
-            or want.attention
-            or (window and any(r.depths is not None and r.end > window for r in rows))
-        ):
-            return self._read_eagerly(rows, nodes, tokens, cache, want, logits=logits)
+        if want.attention or (window and any(r.depths is not None and r.end > window for r in rows)):
+            return self._read_eagerly(rows, nodes, tokens, cache, want, logits=logits, features=features)
+        if not want.hidden <= set(self._graph.layers):
+            self._compile(tuple(sorted(want.hidden.union(self._graph.layers))))
         request = self._request_of(cache)
         if len(rows) == 1 and len(tokens) <= MAX_TOKENS:
-            scores = request.read(row_tokens_of(rows[0], tokens, nodes[0], cache), logits)
-            return ForwardOutputs(scores, computed=request.size)
-        split = tokens.split([row.end - row.start for row in rows])
-        parts = [part for of in zip(rows, split, nodes, strict=True) for part in row_tokens_of(*of, cache)]
-        found: list[Tensor] = []
-        computed = 0
-        for group in group_rows(parts):
-            scores = request.read(group, logits)
-            computed += request.size
-            if scores is not None:
-                found.append(scores)
-        return ForwardOutputs(torch.cat(found) if logits else None, computed=computed)
+            return request.read(
+                row_tokens_of(rows[0], tokens, nodes[0], cache, features), logits, want.hidden
+            )
+        sizes = [row.end - row.start for row in rows]
+        inputs = [None] * len(rows) if features is None else features.split(sizes)
+        parts = [
+            part
+            for row, own, num, states in zip(rows, tokens.split(sizes), nodes, inputs, strict=True)
+            for part in row_tokens_of(row, own, num, cache, states)
+        ]
+        return ForwardOutputs.joined(
+            [request.read(group, logits, want.hidden) for group in group_rows(parts)]
+        )
 
     def _request_of(self, cache: PagedCache) -> InferRequest:
         request = cache.request
-        if request is None:
+        if request is None or request.model is not self.model:
             request = cache.request = InferRequest(self.model, cache, self._graph, self._rotations)
         return request
 
@@ -177,6 +186,7 @@ class CompiledForward:
         want: Want,
         *,
         logits: bool,
+        features: Tensor | None,
     ) -> ForwardOutputs:
         """Run the eager forward on a copy of the rows' KV entries; new entries are written to `cache`."""
         longest = max(row.end for row in rows)
@@ -188,7 +198,7 @@ class CompiledForward:
             ):
                 view.copy_(stored)
         own = [replace(row, slot=index) for index, row in enumerate(rows)]
-        found = self.forward.read(own, nodes, tokens, aside, want, logits=logits)
+        found = self.forward.read(own, nodes, tokens, aside, want, logits=logits, features=features)
         at = 0
         for index, row in enumerate(rows):
             cache.write(row.slot, row.start, aside.views(index, row.start, row.end))
@@ -197,8 +207,9 @@ class CompiledForward:
         return found
 
 
-def _chain(cache: PagedCache, size: int) -> RowTokens:
-    return RowTokens(0, 0, numpy.zeros(size, numpy.int64), cache.position_ids[:size], None, size)
+def _chain(cache: PagedCache, size: int, features: int) -> RowTokens:
+    states = numpy.zeros((size, features), numpy.float32) if features else None
+    return RowTokens(0, 0, numpy.zeros(size, numpy.int64), cache.position_ids[:size], None, size, states)
 
 
 def group_rows(parts: list[RowTokens]) -> list[list[RowTokens]]:
@@ -231,9 +242,17 @@ def _pieces(part: RowTokens, remaining: int) -> list[RowTokens]:
     pieces = []
     for start, end in zip(bounds, bounds[1:], strict=False):
         num = max(0, min(end, total) - max(start, total - part.num))
+        inside = slice(start, end)
+        states = None if part.features is None else part.features[inside]
         pieces.append(
             RowTokens(
-                part.slot, part.start + start, part.tokens[start:end], part.positions[start:end], None, num
+                part.slot,
+                part.start + start,
+                part.tokens[inside],
+                part.positions[inside],
+                None,
+                num,
+                states,
             )
         )
     return pieces

@@ -3,7 +3,8 @@
 The model is traced in float32, as a copy that shares float32 weights; lower precision is set when OpenVINO
 compiles it. The tokens of all sequences are concatenated in a batch of one; their number may vary.
 
-Letters: N tokens of all sequences, H query heads, G key and value heads, D head size, V vocabulary size.
+Letters: N tokens of all sequences, H query heads, G key and value heads, D head size, V vocabulary size, F
+size of a draft head's features.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.cache_utils import Cache
 from transformers.masking_utils import causal_mask_function
 
+from outpace.models.hf.captures import OutputCapture
 from outpace.models.hf.kv_cache import Planes
 from outpace.models.openvino.paged_attention import PAGED_INPUTS
 
@@ -30,13 +32,21 @@ FIRST = 7  # first position id of the example; no dimension of the example has t
 
 @dataclass(frozen=True, eq=False)
 class TracedModel:
-    """A traced model. Its inputs in order: token ids, position ids, `keep` if `selects`, the inputs of paged
-    attention (PAGED_INPUTS), the planes of the KV cache."""
+    """A traced model. Its inputs in order: token ids, position ids, `keep` if `selects`, features of a draft
+    head, the inputs of paged attention (PAGED_INPUTS), the planes of the KV cache. Its outputs: logits of the
+    kept tokens, then the hidden states of all tokens, one tensor per layer."""
 
     traced: Any  # torch.jit.ScriptModule
     example: dict[str, Any]  # the inputs with which it was traced
     selects: bool  # it has the input `keep`: indices of the tokens whose logits are computed
     window: int | None  # length of the shortest sliding window; None: all layers have full attention
+    layers: tuple[int, ...] = ()  # layers whose outputs it returns; -1: the input of the LM head
+    features: int = 0  # size of the features of a token, which draft heads have as input; 0: no such input
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of inputs before those of paged attention."""
+        return 2 + self.selects + (self.features > 0)
 
 
 class TracedCache(Cache):
@@ -155,31 +165,43 @@ def graph_attention(
 class TraceWrapper(nn.Module):
     """A module for tracing: the model with its KV cache as explicit tensor inputs."""
 
-    def __init__(self, model: PreTrainedModel, planes: Planes, selects: bool) -> None:
+    def __init__(
+        self, model: PreTrainedModel, planes: Planes, selects: bool, layers: tuple[int, ...], features: int
+    ) -> None:
         super().__init__()
         self.model, self.planes, self.selects = model, planes, selects
+        self.layers, self.features = layers, features
         self.windows: list[int] = []
 
     def forward(
         self,
-        ids: Tensor,
-        positions: Tensor,
-        keep: Tensor,
+        # (1, N) token ids, (1, N) position ids, if `selects` (kept,) indices, with features (1, N, F): what
+        # the model does not use must not be an input, as the graph would lack it
+        inputs: tuple[Tensor, ...],
         paged_inputs: tuple[Tensor, ...],
         cached: tuple[Tensor, ...],
-    ) -> Tensor:  # (1, N or kept, V)
+    ) -> tuple[Tensor, ...]:  # (1, N or kept, V), and per layer (1, N, D)
         past = TracedCache(self.planes, paged_inputs, cached)
-        options = {"logits_to_keep": keep} if self.selects else {}
-        output = self.model(
-            input_ids=ids,
-            position_ids=positions,
-            past_key_values=past,
-            use_cache=True,
-            return_dict=True,
-            **options,
-        )
+        ids, positions, *others = inputs
+        keep = others.pop(0) if self.selects else None
+        options: dict[str, Any] = {"features": others.pop()} if self.features else {}
+        # the LM head's input is an output too, for all tokens: tokens are selected at the head itself
+        at_head = self.selects and -1 in self.layers
+        if keep is not None and not at_head:
+            options["logits_to_keep"] = keep
+        config = self.model.config.get_text_config()
+        capture = OutputCapture(self.model, config.num_hidden_layers)
+        with capture.capture(frozenset(self.layers), True, keep if at_head else None) as hidden:
+            output = self.model(
+                input_ids=ids,
+                position_ids=positions,
+                past_key_values=past,
+                use_cache=True,
+                return_dict=True,
+                **options,
+            )
         self.windows = past.windows
-        return output.logits.float()
+        return output.logits.float(), *[hidden[layer].float() for layer in self.layers]
 
 
 def refuse_untraceable(model: PreTrainedModel, parameters: Set[str], *, dense: bool) -> None:
@@ -195,22 +217,26 @@ def refuse_untraceable(model: PreTrainedModel, parameters: Set[str], *, dense: b
 
 
 @torch.no_grad()
-def trace(model: PreTrainedModel, planes: Planes, *, selects: bool) -> TracedModel:
-    """Trace the model's forward as a graph; the model itself is not changed."""
-    wrapper = TraceWrapper(widened(model), planes, selects)
+def trace(
+    model: PreTrainedModel, planes: Planes, *, selects: bool, layers: tuple[int, ...] = ()
+) -> TracedModel:
+    """Trace the model's forward, with the outputs of `layers`, as a graph; the model itself is not changed.
+    ValueError for a layer that it lacks."""
+    features = int(getattr(model, "feature_size", 0))
+    wrapper = TraceWrapper(widened(model), planes, selects, layers, features)
+    inputs = [torch.zeros(1, TOKENS, dtype=torch.int64), torch.arange(FIRST, FIRST + TOKENS)[None]]
+    inputs += [torch.arange(TOKENS)] * selects
+    inputs += [torch.zeros(1, TOKENS, features)] * (features > 0)
     example: dict[str, Any] = {
-        "ids": torch.zeros(1, TOKENS, dtype=torch.int64),
-        "positions": torch.arange(FIRST, FIRST + TOKENS)[None],
-        "keep": torch.arange(TOKENS),
+        "inputs": tuple(inputs),
         "paged_inputs": tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in PAGED_INPUTS),
         "cached": tuple(torch.zeros(1, 1, 1, 1) for _ in range(sum(planes.counts))),
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about every Python number in the model's code
         traced = torch.jit.trace(wrapper, example_kwarg_inputs=example, strict=False, check_trace=False)
-    return TracedModel(
-        traced, example, selects, min((window for window in wrapper.windows if window), default=None)
-    )
+    window = min((window for window in wrapper.windows if window), default=None)
+    return TracedModel(traced, example, selects, window, layers, features)
 
 
 def widened(model: PreTrainedModel) -> PreTrainedModel:

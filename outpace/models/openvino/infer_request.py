@@ -3,12 +3,13 @@
 The tokens of all rows are concatenated and padded to one of a few sizes: the first inference of a size is
 slow, and so is a change of size.
 
-Letters: R rows, N tokens of all rows, n tokens of one row, T cache positions, V vocabulary size.
+Letters: R rows, N tokens of all rows, n tokens of one row, T cache positions, V vocabulary size, D size of
+hidden states and features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +18,16 @@ import torch
 from torch import Tensor
 
 from outpace.models.hf.forward_inputs import RowInputs
+from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.openvino.export import TracedModel
 from outpace.models.openvino.paged_attention import PAGED_INPUTS
 from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.runtime import InputTensor, shared
 
-# padded numbers of tokens of an inference: plain decoding, chains of five and of ten, trees, chunks of
-# prompts; larger sizes are multiples of the last
-SIZES = (1, 6, 11, 16, 32, 64)
+# padded numbers of tokens of an inference: plain decoding, chains of five and of ten, trees, batches, chunks
+# of prompts; larger sizes are multiples of the last
+SIZES = (1, 6, 11, 16, 32, 64, 96, 128)
 MAX_PADDING = (
     32  # padding tokens, summed over inferences that would fit a smaller size, before a change to it
 )
@@ -44,7 +46,8 @@ class RowTokens:
     tokens: Array  # (n,) token ids
     positions: Array  # (n,) position ids
     seen: Array | None  # (n, n) bool, which tokens (columns) each token (row) attends to; None: causal
-    num: int  # number of tokens, counted from the last, whose logits are requested
+    num: int  # number of tokens, counted from the last, whose outputs are requested
+    features: Array | None = None  # (n, D) input of a draft head
 
 
 @dataclass(eq=False, slots=True)
@@ -62,11 +65,14 @@ class InferRequest:
 
     def __init__(self, model: Any, cache: PagedCache, graph: TracedModel, rotations: PositionTables) -> None:
         # no reference to the cache, which owns this object: a cycle would delay freeing the memory
+        self.model, self._layers = model, graph.layers
         self._infer = request = model.create_infer_request()
         self._tables = cache.tables
         self._ids, self._positions = (InputTensor(request, index, numpy.int64) for index in (0, 1))
         self._keep = InputTensor(request, 2, numpy.int64) if graph.selects else None
-        first = 2 + graph.selects
+        first = graph.num_inputs
+        self._features = InputTensor(request, first - 1, numpy.float32) if graph.features else None
+        self._feature_size = graph.features
         (
             self._lengths,
             self._begins,
@@ -100,8 +106,11 @@ class InferRequest:
         )
         self._size = self._waste = 0
 
-    def read(self, parts: Sequence[RowTokens], logits: bool) -> Tensor | None:  # (requested tokens, V)
-        """Run one inference over the rows' tokens; returns the requested logits, row by row, or None."""
+    def read(
+        self, parts: Sequence[RowTokens], logits: bool, hidden: Set[int] = frozenset()
+    ) -> ForwardOutputs:
+        """Run one inference over the rows' tokens; returns the outputs of the requested tokens, row by row.
+        `hidden`: layers of the graph whose outputs are requested."""
         sizes = [len(part.tokens) for part in parts]
         total = sum(sizes)
         size = self._padded_size(total)
@@ -113,21 +122,28 @@ class InferRequest:
         elif self._bias.array.size:
             self._bias.take(0)
             self._bias_begins.take(0)
-        wanted = self._select_logits(parts, total, size)
+        if self._features is not None:
+            self._write_features(self._features.take(1, size, self._feature_size)[0], parts, total)
+        requested = self._requested(parts, total)
+        self._select_logits(requested if logits else self._count[:1], total, size)
         # in the calling thread: waking another takes as long as a small draft model's forward
         self._infer.infer(share_outputs=True)
-        if not logits:
-            return None
-        # memory that the next inference overwrites
-        scores = torch.from_numpy(self._infer.get_output_tensor(0).data)[0]
-        if wanted is None:
-            return scores[:total].clone()
-        return scores[: len(wanted)].clone() if self._keep is not None else scores[torch.from_numpy(wanted)]
+        scores = None
+        if logits:
+            selected = None if self._keep is not None else requested
+            scores = self._output(0, selected, total if requested is None else len(requested))
+        found = {
+            layer: self._output(index, requested, total)
+            for index, layer in enumerate(self._layers, 1)
+            if layer in hidden
+        }
+        return ForwardOutputs(scores, found, computed=size)
 
-    @property
-    def size(self) -> int:
-        """Number of tokens of the last inference, padding included."""
-        return self._size
+    def _output(self, index: int, selected: Array | None, num: int) -> Tensor:  # (num or selected, ...)
+        """A copy of an output at the `selected` tokens, or at the first `num`: the next inference overwrites
+        the memory."""
+        output = torch.from_numpy(self._infer.get_output_tensor(index).data)[0]
+        return output[:num].clone() if selected is None else output[torch.from_numpy(selected)]
 
     def _padded_size(self, total: int) -> int:
         fit = next((size for size in SIZES if size >= total), -(-total // SIZES[-1]) * SIZES[-1])
@@ -203,47 +219,68 @@ class InferRequest:
             end += area
             begins[index + 1] = end
 
-    def _select_logits(
-        self, parts: Sequence[RowTokens], total: int, size: int
-    ) -> Array | None:  # indices of the tokens; None: the first `total` tokens
-        """Write the input that selects the tokens whose logits are computed, padded to one of the sizes;
-        returns their indices."""
-        num = sum([part.num for part in parts])
-        kept: Array | None = None
-        if num < total:
-            ends = numpy.cumsum([len(part.tokens) for part in parts])
-            kept = numpy.concatenate(
-                [self._count[end - p.num : end] for p, end in zip(parts, ends, strict=True)]
-            )
-        elif self._kept == (num, size):
+    def _write_features(self, features: Array, parts: Sequence[RowTokens], total: int) -> None:  # (N, D)
+        at = 0
+        for part in parts:
+            assert part.features is not None
+            end = at + len(part.tokens)
+            features[at:end] = part.features
+            at = end
+        features[total:] = 0
+
+    def _requested(self, parts: Sequence[RowTokens], total: int) -> Array | None:
+        """Indices of the tokens whose outputs are requested; None: the first `total` tokens."""
+        if sum([part.num for part in parts]) == total:
             return None
-        if self._keep is None:
-            return kept
+        ends = numpy.cumsum([len(part.tokens) for part in parts])
+        return numpy.concatenate([self._count[end - p.num : end] for p, end in zip(parts, ends, strict=True)])
+
+    def _select_logits(self, kept: Array | None, total: int, size: int) -> None:
+        """Write the input that selects the tokens whose logits are computed, padded to one of the sizes.
+        `kept`: their indices; None: the first `total` tokens."""
+        if self._keep is None or (kept is None and self._kept == (total, size)):
+            return
+        num = total if kept is None else len(kept)
         keep = self._keep.take(max(1, min(size, next((each for each in SIZES if each >= num), size))))
-        self._kept = None if num < total else (num, size)
+        self._kept = (total, size) if kept is None else None
         if kept is None:
             keep[:] = self._count[: len(keep)]
         else:
             keep[num:], keep[:num] = 0, kept
-        return kept
 
 
-def row_tokens_of(row: RowInputs, tokens: Tensor, num: int, cache: PagedCache) -> list[RowTokens]:
+def row_tokens_of(
+    row: RowInputs, tokens: Tensor, num: int, cache: PagedCache, features: Tensor | None = None
+) -> list[RowTokens]:
     """The tokens of one row of a forward, also stored in `cache.tokens`. Nodes of a tree that are in the KV
     cache already are computed again together with the new nodes. If the committed tokens before a tree do not
     fit into one inference with it, the first of them are a chain for an inference of its own."""
     own, position_ids = cache.tokens[row.slot], cache.position_ids
     own[row.start : row.end] = numbers = tokens.numpy()
+    states = None if features is None else features.float().numpy()
     if row.depths is None or row.visible is None:
-        return [RowTokens(row.slot, row.start, numbers, position_ids[row.start : row.end], None, num)]
+        return [RowTokens(row.slot, row.start, numbers, position_ids[row.start : row.end], None, num, states)]
+    if states is not None:
+        states = _tree_features(row, states, cache)
     size, gap, chain = len(row.depths), max(0, row.base - row.start), list[RowTokens]()
     if alone := min(gap, max(0, gap + size - SIZES[-1])):
         part = slice(row.start, row.start + alone)
-        chain.append(RowTokens(row.slot, row.start, own[part], position_ids[part], None, 0))
+        first = None if states is None else states[:alone]
+        chain.append(RowTokens(row.slot, row.start, own[part], position_ids[part], None, 0, first))
+        states = None if states is None else states[alone:]
         gap -= alone
     start, positions, seen = row.base - gap, row.depths.numpy() + row.base, row.visible.numpy()
     if gap:
         positions = numpy.concatenate((position_ids[start : row.base], positions))
         seen = numpy.tri(len(positions), dtype=numpy.bool_)
         seen[gap:, gap:] = row.visible.numpy()
-    return [*chain, RowTokens(row.slot, start, own[start : row.end], positions, seen, num)]
+    return [*chain, RowTokens(row.slot, start, own[start : row.end], positions, seen, num, states)]
+
+
+def _tree_features(row: RowInputs, features: Array, cache: PagedCache) -> Array:
+    """Features of the row's gap and of all nodes of its tree so far: `features`, those of its new tokens,
+    after those of the nodes before them."""
+    if row.start > row.base:
+        features = numpy.concatenate((cache.features[row.slot][: row.start - row.base], features))
+    cache.features[row.slot] = features[max(0, row.base - row.start) :]
+    return features

@@ -32,6 +32,8 @@ class PagedCache(SlotCache):
         self.tables = BlockTables(max(1, slots) * width, width)
         self.storages: list[Tensor] = []  # one per shape
         self.tokens = numpy.zeros((0, 0), numpy.int64)  # (S, T) token id at each cache position
+        # slot -> (n, D) features of the nodes of its tree so far, which draft heads have as input
+        self.features: dict[int, numpy.ndarray[Any, Any]] = {}
         self.request: Any = None  # the InferRequest that uses this memory; None until the first forward
         self._block_bytes = BLOCK_SIZE * planes.token_bytes
         self._max_blocks: int | None = (
@@ -125,6 +127,7 @@ class PagedCache(SlotCache):
         super().release(slots)
         for slot in slots:
             self.tables.release(slot)
+            self.features.pop(slot, None)
 
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
         """Copies of the entries at cache positions start to end - 1 of one slot, one per plane."""

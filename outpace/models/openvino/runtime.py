@@ -42,6 +42,7 @@ def convert(graph: TracedModel, dtype: torch.dtype) -> Any:
     model = front.convert(front.load(decoder))
     shapes: list[list[int]] = [[-1, -1], [-1, -1]]
     shapes += [[-1]] if graph.selects else []
+    shapes += [[1, -1, graph.features]] if graph.features else []
     shapes += [[-1] * len(shape) for shape, _ in PAGED_INPUTS]
     shapes += [[-1] * 4] * len(graph.example["cached"])
     if len(model.inputs) != len(shapes):
