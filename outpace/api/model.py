@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from outpace.console import progress
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.hf.target import load as load_target
 from outpace.models.names import resolve
@@ -27,6 +28,8 @@ class Model:
     draft_options: Mapping[str, Any] = field(default_factory=dict)
     # loaded drafts by name, so that each is loaded once
     drafts: dict[str, Model] = field(default_factory=dict, repr=False)
+    # opened draft heads by kind and folder
+    heads: dict[tuple[str, str], HeadModel] = field(default_factory=dict, repr=False)
 
     @property
     def max_length(self) -> int | None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from outpace.api.model import Model, as_model, load
+from outpace.models.heads.checkpoint import load_head
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 
@@ -46,6 +48,18 @@ class ModelOpener:
             Vocabulary.of(each.tokenizer, each.target.vocab, each.name) for each in (self.target, draft)
         )
         return CrossVocabularyDraft(draft.target, drafts, own)
+
+    def head(self, kind: str, value: Any) -> HeadModel:
+        """The draft head of this kind in a folder, compiled if the target is; HeadFileError (a ValueError) if
+        it does not fit the target."""
+        if not isinstance(value, str | Path):
+            raise ValueError(f"a draft head is a folder, not a {type(value).__name__}")
+        model = self.target
+        if (found := model.heads.get((kind, str(value)))) is None:
+            opened = load_head(kind, value, model.target)
+            found = HeadModel(opened, compile=model.target.compiled is not None)
+            model.heads[kind, str(value)] = found
+        return found
 
     def _open(self, value: Any) -> Model:
         if not isinstance(value, str | Path):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
@@ -30,6 +30,7 @@ __all__ = [
     "Guarantee",
     "Key",
     "TargetProbs",
+    "TargetWithLayers",
     "Noise",
     "Parts",
     "Plan",
@@ -275,6 +276,23 @@ class Target(Protocol):
         """Run one forward over `gap`, whose KV entries are committed, and over the tree's nodes, whose
         entries are provisional until `Cache.commit`. Each node attends to the committed tokens of its row,
         its ancestors and itself. If the tree extends the one scored last, only the new nodes are computed."""
+        ...
+
+
+@runtime_checkable
+class TargetWithLayers(Target, Protocol):
+    """A target whose embedding, LM head and layers draft heads use."""
+
+    num_layers: int  # `Want.hidden` names their outputs from 0
+
+    @property
+    def embed(self) -> nn.Module:
+        """The input embedding: (...) int64 token ids -> (..., D)."""
+        ...
+
+    @property
+    def head(self) -> nn.Module:
+        """The LM head: (..., D) hidden states at its input -> (..., V) logits."""
         ...
 
 

@@ -6,13 +6,16 @@ Letters: S contexts of `order` tokens, N nodes, V vocabulary size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
+
+FLOOR = -1.0  # least value in the hidden states of a table: logits of impossible tokens would dominate them
 
 
 class TableTarget:
@@ -28,6 +31,7 @@ class TableTarget:
     max_length: int | None = None
     torch_threads: int | None = None
     token_bytes = 1
+    num_layers = 4  # all with the same outputs
 
     def __init__(self, vocab: int, *, order: int = 3, seed: int = 0, spread: float = 1.5) -> None:
         self.vocab, self._order = vocab, order
@@ -36,6 +40,23 @@ class TableTarget:
         generator = torch.Generator().manual_seed(seed)
         # (2 * S, V) float64: one row per parity and context
         self.logits = torch.randn(2 * self._size, vocab, dtype=torch.float64, generator=generator) * spread
+
+    @cached_property
+    def embed(self) -> nn.Module:
+        """One-hot vectors."""
+        return nn.Embedding.from_pretrained(torch.eye(self.vocab, dtype=self.logits.dtype))
+
+    @cached_property
+    def head(self) -> nn.Module:
+        """The identity: hidden states are logits."""
+        return nn.Identity()
+
+    def _hidden(self, states: Sequence[int], want: Want) -> dict[int, Tensor]:
+        """Outputs of layers: the logits, of impossible tokens FLOOR."""
+        if not want.hidden:
+            return {}
+        logits = self.logits[states].clamp(min=FLOOR)
+        return dict.fromkeys(want.hidden, logits)
 
     @property
     def caches(self) -> list[TableCache]:
@@ -68,11 +89,11 @@ class TableTarget:
         tokens = [prompt.tokens[:1] for prompt in prompts] + [prompt.tokens[1:-1] for prompt in prompts]
         tree = TokenTree(torch.cat(tokens), forest)
         states: list[int] = []
-        if want.prompt_logits or -1 in want.hidden:
+        if want.prompt_logits or want.hidden:
             for node, (token, parent) in enumerate(zip(tree.tokens.tolist(), forest.parents, strict=True)):
                 states.append(self._after(states[parent] if parent >= 0 else before[node], token))
         logits = self.logits[states] if want.prompt_logits else None
-        return tree, Scores(0, logits, {-1: self.logits[states]} if -1 in want.hidden else {})
+        return tree, Scores(0, logits, self._hidden(states, want))
 
     def score(
         self,
@@ -85,9 +106,8 @@ class TableTarget:
     ) -> Scores:
         assert isinstance(cache, TableCache)
         first = cache.extend(tree, slots, gap, self)
-        logits = self.logits[cache.states[first:]]
-        # hidden states of a table are its logits
-        return Scores(first, logits, {-1: logits} if -1 in want.hidden else {})
+        states = cache.states[first:]
+        return Scores(first, self.logits[states], self._hidden(states, want))
 
 
 class TableCache:

@@ -13,9 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
-from outpace.core.contracts import Target
+from outpace.core.contracts import Target, TargetWithLayers
 from outpace.indexes import store
 from outpace.indexes.store import HiddenStateFile, SuffixArrayFile, SuffixAutomatonFile, TrigramFile
+from outpace.models.heads.checkpoint import kind_of as kind_of_head
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.head_model import (
+    Eagle3Model,
+    EagleModel,
+    HeadModel,
+    untrained_eagle,
+    untrained_eagle3,
+)
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._options import RecipeError
 
@@ -38,6 +47,10 @@ class Opener(Protocol):
         vocabularies."""
         ...
 
+    def head(self, kind: str, value: Any, /) -> HeadModel:
+        """The draft head of this kind in a folder, for the target; ValueError if it does not fit it."""
+        ...
+
 
 @dataclass(frozen=True)
 class FunctionOpener:
@@ -52,6 +65,12 @@ class FunctionOpener:
             "a draft with another vocabulary needs the tokenizers of both models: use outpace.generate or "
             "the "
             "command line"
+        )
+
+    def head(self, kind: str, value: Any) -> HeadModel:
+        """Raises RecipeError: a draft head is opened for a target."""
+        raise RecipeError(
+            "a draft head needs the target's hidden states: use outpace.generate or the command line"
         )
 
 
@@ -135,6 +154,35 @@ def _index_file(annotation: Any, kind: str, build: Callable[[Fixtures], store.In
     )
 
 
+def _head(annotation: Any, kind: str, untrained: Callable[[TargetWithLayers], DraftHead]) -> OptionKind:
+    """The kind of an option that is a folder with a draft head; the fixture is an untrained one."""
+
+    def check(option: str, opened: HeadModel, target: Target, opener: Opener) -> None:
+        if not isinstance(target, TargetWithLayers):
+            raise RecipeError(
+                f"a draft head needs a target with hidden states, not a {type(target).__name__}"
+            )
+        if kind_of_head(opened.head) != kind:
+            raise RecipeError(
+                f"the {option} is a head for the method {kind_of_head(opened.head)}, not for {kind}"
+            )
+        if opened.head.embed_tokens is not target.embed:
+            raise RecipeError(f"the {option} was opened for another target: give its folder")
+
+    def fixture(fixtures: Fixtures) -> HeadModel:
+        assert isinstance(fixtures.target, TargetWithLayers)
+        return HeadModel(untrained(fixtures.target))
+
+    return OptionKind(
+        annotation,
+        "a folder with a draft head that was trained for the target",
+        lambda value: isinstance(value, HeadModel),
+        lambda value, opener: opener.head(kind, value),
+        check,
+        fixture,
+    )
+
+
 # Index classes are imported inside these functions, because compiling their loops takes a second.
 
 
@@ -184,4 +232,6 @@ KINDS = (
     _index_file(SuffixAutomatonFile, "suffix-automaton", _suffix_automaton),
     _index_file(TrigramFile, "trigrams", _trigrams),
     _index_file(HiddenStateFile, "hidden-states", _hidden_states),
+    _head(EagleModel, "eagle", untrained_eagle),
+    _head(Eagle3Model, "eagle3", untrained_eagle3),
 )

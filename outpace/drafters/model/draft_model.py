@@ -14,6 +14,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Cache, Draft, Plan, Step, Target, Want
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.grow import Read, grow, with_replacement, without_replacement
+from outpace.drafters.model.nan_check import check_logits
 
 Growth = Callable[[Context, Plan, Read], TokenTree]
 
@@ -72,10 +73,12 @@ class DraftModel:
         # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
         except Exception as error:
             for logits in every_logits:
-                _check(logits, error)
+                check_logits(logits, error)
             raise
         if every_logits:
-            _check(every_logits[-1])  # one check per step: NaN in the KV cache makes all later logits NaN
+            check_logits(
+                every_logits[-1]
+            )  # one check per step: NaN in the KV cache makes all later logits NaN
         return Draft(tree, forwards, seconds)
 
     def observe(self, step: Step) -> None:
@@ -135,12 +138,3 @@ class DraftModel:
         # if no token was committed since, the root's entry is dropped: every forward computes its root anew
         moved = [slot in rows and ctx.committed[rows[slot]] > cache.lengths[slot] + 1 for slot in slots]
         cache.commit(tree, [node if each else -1 for node, each in zip(leaf, moved, strict=True)], slots)
-
-
-def _check(logits: Tensor, cause: Exception | None = None) -> None:
-    """Raise ValueError for NaN or +inf among the logits; -inf is allowed, since it masks a token."""
-    if not float(logits.amax()) < float("inf"):
-        raise ValueError(
-            "the draft model gave NaN or infinite logits: load it in another dtype, such as float32, or use "
-            "another draft"
-        ) from cause

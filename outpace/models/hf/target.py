@@ -78,6 +78,9 @@ class HFTarget:
         *,
         compile: bool = False,  # OpenVINO on a CPU, with the present weights; CUDA graphs on a GPU
         on_stage: OnStage = lambda stage: None,  # called with the name of each stage of compiling
+        hidden: frozenset[
+            int
+        ] = frozenset(),  # layers whose outputs compiled forwards have from the beginning
     ) -> None:
         self.model = model
         self.forward = Forward(model)
@@ -99,7 +102,9 @@ class HFTarget:
                 stacklevel=2,
             )
         self.reader = (
-            compiled(self.forward, on_stage, trees=not self.chains_only) if compile else self.forward
+            compiled(self.forward, on_stage, trees=not self.chains_only, hidden=hidden)
+            if compile
+            else self.forward
         )
         self._allocates_ahead = True
         self._lock = Lock()  # one forward at a time: sessions of several threads may share the target
@@ -185,7 +190,7 @@ class HFTarget:
             raise ValueError(
                 f"prompt {short[0]} has one token, which leaves nothing to prefill: give it 2 tokens or more"
             )
-        found = self._keep(pieces, slots, cache, want)
+        found = self.keep(pieces, slots, cache, want)
         forest = Forest.chain(tuple(len(tokens) - 1 for tokens in pieces))
         # not by `layout_of`, whose results are cached: prompts are too large for that
         order = (
@@ -225,7 +230,7 @@ class HFTarget:
                 )
             if sum(gaps) > CHUNK:
                 of_gaps = [each[:num] for each, num in zip(features, gaps, strict=True)] if features else None
-                self._keep(gap, slots, cache, NOTHING, of_gaps)
+                self.keep(gap, slots, cache, NOTHING, of_gaps)
                 if features:
                     features = [each[num:] for each, num in zip(features, gaps, strict=True)]
                 gap, gaps = None, [0] * len(slots)
@@ -271,7 +276,7 @@ class HFTarget:
                 "keep prompt and answer together within them"
             )
 
-    def _keep(
+    def keep(
         self,
         pieces: Sequence[Tensor],
         slots: Sequence[int],

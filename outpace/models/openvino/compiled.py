@@ -36,7 +36,11 @@ OnStage = Callable[[str], None]
 
 
 def compiled(
-    forward: Forward, on_stage: OnStage = lambda stage: None, *, trees: bool = True
+    forward: Forward,
+    on_stage: OnStage = lambda stage: None,
+    *,
+    trees: bool = True,
+    hidden: frozenset[int] = frozenset(),  # layers whose outputs the graph has from the beginning
 ) -> CompiledForward | GraphReplay | Forward:
     """Compile a model's forwards with OpenVINO (CPU) or CUDA graphs. If that fails, warn with the reason and
     return the eager forwards. ValueError for an unsupported dtype, ModuleNotFoundError without OpenVINO."""
@@ -48,7 +52,7 @@ def compiled(
             raise ValueError(f"{known}: load {name} in float32 or bfloat16")
         openvino()
     try:
-        made = CompiledForward(forward, on_stage) if on_cpu else GraphReplay(forward, record_graph)
+        made = CompiledForward(forward, on_stage, hidden) if on_cpu else GraphReplay(forward, record_graph)
         on_stage(STAGES[4])
         check(made, forward, trees=trees)
         return made
@@ -73,8 +77,11 @@ def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool)
             for row in rows:
                 cache.reserve(row.slot, row.end)
         tokens = torch.cat([torch.arange(row.start, row.end) * (7 + row.slot) % vocab for row in rows])
+        features = None
+        if feature_size := getattr(forward.model, "feature_size", 0):  # of a draft head
+            features = torch.linspace(-1, 1, feature_size * len(tokens)).view(len(tokens), -1)
         ours, theirs = (
-            reader.read(rows, sizes, tokens, cache, NOTHING, logits=True).logits
+            reader.read(rows, sizes, tokens, cache, NOTHING, logits=True, features=features).logits
             for reader, cache in zip((made, forward), caches, strict=True)
         )
         assert ours is not None and theirs is not None
@@ -86,16 +93,21 @@ def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool)
 class CompiledForward:
     """A model's forwards compiled with OpenVINO; forwards that need attention weights run eagerly.
 
-    The outputs of layers are outputs of the graph. They are not among them at first: when some are needed,
-    the model is compiled again, once."""
+    The outputs of layers are outputs of the graph. When some are needed that it lacks, the model is compiled
+    again with them."""
 
     packs = True  # prompts of several rows share one inference
 
-    def __init__(self, forward: Forward, on_stage: OnStage = lambda stage: None) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        on_stage: OnStage = lambda stage: None,
+        hidden: frozenset[int] = frozenset(),
+    ) -> None:
         began = perf_counter()
         self.forward = forward
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
-        self._compile((), on_stage)
+        self._compile(tuple(sorted(hidden)), on_stage)
         self.seconds = perf_counter() - began  # OpenVINO compile time, without comparing logits to eager ones
 
     @torch.no_grad()

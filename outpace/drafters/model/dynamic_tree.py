@@ -1,0 +1,89 @@
+"""Context-aware dynamic draft trees (Li et al. 2024, EAGLE-2): the most probable paths of a beam search.
+
+Each level extends the most probable paths; at the end the best of all tokens met are kept. Chosen by
+probability, they carry no claim and are verified by matching.
+
+Letters: F nodes that are extended, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from outpace.core.context import Context
+from outpace.core.contracts import Plan
+from outpace.core.grower import Grower
+from outpace.core.tree import Forest, TokenTree
+from outpace.drafters.model.grow import Read
+from outpace.sampling.adjust import adjust
+from outpace.sampling.topk import at_least_float32, top
+
+
+class Candidate(NamedTuple):
+    """A token that may become a node of the tree."""
+
+    score: float  # log of the draft probability of its path
+    depth: int
+    parent: int  # node of the expanded tree
+    token: int
+    log_prob: float  # log of its own draft probability
+
+
+def dynamic_tree(ctx: Context, plan: Plan, read: Read, *, width: int, num_nodes: int) -> TokenTree:
+    """Build a tree of at most `num_nodes` draft tokens per row. At each level the `width` best paths of a row
+    are extended by their `width` most probable tokens; all these tokens are candidates, of which the best
+    paths stay. `read` receives the extended paths only. Draft probabilities are those at temperature 1."""
+    grower = Grower(ctx.roots)  # the paths that are extended
+    candidates: list[list[Candidate]] = [[] for _ in ctx.slots]
+    scores = [0.0] * len(ctx.slots)  # by node of `grower`
+    expanded: dict[int, Candidate] = {}
+    frontier: list[int] = list(range(len(ctx.slots)))
+    for level in range(max(plan.depth, default=0)):
+        frontier = [node for node in frontier if plan.depth[grower.rows[node]] > level]
+        if not frontier:
+            break
+        first, logits = read(grower.structure() if level else TokenTree.roots(ctx.roots))
+        logits = adjust(logits[[node - first for node in frontier]], ctx, grower, frontier)
+        log_probs = at_least_float32(logits).log_softmax(-1)
+        values, tokens = (each.tolist() for each in top(log_probs, min(width, log_probs.shape[-1])))
+        found: list[list[Candidate]] = [[] for _ in ctx.slots]
+        for node, row_values, row_tokens in zip(frontier, values, tokens, strict=True):
+            found[grower.rows[node]] += [
+                Candidate(scores[node] + value, level + 1, node, token, value)
+                for value, token in zip(row_values, row_tokens, strict=True)
+                if value > -torch.inf
+            ]
+        frontier = []
+        for row, new in enumerate(found):
+            candidates[row] += new
+            if level + 1 < plan.depth[row] and new:
+                best = sorted(new, key=lambda each: -each.score)[:width]
+                nodes = grower.add_chosen(
+                    [each.parent for each in best], torch.tensor([each.token for each in best])
+                )
+                scores += [each.score for each in best]
+                expanded.update(zip(nodes, best, strict=True))
+                frontier += nodes
+    return _reranked(ctx, candidates, expanded, num_nodes)
+
+
+def _reranked(
+    ctx: Context, candidates: Sequence[list[Candidate]], expanded: dict[int, Candidate], num_nodes: int
+) -> TokenTree:
+    """The tree of each row's best candidates. A path is never more probable than its beginning, and of equal
+    ones the shorter stays, so the parents of kept candidates are kept too."""
+    node_of = {candidate: node for node, candidate in expanded.items()}
+    parents, tokens = [-1] * len(ctx.slots), ctx.roots.tolist()
+    log_probs, place = [0.0] * len(ctx.slots), {row: row for row in range(len(ctx.slots))}
+    kept = [sorted(each, key=lambda one: (-one.score, one.depth))[:num_nodes] for each in candidates]
+    for candidate in sorted((one for each in kept for one in each), key=lambda one: one.depth):
+        if (node := node_of.get(candidate)) is not None:
+            place[node] = len(tokens)
+        parents.append(place[candidate.parent])
+        tokens.append(candidate.token)
+        log_probs.append(candidate.log_prob)
+    forest = Forest.of(parents, len(ctx.slots))
+    return TokenTree(torch.tensor(tokens), forest, torch.tensor(log_probs))

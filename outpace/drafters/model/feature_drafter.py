@@ -1,0 +1,173 @@
+"""A draft head as drafter: it continues the target's hidden states token by token.
+
+The head's KV cache follows the committed text with the target's hidden states: what it computed while
+drafting, from its own guesses of them, is dropped after every draft.
+
+Letters: P tokens, F size of a feature, N nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from outpace.core.claim import Claim, Drawn
+from outpace.core.context import Context
+from outpace.core.contracts import NOTHING, Cache, Draft, Plan, Step, Want
+from outpace.core.tree import TokenTree
+from outpace.drafters.model.grow import Read
+from outpace.drafters.model.nan_check import check_logits
+from outpace.models.heads.head_model import HeadModel
+
+Growth = Callable[[Context, Plan, Read], TokenTree]
+
+
+class FeatureDrafter:
+    """Implementation of core.contracts.Drafter around a head that reads a token together with the target's
+    hidden states at the token before it.
+
+    Prompts are read part by part as the target reads them. A draft begins at the root with the target's
+    hidden states at the token before it; deeper nodes read the head's own output at their parents."""
+
+    learns_across_rows = drafts_across_rows = False
+
+    def __init__(
+        self,
+        opened: HeadModel,
+        vocab: int,  # of the target
+        growth: Growth,
+        *,
+        sampled: bool,  # `growth` draws tokens
+    ) -> None:
+        self._head, self._model, self._state = opened.head, opened.model, opened.state
+        self._vocab, self._growth = vocab, growth
+        self.want = Want(hidden=frozenset(opened.head.taps))
+        self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
+        self._cache: Cache | None = None
+        # slot -> (P, F) features of the committed tokens that the cache lacks; the last is the root's
+        self._features: dict[int, Tensor] = {}
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        if max(plan.depth, default=0) == 0:
+            return Draft(TokenTree.roots(ctx.roots))
+        reader = _Reader(self, ctx)
+        try:
+            tree = self._growth(ctx, plan, reader.read)
+        # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
+        except Exception as error:
+            if reader.logits is not None:
+                check_logits(reader.logits, error)
+            raise
+        finally:
+            reader.cache.discard()
+        if reader.logits is not None:
+            check_logits(reader.logits)
+            for slot in ctx.slots:
+                if slot in self._features:
+                    self._features[slot] = self._features[slot][-1:]
+        return Draft(tree, reader.forwards, reader.seconds)
+
+    def observe(self, step: Step) -> None:
+        """Take the target's hidden states at the committed tokens; of a prompt's part, all but the last token
+        are read at once."""
+        forest, hidden = step.draft.tree.forest, step.scores.hidden
+        paths = [forest.path(node) for node in step.kept]
+        nodes = torch.tensor([node for path in paths for node in path])
+        states = [hidden[layer][nodes.to(hidden[layer].device)] for layer in self._head.taps]
+        weight = next(self._head.parameters())
+        features = self._head.fuse(torch.cat(states, -1).to(weight)).split([len(path) for path in paths])
+        is_prompt = not any(step.generated)
+        for slot, path, new in zip(step.ctx.slots, paths, features, strict=True):
+            before = self._features.get(slot)
+            if is_prompt:
+                self._read_prompt(slot, step.draft.tree.tokens[path], new, before, step.ctx.cache)
+                self._features[slot] = new[-1:]
+            else:
+                self._features[slot] = new if before is None else torch.cat((before, new))
+
+    def _read_prompt(
+        self, slot: int, tokens: Tensor, features: Tensor, before: Tensor | None, target: Cache
+    ) -> None:
+        """Read the tokens (P,) of a part of a prompt, each with the feature of the token before it; `before`:
+        that of the token before the part, None if the text begins with the part."""
+        read = features[:-1]
+        if before is None:
+            tokens = tokens[1:]
+        else:
+            read = torch.cat((before, read))
+        if len(tokens):
+            self._model.keep([tokens.cpu()], [slot], self._opened(target), NOTHING, [read])
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._features.pop(slot, None)
+        if self._cache is not None:
+            self._cache.release([slot for slot in slots if slot < len(self._cache.lengths)])
+        if not self._features:  # free the memory of the KV cache until the next request
+            self._cache = None
+
+    def _opened(self, target: Cache) -> Cache:
+        """The head's KV cache, with a slot for each slot of the target's."""
+        if self._cache is None:
+            self._cache = self._model.open(len(target.lengths), target.capacity)
+        self._cache.grow(len(target.lengths))
+        return self._cache
+
+    def missing(self, ctx: Context, row: int) -> tuple[Tensor, Tensor]:  # (P - 1,), (P, F)
+        """The committed tokens before the root that the head has not read, and the features of these and the
+        root. Zeros stand for hidden states that the target never gave, as before a text's first token."""
+        slot, committed = ctx.slots[row], ctx.committed[row]
+        length = self._opened(ctx.cache).lengths[slot]
+        tokens = ctx.tokens[row][length + 1 : committed - 1]
+        features = self._features.get(slot)
+        if features is None:
+            weight = next(self._head.parameters())
+            features = torch.zeros(0, self._head.feature_size, dtype=weight.dtype, device=weight.device)
+        if unknown := len(tokens) + 1 - len(features):
+            features = torch.cat((features.new_zeros(unknown, features.shape[1]), features))
+        return tokens, features
+
+
+class _Reader:
+    """The forwards of one draft."""
+
+    def __init__(self, drafter: FeatureDrafter, ctx: Context) -> None:
+        self._drafter, self._ctx = drafter, ctx
+        self.cache = drafter._opened(ctx.cache)
+        self.forwards, self.seconds = 0, 0.0
+        self.logits: Tensor | None = None  # of the last forward
+        self._states: list[Tensor] = []  # (N, F) the head's outputs at all nodes so far, in parts
+
+    def read(self, tree: TokenTree) -> tuple[int, Tensor]:
+        began = perf_counter()
+        drafter, ctx, layer = self._drafter, self._ctx, self._drafter._head.state_layer
+        gap, features = None, list[Tensor]()
+        if not self.forwards:
+            missing = [drafter.missing(ctx, row) for row in range(len(ctx.slots))]
+            gap, features = [tokens for tokens, _ in missing], [states for _, states in missing]
+        else:
+            states = self._states[0] if len(self._states) == 1 else torch.cat(self._states)
+            self._states = [states]
+            forest, first = tree.forest, len(states)
+            for nodes in forest.nodes:
+                parents = [forest.parents[node] for node in nodes if node >= first]
+                features.append(states[parents])
+        scores = drafter._model.score(tree, ctx.slots, self.cache, drafter._state, gap=gap, features=features)
+        assert scores.logits is not None
+        self._states.append(scores.hidden[layer])
+        self.forwards += 1
+        self.logits = scores.logits
+        self.seconds += perf_counter() - began
+        return scores.first, self._over_vocabulary(scores.logits)
+
+    def _over_vocabulary(self, logits: Tensor) -> Tensor:  # (N, K) -> (N, V)
+        """The logits over the target's vocabulary; tokens that the head cannot draft have -inf."""
+        ids = self._drafter._head.draft_ids
+        if ids is None:
+            return logits
+        wide = logits.new_full((len(logits), self._drafter._vocab), float("-inf"))
+        wide[:, ids.to(logits.device)] = logits
+        return wide

@@ -1,0 +1,141 @@
+"""Draft heads: networks with one or a few layers that draft from the target's hidden states.
+
+The entry of a head's KV cache at position t belongs to token t + 1 of the text: the head reads this token
+together with the target's hidden states at token t, and its logits are for token t + 2.
+
+Letters: N tokens, D hidden size of the target, F size of a feature, K tokens of the draft vocabulary, V
+vocabulary size of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, PreTrainedModel
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from outpace.core.contracts import TargetWithLayers
+
+
+class DraftHead(PreTrainedModel):
+    """A head as a transformers model with one more input, `features`, so that it runs like a draft model.
+
+    Subclasses set `layers`, `norm` and `lm_head` and combine features with embeddings. The target's embedding
+    and, without weights of its own, its LM head are used in place, never changed or saved."""
+
+    config_class = LlamaConfig
+    _supports_attention_backend = True
+    _supports_sdpa = True
+
+    layers: nn.ModuleList
+    norm: nn.Module  # before the LM head
+    lm_head: nn.Module
+
+    def __init__(self, config: LlamaConfig, embed: nn.Module, taps: Iterable[int]) -> None:
+        super().__init__(config)
+        self.embed_tokens = embed
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+        # layers of the target whose outputs at a token make its feature; -1: the input of the LM head
+        self.taps = tuple(taps)
+        self.state_layer = -1  # output that is the feature of the next token while drafting, as in `Want`
+        self.feature_size: int = config.hidden_size
+        self.draft_ids: Tensor | None = None  # (K,) token of each logit; None: all V tokens
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed_tokens
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def fuse(self, hidden: Tensor) -> Tensor:  # (N, taps × D) -> (N, F)
+        """The features of tokens whose hidden states in the target are known, in the order of `taps`."""
+        return hidden
+
+    def combined(self, embedded: Tensor, features: Tensor) -> dict[str, Tensor]:  # (1, N, D), (1, N, F)
+        """The arguments of the first layer, of which `hidden_states` is one."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        input_ids: Tensor,  # (1, N)
+        position_ids: Tensor,  # (1, N)
+        past_key_values: Any = None,
+        features: Tensor | None = None,  # (1, N, F); None: zeros
+        logits_to_keep: int | Tensor = 0,
+        use_cache: bool = True,
+        return_dict: bool = True,
+    ) -> CausalLMOutputWithPast:
+        embedded = self.embed_tokens(input_ids)
+        if features is None:
+            features = embedded.new_zeros(*input_ids.shape, self.feature_size)
+        arguments = self.combined(embedded, features.to(embedded.dtype))
+        states = arguments.pop("hidden_states")
+        mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=states,
+            attention_mask=None,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+        )
+        angles = self.rotary_emb(states, position_ids=position_ids)
+        for layer in self.layers:
+            states = layer(
+                states,
+                attention_mask=mask,
+                position_ids=position_ids,
+                past_key_values=past_key_values,
+                position_embeddings=angles,
+                **arguments,
+            )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        return CausalLMOutputWithPast(
+            logits=self.lm_head(self.norm(states)[:, kept]), past_key_values=past_key_values
+        )
+
+
+def head_config(target: TargetWithLayers, vocab: int) -> LlamaConfig:
+    """The configuration of a decoder layer for a head with `vocab` logits: the target's widths, as far as its
+    configuration has them, and its rotary frequencies, without scaling."""
+    size = int(next(target.embed.parameters()).shape[1])
+    shape: dict[str, Any] = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 4}
+    own = target.model.config.get_text_config() if hasattr(target, "model") else None
+    for name in (*shape, "intermediate_size", "rms_norm_eps", "rope_parameters", "max_position_embeddings"):
+        value = getattr(own, name, None)
+        if value is not None:
+            shape[name] = value
+    shape.setdefault("intermediate_size", 2 * size)
+    if own is not None and getattr(own, "head_dim", None) is None:
+        shape["head_dim"] = size // shape["num_attention_heads"]
+    if (shape.get("rope_parameters") or {}).get("rope_type", "default") != "default":
+        theta = shape["rope_parameters"].get("rope_theta", 10000.0)
+        shape["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
+    return LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=size,
+        num_hidden_layers=1,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+        **shape,
+    )
+
+
+def random_weights(seed: int, modules: Iterable[nn.Module]) -> None:
+    """Draw the weights of the linear layers in `modules` from a seed, normally distributed with standard
+    deviation 1 / sqrt(inputs); biases are zero."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for linear in (
+            each for module in modules for each in module.modules() if isinstance(each, nn.Linear)
+        ):
+            linear.weight.copy_(
+                torch.randn(linear.weight.shape, generator=generator) * linear.in_features**-0.5
+            )
+            if linear.bias is not None:
+                linear.bias.zero_()

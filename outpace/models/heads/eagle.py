@@ -1,0 +1,33 @@
+"""The head of EAGLE and EAGLE-2 (Li et al. 2024): one decoder layer over embeddings and hidden states.
+
+Letters: N tokens, D hidden size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+from outpace.models.heads.draft_head import DraftHead
+
+
+class EagleHead(DraftHead):
+    """Continues the input of the target's LM head: from a token's embedding and the hidden state before it
+    (first and second half of the input of `fc`) to the hidden state after it, which the target's LM head
+    turns into logits. The decoder layer has no norm at its input, and none follows it."""
+
+    def __init__(
+        self, config: LlamaConfig, embed: nn.Module, lm_head: nn.Module, *, bias: bool = True
+    ) -> None:
+        super().__init__(config, embed, (-1,))
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bias)
+        layer = LlamaDecoderLayer(config, 0)
+        layer.input_layernorm = nn.Identity()
+        self.layers = nn.ModuleList([layer])
+        self.norm = nn.Identity()
+        self.lm_head = lm_head
+
+    def combined(self, embedded: Tensor, features: Tensor) -> dict[str, Tensor]:
+        return {"hidden_states": self.fc(torch.cat((embedded, features), -1))}

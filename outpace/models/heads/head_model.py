@@ -1,0 +1,61 @@
+"""A draft head with its forwards and KV caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NewType
+
+import torch
+
+from outpace.core.contracts import TargetWithLayers, Want
+from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
+from outpace.models.heads.eagle import EagleHead
+from outpace.models.heads.eagle3 import Eagle3Head, default_taps
+from outpace.models.hf.target import HFTarget
+
+
+class HeadModel:
+    """A head that runs like a draft model: trees, batches, gaps and compiled forwards as for any model, with
+    the argument `features` of `HFTarget.score`."""
+
+    def __init__(self, head: DraftHead, *, compile: bool = False) -> None:
+        self.head = head
+        self.model = HFTarget(head, compile=compile, hidden=frozenset({head.state_layer}))
+
+    @property
+    def state(self) -> Want:
+        """The output that is the feature of the next token while drafting."""
+        return Want(hidden=frozenset({self.head.state_layer}))
+
+
+# annotations of recipe options
+EagleModel = NewType("EagleModel", HeadModel)
+Eagle3Model = NewType("Eagle3Model", HeadModel)
+
+Untrained = Callable[[TargetWithLayers, int], DraftHead]
+
+
+def untrained_eagle(target: TargetWithLayers, seed: int = 0) -> DraftHead:
+    """A head of EAGLE for a target with random weights."""
+    head = EagleHead(head_config(target, target.vocab), target.embed, target.head)
+    return _initialised(head, target, seed, (head.fc, head.layers))
+
+
+def untrained_eagle3(target: TargetWithLayers, seed: int = 0) -> DraftHead:
+    """A head of EAGLE-3 for a target with random weights, and the whole vocabulary as draft vocabulary."""
+    taps = default_taps(target.num_layers)
+    head = Eagle3Head(head_config(target, target.vocab), target.embed, taps)
+    return _initialised(head, target, seed, (head.fc, head.layers, head.lm_head))
+
+
+def _initialised(
+    head: DraftHead, target: TargetWithLayers, seed: int, own: tuple[torch.nn.Module, ...]
+) -> DraftHead:
+    weight = next(target.embed.parameters())
+    for module in own:
+        module.to(weight)
+    for module in (head.norm, head.rotary_emb):
+        module.to(weight.device)
+    head.norm.to(weight)
+    random_weights(seed, own)
+    return head.eval()
