@@ -257,11 +257,10 @@ def row_tokens_of(
     fit into one inference with it, the first of them are a chain for an inference of its own."""
     own, position_ids = cache.tokens[row.slot], cache.position_ids
     own[row.start : row.end] = numbers = tokens.numpy()
-    states = None if features is None else features.float().numpy()
+    new = None if features is None else features.float().numpy()
+    states = None if new is None else _tree_features(row, new, cache)
     if row.depths is None or row.visible is None:
-        return [RowTokens(row.slot, row.start, numbers, position_ids[row.start : row.end], None, num, states)]
-    if states is not None:
-        states = _tree_features(row, states, cache)
+        return [RowTokens(row.slot, row.start, numbers, position_ids[row.start : row.end], None, num, new)]
     size, gap, chain = len(row.depths), max(0, row.base - row.start), list[RowTokens]()
     if alone := min(gap, max(0, gap + size - SIZES[-1])):
         part = slice(row.start, row.start + alone)
