@@ -79,7 +79,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "verification/rules-cpu.json": ("verification_rules", ""),
     "serving/rates-cpu.json": ("serving", f"{LOAD} --rates 1,2,4,8 --seconds 4"),
     "serving/rates-113m-cpu.json": ("serving", f"{WIDER_PAIR} {LOAD} --rates 0.5,1 --seconds 4"),
-    "serving-vllm/streams-cpu.json": ("serving", f"{ZOO_PAIR} {BESIDE_VLLM} --seconds 3 --rounds 5"),
+    "serving-vllm/streams-cpu.json": ("serving", f"{ZOO_PAIR} {BESIDE_VLLM} --seconds 4 --rounds 7"),
     "indexes/indexes-cpu.json": ("indexes", ""),
     "indexes/suffix-trees-cpu.json": ("suffix_trees", "--peer {arctic}"),
 }
