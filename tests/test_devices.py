@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
@@ -146,6 +148,18 @@ def moved(target: Any) -> Any:
     return there
 
 
+def moved_head(value: Any) -> Any:
+    """The same option value; a head's copy elsewhere."""
+    if not isinstance(value, HeadModel):
+        return value
+    there = HeadModel(copy.deepcopy(value.head))
+    there.model = moved(there.model)
+    made = there.model.forward.model
+    assert isinstance(made, DraftHead)
+    there.head = made
+    return there
+
+
 def same_texts(name: str, here: Models, row_params: Sequence[SamplingParams], elsewhere: Elsewhere) -> None:
     recipe = find()[name]
     cross_vocabulary = replace(here.cross_vocabulary, model=moved(here.cross_vocabulary.model))
@@ -161,8 +175,9 @@ def same_texts(name: str, here: Models, row_params: Sequence[SamplingParams], el
                 return texts(parts, prompts, row_params[rows])
 
             expected = decoded(recipe.build(here.target, **host))
+            options = {option: moved_head(value) for option, value in other.items()}
             with elsewhere:
-                assert decoded(recipe.build(there.target, **other)) == expected
+                assert decoded(recipe.build(there.target, **options)) == expected
 
 
 @pytest.mark.parametrize("name", find())

@@ -25,9 +25,11 @@ from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 from outpace.proof.decode_all import texts
+from outpace.proof.models import transformers_models
 from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.per_row_drafter import row_by_row
 from outpace.recipes import find
+from outpace.recipes._option_kinds import kind_of
 from outpace.verifiers.match import Match
 
 TEXTS = (
@@ -150,6 +152,8 @@ def built(name: str) -> Callable[[], Parts]:
     models: dict[str, Any] = {"draft": zoo("draft"), "drafts": (zoo("draft"),)}
     if is_cross_vocabulary(recipe):
         models["draft"] = CrossVocabularyDraft(zoo("draft"), words("draft"), words("target"))
+    if kind := kind_of(typing.get_type_hints(recipe.build).get("head")):
+        models["head"] = kind.fixture(replace(transformers_models(), target=zoo("target")))
     return row_by_row(
         lambda: recipe.build(zoo("target"), **{key: models[key] for key in recipe.options if key in models}),
         shared=(zoo("target"), zoo("draft"), models["draft"]),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_type_hints
 
 import pytest
 import torch
@@ -10,11 +12,13 @@ from torch import Tensor
 
 from outpace import recipes
 from outpace.core.context import SamplingParams
-from outpace.core.contracts import NOTHING, Cache, Parts, Scores, Target, Want
+from outpace.core.contracts import NOTHING, Cache, Parts, Scores, Want
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
+from outpace.proof.models import tables
+from outpace.recipes._option_kinds import kind_of
 from outpace.sampling.target_probs import LazyTargetProbs
 
 VOCAB = 4
@@ -52,6 +56,13 @@ def draft_options(name: str, draft: TableTarget) -> dict[str, object]:
     return {"draft": CrossVocabularyDraft(draft, vocabulary, vocabulary) if crossed else draft}
 
 
+def head_options(name: str, target: TableTarget) -> dict[str, object]:
+    """An untrained draft head for this recipe, if it requires one."""
+    kinds = {option: kind_of(hint) for option, hint in get_type_hints(recipes.get(name).build).items()}
+    heads = {option: kind for option, kind in kinds.items() if kind and option == "head"}
+    return {option: kind.fixture(replace(tables(), target=target)) for option, kind in heads.items()}
+
+
 def decode(parts: Parts, temperature: float, generated: list[int] | None = None) -> list[int]:
     """The generated tokens; also appended to `generated`, which has those before an error."""
     params = SamplingParams(temperature, max_tokens=24, seed=5)
@@ -68,10 +79,11 @@ def decode(parts: Parts, temperature: float, generated: list[int] | None = None)
 def test_a_target_that_reads_chains_gets_chains_or_the_method_refuses_at_once(
     name: str, temperature: float
 ) -> None:
-    target: Target = ChainTarget(VOCAB, seed=1)
+    target = ChainTarget(VOCAB, seed=1)
     generated: list[int] = []
+    options = draft_options(name, TableTarget(VOCAB, seed=2)) | head_options(name, target)
     try:
-        parts = recipes.get(name).build(target, **draft_options(name, TableTarget(VOCAB, seed=2)))
+        parts = recipes.get(name).build(target, **options)
         decode(parts, temperature, generated)
     except ValueError as error:
         assert not generated, "refused after tokens were generated"
