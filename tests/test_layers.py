@@ -18,6 +18,7 @@ LEVELS = (
     ("proof",),
     ("analysis",),
     ("api",),
+    ("training",),
     ("integrations", "serving"),
     ("bench",),
     ("cli",),

@@ -1,0 +1,159 @@
+"""Losses that train a drafter against a target.
+
+Every function compares the drafter's logits or features with the target's at positions of any shape and
+returns the mean over the positions that `mask` selects, 0 if it selects none. Other positions take no part:
+their gradient is 0 even where their values are NaN or infinite. p and q are the softmax of the target's and
+the drafter's logits. Computed in float32 (float64 for float64); no gradient reaches the target.
+
+With a draft vocabulary, logits of both are those of its tokens, so p is the target's distribution given that
+the token is one of them. What is accepted depends on the share of the target's probability that these tokens
+have together: the functions that need it take it as `mass`.
+
+Memory: each of p, q, their logarithms and the gradient takes 4 bytes per selected position and token, 0.5 GiB
+for 1,024 positions and 128k tokens, and a divergence holds about six of them until its backward pass. With
+large vocabularies call a loss for parts of the positions, one backward pass each, weighted by their number.
+
+Letters: ... positions, M selected positions, V tokens (of the draft vocabulary, where there is one), D size
+of a feature.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from outpace.sampling.topk import at_least_float32
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:  # (..., V), (...) int64, (...)
+    """-log q of the label."""
+    chosen = _selected(logits, mask).log_softmax(-1)
+    return -_mean(chosen.gather(-1, labels[mask.bool()].unsqueeze(-1)).squeeze(-1))
+
+
+def soft_cross_entropy(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
+    """-sum p log q: forward KL plus the entropy of p, which the drafter does not change."""
+    log_p, log_q = _log_probs(logits, target_logits, mask)
+    return -_mean(_expected(log_p.exp(), log_q))
+
+
+def top_k_cross_entropy(logits: Tensor, target_logits: Tensor, mask: Tensor, *, k: int = 10) -> Tensor:
+    """-sum p log q over the k most probable tokens of p, whose probabilities are not normalised again (HASS,
+    Zhang et al. 2025)."""
+    log_p, log_q = _log_probs(logits, target_logits, mask)
+    best, tokens = log_p.topk(min(k, log_p.shape[-1]), -1)
+    return -_mean(_expected(best.exp(), log_q.gather(-1, tokens)))
+
+
+def forward_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
+    """KL(p || q), infinite where the drafter excludes a token that the target allows."""
+    return _mean(_kl(*_log_probs(logits, target_logits, mask)))
+
+
+def reverse_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
+    """KL(q || p), infinite where the target excludes a token that the drafter allows."""
+    log_p, log_q = _log_probs(logits, target_logits, mask)
+    return _mean(_kl(log_q, log_p))
+
+
+def jensen_shannon(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
+    """The mean of KL(p || m) and KL(q || m) with m the mean of p and q; at most ln 2."""
+    log_p, log_q = _log_probs(logits, target_logits, mask)
+    p, q = log_p.exp(), log_q.exp()
+    # where p and q are 0, the logarithm of m would have an infinite gradient
+    log_m = ((p + q) / 2).clamp_min(torch.finfo(p.dtype).tiny).log()
+    return _mean((_expected(p, log_p) + _expected(q, log_q)) / 2 - _expected((p + q) / 2, log_m))
+
+
+def total_variation(
+    logits: Tensor, target_logits: Tensor, mask: Tensor, *, mass: Tensor | None = None
+) -> Tensor:  # mass: (...)
+    """Half the sum of |p - q|: the probability that a token drawn from q is rejected."""
+    return _mean(_rejected(*_log_probs(logits, target_logits, mask), _mass(mass, mask)))
+
+
+def total_variation_plus(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
+    """TVD++ (Goel et al. 2024): the policy gradient form of the total variation, with rewards 1 for tokens
+    with p > q and 0 for others, shifted by their mean and divided by their standard deviation.
+
+    Only its gradient has a meaning: that of the total variation divided by the standard deviation. The sum
+    over the vocabulary is exact; mean and standard deviation are over the selected positions, whose tokens
+    count by q. The paper does not say how tokens count."""
+    log_p, log_q = _log_probs(logits, target_logits, mask)
+    with torch.no_grad():
+        q = log_q.exp()
+        rewards = (log_p > log_q).to(q.dtype)
+        rewards -= _mean((q * rewards).sum(-1))
+        deviation = _mean((q * rewards.square()).sum(-1)).sqrt()
+        # if all rewards are equal they are 0 here, and so is the deviation
+        weights = q * rewards / deviation.clamp_min(torch.finfo(q.dtype).tiny)
+    return -_mean(_expected(weights, log_q))
+
+
+def negative_log_acceptance(
+    logits: Tensor, target_logits: Tensor, mask: Tensor, *, mass: Tensor | None = None
+) -> Tensor:  # mass: (...)
+    """-log of the probability that a token drawn from q is accepted: the LK loss "alpha" (arXiv:2602.23881).
+    Its gradient does not vanish where q has little in common with p, as that of the total variation does."""
+    log_p, log_q = _log_probs(logits, target_logits, mask)
+    share = _mass(mass, mask)
+    if share is not None:
+        log_p = log_p + share.log()
+    # in logarithms, since q may be 0 in float32 wherever p is not
+    return -_mean(torch.minimum(log_p, log_q).logsumexp(-1))
+
+
+def lk_hybrid(
+    logits: Tensor, target_logits: Tensor, mask: Tensor, *, mass: Tensor | None = None, decay: float = 3.0
+) -> Tensor:  # mass: (...)
+    """The LK loss "lambda" (arXiv:2602.23881): w × forward KL + (1 - w) × total variation, with
+    w = exp(-decay × acceptance), so that KL leads until drafts are accepted.
+
+    The acceptance is the mean over the selected positions, without gradient. Published implementations differ
+    here: some weigh each position by its own acceptance, and early ones let the gradient through."""
+    log_p, log_q = _log_probs(logits, target_logits, mask)
+    rejected = _mean(_rejected(log_p, log_q, _mass(mass, mask)))
+    weight = torch.exp(-decay * (1 - rejected.detach()))
+    return weight * _mean(_kl(log_p, log_q)) + (1 - weight) * rejected
+
+
+def smooth_l1(features: Tensor, target_features: Tensor, mask: Tensor) -> Tensor:  # (..., D), (..., D), (...)
+    """Smooth L1 distance of features (EAGLE, Li et al. 2024), averaged over their D numbers."""
+    target = _selected(target_features, mask).detach()
+    return _mean(functional.smooth_l1_loss(_selected(features, mask), target, reduction="none").mean(-1))
+
+
+def _selected(values: Tensor, mask: Tensor) -> Tensor:  # (..., V), (...) -> (M, V)
+    # selected, not multiplied by 0: a NaN of another position would stay NaN
+    return at_least_float32(values[mask.bool()])
+
+
+def _mass(mass: Tensor | None, mask: Tensor) -> Tensor | None:  # (...) -> (M, 1)
+    return None if mass is None else _selected(mass, mask).detach().unsqueeze(-1)
+
+
+def _log_probs(logits: Tensor, target_logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """log p and log q, (M, V) each."""
+    log_p = _selected(target_logits.detach(), mask).log_softmax(-1)
+    return log_p, _selected(logits, mask).log_softmax(-1)
+
+
+def _mean(values: Tensor) -> Tensor:  # (M,) -> ()
+    return values.sum() / max(1, len(values))
+
+
+def _expected(weights: Tensor, logs: Tensor) -> Tensor:  # (M, V), (M, V) -> (M,)
+    """The sum of weights × logs, where 0 × -inf is 0, in the gradient too."""
+    return (weights * logs.masked_fill(weights == 0, 0.0)).sum(-1)
+
+
+def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:  # (M, V), (M, V) -> (M,)
+    a = log_a.exp()
+    return _expected(a, log_a) - _expected(a, log_b)
+
+
+def _rejected(log_p: Tensor, log_q: Tensor, mass: Tensor | None) -> Tensor:  # -> (M,)
+    """1 minus the sum of min(p, q), without the rounding error of a difference of nearly equal numbers."""
+    p = log_p.exp() if mass is None else log_p.exp() * mass
+    return (log_q.exp() - p).clamp_min(0).sum(-1)
