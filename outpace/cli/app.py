@@ -18,6 +18,7 @@ from outpace.cli.commands import (
     replay,
     serve,
     show,
+    train,
     verifiers,
     zoo,
 )
@@ -58,6 +59,7 @@ app.command("show")(show.show)
 app.command("bench")(bench.bench)
 app.command("load")(load.load)
 app.command("audit")(audit.audit)
+app.command("train")(train.train)
 app.command("verifiers")(verifiers.verifiers)
 app.command("replay")(replay.replay)
 app.add_typer(index.app, name="index")

@@ -3,8 +3,8 @@
 The entry of a head's KV cache at position t belongs to token t + 1 of the text: the head reads this token
 together with the target's hidden states at token t, and its logits are for token t + 2.
 
-Letters: N tokens, D hidden size of the target, F size of a feature, K tokens of the draft vocabulary, V
-vocabulary size of the target.
+Letters: R texts, N tokens, D hidden size of the target, F size of a feature, K tokens of the draft
+vocabulary, V vocabulary size of the target.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class DraftHead(PreTrainedModel):
     _supports_attention_backend = True
     _supports_sdpa = True
 
+    from_target: tuple[str, ...] = ("embed_tokens.",)  # beginnings of the names of the target's parameters
     layers: nn.ModuleList
     norm: nn.Module  # before the LM head
     lm_head: nn.Module
@@ -46,6 +47,12 @@ class DraftHead(PreTrainedModel):
         self.feature_size: int = config.hidden_size
         self.draft_ids: Tensor | None = None  # (K,) token of each logit; None: all V tokens
 
+    @property
+    def own(self) -> dict[str, nn.Parameter]:
+        """The parameters that are the head's own."""
+        found = self.named_parameters()
+        return {name: each for name, each in found if not name.startswith(self.from_target)}
+
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
 
@@ -56,8 +63,8 @@ class DraftHead(PreTrainedModel):
         """The features of tokens whose hidden states in the target are known, in the order of `taps`."""
         return hidden
 
-    def combined(self, embedded: Tensor, features: Tensor) -> dict[str, Tensor]:  # (1, N, D), (1, N, F)
-        """The arguments of the first layer, of which `hidden_states` is one."""
+    def combined(self, embedded: Tensor, features: Tensor) -> dict[str, Tensor]:  # (R, N, D), (R, N, F)
+        """The arguments of the layers, of which `hidden_states` is one."""
         raise NotImplementedError
 
     def forward(
@@ -73,15 +80,30 @@ class DraftHead(PreTrainedModel):
         embedded = self.embed_tokens(input_ids)
         if features is None:
             features = embedded.new_zeros(*input_ids.shape, self.feature_size)
-        arguments = self.combined(embedded, features.to(embedded.dtype))
-        states = arguments.pop("hidden_states")
         mask = create_causal_mask(
             config=self.config,
-            inputs_embeds=states,
+            inputs_embeds=embedded,
             attention_mask=None,
             past_key_values=past_key_values,
             position_ids=position_ids,
         )
+        states = self.states(embedded, features.to(embedded.dtype), position_ids, mask, past_key_values)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        return CausalLMOutputWithPast(
+            logits=self.lm_head(self.norm(states)[:, kept]), past_key_values=past_key_values
+        )
+
+    def states(
+        self,
+        embedded: Tensor,  # (R, N, D), the target's embeddings of the tokens of R texts
+        features: Tensor,  # (R, N, F)
+        position_ids: Tensor,  # (R or 1, N)
+        mask: Any,  # attention mask, as transformers passes it to layers
+        past_key_values: Any,
+    ) -> Tensor:  # (R, N, D)
+        """The output of the last layer, before `norm`."""
+        arguments = self.combined(embedded, features)
+        states = arguments.pop("hidden_states")
         angles = self.rotary_emb(states, position_ids=position_ids)
         for layer in self.layers:
             states = layer(
@@ -92,10 +114,7 @@ class DraftHead(PreTrainedModel):
                 position_embeddings=angles,
                 **arguments,
             )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        return CausalLMOutputWithPast(
-            logits=self.lm_head(self.norm(states)[:, kept]), past_key_values=past_key_values
-        )
+        return states
 
 
 def head_config(target: TargetWithLayers, vocab: int) -> LlamaConfig:

@@ -18,6 +18,8 @@ class EagleHead(DraftHead):
     (first and second half of the input of `fc`) to the hidden state after it, which the target's LM head
     turns into logits. The decoder layer has no norm at its input, and none follows it."""
 
+    from_target = ("embed_tokens.", "lm_head.")
+
     def __init__(
         self, config: LlamaConfig, embed: nn.Module, lm_head: nn.Module, *, bias: bool = True
     ) -> None:

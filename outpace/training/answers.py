@@ -1,0 +1,74 @@
+"""The target's answers to the prompts of the data, kept on disk as they are made."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from outpace.api.model import Model
+from outpace.core.sampling_params import SamplingParams
+from outpace.decode import Session
+from outpace.recipes.base.autoregressive import autoregressive
+from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.training.config import Answers
+from outpace.training.texts import Example, Prompt
+
+MAX_PROMPT = 1024  # tokens; of longer prompts the last ones
+
+
+def answered(
+    model: Model,
+    prompts: Sequence[Prompt],
+    settings: Answers,
+    folder: Path,
+    seed: int,
+    advance: Callable[[str, int], None],
+) -> list[Example]:
+    """The prompts with their answers. Answers that the folder has are not generated again: a run that was
+    stopped goes on with the group of prompts that it was answering."""
+    folder.mkdir(parents=True, exist_ok=True)
+    examples: list[Example] = []
+    for first in range(0, len(prompts), settings.batch):
+        group = prompts[first : first + settings.batch]
+        path = folder / f"{first:07d}.json"
+        if not path.exists():
+            found = _answers(model, group, settings, seed + first)
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(found), encoding="utf-8")
+            os.replace(partial, path)
+        for prompt, answer in zip(group, json.loads(path.read_text(encoding="utf-8")), strict=True):
+            tokens = prompt.tokens[-MAX_PROMPT:]
+            examples.append(Example((*tokens, *answer), len(tokens)))
+        advance("the target answers", len(group))
+    return examples
+
+
+def _answers(model: Model, group: Sequence[Prompt], settings: Answers, seed: int) -> list[list[int]]:
+    if not settings.generate:
+        return [list(prompt.answer or ()) for prompt in group]
+    texts = [prompt.tokens[-MAX_PROMPT:] for prompt in group]
+    stop = _stop(model)
+    limit = model.max_length or max(map(len, texts)) + settings.max_tokens
+    params = [
+        SamplingParams(
+            temperature=settings.temperature if index % 2 else 0.0,
+            max_tokens=max(1, min(settings.max_tokens, limit - len(text))),
+            stop=stop,
+            seed=seed + index,
+        )
+        for index, text in enumerate(texts)
+    ]
+    tensors = [torch.tensor(text) for text in texts]
+    session = Session(autoregressive.build(model.target), tensors, params, LazyTargetProbs)
+    for _ in session.steps():
+        pass
+    return [session.request(slot).output() for slot in range(len(texts))]
+
+
+def _stop(model: Model) -> tuple[int, ...]:
+    end = getattr(model.defaults, "eos_token_id", None)
+    return tuple(end) if isinstance(end, list | tuple) else () if end is None else (int(end),)

@@ -1,0 +1,140 @@
+"""The settings of a training run, and changes to them by dotted names such as `optimizer.rate=1e-4`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, get_type_hints
+
+
+class ConfigError(ValueError):
+    """A setting does not exist or has an unsuited value; the message is for users."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How the target answers the prompts of the data; a drafter learns from what the target itself writes."""
+
+    generate: bool = True  # false: learn from the answers in the data
+    max_tokens: int = 192  # of an answer
+    temperature: float = 1.0  # of every second answer; the others are greedy
+    batch: int = 16  # prompts that are answered together
+
+
+@dataclass(frozen=True)
+class Capture:
+    """Where the target's hidden states come from."""
+
+    disk_gigabytes: float = 0.0  # most disk space for them; what exceeds it is computed in every step
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head itself."""
+
+    draft_vocab: int = 32_000  # most frequent tokens of the data that the head can draft (eagle3)
+    unroll: int = 3  # steps of its own outputs on which the head is trained (eagle3, hass)
+    decay: float = 0.8  # weight of each further step of these over the one before (eagle3)
+    noise: float = 0.2  # width of the uniform noise on features, divided by length / 512 (eagle, hass)
+    feature_weight: float = 1.0  # of the distance between features (eagle, hass)
+    token_weight: float = 0.1  # of the cross entropy beside it (eagle, hass)
+    top_k: int = 10  # tokens of the top-k loss (hass)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """AdamW with warm-up and a linear decay to zero."""
+
+    rate: float = 1e-3
+    warm_up: int = 50  # steps
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip: float = 0.5  # largest norm of the gradients
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides about the result of a run, besides target, data and method."""
+
+    steps: int = 1000
+    batch: int = 8  # texts of a step and device
+    accumulate: int = 1  # batches of an optimizer step
+    length: int = 256  # tokens of a text; longer ones are cut into several
+    texts: int = 2000  # most prompts taken from the data
+    held_out: float = 0.05  # share of the texts that is kept for evaluation
+    evaluate_every: int = 250  # steps
+    save_every: int = 100  # steps
+    keep: int = 2  # checkpoints
+    bfloat16: bool = False  # compute in bfloat16; weights stay in float32
+    seed: int = 0
+    answers: Answers = field(default_factory=Answers)
+    capture: Capture = field(default_factory=Capture)
+    head: Head = field(default_factory=Head)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+
+    def __post_init__(self) -> None:
+        least = {
+            "steps": 0,
+            "batch": 1,
+            "accumulate": 1,
+            "length": 8,
+            "texts": 2,
+            "save_every": 1,
+            "evaluate_every": 1,
+            "keep": 1,
+        }
+        for name, smallest in least.items():
+            if getattr(self, name) < smallest:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it is at least {smallest}")
+        if not 0 < self.held_out < 1:
+            raise ConfigError(f"held_out is {self.held_out}: it is a share between 0 and 1")
+        if self.head.unroll < 1:
+            raise ConfigError(f"head.unroll is {self.head.unroll}: it is at least 1")
+
+
+def changed(config: TrainConfig, changes: Iterable[str]) -> TrainConfig:
+    """The configuration with changes such as `steps=500` or `optimizer.rate=1e-4`. ConfigError for an unknown
+    name or a value of the wrong type."""
+    for change in changes:
+        name, is_given, value = change.partition("=")
+        if not is_given:
+            raise ConfigError(f"{change} is no setting: write NAME=VALUE, as in steps=500")
+        config = _with(config, name.strip().split("."), value.strip(), name.strip())
+    return config
+
+
+def settings(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted name -> value of all settings."""
+    found: dict[str, Any] = {}
+    for each in dataclasses.fields(config):
+        value = getattr(config, each.name)
+        name = f"{prefix}{each.name}"
+        found |= settings(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value}
+    return found
+
+
+def _with(part: Any, path: list[str], value: str, name: str) -> Any:
+    hints = get_type_hints(type(part))
+    if path[0] not in hints or dataclasses.is_dataclass(hints[path[0]]) != (len(path) > 1):
+        known = list(settings(TrainConfig()))
+        near = get_close_matches(name, known, n=2, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"the settings are {', '.join(known)}"
+        raise ConfigError(f"there is no setting {name}; {hint}")
+    if len(path) > 1:
+        return dataclasses.replace(part, **{path[0]: _with(getattr(part, path[0]), path[1:], value, name)})
+    return dataclasses.replace(part, **{path[0]: _converted(value, hints[path[0]], name)})
+
+
+def _converted(value: str, kind: Any, name: str) -> Any:
+    if kind is bool:
+        if value.lower() not in ("true", "false"):
+            raise ConfigError(f"{name} is true or false, not {value}")
+        return value.lower() == "true"
+    try:
+        return kind(value)
+    except ValueError as error:
+        what = "a whole number" if kind is int else "a number"
+        raise ConfigError(f"{name} is {what}, not {value}") from error

@@ -1,0 +1,130 @@
+"""The target's hidden states at the tokens of training texts: computed for a batch, or read from disk.
+
+Letters: R texts of a batch, T tokens of the longest of them, D hidden size.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from outpace.models.hf.captures import OutputCapture
+from outpace.models.hf.target import HFTarget
+from outpace.training.texts import DataError, Example
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts with the target's hidden states, padded at the end."""
+
+    tokens: Tensor  # (R, T) int64
+    is_token: Tensor  # (R, T) bool, false at padding
+    learns: Tensor  # (R, T) bool: the token was generated, so a drafter learns to predict it
+    hidden: dict[int, Tensor]  # layer -> (R, T, D)
+
+    def to(self, device: torch.device) -> Batch:
+        """The batch on another device."""
+        hidden = {layer: states.to(device) for layer, states in self.hidden.items()}
+        return Batch(self.tokens.to(device), self.is_token.to(device), self.learns.to(device), hidden)
+
+
+class FeatureSource:
+    """Makes batches of texts with the outputs of `layers`; those that `store` wrote are read from disk."""
+
+    def __init__(
+        self, target: HFTarget, examples: Sequence[Example], layers: Sequence[int], folder: Path
+    ) -> None:
+        self.examples = examples
+        self._target, self._layers, self._folder = target, tuple(layers), folder
+
+    def store(self, limit: int, advance: Callable[[str, int], None]) -> int:
+        """Write the hidden states of the first texts, as many as fit into `limit` bytes, those that are on
+        disk already included; returns their number. DataError if the disk is full."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        used = 0
+        for index in range(len(self.examples)):
+            path = self._path(index)
+            if not path.exists():
+                tensors = {str(layer): states[0] for layer, states in self._computed([index]).items()}
+                size = sum(each.nbytes for each in tensors.values())
+                if used + size > limit:
+                    return index
+                self._write(tensors, path)
+            used += path.stat().st_size
+            if used > limit:
+                return index
+            advance("reading with the target", 1)
+        return len(self.examples)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """The texts with these indices."""
+        texts = [self.examples[index] for index in indices]
+        tokens, is_token = _padded(texts)
+        learns = is_token.clone()
+        for row, text in enumerate(texts):
+            learns[row, : text.first] = False
+        stored = [self._path(index) for index in indices]
+        if all(path.exists() for path in stored):
+            files = [load_file(path) for path in stored]
+            width = tokens.shape[1]
+            hidden = {
+                layer: torch.stack([_widened(each[str(layer)], width) for each in files])
+                for layer in self._layers
+            }
+        else:
+            hidden = self._computed(indices)
+        return Batch(tokens, is_token, learns, hidden)
+
+    def _path(self, index: int) -> Path:
+        return self._folder / f"{index:07d}.safetensors"
+
+    @torch.no_grad()
+    def _computed(self, indices: Sequence[int]) -> dict[int, Tensor]:
+        """Layer -> (R, T, D) of these texts, by a forward without a KV cache."""
+        tokens, is_token = _padded([self.examples[index] for index in indices])
+        model = self._target.forward.model
+        device = self._target.device
+        capture = OutputCapture(model, self._target.num_layers)
+        with capture.capture(frozenset(self._layers), False) as found:
+            model(
+                input_ids=tokens.to(device),
+                attention_mask=is_token.long().to(device),
+                use_cache=False,
+                return_dict=True,
+            )
+        return {layer: found[layer] for layer in self._layers}
+
+    def _write(self, tensors: dict[str, Tensor], path: Path) -> None:
+        partial = path.with_suffix(".partial")
+        try:
+            save_file({name: each.contiguous().cpu() for name, each in tensors.items()}, partial)
+            os.replace(partial, path)
+        except (OSError, RuntimeError) as error:  # of safetensors, which raises its own for a full disk
+            partial.unlink(missing_ok=True)
+            if getattr(error, "errno", None) in (None, errno.ENOSPC, errno.EDQUOT):
+                raise DataError(
+                    f"the hidden states do not fit on the disk of {path.parent}: "
+                    "set a smaller capture.disk_gigabytes, or 0 to compute them in every step"
+                ) from error
+            raise
+
+
+def _padded(texts: Sequence[Example]) -> tuple[Tensor, Tensor]:  # (R, T), (R, T)
+    width = max(len(text.tokens) for text in texts)
+    tokens = torch.zeros(len(texts), width, dtype=torch.int64)
+    is_token = torch.zeros(len(texts), width, dtype=torch.bool)
+    for row, text in enumerate(texts):
+        tokens[row, : len(text.tokens)] = torch.tensor(text.tokens)
+        is_token[row, : len(text.tokens)] = True
+    return tokens, is_token
+
+
+def _widened(states: Tensor, width: int) -> Tensor:  # (T', D) -> (T, D)
+    return torch.cat((states, states.new_zeros(width - len(states), states.shape[1])))

@@ -1,0 +1,206 @@
+"""The training loop: steps, learning rate, checkpoints; a run that is stopped continues with the same result.
+
+What a step does follows from its number and the seed: the order of the texts and the noise. A checkpoint
+therefore holds weights, the optimizer's state and the number of the step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outpace.training.config import TrainConfig
+from outpace.training.features import FeatureSource
+from outpace.training.lessons import HeadLesson
+
+STATE, LOG = "state.pt", "log.jsonl"
+
+
+class TrainingError(ValueError):
+    """Training cannot go on; the message is for users."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How often a head agrees with the target on held-out texts."""
+
+    step: int
+    acceptance_length: float  # tokens per step of a greedy chain of as many tokens as there are `agreement`s
+    agreement: tuple[float, ...]  # share of drafts whose first 1, 2, ... tokens are all the target's
+
+
+class Trainer:
+    """A head's lesson with its optimizer; checkpoints are folders `step-N` in `folder`."""
+
+    def __init__(
+        self,
+        lesson: HeadLesson,
+        source: FeatureSource,
+        held_out: FeatureSource,
+        config: TrainConfig,
+        folder: Path,
+    ) -> None:
+        from accelerate import Accelerator
+
+        self.config, self.folder = config, folder
+        self.step = 0
+        self.evaluations: list[Evaluation] = []
+        self._source, self._held_out = source, held_out
+        self._accelerator = Accelerator(
+            cpu=not torch.cuda.is_available(), mixed_precision="bf16" if config.bfloat16 else "no"
+        )
+        own = list(lesson.head.own.values())
+        settings = config.optimizer
+        optimizer = torch.optim.AdamW(
+            own,
+            lr=settings.rate,
+            betas=(settings.beta1, settings.beta2),
+            weight_decay=settings.weight_decay,
+        )
+        self.lesson, self._own = lesson, own
+        self._prepared, self._optimizer = self._accelerator.prepare(lesson, optimizer)
+
+    def run(self, advance: Callable[[str, int], None], evaluate: bool = True) -> None:
+        """Train to the last step from the newest checkpoint. TrainingError if the loss is not a number: the
+        last checkpoint stays."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.resume()
+        advance("training", self.step)
+        label = "training"
+        while self.step < self.config.steps:
+            loss = self._advance()
+            self.step += 1
+            if evaluate and (self.step % self.config.evaluate_every == 0 or self.step == self.config.steps):
+                self.evaluations.append(self.evaluate())
+            label = f"loss {loss:.3f}"
+            if self.evaluations:
+                label += f", held-out acceptance length {self.evaluations[-1].acceptance_length:.2f}"
+            advance(label, 1)
+            self._log({"step": self.step, "loss": loss})
+            if self.step % self.config.save_every == 0 or self.step == self.config.steps:
+                self.save()
+
+    def _advance(self) -> float:
+        """One optimizer step; returns the mean loss of its batches."""
+        config, total = self.config, 0.0
+        for group in self._optimizer.param_groups:
+            group["lr"] = config.optimizer.rate * rate_factor(self.step, config)
+        for part in range(config.accumulate):
+            batch = self._source.batch(self._indices(part)).to(self._accelerator.device)
+            seed = random.Random(f"{config.seed} noise {self.step} {part} {self._rank}").getrandbits(63)
+            noise = torch.Generator().manual_seed(seed)
+            with self._accelerator.autocast():
+                loss = self._prepared(batch, noise) / config.accumulate
+            total += self._checked(loss)
+            self._accelerator.backward(loss)
+        self._accelerator.clip_grad_norm_(self._own, config.optimizer.clip)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return total
+
+    def _checked(self, loss: Tensor) -> float:
+        mean = float(self._accelerator.gather(loss.detach()[None]).mean())
+        if not math.isfinite(mean):
+            last = max(self._saved(), default=0)
+            raise TrainingError(
+                f"the loss is {mean} at step {self.step + 1}: the checkpoint of step {last} is kept; train "
+                "again into another folder with a lower optimizer.rate"
+            )
+        return mean
+
+    @property
+    def _rank(self) -> int:
+        return self._accelerator.process_index
+
+    def _indices(self, part: int) -> list[int]:
+        """The texts of one batch: every text once per epoch, in an order that follows from the seed."""
+        config, count = self.config, len(self._source.examples)
+        size = config.batch * self._accelerator.num_processes
+        first = (self.step * config.accumulate + part) * size + self._rank * config.batch
+        found: list[int] = []
+        for place in range(first, first + config.batch):
+            epoch, within = divmod(place, count)
+            found.append(_order(count, config.seed, epoch)[within])
+        return found
+
+    @torch.no_grad()
+    def evaluate(self, num_steps: int = 5) -> Evaluation:
+        """Agreement with the target on the held-out texts, for drafts of `num_steps` tokens."""
+        counts = torch.zeros(num_steps + 1, dtype=torch.int64)
+        for indices in _groups(len(self._held_out.examples), self.config.batch):
+            batch = self._held_out.batch(indices).to(self._accelerator.device)
+            counts += self.lesson.agreement(batch, num_steps).cpu()
+        shares = tuple(float(each) / max(1, int(counts[0])) for each in counts[1:])
+        return Evaluation(self.step, 1 + sum(shares), shares)
+
+    def save(self) -> None:
+        """Write a checkpoint, then remove the oldest ones; an interrupted call leaves those before intact."""
+        self._accelerator.wait_for_everyone()
+        if not self._accelerator.is_main_process:
+            return
+        partial = self.folder / "partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        state = {
+            "head": {name: each.detach().cpu() for name, each in self.lesson.head.own.items()},
+            "optimizer": self._optimizer.state_dict(),
+            "step": self.step,
+            "evaluations": [[each.step, *each.agreement] for each in self.evaluations],
+        }
+        torch.save(state, partial / STATE)
+        target = self.folder / f"step-{self.step:07d}"
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(partial, target)
+        for step in sorted(self._saved())[: -self.config.keep]:
+            shutil.rmtree(self.folder / f"step-{step:07d}")
+
+    def resume(self) -> bool:
+        """Continue from the newest checkpoint; returns whether there is one."""
+        saved = self._saved()
+        if not saved:
+            return False
+        path = self.folder / f"step-{max(saved):07d}" / STATE
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        own = self.lesson.head.own
+        with torch.no_grad():
+            for name, value in state["head"].items():
+                own[name].copy_(value)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.step = state["step"]
+        self.evaluations = [
+            Evaluation(int(step), 1 + sum(shares), tuple(shares)) for step, *shares in state["evaluations"]
+        ]
+        return True
+
+    def _saved(self) -> list[int]:
+        return [int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*")]
+
+    def _log(self, entry: dict[str, float]) -> None:
+        if self._accelerator.is_main_process:
+            with (self.folder / LOG).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+
+def rate_factor(step: int, config: TrainConfig) -> float:
+    """Factor of the learning rate: linear warm-up, then linear decay to zero after the last step."""
+    warm_up = min(1.0, (step + 1) / max(1, config.optimizer.warm_up))
+    return min(warm_up, (config.steps - step) / max(1, config.steps))
+
+
+def _order(count: int, seed: int, epoch: int) -> Sequence[int]:
+    return random.Random(f"{seed} order {epoch}").sample(range(count), count)
+
+
+def _groups(count: int, size: int) -> Iterator[list[int]]:
+    for first in range(0, count, size):
+        yield list(range(first, min(first + size, count)))
