@@ -1,0 +1,253 @@
+"""`outpace train`: runs that are stopped, data and settings that cannot be used, and what a run writes."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import outpace
+from outpace.api.model import Model
+from outpace.models.hf.target import HFTarget
+from outpace.training.config import ConfigError, TrainConfig, changed, settings
+from outpace.training.features import FeatureSource
+from outpace.training.run import draft_vocabulary, fingerprint_of, train
+from outpace.training.texts import DataError, Example, read_prompts
+from outpace.training.trainer import Trainer, TrainingError
+
+QUICK = (
+    "steps=6 batch=2 texts=8 held_out=0.2 length=32 save_every=2 evaluate_every=3 answers.max_tokens=10 "
+    "answers.batch=3 optimizer.warm_up=1 head.unroll=2"
+).split()
+
+
+@pytest.fixture
+def model(tiny) -> Model:
+    return outpace.load(tiny.target, dtype="float32")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"prompt": f"def f{index}(a, b):\n    return a + b\n"} for index in range(10)]
+    rows += [{"messages": [{"role": "user", "content": f"add {index}"}]} for index in range(4)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return str(path)
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("method", ["eagle", "hass", "eagle3"])
+def test_a_run_that_is_stopped_twice_gives_the_same_head(method, model, data, tmp_path, monkeypatch) -> None:
+    whole = train(method, target=model, data=data, output=tmp_path / "whole", changes=QUICK)
+    part = tmp_path / "part"
+    steps = iter([3, 2])
+
+    def stopping(run):
+        left = next(steps, None)
+
+        def advance(self, label, done):
+            nonlocal left
+            if label != "training" and left is not None:
+                left -= 1
+                if left < 0:
+                    raise Stopped
+
+        return advance
+
+    run = Trainer.run
+    for _ in range(2):
+        stop = stopping(run)
+        monkeypatch.setattr(
+            Trainer, "run", lambda self, advance, stop=stop: run(self, lambda *rest: stop(self, *rest))
+        )
+        with pytest.raises(Stopped):
+            train(method, target=model, data=data, output=part, changes=QUICK)
+    monkeypatch.setattr(Trainer, "run", run)
+    again = train(method, target=model, data=data, output=part, changes=QUICK)
+    first, second = (load_file(folder / "model.safetensors") for folder in (whole.folder, part))
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert whole.evaluations == again.evaluations and [each.step for each in whole.evaluations] == [3, 6]
+    assert len(list((part / "work" / "checkpoints").glob("step-*"))) == 2  # the newest ones
+    facts = json.loads((part / "training.json").read_text())
+    assert facts["target"] == fingerprint_of(model.target) and facts["texts"] == whole.num_texts > 0
+
+
+def test_a_run_that_is_stopped_while_the_target_answers_goes_on(model, data, tmp_path, monkeypatch) -> None:
+    whole = train("eagle3", target=model, data=data, output=tmp_path / "whole", changes=QUICK)
+    from outpace.training import answers
+
+    made, count = answers._answers, 0
+
+    def stopping(*rest):
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise Stopped
+        return made(*rest)
+
+    monkeypatch.setattr(answers, "_answers", stopping)
+    with pytest.raises(Stopped):
+        train("eagle3", target=model, data=data, output=tmp_path / "part", changes=QUICK)
+    assert count == 2
+    part = train("eagle3", target=model, data=data, output=tmp_path / "part", changes=QUICK)
+    assert count == 4  # of three groups of prompts the first was on disk
+    first, second = (load_file(each.folder / "model.safetensors") for each in (whole, part))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_trained_head_is_used_by_its_method(model, data, tmp_path) -> None:
+    for method, used in (("eagle", "eagle2"), ("hass", "eagle"), ("eagle3", "eagle3")):
+        folder = train(method, target=model, data=data, output=tmp_path / method, changes=QUICK).folder
+        plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
+        found = outpace.generate(model, "def add(a, b):", method=used, head=str(folder), max_tokens=12)
+        assert found[0].tokens == plain[0].tokens
+
+
+def test_hidden_states_on_disk_give_the_same_head(model, data, tmp_path) -> None:
+    folders = [tmp_path / "computed", tmp_path / "stored", tmp_path / "partly"]
+    for folder, size in zip(folders, (0, 1, 1e-5), strict=True):
+        changes = [*QUICK, f"capture.disk_gigabytes={size}"]
+        train("eagle3", target=model, data=data, output=folder, changes=changes)
+    stored = [len(list((folder / "work" / "features").glob("*.safetensors"))) for folder in folders]
+    assert stored[0] == 0 < stored[2] < stored[1]
+    weights = [load_file(folder / "model.safetensors") for folder in folders]
+    for other in weights[1:]:
+        for name, each in weights[0].items():
+            assert (each.float() - other[name].float()).abs().max() < 1e-4
+
+
+def test_a_dry_run_writes_an_untrained_head(model, tmp_path) -> None:
+    train("eagle3", target=model, data="builtin:code", output=tmp_path, dry_run=True)
+    assert not (tmp_path / "work").exists()
+    outpace.generate(model, "def", method="eagle3", head=str(tmp_path), max_tokens=4)
+
+
+def test_a_full_disk_is_named_and_nothing_is_lost(model, data, tmp_path, monkeypatch) -> None:
+    def full(tensors, path):
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("outpace.training.features.save_file", full)
+    with pytest.raises(DataError, match="do not fit on the disk .* or 0 to compute them in every step"):
+        train(
+            "eagle3", target=model, data=data, output=tmp_path, changes=[*QUICK, "capture.disk_gigabytes=1"]
+        )
+    assert not list((tmp_path / "work" / "features").iterdir())
+    assert list((tmp_path / "work" / "answers").glob("*.json"))
+
+
+def test_a_loss_that_is_no_number_keeps_the_last_checkpoint(model, data, tmp_path, monkeypatch) -> None:
+    from outpace.training.lessons import HeadLesson
+
+    forward = HeadLesson.forward
+    calls = 0
+
+    def broken(self, batch, noise):
+        nonlocal calls
+        calls += 1
+        return forward(self, batch, noise) * (torch.nan if calls == 4 else 1)
+
+    monkeypatch.setattr(HeadLesson, "forward", broken)
+    with pytest.raises(TrainingError, match="the loss is nan at step 4: the checkpoint of step 2 is kept"):
+        train("eagle", target=model, data=data, output=tmp_path, changes=QUICK)
+    assert [path.name for path in (tmp_path / "work" / "checkpoints").glob("step-*")] == ["step-0000002"]
+
+
+def test_another_run_in_the_same_folder_is_refused(model, data, tmp_path) -> None:
+    train("eagle", target=model, data=data, output=tmp_path, changes=QUICK)
+    with pytest.raises(ConfigError, match="holds a run with another data and config: give another --output"):
+        train("eagle", target=model, data=data, output=tmp_path, changes=[*QUICK, "seed=1"])
+    with pytest.raises(ConfigError, match="holds a run with another method"):
+        train("hass", target=model, data=data, output=tmp_path, changes=QUICK)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has 0 prompts: give at least two"),
+        ('{"prompt": "a"}\nnot json', "line 2: not JSON"),
+        ('{"text": "a"}', 'line 1: a row has a "prompt" or "messages"'),
+    ],
+)
+def test_data_that_cannot_be_used(text, message, model, tmp_path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        read_prompts(str(path), model, 10, 0)
+    with pytest.raises(DataError, match="there is no data builtin:poems: use builtin:code or a file"):
+        read_prompts("builtin:poems", model, 10, 0)
+    with pytest.raises(DataError, match="there is no file"):
+        read_prompts("missing.jsonl", model, 10, 0)
+
+
+def test_texts_without_answers_are_refused(model, data, tmp_path) -> None:
+    with pytest.raises(DataError, match="gives 0 texts to learn from"):
+        train("eagle", target=model, data=data, output=tmp_path, changes=[*QUICK, "answers.generate=false"])
+
+
+def test_builtin_code_is_source_without_the_held_out_modules(model) -> None:
+    prompts = read_prompts("builtin:code", model, 40, 0)
+    assert len(prompts) == 40 and prompts == read_prompts("builtin:code", model, 40, 0)
+    assert prompts != read_prompts("builtin:code", model, 40, 1)
+
+
+def test_settings_are_changed_by_dotted_names() -> None:
+    config = changed(TrainConfig(), ["steps=7", "optimizer.rate=2e-4", "answers.generate=false"])
+    assert (config.steps, config.optimizer.rate, config.answers.generate) == (7, 2e-4, False)
+    assert settings(config)["optimizer.rate"] == 2e-4
+    for change, message in (
+        ("optimiser.rate=1", "there is no setting optimiser.rate; did you mean optimizer.rate"),
+        ("optimizer=1", "there is no setting optimizer"),
+        ("steps", "steps is no setting: write NAME=VALUE"),
+        ("steps=many", "steps is a whole number, not many"),
+        ("bfloat16=1", "bfloat16 is true or false, not 1"),
+        ("batch=0", "batch is 0: it is at least 1"),
+        ("held_out=1.5", "held_out is 1.5: it is a share between 0 and 1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            changed(TrainConfig(), [change])
+
+
+def test_the_draft_vocabulary_has_the_most_frequent_tokens_of_the_answers() -> None:
+    examples = [Example((9, 9, 9, 4, 4, 4, 7, 7, 1), 3)]
+    assert draft_vocabulary(examples, 10, 3).tolist() == [1, 4, 7]
+    assert draft_vocabulary(examples, 10, 5).tolist() == [0, 1, 2, 4, 7]
+    assert draft_vocabulary(examples, 10, 10) is None
+
+
+def test_long_texts_are_cut_and_pieces_without_answers_dropped() -> None:
+    example = Example(tuple(range(20)), 9)
+    pieces = list(example.pieces(8))
+    assert [(each.tokens[0], len(each.tokens), each.first) for each in pieces] == [(8, 8, 1), (16, 4, 1)]
+
+
+def test_the_fingerprint_tells_targets_apart_and_not_dtypes(tiny) -> None:
+    found = {
+        name: fingerprint_of(outpace.load(path, dtype=dtype).target)
+        for name, path, dtype in (
+            ("target", tiny.target, "float32"),
+            ("half", tiny.target, "bfloat16"),
+            ("other", tiny.draft, "float32"),
+        )
+    }
+    assert found["target"] == found["half"] != found["other"]
+
+
+def test_hidden_states_are_those_of_the_text_alone(model) -> None:
+    assert isinstance(model.target, HFTarget)
+    texts = [Example((5, 6, 7, 8, 9, 10), 1), Example((11, 12, 13), 1)]
+    source = FeatureSource(model.target, texts, (-1, 0), Path("none"))
+    both = source.batch([0, 1])
+    for row in (0, 1):
+        alone = source.batch([row])
+        size = alone.tokens.shape[1]
+        for layer in (-1, 0):
+            assert (both.hidden[layer][row, :size] - alone.hidden[layer][0]).abs().max() < 1e-5
+    assert both.learns.tolist() == [[False, *[True] * 5], [False, True, True, False, False, False]]

@@ -1,0 +1,146 @@
+"""A head in training sees what it sees while drafting."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Parts
+from outpace.core.sampling_params import SamplingParams
+from outpace.decode import Session
+from outpace.drafters.model.feature_drafter import FeatureDrafter
+from outpace.drafters.model.grow import grow
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.head_model import HeadModel, untrained_eagle, untrained_eagle3
+from outpace.models.hf.captures import OutputCapture
+from outpace.models.hf.target import HFTarget
+from outpace.proof.models import transformers_models
+from outpace.recipes.base.autoregressive import autoregressive
+from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.training.config import Head
+from outpace.training.features import FeatureSource
+from outpace.training.lessons import LESSONS, HeadLesson
+from outpace.training.texts import Example
+from outpace.training.unrolled import unrolled
+from outpace.verifiers.match import Match
+
+VOCAB, LENGTH, STEPS = 8, 18, 4
+HEADS = {"eagle": untrained_eagle, "eagle3": untrained_eagle3}
+
+
+@cache
+def target() -> HFTarget:
+    made = transformers_models(vocab=VOCAB).target
+    assert isinstance(made, HFTarget)
+    return made
+
+
+def head_of(kind: str) -> DraftHead:
+    head = HEADS[kind.split(",")[0]](target(), seed=2)
+    if kind.endswith("normed output"):
+        head.state_layer = -1
+    return head
+
+
+def greedy_text(prompt: list[int]) -> list[int]:
+    params = SamplingParams(0, max_tokens=LENGTH - len(prompt))
+    session = Session(autoregressive.build(target()), [torch.tensor(prompt)], [params], LazyTargetProbs)
+    list(session.steps())
+    return session.request(0).text().tolist()
+
+
+def source(*texts: list[int], first: int = 2, folder: str = "none") -> FeatureSource:
+    layers = sorted({-1, *range(target().num_layers)})
+    from pathlib import Path
+
+    return FeatureSource(target(), [Example(tuple(each), first) for each in texts], layers, Path(folder))
+
+
+def drafted(head: DraftHead, tokens: Tensor, features: Tensor, start: int, count: int) -> Tensor:
+    """(F,) the feature that a draft from column `start` has after `count` further tokens of the text, by
+    forwards over the whole text without a cache."""
+    plain = copy.deepcopy(head)
+    features = features[: start + 1]
+    for step in range(count + 1):
+        end = start + 1 + step
+        with OutputCapture(plain, 1).capture(frozenset({plain.state_layer}), True) as found:
+            plain(tokens[None, 1 : end + 1], torch.arange(end)[None], None, features[None])
+        state = found[plain.state_layer][0, -1:]
+        features = torch.cat((features, state))
+    return state[0]
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "eagle3, normed output"])
+def test_every_column_and_step_equals_a_draft_that_begins_there(kind: str) -> None:
+    head, tokens = head_of(kind), torch.tensor([greedy_text([1, 2]), greedy_text([5, 0, 3])])
+    batch = source(*tokens.tolist()).batch([0, 1])
+    with torch.no_grad():
+        taps = torch.cat([batch.hidden[layer] for layer in head.taps], -1)
+        features = head.fuse(taps)[:, :-1]
+        steps = list(unrolled(head, tokens, features, STEPS))
+        for row in (0, 1):
+            for each in steps:
+                for column in range(0, LENGTH - 1 - each.step, 3):
+                    expected = drafted(head, tokens[row], features[row], column, each.step)
+                    assert (each.features[row, column] - expected).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_agreement_is_what_decoding_accepts(kind: str) -> None:
+    """On the target's greedy text: the tokens accepted in a step are those that agree at its column."""
+    head, prompt = head_of(kind), [1, 2, 6]
+    drafter = FeatureDrafter(HeadModel(head), VOCAB, lambda *rest: grow(*rest, sampled=False), sampled=False)
+    accepted = {}
+    for start in range(3, LENGTH - STEPS - 1):
+        text = greedy_text(prompt)[:start]
+        params = SamplingParams(0, max_tokens=STEPS + 2)
+        session = Session(
+            Parts(target(), drafter, Match(), Fixed(STEPS)), [torch.tensor(text)], [params], LazyTargetProbs
+        )
+        first = next(step for step in session.steps() if any(step.generated))
+        accepted[start] = len(first.generated[0]) - 1
+    lesson = HeadLesson(head, target().head, LESSONS["eagle3"], Head())
+    for start, count in accepted.items():
+        # the only column whose drafts lie in the text and begin after `start` tokens
+        text = greedy_text(prompt)[: start + STEPS]
+        counts = lesson.agreement(source(text, first=start).batch([0]), STEPS).tolist()
+        assert counts[0] == 1 and sum(counts[1:]) == count
+    assert 0 < sum(accepted.values()) < STEPS * len(accepted)
+
+
+def test_with_one_step_and_without_top_k_hass_learns_what_eagle_learns(monkeypatch) -> None:
+    head = head_of("eagle")
+    batch = source(greedy_text([1, 2]), greedy_text([4])).batch([0, 1])
+    settings = Head(unroll=1, noise=0.0)
+    found = {}
+    monkeypatch.setattr("outpace.training.losses.top_k_cross_entropy", lambda q, p, mask, k: torch.zeros(()))
+    for name in ("eagle", "hass"):
+        found[name] = HeadLesson(head, target().head, LESSONS[name], settings)(batch, torch.Generator())
+    assert torch.equal(found["eagle"], found["hass"]) and found["eagle"] > 0
+
+
+def test_gradients_reach_earlier_outputs_only_where_the_method_says() -> None:
+    head = head_of("eagle")
+    tokens = torch.tensor([greedy_text([1, 2])])
+    features = torch.randn(1, LENGTH - 1, head.feature_size, dtype=torch.float64, requires_grad=True)
+    for detached in (False, True):
+        first, second = unrolled(head, tokens, features, 2, detached=detached)
+        (reached,) = torch.autograd.grad(second.states.sum(), first.features, allow_unused=True)
+        assert (reached is None) == detached
+
+
+def test_only_answers_count_and_padding_does_not() -> None:
+    head = head_of("eagle3")
+    lesson = HeadLesson(head, target().head, LESSONS["eagle3"], Head())
+    text, short = greedy_text([1, 2]), greedy_text([3])[:11]
+    alone = [lesson(source(each, first=6).batch([0]), torch.Generator()) for each in (text, short)]
+    both = lesson(source(text, short, first=6).batch([0, 1]), torch.Generator())
+    # at every step the tokens of the answer are predicted, by other columns
+    sizes = [len(each) - 6 for each in (text, short)]
+    expected = sum(loss.item() * size for loss, size in zip(alone, sizes, strict=True)) / sum(sizes)
+    assert both.item() == pytest.approx(expected, rel=1e-9)
