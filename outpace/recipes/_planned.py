@@ -6,7 +6,7 @@ PLANNED = frozenset(
     adaeagle adaspec arbitrage aurora chimera clasp confu coral cosine cspd dart deer del-decoding
     diffuspec direct-alignment disco distillspec domain-drafter double dovetail draft-design dream dsp
     dultra duodecoding ead easyspec exp3-spec falcon fastdraft flash fr-spec fspad
-    glide-cape gsd gto gumiho hass hedge-spec hivis hydra jakiro judge-decoding kangaroo knn-ssd lantern
+    glide-cape gsd gto gumiho hedge-spec hivis hydra jakiro judge-decoding kangaroo knn-ssd lantern
     latency-aware-tts layerskip longspec magicdec medusa medusa-typical mirror-sd mlp-speculator mulo-sd
     multilingual-drafter online-sd owl parallelspec pearl polybasic quicksilver ralmspec ralmspec-knnlm
     rapid redrafter reflective-verification s2d s4c scd scylla specbranch specdec-pp specdiff

@@ -55,5 +55,4 @@ def train(
     for each in found.evaluations[-1:]:
         shares = ", ".join(f"{share:.0%}" for share in each.agreement)
         print_status(f"held-out acceptance length of greedy chains {each.acceptance_length:.2f} ({shares})")
-    used = {"hass": "eagle2"}.get(method, method)
-    print_status(f"use it: outpace generate --target {target} --method {used} --head {found.folder}")
+    print_status(f"use it: outpace generate --target {target} --method {method} --head {found.folder}")

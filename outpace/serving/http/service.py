@@ -63,7 +63,8 @@ class Service:
             methods,
             processor=resolve_settings({"temperature": 1.0}, self._defaults).processor,
             max_rows=max_rows,
-            drafts=[draft.target for draft in model.drafts.values()],
+            drafts=[each.target for each in model.drafts.values()]
+            + [each.model for each in model.heads.values()],
             kv_bytes=kv_bytes,
             prefix_cache=prefix_cache,
             on_step=self.metrics.step,  # before clients see a step: its counts are there when they ask

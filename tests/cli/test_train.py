@@ -1,0 +1,82 @@
+"""`outpace train` on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+QUICK = [
+    part
+    for change in (
+        "steps=2 batch=2 texts=6 held_out=0.2 length=32 answers.max_tokens=8 answers.batch=3 head.unroll=1"
+    ).split()
+    for part in ("--set", change)
+]
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": f"def f{index}(a):"}) for index in range(8)))
+    return path
+
+
+def test_a_head_is_trained_and_benched(outpace_, tiny, data, tmp_path):
+    head = tmp_path / "head"
+    result = outpace_(
+        "train", "eagle3", "--target", tiny.target, "--data", data, "-o", head, "--dtype", "float32", *QUICK
+    )
+    assert result.exit_code == 0, result.output
+    assert "held-out acceptance length of greedy chains" in result.stderr
+    assert f"--method eagle3 --head {head}" in result.stderr
+    report = tmp_path / "report.json"
+    result = outpace_(
+        "bench",
+        "--target",
+        tiny.target,
+        "--methods",
+        f"autoregressive,eagle3:head={head}",
+        "--prompts",
+        data,
+        "--num-prompts",
+        1,
+        "--max-tokens",
+        8,
+        "--rounds",
+        1,
+        "--temperature",
+        0,
+        "--dtype",
+        "float32",
+        "--output",
+        report,
+    )
+    assert result.exit_code == 0, result.output
+
+
+def test_what_cannot_be_trained_is_said_in_one_sentence(outpace_, tiny, data, tmp_path):
+    arguments = ("--target", tiny.target, "--data", data, "-o", tmp_path / "head")
+    for more, message in (
+        (("poetry",), "poetry has no head to train: use eagle, hass, eagle3"),
+        (("eagle3", "--set", "stepps=3"), "there is no setting stepps; did you mean steps"),
+    ):
+        result = outpace_("train", *more, *arguments)
+        assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.stderr
+
+
+def test_settings_are_listed(outpace_):
+    result = outpace_("train", "eagle3", "-o", "nowhere", "--show-settings")
+    assert "optimizer.rate=0.001" in result.stdout and "answers.generate=true" in result.stdout
+
+
+def test_a_folder_that_is_no_head(outpace_, tiny, tmp_path):
+    generate = ("generate", "def", "--target", tiny.target, "--method", "eagle3", "--head")
+    result = outpace_(*generate, tmp_path)
+    assert result.exit_code == 2 and "holds no draft head" in result.stderr
+    result = outpace_("train", "eagle", "--target", tiny.target, "-o", tmp_path / "e", "--dry-run")
+    assert result.exit_code == 0
+    result = outpace_(*generate, tmp_path / "e")
+    assert result.exit_code == 2 and "holds a head of EAGLE: use it with the method eagle" in result.stderr
+    result = outpace_(*generate[:-1])
+    assert result.exit_code == 2 and "eagle3 needs head: a folder with a draft head" in result.stderr
