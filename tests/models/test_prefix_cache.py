@@ -7,6 +7,7 @@ import torch
 
 from outpace.core.contracts import PrefixCache, Prompt, Want
 from outpace.core.tree import Forest, TokenTree
+from outpace.models.hf import contiguous_cache
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino import paged_cache
 from outpace.models.openvino.paged_attention import BLOCK_SIZE
@@ -158,6 +159,28 @@ def test_retained_texts_stay_within_the_limit_and_the_newest_are_kept(opened):
     cache.limit(0)
     assert cache.num_bytes == cache.retained_bytes == 0
     assert begin(target, cache, 0, texts[-1]) == 0
+
+
+def test_a_retained_text_holds_no_memory_that_it_did_not_use(target_of, monkeypatch):
+    """Nor are more texts retained than a new request can be compared with."""
+    monkeypatch.setattr(contiguous_cache, "MAX_RETAINED", 3)
+    target, _ = target_of("eager")
+    cache = target.open(1, 128)
+    lengths = (9, 30, 12, 50, 7)
+    for seed, length in enumerate(lengths):
+        text = some(length, seed)
+        begin(target, cache, 0, text)
+        assert cache.slot_bytes(0, 0) == 128 * target.token_bytes
+        end(cache, 0, text)
+    held = sum(lengths[-3:]) - 3  # the last token of each was not read
+    assert cache.retained_bytes == held * target.token_bytes
+    assert [cache.restore(0, some(length, seed)) > 0 for seed, length in enumerate(lengths)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_nothing_is_retained_of_texts_that_are_not_named(opened):

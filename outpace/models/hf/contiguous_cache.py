@@ -17,6 +17,7 @@ from torch import Tensor
 from outpace.models.hf.kv_cache import EagerCache, Planes
 
 BLOCK = 64  # cache positions by which a slot of a cache with capacity 0 grows
+MAX_RETAINED = 512  # retained texts: each new request is compared with all of them
 
 
 @dataclass(eq=False)
@@ -137,14 +138,15 @@ class ContiguousCache(EagerCache):
             tokens, storages = self._tokens.pop(slot, None), self._storages[slot]
             self._storages[slot] = []
             if tokens is not None and len(tokens) and storages:
-                self._retain(RetainedText(tokens, storages))
+                self._retain(tokens, storages)
 
-    def _retain(self, text: RetainedText) -> None:
-        """Retain a text, in place of those that it begins with."""
-        self._retained = [
-            each for each in self._retained if _common_length(each.tokens, text.tokens) < len(each.tokens)
-        ]
-        self._retained.append(text)
+    def _retain(self, tokens: Tensor, storages: Sequence[Tensor]) -> None:
+        """Retain the entries of a text, in place of those that it begins with."""
+        length = len(tokens)
+        # copies, because a slot has memory for text that did not come
+        entries = [storage[:, :, :, :length].clone() for storage in storages]
+        kept = [each for each in self._retained if _common_length(each.tokens, tokens) < len(each.tokens)]
+        self._retained = [*kept[1 - MAX_RETAINED :], RetainedText(tokens, entries)]
 
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
         """Views of the entries at cache positions start to end - 1 of one slot, one per plane; no copies."""
