@@ -25,6 +25,18 @@ from outpace.models.heads.head_model import (
     untrained_eagle,
     untrained_eagle3,
 )
+from outpace.models.heads.hydra import untrained_hydra
+from outpace.models.heads.medusa import untrained_medusa
+from outpace.models.heads.mlp_speculator import untrained_mlp_speculator
+from outpace.models.heads.position_head import PositionHead
+from outpace.models.heads.position_model import (
+    HydraModel,
+    MedusaModel,
+    MlpSpeculatorModel,
+    PositionModel,
+    ReDrafterModel,
+)
+from outpace.models.heads.redrafter import untrained_redrafter
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._options import RecipeError
 
@@ -47,7 +59,7 @@ class Opener(Protocol):
         vocabularies."""
         ...
 
-    def head(self, kind: str, value: Any, /) -> HeadModel:
+    def head(self, kind: str, value: Any, /) -> HeadModel | PositionModel:
         """The draft head of this kind in a folder, for the target; ValueError if it does not fit it."""
         ...
 
@@ -67,7 +79,7 @@ class FunctionOpener:
             "command line"
         )
 
-    def head(self, kind: str, value: Any) -> HeadModel:
+    def head(self, kind: str, value: Any) -> HeadModel | PositionModel:
         """Raises RecipeError: a draft head is opened for a target."""
         raise RecipeError(
             "a draft head needs the target's hidden states: use outpace.generate or the command line"
@@ -154,29 +166,35 @@ def _index_file(annotation: Any, kind: str, build: Callable[[Fixtures], store.In
     )
 
 
-def _head(annotation: Any, kind: str, untrained: Callable[[TargetWithLayers], DraftHead]) -> OptionKind:
-    """The kind of an option that is a folder with a draft head; the fixture is an untrained one."""
+def _head(
+    annotation: Any,
+    kind: str,
+    opened_type: type[HeadModel] | type[PositionModel],
+    untrained: Callable[[TargetWithLayers], Any],
+) -> OptionKind:
+    """The kind of an option that is a folder with a draft head, opened as `opened_type`; the fixture is an
+    untrained one."""
 
-    def check(option: str, opened: HeadModel, target: Target, opener: Opener) -> None:
+    def check(option: str, opened: HeadModel | PositionModel, target: Target, opener: Opener) -> None:
         if not isinstance(target, TargetWithLayers):
             raise RecipeError(
                 f"a draft head needs a target with hidden states, not a {type(target).__name__}"
             )
-        if kind_of_head(opened.head) != kind:
-            raise RecipeError(
-                f"the {option} is a head for the method {kind_of_head(opened.head)}, not for {kind}"
-            )
-        if opened.head.embed_tokens is not target.embed:
+        head = opened.head
+        found = head.method if isinstance(head, PositionHead) else kind_of_head(head)
+        if found != kind:
+            raise RecipeError(f"the {option} is a head for the method {found}, not for {kind}")
+        if head.embed_tokens is not target.embed:
             raise RecipeError(f"the {option} was opened for another target: give its folder")
 
-    def fixture(fixtures: Fixtures) -> HeadModel:
+    def fixture(fixtures: Fixtures) -> HeadModel | PositionModel:
         assert isinstance(fixtures.target, TargetWithLayers)
-        return HeadModel(untrained(fixtures.target))
+        return opened_type(untrained(fixtures.target))
 
     return OptionKind(
         annotation,
         "a folder with a draft head that was trained for the target",
-        lambda value: isinstance(value, HeadModel),
+        lambda value: isinstance(value, opened_type),
         lambda value, opener: opener.head(kind, value),
         check,
         fixture,
@@ -232,6 +250,10 @@ KINDS = (
     _index_file(SuffixAutomatonFile, "suffix-automaton", _suffix_automaton),
     _index_file(TrigramFile, "trigrams", _trigrams),
     _index_file(HiddenStateFile, "hidden-states", _hidden_states),
-    _head(EagleModel, "eagle", untrained_eagle),
-    _head(Eagle3Model, "eagle3", untrained_eagle3),
+    _head(EagleModel, "eagle", HeadModel, untrained_eagle),
+    _head(Eagle3Model, "eagle3", HeadModel, untrained_eagle3),
+    _head(MedusaModel, "medusa", PositionModel, untrained_medusa),
+    _head(HydraModel, "hydra", PositionModel, untrained_hydra),
+    _head(MlpSpeculatorModel, "mlp-speculator", PositionModel, untrained_mlp_speculator),
+    _head(ReDrafterModel, "redrafter", PositionModel, untrained_redrafter),
 )

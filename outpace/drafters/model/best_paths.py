@@ -1,0 +1,94 @@
+"""Draft trees of a beam search: the most probable paths, with the tokens that they share at their beginnings
+once.
+
+Chosen by probability, the tokens carry no claim and are verified by matching.
+
+Letters: F nodes that are extended, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outpace.core.context import Context
+from outpace.core.contracts import Plan
+from outpace.core.grower import Grower
+from outpace.core.tree import Forest, TokenTree
+from outpace.drafters.model.grow import Read
+from outpace.sampling.adjust import adjust
+from outpace.sampling.topk import at_least_float32, top
+
+
+class _Extended(NamedTuple):
+    """A path and one more token."""
+
+    score: float  # log of the draft probability of the whole path
+    parent: int  # node at which the path ended
+    token: int
+    log_prob: float  # log of the token's own draft probability
+
+
+def best_paths(
+    ctx: Context,
+    plan: Plan,
+    read: Read,
+    *,
+    branching: Sequence[int],
+    num_paths: int,
+    width: int | None = None,
+    top_k: int | None = None,
+) -> TokenTree:
+    """Build a tree of at most `num_paths` paths per row. At depth d each path is extended by its
+    `branching[d]` most probable tokens, and the `width` best of a row's paths go on (None: all); of the longest
+    the best `num_paths` stay. With `top_k` the probability of the other tokens counts as 0. Draft probabilities
+    are those at temperature 1."""
+    grower = Grower(ctx.roots)
+    scores, log_probs = [0.0] * len(ctx.slots), [0.0] * len(ctx.slots)  # by node
+    ends = [[row] for row in range(len(ctx.slots))]  # last nodes of each row's paths
+    for level, count in enumerate(branching):
+        frontier = [node for row, nodes in enumerate(ends) if plan.depth[row] > level for node in nodes]
+        if not frontier:
+            break
+        first, logits = read(grower.structure() if level else TokenTree.roots(ctx.roots))
+        logits = adjust(logits[[node - first for node in frontier]], ctx, grower, frontier)
+        values, tokens = (each[:, :count].tolist() for each in _most_probable(logits, count, top_k))
+        found: list[list[_Extended]] = [[] for _ in ctx.slots]
+        for node, row_values, row_tokens in zip(frontier, values, tokens, strict=True):
+            found[grower.rows[node]] += [
+                _Extended(scores[node] + value, node, token, value)
+                for value, token in zip(row_values, row_tokens, strict=True)
+                if value > -torch.inf
+            ]
+        for row, new in enumerate(found):
+            if new:
+                is_last = level + 1 == min(plan.depth[row], len(branching))
+                best = sorted(new, key=lambda each: -each.score)[: num_paths if is_last else width]
+                tokens_of = torch.tensor([each.token for each in best])
+                ends[row] = grower.add_chosen([each.parent for each in best], tokens_of)
+                scores += [each.score for each in best]
+                log_probs += [each.log_prob for each in best]
+    return _only(grower.structure(), log_probs, ends)
+
+
+def _most_probable(logits: Tensor, count: int, top_k: int | None) -> tuple[Tensor, Tensor]:
+    """Logs of the probabilities of each row's most probable tokens (F, `count` or more if there are), and the
+    tokens."""
+    logits = at_least_float32(logits)
+    if top_k is not None:
+        values, tokens = top(logits, min(top_k, logits.shape[-1]))
+        return values.log_softmax(-1), tokens
+    return top(logits.log_softmax(-1), min(count, logits.shape[-1]))
+
+
+def _only(tree: TokenTree, log_probs: Sequence[float], ends: Sequence[Sequence[int]]) -> TokenTree:
+    """The tree with the paths to these nodes alone."""
+    forest = tree.forest
+    kept = sorted({node for nodes in ends for end in nodes for node in forest.path(end)})
+    place = {node: index for index, node in enumerate(kept)} | {-1: -1}
+    parents = [place[forest.parents[node]] for node in kept]
+    confidence = torch.tensor([log_probs[node] for node in kept])
+    return TokenTree(tree.tokens[kept], Forest.of(parents, forest.num_rows), confidence)

@@ -1,0 +1,89 @@
+"""Draft heads without a KV cache: all that they know of the text is one hidden state of the target.
+
+This is the input of the target's LM head at the token before the root, that is, the hidden state from which
+the root was sampled.
+
+Letters: M nodes of one depth, D hidden size of the target, S size of a node's state, V vocabulary size.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from outpace.core.contracts import TargetWithLayers
+
+
+class PositionHead(nn.Module):
+    """A head that reads the paths of a draft tree token by token, all nodes of one depth together.
+
+    The state of a node is what the head knows of the path to it. The target's embedding is used in place,
+    never changed or saved."""
+
+    method: ClassVar[str]  # name of the method that the head is for
+    name: ClassVar[str]  # name of the head in messages
+    # whether logits depend on the path; if not, all nodes of one depth below a root have equal logits
+    reads_path: ClassVar[bool] = True
+
+    def __init__(self, target: TargetWithLayers, max_depth: int | None) -> None:
+        super().__init__()
+        self.embed_tokens = target.embed
+        self.hidden_size = int(next(target.embed.parameters()).shape[1])
+        self.vocab = target.vocab
+        self.max_depth = max_depth  # tokens of the longest path that it drafts; None: no limit
+        # share of texts in which the token of rank r of the head for depth d + 1 is right, by d and r; empty:
+        # not measured
+        self.rank_accuracies: tuple[tuple[float, ...], ...] = ()
+
+    def begin(self, hidden: Tensor) -> Tensor:  # (M, D) -> (M, S)
+        """The states before the roots, from the target's hidden states at the tokens before them."""
+        return hidden
+
+    def forward(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Read one token (M,) at this depth, 0 being that of roots, after each of the states (M, S). Returns
+        logits of the next tokens (M, V) and the states after the tokens read."""
+        raise NotImplementedError
+
+    @property
+    def own(self) -> dict[str, nn.Parameter]:
+        """The parameters that are the head's, not the target's, by name."""
+        return {name: each for name, each in self.named_parameters() if "embed_tokens." not in name}
+
+
+class ResidualBlocks(nn.Module):
+    """Layers that add SiLU(linear(x)) to their input x."""
+
+    def __init__(self, size: int, num_layers: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(size, size, bias=bias) for _ in range(num_layers)])
+
+    def forward(self, states: Tensor) -> Tensor:
+        for layer in self.layers:
+            states = states + nn.functional.silu(layer(states))
+        return states
+
+
+def ready(head: PositionHead) -> PositionHead:
+    """The head in evaluation mode, its weights with the dtype and on the device of the target's embedding."""
+    weight = next(head.embed_tokens.parameters())
+    head.to(weight.device).eval()  # buffers keep their dtype: rotary frequencies need float32
+    for parameter in head.own.values():
+        parameter.data = parameter.data.to(weight.dtype)
+    return head
+
+
+def random_parameters(head: PositionHead, seed: int = 0) -> PositionHead:
+    """Draw the head's weights from a seed, normally distributed with standard deviation 1 / sqrt(inputs);
+    biases become 0. Scales of norms, the other vectors, stay. Returns the head, ready for use."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in head.own.items():
+            if parameter.dim() > 1:
+                drawn = torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(drawn * parameter.shape[1] ** -0.5)
+            elif name.endswith("bias"):
+                parameter.zero_()
+    return ready(head)
+
