@@ -10,6 +10,7 @@ from typing import Any
 
 from outpace.console import progress
 from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.hf.target import load as load_target
 from outpace.models.names import resolve
@@ -29,7 +30,7 @@ class Model:
     # loaded drafts by name, so that each is loaded once
     drafts: dict[str, Model] = field(default_factory=dict, repr=False)
     # opened draft heads by kind and folder
-    heads: dict[tuple[str, str], HeadModel] = field(default_factory=dict, repr=False)
+    heads: dict[tuple[str, str], HeadModel | PositionModel] = field(default_factory=dict, repr=False)
 
     @property
     def max_length(self) -> int | None:

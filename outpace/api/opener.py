@@ -8,7 +8,9 @@ from typing import Any
 
 from outpace.api.model import Model, as_model, load
 from outpace.models.heads.checkpoint import load_head
+from outpace.models.heads.formats.position_heads import FORMATS, load_position_head
 from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 
@@ -49,15 +51,18 @@ class ModelOpener:
         )
         return CrossVocabularyDraft(draft.target, drafts, own)
 
-    def head(self, kind: str, value: Any) -> HeadModel:
+    def head(self, kind: str, value: Any) -> HeadModel | PositionModel:
         """The draft head of this kind in a folder, compiled if the target is; HeadFileError (a ValueError) if
         it does not fit the target."""
         if not isinstance(value, str | Path):
             raise ValueError(f"a draft head is a folder, not a {type(value).__name__}")
         model = self.target
         if (found := model.heads.get((kind, str(value)))) is None:
-            opened = load_head(kind, value, model.target)
-            found = HeadModel(opened, compile=model.target.compiled is not None)
+            compile = model.target.compiled is not None
+            if kind in FORMATS:
+                found = PositionModel(load_position_head(kind, value, model.target), compile=compile)
+            else:
+                found = HeadModel(load_head(kind, value, model.target), compile=compile)
             model.heads[kind, str(value)] = found
         return found
 

@@ -17,7 +17,6 @@ from outpace.core.contracts import Target, TargetWithLayers
 from outpace.indexes import store
 from outpace.indexes.store import HiddenStateFile, SuffixArrayFile, SuffixAutomatonFile, TrigramFile
 from outpace.models.heads.checkpoint import kind_of as kind_of_head
-from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.head_model import (
     Eagle3Model,
     EagleModel,

@@ -44,15 +44,15 @@ def fitted(accepted: Mapping[Ranks, int], nodes: int) -> Shape:
 
 
 def falling_accuracies(depth: int) -> list[list[float]]:
-    """Accuracies of ten ranks at each depth for `by_accuracy` where none were measured: they fall with rank and
-    depth, and 63 nodes number 10, 31, 17, 5 at depths 1 to 4, as in trees found for Medusa by measurement."""
+    """Accuracies of ten ranks at each depth for `by_accuracy` where none were measured: they fall with rank
+    and depth. By them 63 nodes number 10, 31, 17 and 5 at depths 1 to 4."""
     return [[0.5 * 0.8**level * (rank + 1) ** -1.6 for rank in range(10)] for level in range(depth)]
 
 
 def by_accuracy(accuracies: Sequence[Sequence[float]], nodes: int, depth: int) -> Shape:
     """The template of the `nodes` nodes that are most probably right, of at most `depth` levels, given the
-    share of texts in which the candidate of rank r at depth d + 1 is right, `accuracies[d][r]`. Depths count as
-    independent, and a rank measured above a lower one counts as equal to it."""
+    share of texts in which the candidate of rank r at depth d + 1 is right, `accuracies[d][r]`. Depths count
+    as independent, and a rank measured above a lower one counts as equal to it."""
     falling = [list(accumulate(at_depth, min)) for at_depth in accuracies]
 
     def weigh(ranks: Ranks) -> float:

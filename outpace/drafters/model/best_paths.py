@@ -43,9 +43,9 @@ def best_paths(
     top_k: int | None = None,
 ) -> TokenTree:
     """Build a tree of at most `num_paths` paths per row. At depth d each path is extended by its
-    `branching[d]` most probable tokens, and the `width` best of a row's paths go on (None: all); of the longest
-    the best `num_paths` stay. With `top_k` the probability of the other tokens counts as 0. Draft probabilities
-    are those at temperature 1."""
+    `branching[d]` most probable tokens, and the `width` best of a row's paths go on (None: all); of the
+    longest the best `num_paths` stay. With `top_k` the probability of the other tokens counts as 0. Draft
+    probabilities are those at temperature 1."""
     grower = Grower(ctx.roots)
     scores, log_probs = [0.0] * len(ctx.slots), [0.0] * len(ctx.slots)  # by node
     ends = [[row] for row in range(len(ctx.slots))]  # last nodes of each row's paths

@@ -72,7 +72,11 @@ def _after_prefix(ctx: Context, plan: Plan, read: Read, *, head: PositionHead, g
 
 
 def drafted(
-    ctx: Context, plan: Plan, hidden: Tensor, head: PositionHead, growth: Growth  # (B, D)
+    ctx: Context,
+    plan: Plan,
+    hidden: Tensor,
+    head: PositionHead,
+    growth: Growth,  # (B, D)
 ) -> Draft:
     """The trees that `growth` builds from the head's logits. ValueError if these are NaN or infinite."""
     if head.max_depth is not None:

@@ -48,7 +48,7 @@ class MlpSpeculatorHead(PositionHead):
         num_steps: int,
         inner_size: int,
         *,
-        tied: bool = False,  # one embedding, norm and LM head for all steps, and one projection after the first
+        tied: bool = False,  # all steps share embedding, norm and LM head, those after the first their projection
         scale_input: bool = False,  # the hidden state is normed and divided by √2
     ) -> None:
         super().__init__(target, num_steps)
@@ -59,9 +59,7 @@ class MlpSpeculatorHead(PositionHead):
         proj = [nn.Linear(size, inner_size, bias=False) for size in sizes]
         self.proj = nn.ModuleList([*proj[:1], *_each(tied, proj[1:])])
         self.ln = nn.ModuleList(_each(tied, [ScaledNorm(inner_size) for _ in steps]))
-        self.head = nn.ModuleList(
-            _each(tied, [nn.Linear(inner_size, self.vocab, bias=False) for _ in steps])
-        )
+        self.head = nn.ModuleList(_each(tied, [nn.Linear(inner_size, self.vocab, bias=False) for _ in steps]))
         of_state = 0.5 ** (0.5 / num_steps)
         self.token_scale = math.sqrt((1 - of_state**2) * inner_size / 2) / of_state
 

@@ -86,4 +86,3 @@ def random_parameters(head: PositionHead, seed: int = 0) -> PositionHead:
             elif name.endswith("bias"):
                 parameter.zero_()
     return ready(head)
-

@@ -5,8 +5,8 @@ temperature: the tree's tokens are the most probable ones by rank, without a cla
 heads' distributions.
 
 Nodes of one depth below different parents have candidates of their own, so the tree is filled level by level.
-With heads of Hydra++ a decoder layer with a KV cache follows the text, and its newest output takes the place of
-the target's hidden state. The shape of the tree is chosen as for medusa.
+With heads of Hydra++ a decoder layer with a KV cache follows the text, and its newest output takes the place
+of the target's hidden state. The shape of the tree is chosen as for medusa.
 """
 
 from functools import partial

@@ -5,9 +5,9 @@ tree's tokens are the most probable ones by rank, without a claim; a drawn chain
 distributions. This is Medusa-1 without typical acceptance, which changes the output.
 
 The heads do not see one another's tokens, so all nodes of a depth have the same candidates. The tree takes
-the most probable ranks by the accuracies in the heads' configuration (`rank_accuracies`, one list per head); if
-there are none, by accuracies that fall with rank and depth, for which `num_nodes` of 63 gives a tree like the
-paper's. The heads are read in one step on a GPU or CPU, without a forward of the target.
+the most probable ranks by the accuracies in the heads' configuration (`rank_accuracies`, one list per head);
+if there are none, by accuracies that fall with rank and depth, for which `num_nodes` of 63 gives a tree like
+the paper's.
 """
 
 from functools import partial

@@ -1,11 +1,11 @@
-"""MLP speculator (Wertheimer et al. 2024): a state begun by the target's hidden state and updated by each token.
+"""MLP speculator (Wertheimer et al. 2024): a hidden state of the target, updated by each drafted token.
 
 New here: nothing. Reuses: PositionDrafter, best_paths, grow, Rejection, Fixed. Exact at any temperature: the
 tree's tokens are those of the most probable paths, without a claim; a drawn chain carries the speculator's
 distributions.
 
-All `branching` paths are tried, and the best `num_paths` are drafted, with the tokens that they share once. Draft
-probabilities are compared at temperature 1, whatever the request's.
+All `branching` paths are tried, and the best `num_paths` are drafted, with the tokens that they share once.
+Draft probabilities are compared at temperature 1, whatever the request's.
 """
 
 from functools import partial

@@ -1,12 +1,12 @@
-"""ReDrafter (Cheng et al. 2024): beam search over a recurrent network that begins with the target's hidden state.
+"""ReDrafter (Cheng et al. 2024): beam search over a recurrent network on a hidden state of the target.
 
 New here: nothing. Reuses: PositionDrafter, best_paths, grow, Rejection, Fixed. Exact at any temperature: the
 tree's tokens are those of the best paths, without a claim; a drawn chain carries the network's distributions.
 The published rule for temperatures above 0 tests every path apart and keeps the longest, which changes the
 output; it is not used here.
 
-Paths of the beam search that begin with the same tokens share them, which leaves fewer tokens to verify. Draft
-probabilities are compared at temperature 1, whatever the request's.
+Paths of the beam search that begin with the same tokens share them, which leaves fewer tokens to verify.
+Draft probabilities are compared at temperature 1, whatever the request's.
 """
 
 from functools import partial

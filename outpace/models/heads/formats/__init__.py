@@ -1,0 +1,1 @@
+"""Layouts in which draft heads are stored, as other projects read and write them."""

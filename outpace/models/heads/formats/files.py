@@ -1,0 +1,50 @@
+"""The two files of a folder with a draft head: `config.json` and `model.safetensors`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
+
+Config = dict[str, Any]
+Tensors = dict[str, Tensor]
+
+
+class HeadFileError(ValueError):
+    """A folder holds no head that can be used, or a layout cannot hold a head; the message is for users."""
+
+
+def read_files(folder: Path) -> tuple[Config, Tensors]:
+    """The configuration and the tensors in a folder. HeadFileError if it has none."""
+    if not folder.is_dir():
+        raise HeadFileError(f"there is no folder {folder}: give one with {CONFIG} and {WEIGHTS}")
+    if (folder / PICKLED).exists() and not (folder / WEIGHTS).exists():
+        # unpickling can run code from the file
+        raise HeadFileError(
+            f"{folder} has pickled weights ({PICKLED}), which can run code when they are opened: convert "
+            f"them with safetensors.torch.save_file(torch.load('{PICKLED}', weights_only=True), '{WEIGHTS}')"
+        )
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        tensors = load_file(folder / WEIGHTS)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise HeadFileError(f"{folder} holds no draft head ({error}): download it again") from error
+    if not isinstance(config, dict):
+        raise HeadFileError(f"{folder / CONFIG} is no configuration of a draft head: download it again")
+    return config, tensors
+
+
+def write_files(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write a configuration and tensors; the folder is made if there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # copies: tensors that share memory are refused, and a head may share the target's embedding
+    stored = {name: each.detach().cpu().contiguous().clone() for name, each in tensors.items()}
+    save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,41 @@
+"""What the formats of heads without a KV cache share: sizes and numbers of tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.formats.files import WEIGHTS, HeadFileError, Tensors
+
+
+def check_sizes(target: TargetWithLayers, hidden_size: int, vocab: int | None) -> None:
+    """HeadFileError for a head that is made for hidden states or a vocabulary of another size than the
+    target's; vocabulary None: not checked."""
+    size = int(next(target.embed.parameters()).shape[1])
+    if hidden_size != size:
+        raise HeadFileError(
+            f"the head is for a target with hidden states of {hidden_size} numbers, and this target's have "
+            f"{size}: give the model it was trained for"
+        )
+    if vocab is not None and vocab != target.vocab:
+        raise HeadFileError(
+            f"the head is for a target with {vocab} tokens, and this target has {target.vocab}: give the "
+            "model it was trained for"
+        )
+
+
+def taken(tensors: Tensors, name: str) -> Tensor:
+    """The tensor of this name; HeadFileError if there is none."""
+    if name not in tensors:
+        raise HeadFileError(f"{WEIGHTS} lacks {name}: download it again")
+    return tensors[name]
+
+
+def count(names: Iterable[str], pattern: str) -> int:
+    """One more than the largest number that the first group of the pattern matches at the beginning of a
+    name; 0 if it matches none."""
+    found = (re.match(pattern, name) for name in names)
+    return max((int(match[1]) + 1 for match in found if match), default=0)

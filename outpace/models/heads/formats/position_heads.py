@@ -1,0 +1,97 @@
+"""Reads and writes folders with heads without a KV cache: Medusa, Hydra, MLP speculator, ReDrafter.
+
+A folder has `config.json` and `model.safetensors`, in the layout of the head's own project as its module here
+says. Our own key `rank_accuracies`, one list per depth, holds the share of texts in which the token of each
+rank was right: trees are shaped by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.formats import hydra, medusa, mlp_speculator, redrafter
+from outpace.models.heads.formats.files import WEIGHTS, HeadFileError, read_files, write_files
+from outpace.models.heads.hydra import HydraHead
+from outpace.models.heads.medusa import MedusaHead
+from outpace.models.heads.mlp_speculator import MlpSpeculatorHead
+from outpace.models.heads.position_head import PositionHead, ready
+from outpace.models.heads.redrafter import ReDrafterHead
+
+FORMATS = {
+    MedusaHead.method: medusa,
+    HydraHead.method: hydra,
+    MlpSpeculatorHead.method: mlp_speculator,
+    ReDrafterHead.method: redrafter,
+}
+OTHER_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", "hydra_lm_head.pt")
+ACCURACIES = "rank_accuracies"
+
+
+def save_position_head(head: PositionHead, folder: str | Path) -> None:
+    """Write a head; the folder is made if there is none."""
+    config, tensors = FORMATS[head.method].stored(head)
+    if head.rank_accuracies:
+        config[ACCURACIES] = [list(each) for each in head.rank_accuracies]
+    write_files(Path(folder), config, tensors)
+
+
+def load_position_head(method: str, folder: str | Path, target: TargetWithLayers) -> PositionHead:
+    """Read the head of a method of `FORMATS` for a target. HeadFileError if the folder lacks it or it does
+    not fit the target."""
+    folder = Path(folder)
+    _check_files(folder)
+    config, tensors = read_files(folder)
+    found = next((name for name, each in FORMATS.items() if each.recognises(config)), None)
+    if found != method:
+        what = "holds another kind of model" if found is None else f"holds a head for the method {found}"
+        raise HeadFileError(f"{folder} {what}: give a folder with a head for {method}")
+    try:
+        head, given = FORMATS[method].made(config, tensors, target)
+        head.rank_accuracies = _accuracies(config)
+        _fill(head, given)
+    except HeadFileError as error:
+        raise HeadFileError(f"{folder} cannot be used: {error}") from error
+    return ready(head)
+
+
+def _check_files(folder: Path) -> None:
+    """HeadFileError for weights under a name or in a form that is not read."""
+    other = next((name for name in OTHER_FILES if (folder / name).exists()), None)
+    if other is None or (folder / WEIGHTS).exists():
+        return
+    if other.endswith(".pt"):  # unpickling can run code from the file
+        raise HeadFileError(
+            f"{folder} has pickled weights ({other}), which can run code when they are opened: convert them "
+            f"with safetensors.torch.save_file(torch.load('{other}', weights_only=True), '{WEIGHTS}')"
+        )
+    raise HeadFileError(f"{folder} has its weights in {other}: rename it to {WEIGHTS}")
+
+
+def _accuracies(config: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
+    try:
+        found = tuple(tuple(float(share) for share in each) for each in config.get(ACCURACIES, ()))
+    except (TypeError, ValueError) as error:
+        raise HeadFileError(f"{ACCURACIES} is not one list of numbers per depth: remove it") from error
+    if not all(each and 0 <= min(each) <= max(each) <= 1 for each in found):
+        raise HeadFileError(f"{ACCURACIES} has an empty list or numbers outside of 0 to 1: remove it")
+    return found
+
+
+def _fill(head: PositionHead, given: Mapping[str, Tensor]) -> None:
+    """Set the head's parameters; HeadFileError unless these are their names and sizes."""
+    own = head.own
+    missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+    if missing or unknown:
+        parts = [f"lacks {', '.join(missing)}"] * bool(missing)
+        parts += [f"has {', '.join(unknown)}, which its configuration does not call for"] * bool(unknown)
+        raise HeadFileError(f"{WEIGHTS} {' and '.join(parts)}")
+    for name, parameter in own.items():
+        if parameter.shape != given[name].shape:
+            raise HeadFileError(
+                f"{name} is {tuple(given[name].shape)}, and by the configuration {tuple(parameter.shape)}"
+            )
+        parameter.data = given[name]

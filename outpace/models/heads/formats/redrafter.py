@@ -1,0 +1,77 @@
+"""Folders with a recurrent drafter, in the layout of its own project.
+
+Configuration: `model_type: recurrent_drafting_drafter`, `hidden_size`, `exit_dim`, `num_draft_layers`,
+`vocab_size`, `rnn: true`. Tensors: `rnn_w.weight`, `rnn_u.weight` and bias, `lm_head.{layer}.linear.weight`
+and bias, `lm_head.{layers}.weight`, and where `exit_dim` is not twice the hidden size, `input_proj.weight`
+and bias.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
+from outpace.models.heads.formats.position_files import check_sizes
+from outpace.models.heads.position_head import PositionHead
+from outpace.models.heads.redrafter import ReDrafterHead
+
+BLOCK = re.compile(r"lm_head\.(\d+)\.linear\.(weight|bias)")
+LM_HEAD = re.compile(r"lm_head\.\d+\.weight")
+
+
+def recognises(config: Mapping[str, Any]) -> bool:
+    """Whether this is a configuration of a recurrent drafter."""
+    return config.get("model_type") == "recurrent_drafting_drafter"
+
+
+def made(
+    config: Mapping[str, Any], tensors: Tensors, target: TargetWithLayers
+) -> tuple[PositionHead, Tensors]:
+    """A head for the target, its weights undefined, and the tensors under the names of its parameters.
+    HeadFileError if it does not fit the target."""
+    names = ("hidden_size", "exit_dim", "num_draft_layers", "vocab_size")
+    if missing := [name for name in names if name not in config]:
+        raise HeadFileError(f"the configuration lacks {', '.join(missing)}: download it again")
+    if not config.get("rnn", True):
+        raise HeadFileError("the drafter sums embeddings (rnn false): give one with a recurrent network")
+    check_sizes(target, int(config["hidden_size"]), int(config["vocab_size"]))
+    head = ReDrafterHead(
+        target, num_layers=int(config["num_draft_layers"]), exit_size=int(config["exit_dim"])
+    )
+    return head, {_ours(name): each for name, each in tensors.items()}
+
+
+def stored(head: PositionHead) -> tuple[Config, Mapping[str, Tensor]]:
+    """The configuration and the tensors of a folder."""
+    assert isinstance(head, ReDrafterHead)
+    num_layers = len(head.blocks.layers)
+    config: Config = {
+        "model_type": "recurrent_drafting_drafter",
+        "architectures": ["Drafter"],
+        "vocab_size": head.vocab,
+        "hidden_size": head.hidden_size,
+        "exit_dim": head.exit_size,
+        "num_draft_layers": num_layers,
+        "rnn": True,
+    }
+    return config, {_theirs(name, num_layers): each for name, each in head.own.items()}
+
+
+def _ours(name: str) -> str:
+    if found := BLOCK.fullmatch(name):
+        return f"blocks.layers.{found[1]}.{found[2]}"
+    return "lm_head.weight" if LM_HEAD.fullmatch(name) else name
+
+
+def _theirs(name: str, num_layers: int) -> str:
+    if name == "lm_head.weight":
+        return f"lm_head.{num_layers}.weight"
+    if name.startswith("blocks."):
+        _, _, layer, kind = name.split(".")
+        return f"lm_head.{layer}.linear.{kind}"
+    return name
