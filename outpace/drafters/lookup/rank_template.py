@@ -63,7 +63,7 @@ def by_accuracy(accuracies: Sequence[Sequence[float]], nodes: int, depth: int) -
             for rank, at_depth in zip(ranks, falling, strict=False)
         )
 
-    return heaviest(nodes, weigh, width=max(map(len, falling)), depth=depth)
+    return heaviest(nodes, weigh, width=max(map(len, falling), default=0), depth=depth)
 
 
 def accepted_ranks(steps: Iterable[Step]) -> Counter[Ranks]:

@@ -39,13 +39,18 @@ def best_paths(
     *,
     branching: Sequence[int],
     num_paths: int,
-    width: int | None = None,
-    top_k: int | None = None,
+    width: int = 0,
+    top_k: int = 0,
 ) -> TokenTree:
     """Build a tree of at most `num_paths` paths per row. At depth d each path is extended by its
-    `branching[d]` most probable tokens, and the `width` best of a row's paths go on (None: all); of the
-    longest the best `num_paths` stay. With `top_k` the probability of the other tokens counts as 0. Draft
-    probabilities are those at temperature 1."""
+    `branching[d]` most probable tokens, and the `width` best of a row's paths go on (0: all); of the longest
+    the best `num_paths` stay. With `top_k` above 0 only so many tokens after each path have a probability.
+    Draft probabilities are those at temperature 1. ValueError for numbers that leave no path."""
+    if min((*branching, num_paths)) < 1 or min(width, top_k) < 0:
+        raise ValueError(
+            f"a search for {num_paths} paths that tries {tuple(branching)} tokens by depth, {width} paths "
+            f"wide and with top_k {top_k}, finds none: use numbers of at least one"
+        )
     grower = Grower(ctx.roots)
     scores, log_probs = [0.0] * len(ctx.slots), [0.0] * len(ctx.slots)  # by node
     ends = [[row] for row in range(len(ctx.slots))]  # last nodes of each row's paths
@@ -66,7 +71,7 @@ def best_paths(
         for row, new in enumerate(found):
             if new:
                 is_last = level + 1 == min(plan.depth[row], len(branching))
-                best = sorted(new, key=lambda each: -each.score)[: num_paths if is_last else width]
+                best = sorted(new, key=lambda each: -each.score)[: num_paths if is_last else width or None]
                 tokens_of = torch.tensor([each.token for each in best])
                 ends[row] = grower.add_chosen([each.parent for each in best], tokens_of)
                 scores += [each.score for each in best]
@@ -74,11 +79,11 @@ def best_paths(
     return _only(grower.structure(), log_probs, ends)
 
 
-def _most_probable(logits: Tensor, count: int, top_k: int | None) -> tuple[Tensor, Tensor]:
+def _most_probable(logits: Tensor, count: int, top_k: int) -> tuple[Tensor, Tensor]:
     """Logs of the probabilities of each row's most probable tokens (F, `count` or more if there are), and the
     tokens."""
     logits = at_least_float32(logits)
-    if top_k is not None:
+    if top_k:
         values, tokens = top(logits, min(top_k, logits.shape[-1]))
         return values.log_softmax(-1), tokens
     return top(logits.log_softmax(-1), min(count, logits.shape[-1]))

@@ -61,6 +61,7 @@ class HydraHead(PositionHead):
         prefix: PrefixLayer | None = None,  # Hydra++
     ) -> None:
         super().__init__(target, num_heads)
+        self.num_heads, self.num_layers = num_heads, num_layers
         size = self.hidden_size
         self.mixers = nn.ModuleList([Mixer(head + 2, size) for head in range(num_heads)])
         self.blocks = nn.ModuleList([ResidualBlocks(size, num_layers - 1) for _ in range(num_heads)])

@@ -28,6 +28,7 @@ class MedusaHead(PositionHead):
         draft_ids: Tensor | None = None,  # (K,) token of each logit; None: the whole vocabulary
     ) -> None:
         super().__init__(target, num_heads)
+        self.num_heads, self.num_layers = num_heads, num_layers
         num_tokens = self.vocab if draft_ids is None else len(draft_ids)
         self.blocks = nn.ModuleList(
             [ResidualBlocks(self.hidden_size, num_layers, bias=bias) for _ in range(num_heads)]

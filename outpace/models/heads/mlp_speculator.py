@@ -7,6 +7,7 @@ Letters: M nodes of one depth, D hidden size of the target, I inner size, V voca
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,8 @@ class MlpSpeculatorHead(PositionHead):
         num_steps: int,
         inner_size: int,
         *,
-        tied: bool = False,  # all steps share embedding, norm and LM head, those after the first their projection
+        # all steps have the same embedding, norm and LM head, and all but the first the same projection
+        tied: bool = False,
         scale_input: bool = False,  # the hidden state is normed and divided by √2
     ) -> None:
         super().__init__(target, num_steps)
@@ -72,8 +74,8 @@ class MlpSpeculatorHead(PositionHead):
         return self.head[depth](states), states
 
 
-def _each(tied: bool, modules: list[nn.Module]) -> list[nn.Module]:
-    return modules[:1] * len(modules) if tied else modules
+def _each(tied: bool, modules: Sequence[nn.Module]) -> list[nn.Module]:
+    return [*modules[:1]] * len(modules) if tied else [*modules]
 
 
 def untrained_mlp_speculator(target: TargetWithLayers, seed: int = 0) -> PositionHead:

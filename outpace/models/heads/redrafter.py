@@ -27,6 +27,7 @@ class ReDrafterHead(PositionHead):
         exit_size: int | None = None,  # E; None: 2 D, without a projection to it
     ) -> None:
         super().__init__(target, None)
+        self.num_layers = num_layers
         size = self.hidden_size
         self.exit_size = exit_size or 2 * size
         self.rnn_w = nn.Linear(size, size, bias=False)

@@ -41,5 +41,5 @@ def hydra(
     is_chain = tree == "chain"
     drafter = position_drafter(head, target.vocab, partial(grow, sampled=is_chain), sampled=is_chain)
     accuracies = head.head.rank_accuracies or falling_accuracies(depth)
-    shape = by_accuracy(accuracies, num_nodes, depth)
-    return Parts(target, drafter, Rejection(), Fixed(depth if is_chain else shape))
+    draft = depth if is_chain else by_accuracy(accuracies, num_nodes, depth)
+    return Parts(target, drafter, Rejection(), Fixed(draft))

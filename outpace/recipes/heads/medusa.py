@@ -6,8 +6,7 @@ distributions. This is Medusa-1 without typical acceptance, which changes the ou
 
 The heads do not see one another's tokens, so all nodes of a depth have the same candidates. The tree takes
 the most probable ranks by the accuracies in the heads' configuration (`rank_accuracies`, one list per head);
-if there are none, by accuracies that fall with rank and depth, for which `num_nodes` of 63 gives a tree like
-the paper's.
+if there are none, by accuracies that fall with rank and depth. The paper's trees have 63 nodes, too.
 """
 
 from functools import partial
@@ -42,5 +41,5 @@ def medusa(
     is_chain = tree == "chain"
     drafter = position_drafter(head, target.vocab, partial(grow, sampled=is_chain), sampled=is_chain)
     accuracies = head.head.rank_accuracies or falling_accuracies(depth)
-    shape = by_accuracy(accuracies, num_nodes, depth)
-    return Parts(target, drafter, Rejection(), Fixed(depth if is_chain else shape))
+    draft = depth if is_chain else by_accuracy(accuracies, num_nodes, depth)
+    return Parts(target, drafter, Rejection(), Fixed(draft))

@@ -72,8 +72,8 @@ def stored(head: PositionHead) -> tuple[Config, Mapping[str, Tensor]]:
     assert isinstance(head, HydraHead)
     config: Config = {
         "model_type": "hydra",
-        "hydra_num_heads": len(head.lm_heads),
-        "hydra_num_layers": 1 + len(head.blocks[0].layers),
+        "hydra_num_heads": head.num_heads,
+        "hydra_num_layers": head.num_layers,
         "hydra_head_arch": ARCHITECTURES[head.prefix is not None],
         "grounded_heads": True,
         "hidden_state_offset": 0,

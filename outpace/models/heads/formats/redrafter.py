@@ -49,17 +49,16 @@ def made(
 def stored(head: PositionHead) -> tuple[Config, Mapping[str, Tensor]]:
     """The configuration and the tensors of a folder."""
     assert isinstance(head, ReDrafterHead)
-    num_layers = len(head.blocks.layers)
     config: Config = {
         "model_type": "recurrent_drafting_drafter",
         "architectures": ["Drafter"],
         "vocab_size": head.vocab,
         "hidden_size": head.hidden_size,
         "exit_dim": head.exit_size,
-        "num_draft_layers": num_layers,
+        "num_draft_layers": head.num_layers,
         "rnn": True,
     }
-    return config, {_theirs(name, num_layers): each for name, each in head.own.items()}
+    return config, {_theirs(name, head.num_layers): each for name, each in head.own.items()}
 
 
 def _ours(name: str) -> str:
