@@ -54,6 +54,7 @@ from outpace.proof.mutants.drafters import (
 )
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
 from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithReplacement, informed
+from outpace.proof.mutants.position_heads import beams, ranks_claimed
 from outpace.proof.mutants.prediction import Overwritten, PredictionSubstituted
 from outpace.proof.mutants.retrieval import retrieved
 from outpace.proof.mutants.sampling_history import histories
@@ -207,6 +208,8 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         return Parts(target, both, Rejection(random_order=True), once)
 
     return [
+        Mutant("medusa: ranks claimed", lambda: Parts(target, ranks_claimed(target), Rejection(), twice)),
+        Mutant("redrafter: draws per path", lambda: Parts(target, beams(target), PerPath(), chain)),
         Mutant("argmax claimed as a draw", lambda: Parts(target, ArgmaxClaimed(draft), Rejection(), chain)),
         Mutant("top-k claimed as draws", lambda: Parts(target, TopClaimed(draft), Rejection(), twice)),
         Mutant("dropped after looking", lambda: Parts(target, Dropped(draft), Rejection(), chain)),

@@ -72,14 +72,14 @@ class ArgmaxClaimed(CorrectDrafter):
     """Mutant: drafts the most probable token, recorded as drawn from q."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
-        return grower.add_drawn(at, q, 1, _Argmax(), replace=False)
+        return grower.add_drawn(at, q, 1, MostProbable(), replace=False)
 
 
 class TopClaimed(CorrectDrafter):
     """Mutant: drafts the two most probable tokens, recorded as drawn from q with or without replacement."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
-        return grower.add_drawn(at, q, 2, _Argmax(), replace=self.replace)
+        return grower.add_drawn(at, q, 2, MostProbable(), replace=self.replace)
 
 
 class Dropped(CorrectDrafter):
@@ -197,7 +197,7 @@ class ReadsRejected(CorrectDrafter):
             self._refused[slot] = refused
 
 
-class _Argmax:
+class MostProbable:
     """Deterministic stand-in for core.noise.Noise: always the most probable options."""
 
     def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:
