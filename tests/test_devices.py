@@ -22,6 +22,7 @@ from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
@@ -127,6 +128,16 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
     return Elsewhere()
 
 
+def take_away(model: nn.Module) -> None:
+    """Move the model's weights and buffers elsewhere."""
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                module._parameters[name] = nn.Parameter(Away(weight.data), requires_grad=False)
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else Away(buffer)
+
+
 def moved(target: Any) -> Any:
     """The same model elsewhere."""
     if isinstance(target, TableTarget):
@@ -134,12 +145,7 @@ def moved(target: Any) -> Any:
         there.logits = Away(target.logits)
         return there
     there = HFTarget(copy.deepcopy(target.model))
-    for module in there.forward.model.modules():
-        for name, weight in module._parameters.items():
-            if weight is not None:
-                module._parameters[name] = nn.Parameter(Away(weight.data), requires_grad=False)
-        for name, buffer in module._buffers.items():
-            module._buffers[name] = None if buffer is None else Away(buffer)
+    take_away(there.forward.model)
     planes = there.forward.planes
     there.forward.device = AWAY
     there.forward.planes = replace(
@@ -150,6 +156,11 @@ def moved(target: Any) -> Any:
 
 def moved_head(value: Any) -> Any:
     """The same option value; a head's copy elsewhere."""
+    if isinstance(value, PositionModel):
+        copied = PositionModel(copy.deepcopy(value.head))
+        copied.prefix = moved_head(copied.prefix)
+        take_away(copied.head)
+        return copied
     if not isinstance(value, HeadModel):
         return value
     there = HeadModel(copy.deepcopy(value.head))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
+from math import prod
 from random import Random
 
 import pytest
@@ -16,8 +18,10 @@ from outpace.decode import Session
 from outpace.drafters.lookup.rank_template import (
     Ranks,
     accepted_ranks,
+    by_accuracy,
     by_level,
     cut,
+    falling_accuracies,
     fitted,
     leaning,
     rank_template,
@@ -99,3 +103,25 @@ def test_accepted_ranks_are_those_of_the_accepted_paths() -> None:
     assert sum(counts.values()) == sum(lengths) > 0
     first = Counter(length for length in lengths if length)
     assert sum(count for ranks, count in counts.items() if len(ranks) == 2) == first[2]
+
+
+@pytest.mark.parametrize("nodes", [1, 6, 25])
+def test_nodes_by_accuracy_are_the_most_probable_paths(nodes: int) -> None:
+    random = Random(nodes)
+    accuracies = [sorted((random.random() for _ in range(4)), reverse=True) for _ in range(3)]
+    found = by_accuracy(accuracies, nodes, 3)
+    products = {
+        ranks: prod(accuracies[depth][rank] for depth, rank in enumerate(ranks))
+        for depth in (1, 2, 3)
+        for ranks in product(range(4), repeat=depth)
+    }
+    assert set(ranks_of(found)) == set(sorted(products, key=lambda ranks: -products[ranks])[:nodes])
+
+
+def test_accuracies_limit_depth_and_width_and_noise_in_them_skips_no_rank() -> None:
+    assert ranks_of(by_accuracy([[0.5, 0.1, 0.2]], 9, 3)) == [(0,), (1,), (2,)]
+    assert by_accuracy(falling_accuracies(5), 63, 1).depth == 1
+    assert len(by_accuracy(falling_accuracies(5), 63, 5).parents) == 63
+    assert by_accuracy([[0.5, 0.0]], 9, 3).parents == (0,)
+    with pytest.raises(ValueError, match="a template has nodes, a width and a depth"):
+        by_accuracy(falling_accuracies(0), 63, 0)
