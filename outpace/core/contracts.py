@@ -283,7 +283,10 @@ class Target(Protocol):
 class TargetWithLayers(Target, Protocol):
     """A target whose embedding, LM head and layers draft heads use."""
 
-    num_layers: int  # `Want.hidden` names their outputs from 0
+    @property
+    def num_layers(self) -> int:
+        """Number of layers, whose outputs `Want.hidden` names from 0."""
+        ...
 
     @property
     def embed(self) -> nn.Module:

@@ -41,12 +41,16 @@ class TableTarget:
         # (2 * S, V) float64: one row per parity and context
         self.logits = torch.randn(2 * self._size, vocab, dtype=torch.float64, generator=generator) * spread
 
-    @cached_property
+    @property
     def embed(self) -> nn.Module:
         """One-hot vectors."""
-        return nn.Embedding.from_pretrained(torch.eye(self.vocab, dtype=self.logits.dtype))
+        return self._embed
 
     @cached_property
+    def _embed(self) -> nn.Module:
+        return nn.Embedding.from_pretrained(torch.eye(self.vocab, dtype=self.logits.dtype))
+
+    @property
     def head(self) -> nn.Module:
         """The identity: hidden states are logits."""
         return nn.Identity()

@@ -23,8 +23,14 @@ from outpace.models.heads.redrafter import ReDrafterHead, untrained_redrafter
 from outpace.models.table import TableTarget
 from outpace.proof.models import transformers_models
 
-TARGET = transformers_models(vocab=6).target
-assert isinstance(TARGET, TargetWithLayers)
+
+def small(vocab: int) -> TargetWithLayers:
+    target = transformers_models(vocab=vocab).target
+    assert isinstance(target, TargetWithLayers)
+    return target
+
+
+TARGET = small(6)
 SIZE = 16  # of its hidden states
 
 MAKERS: dict[str, Callable[[], PositionHead]] = {
@@ -245,10 +251,8 @@ def test_a_head_of_another_method_or_target_is_refused(method: str, tmp_path: Pa
             load_position_head(other, tmp_path, TARGET)
     with pytest.raises(HeadFileError, match="hidden states of 16 numbers, and this target's have 4"):
         load_position_head(method, tmp_path, TableTarget(4))
-    wider = transformers_models(vocab=8).target
-    assert isinstance(wider, TargetWithLayers)
     with pytest.raises(HeadFileError, match="a target with 6 tokens, and this target has 8"):
-        load_position_head(method, tmp_path, wider)
+        load_position_head(method, tmp_path, small(8))
 
 
 def test_folders_without_a_head_are_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from outpace.core.contracts import TargetWithLayers
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.heads.hydra import HydraHead, PrefixLayer, untrained_hydra
 from outpace.models.heads.position_head import PositionHead, random_parameters, ready
@@ -110,6 +111,7 @@ def test_each_input_is_the_token_it_should_be(source: int, shift: int) -> None:
 def test_without_a_prefix_layer_it_is_exact_too() -> None:
     models = peaked_tables()
     target = models.target
+    assert isinstance(target, TargetWithLayers)
     head = opened(random_parameters(HydraHead(target, 4), 1))
     for tree in ("static", "chain"):
         proof = Subject(hydra, {"head": head, "tree": tree}, models).prove(ragged, 300)
