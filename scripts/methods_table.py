@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 from outpace import recipes
 from outpace.core.contracts import Recipe, Target
 from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.position_model import PositionModel
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._option_kinds import kinds_in
 
@@ -34,7 +35,7 @@ def needs(recipe: Recipe) -> str:
         kinds |= {kind.annotation for kind in kinds_in(hints[name])}
     if CrossVocabularyDraft in required:
         text = "a draft model, any tokenizer"
-    elif any(getattr(each, "__supertype__", None) is HeadModel for each in required):
+    elif any(getattr(each, "__supertype__", None) in (HeadModel, PositionModel) for each in required):
         text = "a draft head"
     else:
         text = "a draft model, same tokenizer" if Target in required else "nothing"
