@@ -16,7 +16,8 @@ from torch import Tensor
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Step, Want
-from outpace.core.tree import TokenTree
+from outpace.core.tree import Shape, TokenTree
+from outpace.drafters.lookup.rank_template import by_accuracy, falling_accuracies
 from outpace.drafters.model.draft_model import Growth
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Read
@@ -40,16 +41,16 @@ class PositionDrafter:
         self._newest: dict[int, Tensor] = {}  # slot -> (D,) hidden state at the token before the root
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        weight = next(self._head.parameters())
-        zeros = weight.new_zeros(self._head.hidden_size)
+        zeros = next(self._head.parameters()).new_zeros(self._head.hidden_size)
         hidden = torch.stack([self._newest.get(slot, zeros) for slot in ctx.slots])
-        return drafted(ctx, plan, hidden.to(weight), self._head, self._growth)
+        return drafted(ctx, plan, hidden, self._head, self._growth)
 
     def observe(self, step: Step) -> None:
         hidden = step.scores.hidden[-1]
         nodes = torch.tensor(step.kept, device=hidden.device) - step.scores.first
         # a copy: a view would keep the outputs of whole prompts, and compiled forwards overwrite theirs
-        self._newest.update(zip(step.ctx.slots, hidden[nodes], strict=True))
+        newest = hidden[nodes].to(next(self._head.parameters()))
+        self._newest.update(zip(step.ctx.slots, newest, strict=True))
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -57,12 +58,18 @@ class PositionDrafter:
 
 
 def position_drafter(opened: PositionModel, vocab: int, growth: Growth, *, sampled: bool) -> Drafter:
-    """A drafter around a head of this module's kind for a target of `vocab` tokens. With a prefix layer, the
-    layer follows the text with a KV cache, and its output at the root takes the hidden state's place."""
+    """A drafter around a head without a KV cache, for a target of `vocab` tokens. A prefix layer of Hydra++
+    follows the text with a KV cache, and its output at the root takes the hidden state's place."""
     if opened.prefix is None:
         return PositionDrafter(opened.head, growth, sampled=sampled)
     after_prefix = partial(_after_prefix, head=opened.head, growth=growth)
     return FeatureDrafter(opened.prefix, vocab, after_prefix, sampled=sampled)
+
+
+def static_tree(opened: PositionModel, num_nodes: int, depth: int) -> Shape:
+    """The tree of the `num_nodes` most probable ranks, at most `depth` tokens deep: by the accuracies
+    measured for the head, or if there are none, by falling ones."""
+    return by_accuracy(opened.head.rank_accuracies or falling_accuracies(depth), num_nodes, depth)
 
 
 def _after_prefix(ctx: Context, plan: Plan, read: Read, *, head: PositionHead, growth: Growth) -> TokenTree:
@@ -74,9 +81,9 @@ def _after_prefix(ctx: Context, plan: Plan, read: Read, *, head: PositionHead, g
 def drafted(
     ctx: Context,
     plan: Plan,
-    hidden: Tensor,
+    hidden: Tensor,  # (B, D)
     head: PositionHead,
-    growth: Growth,  # (B, D)
+    growth: Growth,
 ) -> Draft:
     """The trees that `growth` builds from the head's logits. ValueError if these are NaN or infinite."""
     if head.max_depth is not None:

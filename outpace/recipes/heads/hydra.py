@@ -1,6 +1,6 @@
 """Hydra (Ankner et al. 2024): Medusa's heads, but each also reads the tokens drafted before it.
 
-New here: nothing. Reuses: PositionDrafter, FeatureDrafter, grow, by_accuracy, Rejection, Fixed. Exact at any
+New here: nothing. Reuses: PositionDrafter, FeatureDrafter, grow, static_tree, Rejection, Fixed. Exact at any
 temperature: the tree's tokens are the most probable ones by rank, without a claim; a drawn chain carries the
 heads' distributions.
 
@@ -14,9 +14,8 @@ from typing import Literal
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.lookup.rank_template import by_accuracy, falling_accuracies
 from outpace.drafters.model.grow import grow
-from outpace.drafters.model.position_drafter import position_drafter
+from outpace.drafters.model.position_drafter import position_drafter, static_tree
 from outpace.models.heads.position_model import HydraModel
 from outpace.verifiers.rejection import Rejection
 
@@ -40,6 +39,5 @@ def hydra(
     """
     is_chain = tree == "chain"
     drafter = position_drafter(head, target.vocab, partial(grow, sampled=is_chain), sampled=is_chain)
-    accuracies = head.head.rank_accuracies or falling_accuracies(depth)
-    draft = depth if is_chain else by_accuracy(accuracies, num_nodes, depth)
+    draft = depth if is_chain else static_tree(head, num_nodes, depth)
     return Parts(target, drafter, Rejection(), Fixed(draft))
