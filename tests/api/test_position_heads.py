@@ -1,0 +1,53 @@
+"""Heads without a KV cache given as folders: opened once, checked, and of no influence on the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import outpace
+from outpace.models.heads.formats.position_heads import save_position_head
+from outpace.models.heads.hydra import untrained_hydra
+from outpace.models.heads.medusa import untrained_medusa
+from outpace.models.heads.mlp_speculator import untrained_mlp_speculator
+from outpace.models.heads.position_head import PositionHead
+from outpace.models.heads.position_model import PositionModel
+from outpace.models.heads.redrafter import untrained_redrafter
+from outpace.models.hf.target import HFTarget
+
+MAKERS: dict[str, Callable[[HFTarget], PositionHead]] = {
+    "medusa": untrained_medusa,
+    "hydra": untrained_hydra,
+    "mlp-speculator": untrained_mlp_speculator,
+    "redrafter": untrained_redrafter,
+}
+
+
+@pytest.mark.parametrize("method", MAKERS)
+def test_a_folder_with_a_head_drafts(method: str, loaded, tmp_path: Path) -> None:
+    target, _ = loaded
+    save_position_head(MAKERS[method](target.target), tmp_path)
+    options = {"max_tokens": 12, "temperature": 0.0}
+    [expected] = outpace.generate(target, "def add", method="autoregressive", **options)
+    for _ in range(2):
+        [found] = outpace.generate(target, "def add", method=method, head=str(tmp_path), **options)
+        assert found.text == expected.text and found.statistics.num_spec_steps
+    assert isinstance(target.heads.pop((method, str(tmp_path))), PositionModel)
+
+
+def test_heads_for_another_method_or_target_are_refused(loaded, tmp_path: Path) -> None:
+    target, draft = loaded
+    save_position_head(untrained_medusa(target.target), tmp_path)
+    with pytest.raises(
+        ValueError, match="holds a head for the method medusa: give a folder with a head for hydra"
+    ):
+        outpace.generate(target, "def", method="hydra", head=str(tmp_path))
+    opened = PositionModel(untrained_medusa(target.target))
+    with pytest.raises(ValueError, match="the head is a head for the method medusa, not for redrafter"):
+        outpace.generate(target, "def", method="redrafter", head=opened)
+    with pytest.raises(ValueError, match="opened for another target: give its folder"):
+        outpace.generate(draft, "def", method="medusa", head=opened)
+    with pytest.raises(ValueError, match="medusa needs head: a folder with a draft head"):
+        outpace.generate(target, "def", method="medusa")
