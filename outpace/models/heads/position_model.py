@@ -7,6 +7,7 @@ from typing import NewType
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.hydra import HydraHead
 from outpace.models.heads.position_head import PositionHead
+from outpace.models.hf.target import HFTarget
 
 
 class PositionModel:
@@ -16,6 +17,11 @@ class PositionModel:
         self.head = head
         layer = head.prefix if isinstance(head, HydraHead) else None
         self.prefix = None if layer is None else HeadModel(layer, compile=compile)
+
+    @property
+    def model(self) -> HFTarget | None:
+        """The model of the prefix layer, which has KV caches; None if there is no such layer."""
+        return None if self.prefix is None else self.prefix.model
 
 
 # annotations of recipe options

@@ -64,7 +64,7 @@ class Service:
             processor=resolve_settings({"temperature": 1.0}, self._defaults).processor,
             max_rows=max_rows,
             drafts=[each.target for each in model.drafts.values()]
-            + [each.model for each in model.heads.values()],
+            + [each.model for each in model.heads.values() if each.model is not None],
             kv_bytes=kv_bytes,
             prefix_cache=prefix_cache,
             on_step=self.metrics.step,  # before clients see a step: its counts are there when they ask
