@@ -109,7 +109,8 @@ class Trainer:
         return total
 
     def _checked(self, loss: Tensor) -> float:
-        mean = float(self._accelerator.gather(loss.detach()[None]).mean())
+        gathered: Any = self._accelerator.gather(loss.detach()[None])
+        mean = float(gathered.mean())
         if not math.isfinite(mean):
             last = max(self._saved(), default=0)
             raise TrainingError(

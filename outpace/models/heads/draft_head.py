@@ -122,7 +122,8 @@ def head_config(target: TargetWithLayers, vocab: int) -> LlamaConfig:
     configuration has them, and its rotary frequencies, without scaling."""
     size = int(next(target.embed.parameters()).shape[1])
     shape: dict[str, Any] = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 4}
-    own = target.model.config.get_text_config() if hasattr(target, "model") else None
+    model = getattr(target, "model", None)  # of transformers; table models have none
+    own = model.config.get_text_config() if isinstance(model, PreTrainedModel) else None
     for name in (*shape, "intermediate_size", "rms_norm_eps", "rope_parameters", "max_position_embeddings"):
         value = getattr(own, name, None)
         if value is not None:

@@ -5,6 +5,8 @@ Letters: N tokens, D hidden size.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig
@@ -25,7 +27,7 @@ class EagleHead(DraftHead):
     ) -> None:
         super().__init__(config, embed, (-1,))
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bias)
-        layer = LlamaDecoderLayer(config, 0)
+        layer: Any = LlamaDecoderLayer(config, 0)
         layer.input_layernorm = nn.Identity()
         self.layers = nn.ModuleList([layer])
         self.norm = nn.Identity()

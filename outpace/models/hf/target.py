@@ -276,16 +276,18 @@ class HFTarget:
                 "keep prompt and answer together within them"
             )
 
+    @torch.no_grad()
     def keep(
         self,
         pieces: Sequence[Tensor],
         slots: Sequence[int],
-        cache: SlotCache,
+        cache: Cache,
         want: Want,
         features: Sequence[Tensor] | None = None,
     ) -> ForwardOutputs:
         """Compute and store the KV entries of these committed tokens, at most CHUNK tokens per forward;
         returns the outputs row by row. `features`: those of the tokens, for a draft head."""
+        assert isinstance(cache, SlotCache)
         for tokens, slot in zip(pieces, slots, strict=True):
             self._check_positions(cache.lengths[slot] + len(tokens) - 1)
             cache.reserve(slot, cache.lengths[slot] + len(tokens))
