@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from outpace.api.model import Model, as_model, load
-from outpace.models.heads.checkpoint import load_head
+from outpace.models.heads.formats.folder import load_head
 from outpace.models.heads.formats.position_heads import FORMATS, load_position_head
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.position_model import PositionModel

@@ -16,7 +16,7 @@ from typing import Any, Protocol, get_args
 from outpace.core.contracts import Target, TargetWithLayers
 from outpace.indexes import store
 from outpace.indexes.store import HiddenStateFile, SuffixArrayFile, SuffixAutomatonFile, TrigramFile
-from outpace.models.heads.checkpoint import kind_of as kind_of_head
+from outpace.models.heads.formats.folder import kind_of as kind_of_head
 from outpace.models.heads.head_model import (
     Eagle3Model,
     EagleModel,
@@ -183,7 +183,7 @@ def _head(
         found = head.method if isinstance(head, PositionHead) else kind_of_head(head)
         if found != kind:
             raise RecipeError(f"the {option} is a head for the method {found}, not for {kind}")
-        if head.embed_tokens is not target.embed:
+        if not head.is_for(target):
             raise RecipeError(f"the {option} was opened for another target: give its folder")
 
     def fixture(fixtures: Fixtures) -> HeadModel | PositionModel:

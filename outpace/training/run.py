@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
 import platform
@@ -19,10 +18,11 @@ import transformers
 from outpace import __version__
 from outpace.api.model import Model, as_model
 from outpace.console import progress
-from outpace.models.heads.checkpoint import save_head
 from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
 from outpace.models.heads.eagle import EagleHead
 from outpace.models.heads.eagle3 import Eagle3Head, default_taps
+from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.heads.formats.folder import save_head
 from outpace.models.hf.target import HFTarget
 from outpace.training.answers import answered
 from outpace.training.config import ConfigError, TrainConfig, changed
@@ -66,12 +66,12 @@ def train(
     model = as_model(target)
     if dry_run:
         head = untrained(method, model.target, config)
-        save_head(head, folder, target=model.name)
+        save_head(head, folder, model.target, name=model.name)
         return Trained(folder, (), 0, 0)
     prompts = read_prompts(data, model, config.texts, config.seed)
     identity = {
         "method": method,
-        "target": fingerprint_of(model.target),
+        "target": target_fingerprint(model.target),
         "data": fingerprint(prompts),
         "config": asdict(config),
     }
@@ -95,7 +95,7 @@ def train(
     trainer = Trainer(lesson(method, head, model.target, config), source, test, config, work / "checkpoints")
     with progress(config.steps) as advance:
         trainer.run(advance)
-    save_head(head, folder, target=model.name)
+    save_head(head, folder, model.target, name=model.name)
     found = Trained(
         folder, tuple(trainer.evaluations), len(learned), sum(len(each.tokens) for each in learned)
     )
@@ -143,18 +143,6 @@ def draft_vocabulary(examples: Sequence[Example], vocab: int, size: int) -> torc
     chosen = set(frequent)
     rest = (token for token in range(vocab) if token not in chosen)
     return torch.tensor(sorted([*frequent, *(next(rest) for _ in range(size - len(frequent)))]))
-
-
-def fingerprint_of(target: HFTarget) -> str:
-    """A hash of a target's configuration and of a part of its weights, which another model does not have."""
-    config = target.model.config.get_text_config()
-    names = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads")
-    digest = hashlib.sha256(json.dumps([str(getattr(config, name, None)) for name in names]).encode())
-    for weight in (target.embed.weight, target.head.weight):
-        rows = torch.linspace(0, len(weight) - 1, min(64, len(weight))).long().to(weight.device)
-        # half precision, so that it does not depend on the dtype in which the model is loaded
-        digest.update(weight[rows][:, :64].detach().to(torch.bfloat16).float().cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def _begin(folder: Path, identity: dict[str, Any]) -> None:

@@ -12,10 +12,11 @@ from safetensors.torch import load_file
 
 import outpace
 from outpace.api.model import Model
+from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
 from outpace.training.features import FeatureSource
-from outpace.training.run import draft_vocabulary, fingerprint_of, train
+from outpace.training.run import draft_vocabulary, train
 from outpace.training.texts import DataError, Example, read_prompts
 from outpace.training.trainer import Trainer, TrainingError
 
@@ -76,7 +77,7 @@ def test_a_run_that_is_stopped_twice_gives_the_same_head(method, model, data, tm
     assert whole.evaluations == again.evaluations and [each.step for each in whole.evaluations] == [3, 6]
     assert len(list((part / "work" / "checkpoints").glob("step-*"))) == 2  # the newest ones
     facts = json.loads((part / "training.json").read_text())
-    assert facts["target"] == fingerprint_of(model.target) and facts["texts"] == whole.num_texts > 0
+    assert facts["target"] == target_fingerprint(model.target) and facts["texts"] == whole.num_texts > 0
 
 
 def test_a_run_that_is_stopped_while_the_target_answers_goes_on(model, data, tmp_path, monkeypatch) -> None:
@@ -230,7 +231,7 @@ def test_long_texts_are_cut_and_pieces_without_answers_dropped() -> None:
 
 def test_the_fingerprint_tells_targets_apart_and_not_dtypes(tiny) -> None:
     found = {
-        name: fingerprint_of(outpace.load(path, dtype=dtype).target)
+        name: target_fingerprint(outpace.load(path, dtype=dtype).target)
         for name, path, dtype in (
             ("target", tiny.target, "float32"),
             ("half", tiny.target, "bfloat16"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -40,12 +41,17 @@ class DraftHead(PreTrainedModel):
     def __init__(self, config: LlamaConfig, embed: nn.Module, taps: Iterable[int]) -> None:
         super().__init__(config)
         self.embed_tokens = embed
+        self._target_embed = ref(embed)
         self.rotary_emb = LlamaRotaryEmbedding(config)
         # layers of the target whose outputs at a token make its feature; -1: the input of the LM head
         self.taps = tuple(taps)
         self.state_layer = -1  # output that is the feature of the next token while drafting, as in `Want`
         self.feature_size: int = config.hidden_size
         self.draft_ids: Tensor | None = None  # (K,) token of each logit; None: all V tokens
+
+    def is_for(self, target: TargetWithLayers) -> bool:
+        """Whether the head was made for this target."""
+        return self._target_embed() is target.embed
 
     @property
     def own(self) -> dict[str, nn.Parameter]:

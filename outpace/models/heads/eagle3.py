@@ -6,12 +6,13 @@ Letters: N tokens, D hidden size, K tokens of the draft vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from outpace.models.heads.draft_head import DraftHead
 
@@ -19,15 +20,24 @@ from outpace.models.heads.draft_head import DraftHead
 class Eagle3Layer(LlamaDecoderLayer):
     """A decoder layer whose attention reads the embedding beside the hidden states, each normed."""
 
-    def __init__(self, config: LlamaConfig, *, norm_before_residual: bool) -> None:
+    def __init__(
+        self,
+        config: LlamaConfig,
+        *,
+        norm_before_residual: bool,
+        qk_norm: bool = False,  # norms of queries and keys, as in Qwen3, whose layers are otherwise Llama's
+    ) -> None:
         super().__init__(config, 0)
-        size, attention = config.hidden_size, self.self_attn
+        size, shape = config.hidden_size, cast(Any, config)
+        attention: Any = Qwen3Attention(shape, 0) if qk_norm else self.self_attn
+        self.self_attn = attention
         for name in ("q_proj", "k_proj", "v_proj"):
             narrow = getattr(attention, name)
             wide = nn.Linear(2 * size, narrow.out_features, bias=narrow.bias is not None)
             setattr(attention, name, wide)
         self.hidden_norm = LlamaRMSNorm(size, eps=config.rms_norm_eps)
         self.norm_before_residual = norm_before_residual
+        self.qk_norm = qk_norm
 
     def forward(self, hidden_states: Tensor, *, embedded: Tensor, **attention: Any) -> Tensor:  # (1, N, D)
         normed = self.hidden_norm(hidden_states)
@@ -45,26 +55,51 @@ class Eagle3Head(DraftHead):
         self,
         config: LlamaConfig,  # its vocabulary size is K
         embed: nn.Module,
-        taps: Sequence[int],  # layers of the target whose outputs make the features
+        taps: Sequence[int],  # layers of the target whose outputs make the features, in increasing order
         *,
-        draft_ids: Tensor | None = None,  # (K,) target token of each logit, in increasing order
+        draft_ids: Tensor | None = None,  # (K,) target token of each logit
         norm_before_residual: bool = False,
+        norm_before_fc: bool = False,  # one norm over the joined outputs of all layers
+        fc_norm: bool = False,  # a norm over the outputs of each layer, in place of that one
         norm_output: bool = False,
+        qk_norm: bool = False,
     ) -> None:
+        if norm_before_fc and fc_norm:
+            raise ValueError("norm_before_fc and fc_norm exclude each other: norm all layers or each of them")
+        # servers keep hidden states in the order of layers, whatever the order in a configuration
+        if list(taps) != sorted(set(taps)) or not taps or taps[0] < 0:
+            raise ValueError(f"the layers of a head are different and in increasing order, not {list(taps)}")
         super().__init__(config, embed, taps)
-        size = config.hidden_size
-        self.fc = nn.Linear(len(self.taps) * size, size, bias=False)
-        self.layers = nn.ModuleList([Eagle3Layer(config, norm_before_residual=norm_before_residual)])
-        self.norm = LlamaRMSNorm(size, eps=config.rms_norm_eps)
+        size, eps = config.hidden_size, config.rms_norm_eps
+        joined = len(self.taps) * size
+        self.input_norm = LlamaRMSNorm(joined, eps=eps) if norm_before_fc else None
+        self.fc_norm = norms_of_taps(config, len(self.taps)) if fc_norm else None
+        self.fc = nn.Linear(joined, size, bias=False)
+        layer = Eagle3Layer(config, norm_before_residual=norm_before_residual, qk_norm=qk_norm)
+        self.layers = nn.ModuleList([layer])
+        self.norm = LlamaRMSNorm(size, eps=eps)
         self.lm_head = nn.Linear(size, config.vocab_size, bias=False)
         self.draft_ids = draft_ids
         self.state_layer = -1 if norm_output else 0
 
     def fuse(self, hidden: Tensor) -> Tensor:
+        if self.input_norm is not None:
+            hidden = self.input_norm(hidden)
+        if self.fc_norm is not None:
+            parts = hidden.chunk(len(self.taps), -1)
+            norms = self.fc_norm.values()
+            hidden = torch.cat([norm(part) for norm, part in zip(norms, parts, strict=True)], -1)
         return self.fc(hidden)
 
     def combined(self, embedded: Tensor, features: Tensor) -> dict[str, Tensor]:
         return {"hidden_states": features, "embedded": embedded}
+
+
+def norms_of_taps(config: LlamaConfig, count: int) -> nn.ModuleDict:
+    """A norm for each of several layers of the target."""
+    # no ModuleList: the engine takes a model's first one for its layers
+    norms = {str(index): LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps) for index in range(count)}
+    return nn.ModuleDict(norms)
 
 
 def default_taps(num_layers: int) -> tuple[int, ...]:

@@ -46,6 +46,10 @@ class PositionHead(nn.Module):
         logits of the next tokens (M, V) and the states after the tokens read."""
         raise NotImplementedError
 
+    def is_for(self, target: TargetWithLayers) -> bool:
+        """Whether the head was made for this target."""
+        return self.embed_tokens is target.embed
+
     @property
     def own(self) -> dict[str, nn.Parameter]:
         """The parameters that are the head's, not the target's, by name."""

@@ -1,0 +1,42 @@
+"""The layout of EAGLE, EAGLE-2 and HASS: a flat configuration of a Llama model with one layer.
+
+The embedding is stored as a copy, without which the official code does not load a head; the LM head is the
+target's and not stored. vLLM reads the layout too, without a bias of `fc`.
+"""
+
+from __future__ import annotations
+
+from transformers import LlamaConfig
+
+from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.eagle import EagleHead
+from outpace.models.heads.formats.decoder_layer import read_layer, write_layer
+from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
+
+
+def recognises(config: Config) -> bool:
+    """Whether a configuration that belongs to no other layout may be one of this."""
+    return "speculators_model_type" not in config
+
+
+def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[DraftHead, Tensors]:
+    """A head with weights still to be set, and the tensors that they are set to."""
+    if "fc.weight" not in tensors:
+        raise HeadFileError("it has no fc.weight: give a folder with a draft head")
+    # older configurations of vLLM
+    nested = config.get("model") if config.get("model_type") == "eagle" else None
+    layer = read_layer(nested or config, target.vocab, target)
+    # Without the key, the official code takes fc to have a bias and vLLM's to have none: the tensors tell
+    bias = bool(config.get("bias", "fc.bias" in tensors))
+    given = {name: each for name, each in tensors.items() if not name.startswith("lm_head.")}
+    return EagleHead(layer, target.embed, target.head, bias=bias), given
+
+
+def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config, Tensors]:
+    """The configuration and tensors of a head."""
+    assert isinstance(head, EagleHead) and isinstance(head.config, LlamaConfig)
+    config = {"architectures": ["LlamaForCausalLM"], **write_layer(head.config, target.vocab)}
+    config["bias"] = head.fc.bias is not None
+    parameters = head.named_parameters(remove_duplicate=False)
+    return config, {key: each for key, each in parameters if not key.startswith("lm_head.")}

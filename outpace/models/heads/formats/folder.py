@@ -1,0 +1,137 @@
+"""Reads and writes folders with draft heads in any layout."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.eagle3 import Eagle3Head
+from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.heads.formats import eagle, raw_eagle3, speculators
+from outpace.models.heads.formats.files import (
+    CONFIG,
+    WEIGHTS,
+    Config,
+    HeadFileError,
+    Tensors,
+    read_files,
+    write_files,
+)
+
+NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3"}
+FINGERPRINT = "outpace_target"  # our key: the fingerprint of the target that the head was trained for
+EMBEDDING = "embed_tokens.weight"
+
+LayoutName = Literal["eagle", "speculators", "raw"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the heads of one kind are stored."""
+
+    kind: str  # method of its heads
+    recognises: Callable[[Config], bool]
+    read: Callable[[Config, Tensors, TargetWithLayers], tuple[DraftHead, Tensors]]
+    write: Callable[[DraftHead, TargetWithLayers, str], tuple[Config, Tensors]]
+
+
+# the first that recognises a configuration reads it
+LAYOUTS: dict[LayoutName, Layout] = {
+    "speculators": Layout("eagle3", speculators.recognises, speculators.read, speculators.write),
+    "raw": Layout("eagle3", raw_eagle3.recognises, raw_eagle3.read, raw_eagle3.write),
+    "eagle": Layout("eagle", eagle.recognises, eagle.read, eagle.write),
+}
+
+
+def kind_of(head: DraftHead) -> str:
+    """The method that a head was made for."""
+    return "eagle3" if isinstance(head, Eagle3Head) else "eagle"
+
+
+def save_head(
+    head: DraftHead,
+    folder: str | Path,
+    target: TargetWithLayers,
+    *,
+    layout: LayoutName | None = None,  # None: "speculators" for EAGLE-3, "eagle" for EAGLE
+    name: str = "",  # hub name or folder of the target, for servers that load both
+) -> None:
+    """Write a head that was made for this target. HeadFileError if the layout cannot hold it."""
+    kind = kind_of(head)
+    layout = layout or ("speculators" if kind == "eagle3" else "eagle")
+    chosen = LAYOUTS[layout]
+    if chosen.kind != kind:
+        fitting = " or ".join(each for each, other in LAYOUTS.items() if other.kind == kind)
+        raise HeadFileError(f"the layout {layout} holds no heads of {NAMES[kind]}: write {fitting}")
+    if not head.is_for(target):
+        raise HeadFileError("the head was made for another target: give the target that it was made for")
+    config, tensors = chosen.write(head, target, name)
+    write_files(Path(folder), config | {FINGERPRINT: target_fingerprint(target)}, tensors)
+
+
+def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftHead:
+    """Read the head of this kind ("eagle" or "eagle3") for a target, in any layout. HeadFileError if the
+    folder lacks it or it does not fit the target."""
+    folder = Path(folder)
+    config, tensors = read_files(folder)
+    layout = next((each for each in LAYOUTS.values() if each.recognises(config)), LAYOUTS["eagle"])
+    if layout.kind != kind:
+        raise HeadFileError(
+            f"{folder} holds a head of {NAMES[layout.kind]}: use it with the method {layout.kind}"
+        )
+    made_for = config.get(FINGERPRINT)
+    if made_for is not None and made_for != target_fingerprint(target):
+        raise HeadFileError(
+            f"the head in {folder} was trained for another target: give that target, or remove {FINGERPRINT} "
+            f"from its {CONFIG} to use it all the same"
+        )
+    try:
+        head, tensors = layout.read(config, tensors, target)
+        _use_embedding(head, tensors, target)
+        _fill(head, tensors, NAMES[kind])
+    except HeadFileError as error:
+        raise HeadFileError(f"the head in {folder} cannot be used: {error}") from error
+    weight = next(target.embed.parameters())
+    nn.Module.to(head, weight.device)
+    for parameter in head.own.values():
+        parameter.data = parameter.data.to(weight.dtype)
+    return head.eval()
+
+
+def _use_embedding(head: DraftHead, tensors: Tensors, target: TargetWithLayers) -> None:
+    """Give the head the stored embedding if it differs from the target's, as after training it. Some layouts
+    store a copy of the target's and some store none: then the target's is used in place."""
+    stored, own = tensors.get(EMBEDDING), next(target.embed.parameters())
+    if stored is None:
+        return
+    if stored.shape == own.shape and torch.equal(stored.to(own), own):
+        del tensors[EMBEDDING]
+        return
+    embed = copy.deepcopy(target.embed)
+    embed.weight = nn.Parameter(torch.empty_like(own))
+    head.embed_tokens = embed
+    head.from_target = tuple(each for each in head.from_target if each != "embed_tokens.")
+
+
+def _fill(head: DraftHead, tensors: Tensors, name: str) -> None:
+    own = head.own
+    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    if missing or unknown:
+        parts = [f"lacks {', '.join(missing)}"] * bool(missing)
+        parts += [f"has {', '.join(unknown)}, which this head of {name} does not have"] * bool(unknown)
+        raise HeadFileError(f"{WEIGHTS} {' and '.join(parts)}: restore the {CONFIG} that belongs to it")
+    for key, parameter in own.items():
+        if parameter.shape != tensors[key].shape:
+            raise HeadFileError(
+                f"{key} is {tuple(tensors[key].shape)}, and {CONFIG} says {tuple(parameter.shape)}: restore "
+                f"the {CONFIG} that belongs to it"
+            )
+        parameter.data = tensors[key].to(parameter.dtype)
