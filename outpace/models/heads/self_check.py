@@ -1,0 +1,264 @@
+"""Finds heads whose files are read in another way than they were written.
+
+Layer numbers that differ by one, a swapped half or a missing norm load without an error, and only acceptance
+falls. The check reads a text once with the target and measures how often the head's first choice is the
+target's, as configured and in each other reading.
+
+Letters: T tokens of the text, N drafts compared, D hidden size of the target, K tokens of the draft
+vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from outpace.core.contracts import Prompt, TargetWithLayers, Want
+from outpace.core.tree import Forest, TokenTree
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.eagle import EagleHead
+from outpace.models.heads.eagle3 import Eagle3Head, norms_of_taps
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.hf.private_copy import private_copy
+
+# Another reading is better if it agrees with the target at more places by 4 standard deviations, counted at
+# the places where exactly one of the two agrees (McNemar's test), and by 5 points: neighbouring places are
+# not independent, and every change moves acceptance a little.
+DEVIATIONS, MARGIN = 4.0, 0.05
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A reading of the head's files under which it agrees with the target more often."""
+
+    reading: str  # name of the reading
+    message: str  # the trap and the fix, one sentence
+    configured: float  # share of drafts that are the target's choice, as configured
+    agreement: float  # the same under this reading
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """How often a head's drafts are the target's choices on a text, and what readings are clearly better:
+    several if the text does not tell which of them is right."""
+
+    first: float  # share of first drafted tokens
+    second: float  # share of second drafted tokens, after a first one from the text
+    num_drafts: int  # first drafted tokens that were compared
+    findings: tuple[Finding, ...]  # best first
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A head as its files are read, and the layers whose outputs make its features."""
+
+    name: str
+    cause: str  # what is different, a colon and the fix
+    head: DraftHead
+    layers: tuple[int, ...]
+    second: bool = False  # it shows in the second drafted token only
+
+
+def self_check(target: TargetWithLayers, head: DraftHead, tokens: Sequence[int]) -> SelfCheck:
+    """Measure a head on the token ids of a text, a few hundred. Two faults at once may hide each other: mend
+    one and check again. ValueError for a text of fewer than 16 tokens."""
+    if len(tokens) < 16:
+        raise ValueError(f"a text of {len(tokens)} tokens says little: give a few hundred")
+    readings = list(_readings(target, head))
+    layers = frozenset(layer for each in readings for layer in each.layers)
+    text = torch.tensor(tokens)
+    hidden, chosen = _read_text(target, text, layers)
+    found = [_agreement(each, text, hidden, chosen) for each in readings]
+    configured, others = found[0], list(zip(readings[1:], found[1:], strict=True))
+    pairs = [(each, own[each.second], configured[each.second]) for each, own in others]
+    better = [pair for pair in pairs if _is_better(pair[1], pair[2])]
+    # where the first draft is wrong the second says nothing: it shows when the fault is mended
+    better = [pair for pair in better if not pair[0].second] or better
+    # a reading that is near the right one is better than the wrong one too: those as good as the best remain
+    best = [pair for pair in better if not any(_is_better(other[1], pair[1]) for other in better)]
+    best.sort(key=lambda pair: -_share(pair[1]))
+    findings = tuple(_finding(each, own, before) for each, own, before in best)
+    return SelfCheck(_share(configured[0]), _share(configured[1]), len(configured[0]), findings)
+
+
+def _finding(reading: Reading, own: Tensor, before: Tensor) -> Finding:
+    token = "second" if reading.second else "first"
+    message = (
+        f"the {token} draft is the target's choice at {_share(before):.0%} of {len(before)} tokens, and at "
+        f"{_share(own):.0%} {reading.cause}"
+    )
+    return Finding(reading.name, message, _share(before), _share(own))
+
+
+def _share(agrees: Tensor) -> float:
+    return agrees.double().mean().item()
+
+
+def _is_better(agrees: Tensor, before: Tensor) -> bool:  # (N,) bool each
+    gained, lost = int((agrees & ~before).sum()), int((before & ~agrees).sum())
+    clear = gained - lost > DEVIATIONS * math.sqrt(gained + lost)
+    return clear and gained - lost >= MARGIN * len(agrees)
+
+
+def _read_text(
+    target: TargetWithLayers, text: Tensor, layers: frozenset[int]
+) -> tuple[dict[int, Tensor], Tensor]:  # layer -> (T - 1, D); (T - 1,)
+    """The target's hidden states at all tokens but the last, and its most probable token after each."""
+    cache = target.open(1, len(text))
+    want = Want(hidden=layers, prompt_logits=True)
+    _, scores = target.prefill([Prompt(text)], [0], cache, want)
+    cache.release([0])
+    assert scores.logits is not None
+    return dict(scores.hidden), scores.logits.argmax(-1)
+
+
+def _agreement(
+    reading: Reading, text: Tensor, hidden: dict[int, Tensor], chosen: Tensor
+) -> tuple[Tensor, Tensor]:  # (N,) bool, (N - 1,) bool
+    """Whether the first and the second drafted tokens are the target's choices.
+
+    The first is drafted from the target's hidden states everywhere. The second follows it in a tree: a token
+    of the text with the head's own output as feature, below the tokens with the target's hidden states."""
+    head = reading.head
+    weight = next(head.parameters())
+    states = torch.cat([hidden[layer] for layer in reading.layers], -1).to(weight)
+    # the head reads token t + 1 with the states at token t, and drafts token t + 2
+    read, count = text[1:-1], len(text) - 2
+    model = HeadModel(head)
+    with torch.no_grad():
+        features = head.fuse(states[:count])
+    cache = model.model.open(1, 2 * count)
+    chain = Forest.chain((count - 1,))
+    first = model.model.score(TokenTree(read, chain), [0], cache, model.state, features=[features])
+    own = first.hidden[head.state_layer]
+    below = Forest(chain.parents + tuple(range(count - 1)), 1)
+    tree = TokenTree(torch.cat((read, read[1:])), below)
+    second = model.model.score(tree, [0], cache, features=[own[:-1]])
+    assert first.logits is not None and second.logits is not None
+    return (
+        _tokens(head, first.logits) == chosen[1:].cpu(),
+        _tokens(head, second.logits) == chosen[2:].cpu(),
+    )
+
+
+def _tokens(head: DraftHead, logits: Tensor) -> Tensor:  # (N, K) -> (N,)
+    best = logits.argmax(-1).cpu()
+    return best if head.draft_ids is None else head.draft_ids[best]
+
+
+def _changed(head: DraftHead, **attributes: Any) -> DraftHead:
+    """A copy of a head that shares its weights, with other attributes."""
+    made: Any = private_copy(head, {}, "sdpa")
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
+def _readings(target: TargetWithLayers, head: DraftHead) -> Iterator[Reading]:
+    """The head as configured, then each other reading of its files."""
+    configured = Reading("configured", "", head, tuple(head.taps))
+    yield configured
+    if isinstance(head, Eagle3Head):
+        yield from _readings_of_eagle3(target, head, configured)
+    if isinstance(head, EagleHead):
+        weight = head.fc.weight
+        swapped = _with_fc(head, torch.cat(weight.chunk(2, -1)[::-1], -1))
+        yield replace(
+            configured,
+            name="halves of fc swapped",
+            cause="with the halves of fc.weight swapped, as where the hidden state comes before the "
+            "embedding: write the columns for the embedding first",
+            head=swapped,
+        )
+
+
+def _with_fc(head: DraftHead, weight: Tensor) -> DraftHead:
+    made: Any = _changed(head)
+    made.fc.weight = nn.Parameter(weight.detach())
+    return made
+
+
+def _readings_of_eagle3(target: TargetWithLayers, head: Eagle3Head, configured: Reading) -> Iterator[Reading]:
+    taps, key = configured.layers, "eagle_aux_hidden_state_layer_ids"
+    for shift, direction, verb in ((1, "later", "raise"), (-1, "earlier", "lower")):
+        moved = tuple(layer + shift for layer in taps)
+        if 0 <= moved[0] and moved[-1] < target.num_layers:
+            yield replace(
+                configured,
+                name=f"layers {shift:+d}",
+                cause=f"from the outputs of one layer {direction}, as where its numbers were taken over from "
+                f"another convention: {verb} each number in {key} of its config.json by 1",
+                layers=moved,
+            )
+    if len(taps) > 1:
+        yield replace(
+            configured,
+            name="layers reversed",
+            cause="with the outputs of its layers in reversed order: reverse the blocks of columns of "
+            "fc.weight",
+            layers=taps[::-1],
+        )
+    layer: Any = head.layers[0]
+    flipped = not layer.norm_before_residual
+    other: Any = _changed(head)
+    other.layers[0].norm_before_residual = flipped
+    yield replace(
+        configured,
+        name=f"norm_before_residual {str(flipped).lower()}",
+        cause="with the other residual, as where the key is absent and its default differs: set "
+        f"norm_before_residual to {str(flipped).lower()} in its config.json",
+        head=other,
+    )
+    normed = head.state_layer != -1
+    yield replace(
+        configured,
+        name=f"norm_output {str(normed).lower()}",
+        cause=f"when its output is fed back {'after' if normed else 'before'} the norm, as where the key is "
+        f"absent and its default differs: set norm_output to {str(normed).lower()} in its config.json",
+        head=_changed(head, state_layer=-1 if normed else 0),
+        second=True,
+    )
+    if (ids := head.draft_ids) is not None:
+        offsets = ids - torch.arange(len(ids))
+        if len(offsets.unique()) == len(ids):
+            yield replace(
+                configured,
+                name="d2t absolute",
+                cause="with d2t as token ids, not as offsets: subtract its index from each entry of d2t",
+                head=_changed(head, draft_ids=offsets),
+            )
+    yield from _readings_of_input_norms(head, configured)
+
+
+def _readings_of_input_norms(head: Eagle3Head, configured: Reading) -> Iterator[Reading]:
+    if head.input_norm is not None or head.fc_norm is not None:
+        yield replace(
+            configured,
+            name="no norm before fc",
+            cause="without the norm before fc: set norm_before_fc and fc_norm to false in its config.json "
+            "and remove the tensors of the norm",
+            head=_changed(head, input_norm=None, fc_norm=None),
+        )
+        return
+    assert isinstance(head.config, LlamaConfig)
+    size, count, eps = head.config.hidden_size, len(head.taps), head.config.rms_norm_eps
+    weight = next(head.fc.parameters())
+    whole = LlamaRMSNorm(count * size, eps=eps).to(weight)
+    each = norms_of_taps(head.config, count).to(weight)
+    for option, tensor, norms in (
+        ("norm_before_fc", "input_norm.weight", {"input_norm": whole}),
+        ("fc_norm", "fc_norm.0.weight and so on", {"fc_norm": each}),
+    ):
+        yield replace(
+            configured,
+            name=option,
+            cause=f"with a norm before fc: set {option} to true in its config.json and restore {tensor}",
+            head=_changed(head, **norms),
+        )
