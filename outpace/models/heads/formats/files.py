@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 
@@ -48,3 +48,24 @@ def write_files(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, T
     stored = {name: each.detach().cpu().contiguous().clone() for name, each in tensors.items()}
     save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def fill(
+    parameters: Mapping[str, nn.Parameter],
+    tensors: Mapping[str, Tensor],
+    what: str = "the head that it describes",
+) -> None:
+    """Set parameters, in their dtypes, from the tensors of the same names. HeadFileError unless names and
+    sizes are the same; `what` names the head in the message."""
+    missing, unknown = sorted(parameters.keys() - tensors.keys()), sorted(tensors.keys() - parameters.keys())
+    if missing or unknown:
+        parts = [f"lacks {', '.join(missing)}"] * bool(missing)
+        parts += [f"has {', '.join(unknown)}, which {what} does not have"] * bool(unknown)
+        raise HeadFileError(f"{WEIGHTS} {' and '.join(parts)}: restore the {CONFIG} that belongs to it")
+    for name, parameter in parameters.items():
+        found, needed = tuple(tensors[name].shape), tuple(parameter.shape)
+        if found != needed:
+            raise HeadFileError(
+                f"{name} is {found}, and {CONFIG} says {needed}: restore the {CONFIG} that belongs to it"
+            )
+        parameter.data = tensors[name].to(parameter.dtype)

@@ -18,10 +18,10 @@ from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.heads.formats import eagle, raw_eagle3, speculators
 from outpace.models.heads.formats.files import (
     CONFIG,
-    WEIGHTS,
     Config,
     HeadFileError,
     Tensors,
+    fill,
     read_files,
     write_files,
 )
@@ -96,7 +96,7 @@ def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftH
     try:
         head, tensors = layout.read(config, tensors, target)
         _use_embedding(head, tensors, target)
-        _fill(head, tensors, NAMES[kind])
+        fill(head.own, tensors, f"this head of {NAMES[kind]}")
     except HeadFileError as error:
         raise HeadFileError(f"the head in {folder} cannot be used: {error}") from error
     weight = next(target.embed.parameters())
@@ -119,19 +119,3 @@ def _use_embedding(head: DraftHead, tensors: Tensors, target: TargetWithLayers) 
     embed.weight = nn.Parameter(torch.empty_like(own))
     head.embed_tokens = embed
     head.from_target = tuple(each for each in head.from_target if each != "embed_tokens.")
-
-
-def _fill(head: DraftHead, tensors: Tensors, name: str) -> None:
-    own = head.own
-    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
-    if missing or unknown:
-        parts = [f"lacks {', '.join(missing)}"] * bool(missing)
-        parts += [f"has {', '.join(unknown)}, which this head of {name} does not have"] * bool(unknown)
-        raise HeadFileError(f"{WEIGHTS} {' and '.join(parts)}: restore the {CONFIG} that belongs to it")
-    for key, parameter in own.items():
-        if parameter.shape != tensors[key].shape:
-            raise HeadFileError(
-                f"{key} is {tuple(tensors[key].shape)}, and {CONFIG} says {tuple(parameter.shape)}: restore "
-                f"the {CONFIG} that belongs to it"
-            )
-        parameter.data = tensors[key].to(parameter.dtype)

@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.formats import hydra, medusa, mlp_speculator, redrafter
-from outpace.models.heads.formats.files import WEIGHTS, HeadFileError, read_files, write_files
+from outpace.models.heads.formats.files import WEIGHTS, HeadFileError, fill, read_files, write_files
 from outpace.models.heads.hydra import HydraHead
 from outpace.models.heads.medusa import MedusaHead
 from outpace.models.heads.mlp_speculator import MlpSpeculatorHead
@@ -52,7 +50,7 @@ def load_position_head(method: str, folder: str | Path, target: TargetWithLayers
     try:
         head, given = FORMATS[method].made(config, tensors, target)
         head.rank_accuracies = _accuracies(config)
-        _fill(head, given)
+        fill(head.own, given)
     except HeadFileError as error:
         raise HeadFileError(f"{folder} cannot be used: {error}") from error
     return ready(head)
@@ -79,19 +77,3 @@ def _accuracies(config: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
     if not all(each and 0 <= min(each) <= max(each) <= 1 for each in found):
         raise HeadFileError(f"{ACCURACIES} has an empty list or numbers outside of 0 to 1: remove it")
     return found
-
-
-def _fill(head: PositionHead, given: Mapping[str, Tensor]) -> None:
-    """Set the head's parameters; HeadFileError unless these are their names and sizes."""
-    own = head.own
-    missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
-    if missing or unknown:
-        parts = [f"lacks {', '.join(missing)}"] * bool(missing)
-        parts += [f"has {', '.join(unknown)}, which its configuration does not call for"] * bool(unknown)
-        raise HeadFileError(f"{WEIGHTS} {' and '.join(parts)}")
-    for name, parameter in own.items():
-        if parameter.shape != given[name].shape:
-            raise HeadFileError(
-                f"{name} is {tuple(given[name].shape)}, and by the configuration {tuple(parameter.shape)}"
-            )
-        parameter.data = given[name]
