@@ -84,8 +84,8 @@ class DraftHead(PreTrainedModel):
         return_dict: bool = True,
     ) -> CausalLMOutputWithPast:
         embedded = self.embed_tokens(input_ids)
-        if features is None:
-            features = embedded.new_zeros(*input_ids.shape, self.feature_size)
+        zeros = embedded.new_zeros(*input_ids.shape, self.feature_size)
+        given = zeros if features is None else features.to(embedded.dtype)
         mask = create_causal_mask(
             config=self.config,
             inputs_embeds=embedded,
@@ -93,7 +93,7 @@ class DraftHead(PreTrainedModel):
             past_key_values=past_key_values,
             position_ids=position_ids,
         )
-        states = self.states(embedded, features.to(embedded.dtype), position_ids, mask, past_key_values)
+        states = self.states(embedded, given, position_ids, mask, past_key_values)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         return CausalLMOutputWithPast(
             logits=self.lm_head(self.norm(states)[:, kept]), past_key_values=past_key_values
