@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from outpace.recipes._catalogue import Entry, catalogue, source_of
 from outpace.recipes._options import RecipeError, configure, identifier, unknown, wants_cross_vocabulary
-from outpace.recipes._planned import is_planned
+from outpace.recipes._planned import why_missing
 from outpace.recipes._spellings import ALIASES, SPELLINGS, own_options
 
 if TYPE_CHECKING:
@@ -89,11 +89,8 @@ def get(name: str) -> Recipe:
         module = f"{__name__}.{path.parent.name}.{path.stem}"
     elif wanted in plugins():
         module = plugins()[wanted].module
-    elif is_planned(wanted):
-        raise RecipeError(
-            f"{wanted} is a published method that outpace does not have yet; "
-            "`outpace list` shows those it has"
-        )
+    elif reason := why_missing(wanted):
+        raise RecipeError(reason)
     else:
         raise RecipeError(unknown("method", wanted, names(), "`outpace list` shows them all"))
     try:

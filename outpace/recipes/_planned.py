@@ -1,11 +1,13 @@
-"""Names of published methods that have no recipe yet, for an error message other than that for a typing
-error."""
+"""Names of published methods that have no recipe, for an error message other than that for a typing error."""
+
+# they train a draft model, which another method uses
+TRAINED = frozenset("adaspec direct-alignment distillspec fastdraft".split())
 
 PLANNED = frozenset(
     """
-    adaeagle adaspec arbitrage aurora chimera clasp confu coral cosine cspd dart deer del-decoding
-    diffuspec direct-alignment disco distillspec domain-drafter double dovetail draft-design dream dsp
-    dultra duodecoding ead easyspec exp3-spec falcon fastdraft flash fr-spec fspad
+    adaeagle arbitrage aurora chimera clasp confu coral cosine cspd dart deer del-decoding
+    diffuspec disco domain-drafter double dovetail draft-design dream dsp
+    dultra duodecoding ead easyspec exp3-spec falcon flash fr-spec fspad
     glide-cape gsd gto gumiho hedge-spec hivis jakiro judge-decoding kangaroo knn-ssd lantern
     latency-aware-tts layerskip longspec magicdec medusa-typical mirror-sd mulo-sd
     multilingual-drafter online-sd owl parallelspec pearl polybasic quicksilver ralmspec ralmspec-knnlm
@@ -17,6 +19,18 @@ PLANNED = frozenset(
 )
 
 
-def is_planned(name: str) -> bool:
-    """Whether this is a published method without a recipe; dashes do not count (`eagle-2` is `eagle2`)."""
-    return name.replace("-", "") in {each.replace("-", "") for each in PLANNED}
+def why_missing(name: str) -> str | None:
+    """The reason why this published method has no recipe; None if it is not known. Dashes do not count
+    (`fast-draft` is `fastdraft`)."""
+    plain = name.replace("-", "")
+    for known in TRAINED:
+        if plain == known.replace("-", ""):
+            return (
+                f"{known} is a way to train a draft model: use `outpace train {known}`, then the method "
+                "speculative-sampling with what it writes"
+            )
+    if plain in {each.replace("-", "") for each in PLANNED}:
+        return (
+            f"{name} is a published method that outpace does not have yet; `outpace list` shows those it has"
+        )
+    return None

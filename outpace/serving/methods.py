@@ -14,18 +14,22 @@ from outpace.recipes import configure
 
 
 def open_methods(
-    model: Model, method: Recipe, options: Mapping[str, Any], others: Sequence[str] = ()
+    model: Model,
+    method: Recipe,
+    options: Mapping[str, Any],
+    others: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> tuple[dict[str, Parts], int | None]:
     """Method name -> its parts, the first method first; and the maximum length of prompt and output together,
     in tokens, which the drafts may lower. None: no limit.
 
-    The other methods have their default options, and the first one's draft. ValueError for an unknown method
-    or invalid options, or if the first method's verifier is not exact for the drafts of another.
+    `others`: names of further methods with their options; they have the first one's draft unless it is one of
+    these. ValueError for an unknown method or invalid options, or if the first method's verifier is not exact
+    for the drafts of another.
     """
     draft = {name: value for name, value in options.items() if name in DRAFTS}
     found: dict[str, Parts] = {}
     limits = [model.max_length]
-    for each, given in [(method, options), *((name, draft) for name in others)]:
+    for each, given in [(method, options), *((name, draft | dict(own)) for name, own in others)]:
         recipe, chosen = choose_method(each, given, model.name)
         values = configure(recipe, model.target, _own(recipe, chosen), ModelOpener(model))
         found[recipe.name] = recipe(model.target, **values)

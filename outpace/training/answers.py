@@ -12,6 +12,7 @@ import torch
 from outpace.api.model import Model
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
+from outpace.models.hf.target import HFTarget
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.config import Answers
@@ -47,26 +48,50 @@ def answered(
     return examples
 
 
+def sampled(
+    model: HFTarget,
+    texts: Sequence[Sequence[int]],
+    max_tokens: int,
+    temperatures: Sequence[float],  # of each text
+    seed: int,
+    *,
+    stop: tuple[int, ...] = (),
+    top_p: float = 1.0,
+) -> list[list[int]]:
+    """A model's continuations of texts, made together, each from a seed of its own."""
+    limit = model.max_length or max(map(len, texts)) + max_tokens
+    params = [
+        SamplingParams(
+            temperature=temperature,
+            top_p=top_p if temperature else 1.0,
+            max_tokens=max(1, min(max_tokens, limit - len(text))),
+            stop=stop,
+            seed=seed + index,
+        )
+        for index, (text, temperature) in enumerate(zip(texts, temperatures, strict=True))
+    ]
+    tensors = [torch.tensor(text) for text in texts]
+    session = Session(autoregressive.build(model), tensors, params, LazyTargetProbs)
+    for _ in session.steps():
+        pass
+    return [session.request(slot).output() for slot in range(len(texts))]
+
+
 def _answers(model: Model, group: Sequence[Prompt], settings: Answers, seed: int) -> list[list[int]]:
     if not settings.generate:
         return [list(prompt.answer or ()) for prompt in group]
     texts = [prompt.tokens[-MAX_PROMPT:] for prompt in group]
-    stop = _stop(model)
-    limit = model.max_length or max(map(len, texts)) + settings.max_tokens
-    params = [
-        SamplingParams(
-            temperature=settings.temperature if index % 2 else 0.0,
-            max_tokens=max(1, min(settings.max_tokens, limit - len(text))),
-            stop=stop,
-            seed=seed + index,
-        )
-        for index, text in enumerate(texts)
-    ]
-    tensors = [torch.tensor(text) for text in texts]
-    session = Session(autoregressive.build(model.target), tensors, params, LazyTargetProbs)
-    for _ in session.steps():
-        pass
-    return [session.request(slot).output() for slot in range(len(texts))]
+    given = settings.temperatures
+    temperatures = [given[(seed + index) % len(given)] for index in range(len(texts))]
+    return sampled(
+        model.target,
+        texts,
+        settings.max_tokens,
+        temperatures,
+        seed,
+        stop=_stop(model),
+        top_p=settings.top_p,
+    )
 
 
 def _stop(model: Model) -> tuple[int, ...]:

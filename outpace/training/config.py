@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 
 class ConfigError(ValueError):
@@ -19,7 +19,8 @@ class Answers:
 
     generate: bool = True  # false: learn from the answers in the data
     max_tokens: int = 192  # of an answer
-    temperature: float = 1.0  # of every second answer; the others are greedy
+    temperatures: tuple[float, ...] = (0.0, 1.0)  # of the answers, in turn; 0 is greedy
+    top_p: float = 1.0  # of sampled answers
     batch: int = 16  # prompts that are answered together
 
 
@@ -36,11 +37,29 @@ class Head:
 
     draft_vocab: int = 32_000  # most frequent tokens of the data that the head can draft (eagle3)
     unroll: int = 3  # steps of its own outputs on which the head is trained (eagle3, hass)
-    decay: float = 0.8  # weight of each further step of these over the one before (eagle3)
+    decay: float = 0.8  # weight of each further step over the one before (eagle3, medusa)
     noise: float = 0.2  # width of the uniform noise on features, divided by length / 512 (eagle, hass)
     feature_weight: float = 1.0  # of the distance between features (eagle, hass)
     token_weight: float = 0.1  # of the cross entropy beside it (eagle, hass)
     top_k: int = 10  # tokens of the top-k loss (hass)
+    num_heads: int = 5  # draft tokens that are learned (medusa, hydra, mlp-speculator, redrafter)
+    num_layers: int = 1  # blocks of each head (medusa, hydra, redrafter)
+    prefix: bool = True  # a decoder layer over the text before the heads, as in Hydra++ (hydra)
+    inner_size: int = 0  # width of the state (mlp-speculator); 0: twice the target's
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How a draft model learns from the target."""
+
+    divergence: str = "forward_kl"  # name of a function of outpace.training.losses (distillspec)
+    on_policy: float = 0.5  # share of the batches that the draft answers (distillspec)
+    on_policy_tokens: int = 64  # of these answers
+    temperature: float = 1.0  # of both distributions
+    keep: float = 0.4  # share of the tokens that are learned (adaspec)
+    text_weight: float = 0.1  # of next-token prediction of the prompts (direct-alignment)
+    num_layers: int = 2  # of a draft that is made for the target (fastdraft)
+    size: float = 0.25  # its width, as a share of the target's (fastdraft)
 
 
 @dataclass(frozen=True)
@@ -73,6 +92,7 @@ class TrainConfig:
     answers: Answers = field(default_factory=Answers)
     capture: Capture = field(default_factory=Capture)
     head: Head = field(default_factory=Head)
+    distillation: Distillation = field(default_factory=Distillation)
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def __post_init__(self) -> None:
@@ -91,8 +111,16 @@ class TrainConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it is at least {smallest}")
         if not 0 < self.held_out < 1:
             raise ConfigError(f"held_out is {self.held_out}: it is a share between 0 and 1")
-        if self.head.unroll < 1:
-            raise ConfigError(f"head.unroll is {self.head.unroll}: it is at least 1")
+        for name in ("unroll", "num_heads", "num_layers"):
+            if getattr(self.head, name) < 1:
+                raise ConfigError(f"head.{name} is {getattr(self.head, name)}: it is at least 1")
+        if not self.answers.temperatures or min(self.answers.temperatures) < 0:
+            raise ConfigError("answers.temperatures is a list of numbers of 0 or more, as in 0,0.7,1")
+        for name in ("on_policy", "keep", "text_weight"):
+            if not 0 <= getattr(self.distillation, name) <= 1:
+                raise ConfigError(f"distillation.{name} is a share between 0 and 1")
+        if not self.distillation.temperature > 0:
+            raise ConfigError("distillation.temperature is above 0: distributions at 0 have no gradient")
 
 
 def changed(config: TrainConfig, changes: Iterable[str]) -> TrainConfig:
@@ -133,8 +161,9 @@ def _converted(value: str, kind: Any, name: str) -> Any:
         if value.lower() not in ("true", "false"):
             raise ConfigError(f"{name} is true or false, not {value}")
         return value.lower() == "true"
+    is_list = get_origin(kind) is tuple
     try:
-        return kind(value)
+        return tuple(map(float, value.split(","))) if is_list else kind(value)
     except ValueError as error:
-        what = "a whole number" if kind is int else "a number"
+        what = "a list of numbers" if is_list else "a whole number" if kind is int else "a number"
         raise ConfigError(f"{name} is {what}, not {value}") from error

@@ -52,7 +52,8 @@ class FeatureSource:
         for index in range(len(self.examples)):
             path = self._path(index)
             if not path.exists():
-                tensors = {str(layer): states[0] for layer, states in self._computed([index]).items()}
+                found = self._forward([self.examples[index]])
+                tensors = {str(layer): states[0] for layer, states in found.items()}
                 size = sum(each.nbytes for each in tensors.values())
                 if used + size > limit:
                     return index
@@ -66,29 +67,27 @@ class FeatureSource:
     def batch(self, indices: Sequence[int]) -> Batch:
         """The texts with these indices."""
         texts = [self.examples[index] for index in indices]
-        tokens, is_token = _padded(texts)
-        learns = is_token.clone()
-        for row, text in enumerate(texts):
-            learns[row, : text.first] = False
         stored = [self._path(index) for index in indices]
-        if all(path.exists() for path in stored):
-            files = [load_file(path) for path in stored]
-            width = tokens.shape[1]
-            hidden = {
-                layer: torch.stack([_widened(each[str(layer)], width) for each in files])
-                for layer in self._layers
-            }
-        else:
-            hidden = self._computed(indices)
-        return Batch(tokens, is_token, learns, hidden)
+        if not all(path.exists() for path in stored):
+            return self.computed(texts)
+        files = [load_file(path) for path in stored]
+        width = max(len(text.tokens) for text in texts)
+        hidden = {
+            layer: torch.stack([_widened(each[str(layer)], width) for each in files])
+            for layer in self._layers
+        }
+        return _batch(texts, hidden)
+
+    def computed(self, texts: Sequence[Example]) -> Batch:
+        """Any texts, with the outputs of the layers by a forward without a KV cache."""
+        return _batch(texts, self._forward(texts))
 
     def _path(self, index: int) -> Path:
         return self._folder / f"{index:07d}.safetensors"
 
     @torch.no_grad()
-    def _computed(self, indices: Sequence[int]) -> dict[int, Tensor]:
-        """Layer -> (R, T, D) of these texts, by a forward without a KV cache."""
-        tokens, is_token = _padded([self.examples[index] for index in indices])
+    def _forward(self, texts: Sequence[Example]) -> dict[int, Tensor]:  # layer -> (R, T, D)
+        tokens, is_token = _padded(texts)
         model = self._target.forward.model
         device = self._target.device
         capture = OutputCapture(model, self._target.num_layers)
@@ -114,6 +113,14 @@ class FeatureSource:
                     "set a smaller capture.disk_gigabytes, or 0 to compute them in every step"
                 ) from error
             raise
+
+
+def _batch(texts: Sequence[Example], hidden: dict[int, Tensor]) -> Batch:
+    tokens, is_token = _padded(texts)
+    learns = is_token.clone()
+    for row, text in enumerate(texts):
+        learns[row, : text.first] = False
+    return Batch(tokens, is_token, learns, hidden)
 
 
 def _padded(texts: Sequence[Example]) -> tuple[Tensor, Tensor]:  # (R, T), (R, T)

@@ -48,7 +48,7 @@ def top_k_cross_entropy(logits: Tensor, target_logits: Tensor, mask: Tensor, *, 
 
 def forward_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
     """KL(p || q), infinite where the drafter excludes a token that the target allows."""
-    return _mean(_kl(*_log_probs(logits, target_logits, mask)))
+    return _mean(token_forward_kl(logits, target_logits, mask))
 
 
 def reverse_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
@@ -116,6 +116,20 @@ def lk_hybrid(
     rejected = _mean(_rejected(log_p, log_q, _mass(mass, mask)))
     weight = torch.exp(-decay * (1 - rejected.detach()))
     return weight * _mean(_kl(log_p, log_q)) + (1 - weight) * rejected
+
+
+def acceptance(
+    logits: Tensor, target_logits: Tensor, mask: Tensor, draft_ids: Tensor | None = None
+) -> Tensor:  # (..., K), (..., V), (...), (K,) -> (M,)
+    """The probability that a token drawn from q is accepted, sum min(p, q), at each selected position. The
+    target's logits are those of the whole vocabulary; `draft_ids`: the tokens of the drafter's logits."""
+    p, q = _selected(target_logits, mask).softmax(-1), _selected(logits, mask).softmax(-1)
+    return torch.minimum(p if draft_ids is None else p[..., draft_ids], q).sum(-1)
+
+
+def token_forward_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:  # (M,)
+    """KL(p || q) at each selected position."""
+    return _kl(*_log_probs(logits, target_logits, mask))
 
 
 def smooth_l1(features: Tensor, target_features: Tensor, mask: Tensor) -> Tensor:  # (..., D), (..., D), (...)

@@ -1,14 +1,12 @@
-"""Trains a draft head for a target: answers, hidden states, training, evaluation, a folder with the head."""
+"""Trains a drafter for a target: answers, hidden states, training, evaluation, a folder with the drafter."""
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import platform
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +16,22 @@ import transformers
 from outpace import __version__
 from outpace.api.model import Model, as_model
 from outpace.console import progress
-from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
-from outpace.models.heads.eagle import EagleHead
-from outpace.models.heads.eagle3 import Eagle3Head, default_taps
 from outpace.models.heads.fingerprint import target_fingerprint
-from outpace.models.heads.formats.folder import save_head
 from outpace.models.hf.target import HFTarget
 from outpace.training.answers import answered
 from outpace.training.config import ConfigError, TrainConfig, changed
+from outpace.training.drafters import (
+    DRAFT_MODELS,
+    check_draft,
+    defaults,
+    draft_model,
+    lesson,
+    save,
+    untrained,
+)
 from outpace.training.features import FeatureSource
-from outpace.training.lessons import LESSONS, HeadLesson
+from outpace.training.lessons.lesson import Lesson
+from outpace.training.lessons.position_heads import PositionHeadLesson
 from outpace.training.texts import DataError, Example, fingerprint, read_prompts
 from outpace.training.trainer import Evaluation, Trainer
 
@@ -50,104 +54,116 @@ def train(
     target: str | Model,
     data: str,
     output: str | Path,
+    draft: str | None = None,
     config: TrainConfig | None = None,
     changes: Iterable[str] = (),
     dry_run: bool = False,
 ) -> Trained:
-    """Train a head for a method ("eagle", "hass" or "eagle3") and write it to the folder `output`.
+    """Train a drafter with a method of `drafters.METHODS` and write it to the folder `output`.
 
-    `changes`: settings such as "steps=500". `dry_run`: write an untrained head, without reading the data. A
-    run that was stopped continues when it is started again with the same arguments, to the same result.
-    ValueError for unsuited settings, data or targets.
+    `draft`: name or folder of the model that distillspec, adaspec, direct-alignment and fastdraft train;
+    without it fastdraft makes a smaller one of the target's architecture. `changes`: settings such as
+    "steps=500". `dry_run`: write an untrained drafter, without reading the data. A run that was stopped
+    continues when it is started again with the same arguments, to the same result. ValueError for unsuited
+    settings, data or targets.
     """
-    if method not in LESSONS:
-        raise ConfigError(f"{method} has no head to train: use {', '.join(LESSONS)}")
-    config, folder = changed(config or TrainConfig(), changes), Path(output)
+    config, folder = changed(config or defaults(method), changes), Path(output)
     model = as_model(target)
+    check_draft(method, draft)
     if dry_run:
-        head = untrained(method, model.target, config)
-        save_head(head, folder, model.target, name=model.name)
+        save(untrained(method, model, config, draft=draft), folder, model)
         return Trained(folder, (), 0, 0)
+    processes = _processes()
+    # before the target answers: a draft that does not fit is refused at once
+    begun = untrained(method, model, config, draft=draft) if method in DRAFT_MODELS else None
     prompts = read_prompts(data, model, config.texts, config.seed)
     identity = {
         "method": method,
         "target": target_fingerprint(model.target),
+        "draft": draft,
         "data": fingerprint(prompts),
         "config": asdict(config),
     }
     work = folder / "work"
-    _begin(folder, identity)
-    with progress(len(prompts)) as advance:
-        examples = answered(model, prompts, config.answers, work / "answers", config.seed, advance)
+    with processes.main_process_first():  # what the first process writes, the others read
+        _begin(folder, identity)
+        with progress(len(prompts)) as advance:
+            examples = answered(model, prompts, config.answers, work / "answers", config.seed, advance)
     pieces = [piece for example in examples for piece in example.pieces(config.length)]
     held = max(1, round(len(pieces) * config.held_out))
     if len(pieces) <= held:
         raise DataError(f"{data} gives {len(pieces)} texts to learn from: give more or longer ones")
-    learned = pieces[held:]
-    head = untrained(method, model.target, config, learned)
-    layers = sorted({-1, *head.taps})
-    source = FeatureSource(model.target, learned, layers, work / "features")
-    test = FeatureSource(model.target, pieces[:held], layers, work / "held-out")
-    limit = int(config.capture.disk_gigabytes * 1e9)
-    if limit:
-        with progress(len(learned)) as advance:
-            source.store(limit, advance)
-    trainer = Trainer(lesson(method, head, model.target, config), source, test, config, work / "checkpoints")
-    with progress(config.steps) as advance:
-        trainer.run(advance)
-    save_head(head, folder, model.target, name=model.name)
+    learned, test = pieces[held:], pieces[:held]
+    reference = None
+    if method == "adaspec":
+        reference = draft_model(model, config, draft)
+        plain = replace(config, distillation=replace(config.distillation, on_policy=0.0))
+        first = lesson("distillspec", reference, model.target, plain)
+        _trained(first, model.target, learned, test, plain, work, "reference")
+    drafter = begun or untrained(method, model, config, learned)
+    trainer = _trained(
+        lesson(method, drafter, model.target, config, reference),
+        model.target,
+        learned,
+        test,
+        config,
+        work,
+        "checkpoints",
+    )
     found = Trained(
         folder, tuple(trainer.evaluations), len(learned), sum(len(each.tokens) for each in learned)
     )
-    _finish(folder, identity, found, data, model)
+    if processes.is_main_process:
+        if isinstance(trainer.lesson, PositionHeadLesson):
+            trainer.lesson.head.rank_accuracies = rank_accuracies(trainer)
+        save(drafter, folder, model)
+        _finish(folder, identity, found, data, model)
     return found
 
 
-def untrained(
-    method: str, target: HFTarget, config: TrainConfig, examples: Sequence[Example] = ()
-) -> DraftHead:
-    """A head in float32 with random weights; that of eagle3 drafts the tokens that are most frequent in the
-    texts, if the target's vocabulary is larger than `head.draft_vocab`."""
-    embed = target.embed
-    if method == "eagle3":
-        ids = draft_vocabulary(examples, target.vocab, config.head.draft_vocab)
-        size = target.vocab if ids is None else len(ids)
-        head: DraftHead = Eagle3Head(
-            head_config(target, size), embed, default_taps(target.num_layers), draft_ids=ids
-        )
-        own = [head.fc, head.layers, head.norm, head.lm_head]
-    else:
-        head = EagleHead(head_config(target, target.vocab), embed, target.head, bias=False)
-        own = [head.fc, head.layers]
-    for module in (*own, head.rotary_emb):
-        module.to(torch.float32).to(target.device)
-    random_weights(config.seed, own)
-    return head
+def _trained(
+    lesson: Lesson,
+    target: HFTarget,
+    learned: Sequence[Example],
+    held_out: Sequence[Example],
+    config: TrainConfig,
+    work: Path,
+    name: str,  # of the folder with checkpoints
+) -> Trainer:
+    source = FeatureSource(target, learned, lesson.layers, work / "features")
+    test = FeatureSource(target, held_out, lesson.layers, work / "held-out")
+    if limit := int(config.capture.disk_gigabytes * 1e9):
+        with _processes().main_process_first(), progress(len(learned)) as advance:
+            source.store(limit, advance)
+    trainer = Trainer(lesson, source, test, config, work / name)
+    with progress(config.steps) as advance:
+        trainer.run(advance)
+    return trainer
 
 
-def lesson(method: str, head: DraftHead, target: HFTarget, config: TrainConfig) -> HeadLesson:
-    """What the head learns. The target's embedding and LM head are used in float32 and never trained."""
-    target_head = copy.deepcopy(target.head).float()
-    if head.lm_head is target.head:
-        head.lm_head = target_head
-    return HeadLesson(head, target_head.requires_grad_(False), LESSONS[method], config.head)
+def rank_accuracies(trainer: Trainer) -> tuple[tuple[float, ...], ...]:
+    """By depth, the share of held-out texts in which the token of each rank is right; trees are shaped by
+    it."""
+    assert isinstance(trainer.lesson, PositionHeadLesson)
+    sums = [trainer.lesson.ranks(batch) for batch in trainer.held_out()]
+    found, counts = (torch.stack(each).sum(0) for each in zip(*sums, strict=True))
+    shares = (found / counts.clamp_min(1)[:, None]).tolist()
+    return tuple(tuple(round(share, 4) for share in each) for each in shares)
 
 
-def draft_vocabulary(examples: Sequence[Example], vocab: int, size: int) -> torch.Tensor | None:
-    """The `size` most frequent tokens of the answers, in increasing order; None if the vocabulary has no
-    more. Tokens that do not occur follow in the order of their ids."""
-    if vocab <= size:
-        return None
-    counts = Counter(token for each in examples for token in each.tokens[each.first :])
-    frequent = [token for token, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))][:size]
-    chosen = set(frequent)
-    rest = (token for token in range(vocab) if token not in chosen)
-    return torch.tensor(sorted([*frequent, *(next(rest) for _ in range(size - len(frequent)))]))
+def _processes() -> Any:
+    """The processes among which `accelerate launch` divides the batches. ConfigError without accelerate."""
+    try:
+        from accelerate import PartialState
+    except ImportError as error:
+        raise ConfigError("training needs accelerate: pip install 'outpace[train]'") from error
+    return PartialState(cpu=not torch.cuda.is_available())
 
 
 def _begin(folder: Path, identity: dict[str, Any]) -> None:
     """Note in the folder which run it holds. ConfigError if it holds another one."""
     folder.mkdir(parents=True, exist_ok=True)
+    identity = json.loads(json.dumps(identity))  # with lists for tuples, as in the file
     path = folder / RUN
     if not path.exists():
         partial = path.with_suffix(".partial")

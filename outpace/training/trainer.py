@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from outpace.training.config import TrainConfig
-from outpace.training.features import FeatureSource
-from outpace.training.lessons import HeadLesson
+from outpace.training.features import Batch, FeatureSource
+from outpace.training.lessons.lesson import Lesson
 
 STATE, LOG = "state.pt", "log.jsonl"
 
@@ -32,19 +32,20 @@ class TrainingError(ValueError):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How often a head agrees with the target on held-out texts."""
+    """How often a drafter agrees with the target on held-out texts."""
 
     step: int
+    acceptance: float  # probability that a first draft token, drawn at temperature 1, is accepted
     acceptance_length: float  # tokens per step of a greedy chain of as many tokens as there are `agreement`s
     agreement: tuple[float, ...]  # share of drafts whose first 1, 2, ... tokens are all the target's
 
 
 class Trainer:
-    """A head's lesson with its optimizer; checkpoints are folders `step-N` in `folder`."""
+    """A lesson with its optimizer; checkpoints are folders `step-N` in `folder`."""
 
     def __init__(
         self,
-        lesson: HeadLesson,
+        lesson: Lesson,
         source: FeatureSource,
         held_out: FeatureSource,
         config: TrainConfig,
@@ -59,7 +60,11 @@ class Trainer:
         self._accelerator = Accelerator(
             cpu=not torch.cuda.is_available(), mixed_precision="bf16" if config.bfloat16 else "no"
         )
-        own = list(lesson.head.own.values())
+        own = list(lesson.trained.values())
+        for parameter in lesson.parameters():  # those of the target, which a head uses in place, stay
+            parameter.requires_grad_(False)
+        for parameter in own:
+            parameter.requires_grad_(True)
         settings = config.optimizer
         optimizer = torch.optim.AdamW(
             own,
@@ -96,8 +101,8 @@ class Trainer:
         for group in self._optimizer.param_groups:
             group["lr"] = config.optimizer.rate * rate_factor(self.step, config)
         for part in range(config.accumulate):
-            batch = self._source.batch(self._indices(part)).to(self._accelerator.device)
             seed = random.Random(f"{config.seed} noise {self.step} {part} {self._rank}").getrandbits(63)
+            batch = self.lesson.batch(self._source, self._indices(part), seed).to(self._accelerator.device)
             noise = torch.Generator().manual_seed(seed)
             with self._accelerator.autocast():
                 loss = self._prepared(batch, noise) / config.accumulate
@@ -137,12 +142,15 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self, num_steps: int = 5) -> Evaluation:
         """Agreement with the target on the held-out texts, for drafts of `num_steps` tokens."""
-        counts = torch.zeros(num_steps + 1, dtype=torch.int64)
+        sums = torch.zeros(2 + num_steps, dtype=torch.float64)
+        for batch in self.held_out():
+            sums += self.lesson.agreement(batch, num_steps).cpu()
+        return _evaluation(self.step, *(sums[1:] / sums[0].clamp_min(1)).tolist())
+
+    def held_out(self) -> Iterator[Batch]:
+        """All held-out texts."""
         for indices in _groups(len(self._held_out.examples), self.config.batch):
-            batch = self._held_out.batch(indices).to(self._accelerator.device)
-            counts += self.lesson.agreement(batch, num_steps).cpu()
-        shares = tuple(float(each) / max(1, int(counts[0])) for each in counts[1:])
-        return Evaluation(self.step, 1 + sum(shares), shares)
+            yield self._held_out.batch(indices).to(self._accelerator.device)
 
     def save(self) -> None:
         """Write a checkpoint, then remove the oldest ones; an interrupted call leaves those before intact."""
@@ -153,10 +161,10 @@ class Trainer:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         state = {
-            "head": {name: each.detach().cpu() for name, each in self.lesson.head.own.items()},
+            "weights": {name: each.detach().cpu() for name, each in self.lesson.trained.items()},
             "optimizer": self._optimizer.state_dict(),
             "step": self.step,
-            "evaluations": [[each.step, *each.agreement] for each in self.evaluations],
+            "evaluations": [[each.step, each.acceptance, *each.agreement] for each in self.evaluations],
         }
         torch.save(state, partial / STATE)
         target = self.folder / f"step-{self.step:07d}"
@@ -172,15 +180,12 @@ class Trainer:
             return False
         path = self.folder / f"step-{max(saved):07d}" / STATE
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        own = self.lesson.head.own
         with torch.no_grad():
-            for name, value in state["head"].items():
-                own[name].copy_(value)
+            for name, value in state["weights"].items():
+                self.lesson.trained[name].copy_(value)
         self._optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
-        self.evaluations = [
-            Evaluation(int(step), 1 + sum(shares), tuple(shares)) for step, *shares in state["evaluations"]
-        ]
+        self.evaluations = [_evaluation(*each) for each in state["evaluations"]]
         return True
 
     def _saved(self) -> list[int]:
@@ -190,6 +195,10 @@ class Trainer:
         if self._accelerator.is_main_process:
             with (self.folder / LOG).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
+
+
+def _evaluation(step: float, acceptance: float, *agreement: float) -> Evaluation:
+    return Evaluation(int(step), acceptance, 1 + sum(agreement), agreement)
 
 
 def rate_factor(step: int, config: TrainConfig) -> float:

@@ -59,6 +59,12 @@ def unrolled(
             features = features.detach()
 
 
+def over_text(head: DraftHead, tokens: Tensor, features: Tensor) -> Tensor:  # (R, T), (R, C, F) -> (R, C, D)
+    """The normed outputs of a head that runs over the text only, at columns 0 to C - 1."""
+    (step,) = unrolled(head, tokens, features, 1)
+    return head.norm(step.states)
+
+
 class _KeptEntries(Cache):
     """The keys and values of all steps so far, one after the other."""
 

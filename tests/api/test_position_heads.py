@@ -28,7 +28,7 @@ MAKERS: dict[str, Callable[[HFTarget], PositionHead]] = {
 @pytest.mark.parametrize("method", MAKERS)
 def test_a_folder_with_a_head_drafts(method: str, loaded, tmp_path: Path) -> None:
     target, _ = loaded
-    save_position_head(MAKERS[method](target.target), tmp_path)
+    save_position_head(MAKERS[method](target.target), tmp_path, target.target)
     options = {"max_tokens": 12, "temperature": 0.0}
     [expected] = outpace.generate(target, "def add", method="autoregressive", **options)
     for _ in range(2):
@@ -39,7 +39,7 @@ def test_a_folder_with_a_head_drafts(method: str, loaded, tmp_path: Path) -> Non
 
 def test_heads_for_another_method_or_target_are_refused(loaded, tmp_path: Path) -> None:
     target, draft = loaded
-    save_position_head(untrained_medusa(target.target), tmp_path)
+    save_position_head(untrained_medusa(target.target), tmp_path, target.target)
     with pytest.raises(
         ValueError, match="holds a head for the method medusa: give a folder with a head for hydra"
     ):

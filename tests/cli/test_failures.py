@@ -30,6 +30,10 @@ def error_message(result, code: int) -> str:
             "there is no method speculative-samplng; did you mean speculative-",
         ),
         (("--method", "zzzz", "def"), "`outpace list` shows them all"),
+        (
+            ("--method", "fast-draft", "def"),
+            "use `outpace train fastdraft`, then the method speculative-sampling",
+        ),
         (("--method", "kangaroo", "def"), "kangaroo is a published method that outpace does not have yet"),
         ((*PLAIN, "--model", "x", "def"), "there is no option --model: use --target"),
         ((*PLAIN, "--max-new-tokens=4", "def"), "there is no option --max-new-tokens: use --max-tokens"),

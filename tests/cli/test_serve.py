@@ -45,7 +45,7 @@ def test_help_fits_a_screen(outpace_: Any) -> None:
 
 def test_the_start_names_model_methods_and_address(started: Any, tiny: Any) -> None:
     result, server = started(
-        "--methods", "autoregressive,prompt-lookup", "--method", "mcsd", "--draft", tiny.draft
+        "--methods", "autoregressive,prompt-lookup:depth=4", "--method", "mcsd", "--draft", tiny.draft
     )
     assert result.exit_code == 0, result.output
     assert f"{tiny.target} with mcsd, autoregressive, prompt-lookup at http://127.0.0.1:" in result.stderr
@@ -94,6 +94,7 @@ def test_the_prefix_cache_is_on_unless_it_is_switched_off(
         (("--kv-memory", "much"), "--kv-memory is much; use a size such as 2GiB"),
         (("--kv-memory", "0"), "--kv-memory is 0; use a size such as 2GiB"),
         (("--methods", "magic"), "there is no method magic"),
+        (("--methods", "prompt-lookup:width=4"), "no option of prompt-lookup called width"),
         (("--methods", "block-verification", "--method", "prompt-lookup"), "needs draft"),
         (("--chat-template", "none.jinja"), "none.jinja cannot be read"),
         (("--host", "no such host"), "cannot be listened on"),

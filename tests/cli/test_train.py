@@ -58,16 +58,37 @@ def test_a_head_is_trained_and_benched(outpace_, tiny, data, tmp_path):
 def test_what_cannot_be_trained_is_said_in_one_sentence(outpace_, tiny, data, tmp_path):
     arguments = ("--target", tiny.target, "--data", data, "-o", tmp_path / "head")
     for more, message in (
-        (("poetry",), "poetry has no head to train: use eagle, hass, eagle3"),
+        (("poetry",), "poetry has no drafter to train: use eagle, hass, eagle3, medusa"),
         (("eagle3", "--set", "stepps=3"), "there is no setting stepps; did you mean steps"),
+        (("distillspec",), "distillspec needs draft: the model to train"),
+        (("medusa", "--draft", tiny.draft), "medusa trains a head: leave out draft"),
+        (("adaspec", "--draft", tiny.stranger), "has 304 tokens and the target 320: give a draft model with"),
+        (("adaspec", "--draft", tiny.lookalike), "have vocabularies of one size but not the same tokens"),
+        (("fastdraft", "--set", "distillation.keep=2"), "distillation.keep is a share between 0 and 1"),
     ):
         result = outpace_("train", *more, *arguments)
         assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.stderr
 
 
+def test_a_draft_model_is_trained_and_used(outpace_, tiny, data, tmp_path):
+    draft, common = tmp_path / "draft", ("--target", tiny.target, "--dtype", "float32")
+    result = outpace_(
+        "train", "distillspec", "--draft", tiny.draft, "--data", data, "-o", draft, *common, *QUICK
+    )
+    assert result.exit_code == 0, result.output
+    assert f"--method speculative-sampling --draft {draft}" in result.stderr
+    arguments = ("generate", "def", "--method", "speculative-sampling", "--draft", draft, "--max-tokens", 4)
+    assert outpace_(*arguments, *common).exit_code == 0
+
+
 def test_settings_are_listed(outpace_):
     result = outpace_("train", "eagle3", "-o", "nowhere", "--show-settings")
     assert "optimizer.rate=0.001" in result.stdout and "answers.generate=true" in result.stdout
+    assert "answers.temperatures=0.0,1.0" in result.stdout
+    result = outpace_("train", "direct-alignment", "-o", "nowhere", "--show-settings")
+    assert (
+        "optimizer.rate=0.0003" in result.stdout and "answers.temperatures=0.0,0.3,0.7,1.0" in result.stdout
+    )
 
 
 def test_a_folder_that_is_no_head(outpace_, tiny, tmp_path):

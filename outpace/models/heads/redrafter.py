@@ -41,7 +41,8 @@ class ReDrafterHead(PositionHead):
 
     def forward(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         hidden, recurrent = states.split(self.hidden_size, -1)
-        recurrent = nn.functional.silu(self.rnn_w(self.embed_tokens(tokens)) + self.rnn_u(recurrent))
+        embedded = self.embed_tokens(tokens).to(states.dtype)
+        recurrent = nn.functional.silu(self.rnn_w(embedded) + self.rnn_u(recurrent))
         states = torch.cat((hidden, recurrent), -1)
         return self.lm_head(self.blocks(self.input_proj(states))), states
 

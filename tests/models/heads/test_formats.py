@@ -18,9 +18,10 @@ from transformers import PreTrainedModel
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle3 import Eagle3Head
+from outpace.models.heads.fingerprint import KEY as FINGERPRINT
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.heads.formats.files import HeadFileError
-from outpace.models.heads.formats.folder import FINGERPRINT, LAYOUTS, kind_of, load_head, save_head
+from outpace.models.heads.formats.folder import LAYOUTS, kind_of, load_head, save_head
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 

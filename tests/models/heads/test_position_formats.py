@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.fingerprint import KEY
 from outpace.models.heads.formats.files import HeadFileError
 from outpace.models.heads.formats.position_heads import FORMATS, load_position_head, save_position_head
 from outpace.models.heads.hydra import HydraHead, untrained_hydra
@@ -86,7 +87,7 @@ def rewritten(
 def test_a_head_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
     head = MAKERS[name]()
     head.rank_accuracies = ((0.5, 0.25), (0.125,))
-    save_position_head(head, tmp_path / "new" / "head")
+    save_position_head(head, tmp_path / "new" / "head", TARGET)
     found = load_position_head(head.method, tmp_path / "new" / "head", TARGET)
     assert type(found) is type(head) and found.rank_accuracies == head.rank_accuracies
     assert found.own.keys() == head.own.keys() and found.embed_tokens is TARGET.embed
@@ -103,7 +104,7 @@ def test_weights_get_the_dtype_of_the_target_and_rotary_frequencies_stay_float32
     head = untrained_hydra(TARGET)
     for parameter in head.own.values():
         parameter.data = parameter.data.bfloat16()
-    save_position_head(head, tmp_path)
+    save_position_head(head, tmp_path, TARGET)
     found = load_position_head("hydra", tmp_path, TARGET)
     assert {each.dtype for each in found.own.values()} == {torch.float64}
     assert isinstance(found, HydraHead) and found.prefix is not None
@@ -131,7 +132,7 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_have_the_names_of_the_other_projects(name: str, tmp_path: Path) -> None:
-    save_position_head(MAKERS[name](), tmp_path)
+    save_position_head(MAKERS[name](), tmp_path, TARGET)
     assert load_file(tmp_path / "model.safetensors").keys() >= NAMES[name]
 
 
@@ -139,7 +140,7 @@ def test_tensors_have_the_names_of_the_other_projects(name: str, tmp_path: Path)
 def test_medusas_own_layout_is_read(prefix: str, tmp_path: Path) -> None:
     """Its configuration may give a wrong number of heads, and a target may be in the same file."""
     head = untrained_medusa(TARGET)
-    save_position_head(head, tmp_path)
+    save_position_head(head, tmp_path, TARGET)
 
     def rename(name: str) -> str:
         kind, number, *rest = name.split(".")
@@ -157,7 +158,7 @@ def test_medusas_own_layout_is_read(prefix: str, tmp_path: Path) -> None:
 def test_medusa_factor_of_the_logits_and_rows_outside_of_the_draft_vocabulary(tmp_path: Path) -> None:
     head = MAKERS["medusa, a part of the vocabulary"]()
     assert isinstance(head, MedusaHead) and head.draft_ids is not None
-    save_position_head(head, tmp_path)
+    save_position_head(head, tmp_path, TARGET)
     wide = {}
     for name, weight in head.own.items():
         if name.startswith("lm_heads"):
@@ -175,7 +176,7 @@ def test_hydra_stores_repeated_layers_once_or_each(tmp_path: Path) -> None:
     for name, parameter in head.own.items():
         first = name.replace("layers.1", "layers.0").replace("layers.2", "layers.0")
         parameter.data = head.own[first].data if name.startswith("blocks") else parameter.data
-    save_position_head(head, tmp_path)
+    save_position_head(head, tmp_path, TARGET)
     rewritten(tmp_path, dropped=".5.linear")
     rewritten(
         tmp_path, dropped=".7.linear", added={"prefix_embeding_layer.embed_tokens.weight": torch.ones(2)}
@@ -186,7 +187,7 @@ def test_hydra_stores_repeated_layers_once_or_each(tmp_path: Path) -> None:
 
 def test_mlp_speculator_without_prefix_and_with_copies_of_tied_tensors(tmp_path: Path) -> None:
     head = MAKERS["mlp-speculator, tied"]()
-    save_position_head(head, tmp_path)
+    save_position_head(head, tmp_path, TARGET)
     copies = {
         f"{kind}.{step}.{rest}": head.own[f"{kind}.{int(kind == 'proj')}.{rest}"].data.clone()
         for kind, rests in {
@@ -204,7 +205,7 @@ def test_mlp_speculator_without_prefix_and_with_copies_of_tied_tensors(tmp_path:
 
 
 def test_inner_size_0_is_the_hidden_size(tmp_path: Path) -> None:
-    save_position_head(random_parameters(MlpSpeculatorHead(TARGET, 2, SIZE)), tmp_path)
+    save_position_head(random_parameters(MlpSpeculatorHead(TARGET, 2, SIZE)), tmp_path, TARGET)
     rewritten(tmp_path, {"inner_dim": 0})
     found = load_position_head("mlp-speculator", tmp_path, TARGET)
     assert isinstance(found, MlpSpeculatorHead) and found.inner_size == SIZE
@@ -235,7 +236,7 @@ def test_what_does_not_fit_is_refused(
     name: str, config: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     head = MAKERS[name]()
-    save_position_head(head, tmp_path)
+    save_position_head(head, tmp_path, TARGET)
     rewritten(tmp_path, config)
     with pytest.raises(HeadFileError, match=sentence) as found:
         load_position_head(head.method, tmp_path, TARGET)
@@ -245,10 +246,13 @@ def test_what_does_not_fit_is_refused(
 @pytest.mark.parametrize("method", FORMATS)
 def test_a_head_of_another_method_or_target_is_refused(method: str, tmp_path: Path) -> None:
     head = MAKERS[method]()
-    save_position_head(head, tmp_path)
+    save_position_head(head, tmp_path, TARGET)
     for other in FORMATS.keys() - {method}:
         with pytest.raises(HeadFileError, match=f"head for the method {method}: give a folder .* {other}"):
             load_position_head(other, tmp_path, TARGET)
+    with pytest.raises(HeadFileError, match=f"trained for another target.*remove {KEY}"):
+        load_position_head(method, tmp_path, TableTarget(4))
+    rewritten(tmp_path, {KEY: None})
     with pytest.raises(HeadFileError, match="hidden states of 16 numbers, and this target's have 4"):
         load_position_head(method, tmp_path, TableTarget(4))
     with pytest.raises(HeadFileError, match="a target with 6 tokens, and this target has 8"):
@@ -258,7 +262,7 @@ def test_a_head_of_another_method_or_target_is_refused(method: str, tmp_path: Pa
 def test_folders_without_a_head_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HeadFileError, match="there is no folder"):
         load_position_head("medusa", tmp_path / "none", TARGET)
-    save_position_head(untrained_medusa(TARGET), tmp_path)
+    save_position_head(untrained_medusa(TARGET), tmp_path, TARGET)
     rewritten(tmp_path, dropped="lm_heads.0")
     with pytest.raises(HeadFileError, match="lacks lm_heads.0.weight"):
         load_position_head("medusa", tmp_path, TARGET)
@@ -275,7 +279,7 @@ def test_folders_without_a_head_are_refused(tmp_path: Path) -> None:
 
 
 def test_token_ids_beyond_the_targets_vocabulary_are_refused(tmp_path: Path) -> None:
-    save_position_head(MAKERS["medusa, a part of the vocabulary"](), tmp_path)
+    save_position_head(MAKERS["medusa, a part of the vocabulary"](), tmp_path, TARGET)
     rewritten(tmp_path, added={"token_map": torch.tensor([1, 3, 6])})
     with pytest.raises(HeadFileError, match="token_map names tokens beyond the target's 6"):
         load_position_head("medusa", tmp_path, TARGET)

@@ -117,7 +117,7 @@ def model() -> Any:
 @pytest.fixture(scope="session")
 def running(model: Any) -> Iterator[Running]:
     """A server of the zoo's target with its draft; requests may choose prompt-lookup too."""
-    with serving(model, others=["prompt-lookup"]) as found:
+    with serving(model, others=[("prompt-lookup", {})]) as found:
         yield found
 
 

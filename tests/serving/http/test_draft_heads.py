@@ -18,7 +18,7 @@ PROMPTS = ["def add(a, b):", "class Stack:", "for index in range("]
 @pytest.mark.parametrize("method", ["medusa", "hydra"])
 def test_a_head_without_a_kv_cache_serves(method: str, model: Any, serve: Any, tmp_path: Path) -> None:
     made = {"medusa": untrained_medusa, "hydra": untrained_hydra}[method]
-    save_position_head(made(model.target), tmp_path)
+    save_position_head(made(model.target), tmp_path, model.target)
     plain = outpace.generate(model, PROMPTS, method="autoregressive", max_tokens=12, temperature=0.0)
     with serve(model, method, options={"head": str(tmp_path)}) as running:
         completion = running.client().completions.create(

@@ -11,6 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.fingerprint import KEY, target_fingerprint
+
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 
 Config = dict[str, Any]
@@ -48,6 +51,15 @@ def write_files(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, T
     stored = {name: each.detach().cpu().contiguous().clone() for name, each in tensors.items()}
     save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def check_fingerprint(config: Mapping[str, Any], folder: Path, target: TargetWithLayers) -> None:
+    """HeadFileError if the configuration says that the head was trained for another target."""
+    if config.get(KEY) not in (None, target_fingerprint(target)):
+        raise HeadFileError(
+            f"the head in {folder} was trained for another target: give that target, or remove {KEY} "
+            f"from its {CONFIG} to use it all the same"
+        )
 
 
 def fill(

@@ -14,20 +14,19 @@ from torch import nn
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle3 import Eagle3Head
-from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.heads.fingerprint import KEY, target_fingerprint
 from outpace.models.heads.formats import eagle, raw_eagle3, speculators
 from outpace.models.heads.formats.files import (
-    CONFIG,
     Config,
     HeadFileError,
     Tensors,
+    check_fingerprint,
     fill,
     read_files,
     write_files,
 )
 
 NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3"}
-FINGERPRINT = "outpace_target"  # our key: the fingerprint of the target that the head was trained for
 EMBEDDING = "embed_tokens.weight"
 
 LayoutName = Literal["eagle", "speculators", "raw"]
@@ -74,7 +73,7 @@ def save_head(
     if not head.is_for(target):
         raise HeadFileError("the head was made for another target: give the target that it was made for")
     config, tensors = chosen.write(head, target, name)
-    write_files(Path(folder), config | {FINGERPRINT: target_fingerprint(target)}, tensors)
+    write_files(Path(folder), config | {KEY: target_fingerprint(target)}, tensors)
 
 
 def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftHead:
@@ -87,12 +86,7 @@ def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftH
         raise HeadFileError(
             f"{folder} holds a head of {NAMES[layout.kind]}: use it with the method {layout.kind}"
         )
-    made_for = config.get(FINGERPRINT)
-    if made_for is not None and made_for != target_fingerprint(target):
-        raise HeadFileError(
-            f"the head in {folder} was trained for another target: give that target, or remove {FINGERPRINT} "
-            f"from its {CONFIG} to use it all the same"
-        )
+    check_fingerprint(config, folder, target)
     try:
         head, tensors = layout.read(config, tensors, target)
         _use_embedding(head, tensors, target)

@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.fingerprint import KEY, target_fingerprint
 from outpace.models.heads.formats import hydra, medusa, mlp_speculator, redrafter
-from outpace.models.heads.formats.files import WEIGHTS, HeadFileError, fill, read_files, write_files
+from outpace.models.heads.formats.files import (
+    WEIGHTS,
+    HeadFileError,
+    check_fingerprint,
+    fill,
+    read_files,
+    write_files,
+)
 from outpace.models.heads.hydra import HydraHead
 from outpace.models.heads.medusa import MedusaHead
 from outpace.models.heads.mlp_speculator import MlpSpeculatorHead
@@ -29,12 +37,15 @@ OTHER_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", "hydra_lm_head
 ACCURACIES = "rank_accuracies"
 
 
-def save_position_head(head: PositionHead, folder: str | Path) -> None:
-    """Write a head; the folder is made if there is none."""
+def save_position_head(head: PositionHead, folder: str | Path, target: TargetWithLayers) -> None:
+    """Write a head that was made for this target; the folder is made if there is none. HeadFileError if it
+    was made for another one."""
+    if not head.is_for(target):
+        raise HeadFileError("the head was made for another target: give the target that it was made for")
     config, tensors = FORMATS[head.method].stored(head)
     if head.rank_accuracies:
         config[ACCURACIES] = [list(each) for each in head.rank_accuracies]
-    write_files(Path(folder), config, tensors)
+    write_files(Path(folder), config | {KEY: target_fingerprint(target)}, tensors)
 
 
 def load_position_head(method: str, folder: str | Path, target: TargetWithLayers) -> PositionHead:
@@ -47,6 +58,7 @@ def load_position_head(method: str, folder: str | Path, target: TargetWithLayers
     if found != method:
         what = "holds another kind of model" if found is None else f"holds a head for the method {found}"
         raise HeadFileError(f"{folder} {what}: give a folder with a head for {method}")
+    check_fingerprint(config, folder, target)
     try:
         head, given = FORMATS[method].made(config, tensors, target)
         head.rank_accuracies = _accuracies(config)

@@ -1,0 +1,229 @@
+"""What each method of `outpace train` trains: the drafter before training, what it learns, and its folder."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from outpace.api.model import Model, load
+from outpace.api.opener import check_same_tokens
+from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
+from outpace.models.heads.eagle import EagleHead
+from outpace.models.heads.eagle3 import Eagle3Head, default_taps
+from outpace.models.heads.formats.folder import save_head
+from outpace.models.heads.formats.position_heads import save_position_head
+from outpace.models.heads.hydra import HydraHead, prefix_layer
+from outpace.models.heads.medusa import MedusaHead
+from outpace.models.heads.mlp_speculator import MlpSpeculatorHead
+from outpace.models.heads.position_head import PositionHead, random_parameters
+from outpace.models.heads.redrafter import ReDrafterHead
+from outpace.models.hf.target import HFTarget
+from outpace.training.config import ConfigError, Optimizer, TrainConfig
+from outpace.training.lessons import feature_heads, position_heads
+from outpace.training.lessons.draft_models import (
+    AlignmentLesson,
+    DraftModelLesson,
+    FilteredLesson,
+    SequenceLesson,
+)
+from outpace.training.lessons.feature_heads import FeatureHeadLesson
+from outpace.training.lessons.lesson import Lesson
+from outpace.training.lessons.position_heads import PositionHeadLesson
+from outpace.training.texts import Example
+
+FEATURE_HEADS, POSITION_HEADS = feature_heads.OBJECTIVES, position_heads.OBJECTIVES
+DRAFT_MODELS: Mapping[str, type[DraftModelLesson]] = {
+    "distillspec": DraftModelLesson,
+    "adaspec": FilteredLesson,
+    "direct-alignment": AlignmentLesson,
+    "fastdraft": SequenceLesson,
+}
+METHODS = (*FEATURE_HEADS, *POSITION_HEADS, *DRAFT_MODELS)
+STORED = torch.bfloat16  # dtype of the weights in a folder
+
+Drafter = DraftHead | PositionHead | PreTrainedModel
+
+
+def defaults(method: str) -> TrainConfig:
+    """The settings of a method. ConfigError if there is none of this name."""
+    if method not in METHODS:
+        raise ConfigError(f"{method} has no drafter to train: use {', '.join(METHODS)}")
+    config = TrainConfig()
+    if method not in DRAFT_MODELS:
+        return config
+    # a model that has learned something already
+    config = replace(config, optimizer=Optimizer(rate=3e-4))
+    if method == "direct-alignment":
+        answers = replace(config.answers, temperatures=(0.0, 0.3, 0.7, 1.0), top_p=0.95)
+        return replace(config, answers=answers)
+    return config
+
+
+def check_draft(method: str, draft: str | None) -> None:
+    """ConfigError if a draft model is missing, or given to a method that trains a head."""
+    if draft is None and method in DRAFT_MODELS and method != "fastdraft":
+        raise ConfigError(f"{method} needs draft: the model to train")
+    if draft is not None and method not in DRAFT_MODELS:
+        raise ConfigError(f"{method} trains a head: leave out draft")
+
+
+def untrained(
+    method: str,
+    model: Model,
+    config: TrainConfig,
+    examples: Sequence[Example] = (),
+    draft: str | None = None,
+) -> Drafter:
+    """A drafter in float32, as training begins. `examples`: texts whose most frequent tokens eagle3 and
+    medusa draft. ConfigError for a draft model of another vocabulary."""
+    if method in DRAFT_MODELS:
+        return draft_model(model, config, draft)
+    target = model.target
+    ids = draft_vocabulary(examples, target.vocab, config.head.draft_vocab)
+    if method in POSITION_HEADS:
+        return _position_head(method, target, config, ids)
+    if method == "eagle3":
+        size = target.vocab if ids is None else len(ids)
+        head: DraftHead = Eagle3Head(
+            head_config(target, size), target.embed, default_taps(target.num_layers), draft_ids=ids
+        )
+        own = [head.fc, head.layers, head.norm, head.lm_head]
+    else:
+        head = EagleHead(head_config(target, target.vocab), target.embed, target.head, bias=False)
+        own = [head.fc, head.layers]
+    for module in (*own, head.rotary_emb):
+        module.to(torch.float32).to(target.device)
+    random_weights(config.seed, own)
+    return head
+
+
+def lesson(
+    method: str,
+    drafter: Drafter,
+    target: HFTarget,
+    config: TrainConfig,
+    reference: PreTrainedModel | None = None,  # of adaspec
+) -> Lesson:
+    """What the drafter learns. The target's LM head is used in float32 and never trained."""
+    target_head = copy.deepcopy(target.head).float().requires_grad_(False)
+    if isinstance(drafter, DraftHead):
+        if drafter.lm_head is target.head:
+            drafter.lm_head = target_head
+        return FeatureHeadLesson(drafter, target_head, FEATURE_HEADS[method], config.head)
+    if isinstance(drafter, PositionHead):
+        return PositionHeadLesson(
+            drafter, target_head, POSITION_HEADS[method], config.head, config.head.num_heads
+        )
+    if method == "adaspec":
+        assert reference is not None
+        return FilteredLesson(drafter, reference, target_head, config.distillation)
+    made: Callable[..., Lesson] = DRAFT_MODELS[method]
+    return made(drafter, target_head, config.distillation)
+
+
+def save(drafter: Drafter, folder: Path, model: Model) -> None:
+    """Write a drafter that was made for the model, in the layout that other engines read; its weights become
+    bfloat16."""
+    if not isinstance(drafter, DraftHead | PositionHead):
+        nn.Module.to(drafter, STORED)
+        drafter.save_pretrained(folder)
+        if model.tokenizer is not None:
+            model.tokenizer.save_pretrained(folder)
+        return
+    for parameter in drafter.own.values():
+        parameter.data = parameter.data.to(STORED)
+    if isinstance(drafter, PositionHead):
+        save_position_head(drafter, folder, model.target)
+    else:
+        save_head(drafter, folder, model.target, name=model.name)
+
+
+def draft_vocabulary(examples: Sequence[Example], vocab: int, size: int) -> torch.Tensor | None:
+    """The `size` most frequent tokens of the answers, in increasing order; None if the vocabulary has no
+    more. Tokens that do not occur follow in the order of their ids."""
+    if vocab <= size:
+        return None
+    counts = Counter(token for each in examples for token in each.tokens[each.first :])
+    frequent = [token for token, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))][:size]
+    chosen = set(frequent)
+    rest = (token for token in range(vocab) if token not in chosen)
+    return torch.tensor(sorted([*frequent, *(next(rest) for _ in range(size - len(frequent)))]))
+
+
+def _position_head(
+    method: str, target: HFTarget, config: TrainConfig, ids: torch.Tensor | None
+) -> PositionHead:
+    """Heads of Medusa and Hydra and a ReDrafter begin as the target's LM head on the hidden state."""
+    settings = config.head
+    count, layers = settings.num_heads, settings.num_layers
+    if method == "mlp-speculator":
+        inner = settings.inner_size or 2 * head_config(target, 1).hidden_size
+        head: PositionHead = MlpSpeculatorHead(target, count, inner)
+    elif method == "redrafter":
+        head = ReDrafterHead(target, num_layers=layers)
+    elif method == "medusa":
+        head = MedusaHead(target, count, num_layers=layers, draft_ids=ids)
+    else:
+        prefix = prefix_layer(target) if settings.prefix else None
+        head = HydraHead(target, count, num_layers=layers, prefix=prefix)
+    random_parameters(head, config.seed)
+    for parameter in head.own.values():
+        parameter.data = parameter.data.float()
+    with torch.no_grad():
+        _begin_as_target(head, next(target.head.parameters()).detach().float())
+    return head
+
+
+def _begin_as_target(head: PositionHead, lm_head: torch.Tensor) -> None:  # (V, D)
+    size = lm_head.shape[1]
+    ids = head.draft_ids if isinstance(head, MedusaHead) else None
+    for name, parameter in head.own.items():
+        if isinstance(head, MlpSpeculatorHead) or not name.endswith("weight"):
+            continue
+        if name.startswith("lm_head"):
+            rows = lm_head if ids is None else lm_head[ids.to(lm_head.device)]
+            parameter[:, size:].zero_()  # of ReDrafter: the columns for its recurrent state
+            parameter[:, :size] = rows
+        elif name.startswith("blocks") or ".linear." in name:
+            parameter.zero_()
+        elif ".residual." in name:
+            parameter.zero_()[:, :size] = torch.eye(size)
+
+
+def draft_model(model: Model, config: TrainConfig, draft: str | None) -> PreTrainedModel:
+    """The draft model to train, in float32; without a name, a new one that is smaller than the target."""
+    if draft is None:
+        return smaller(model.target.model, config)
+    loaded = load(draft, dtype="float32", device=str(model.target.device))
+    if loaded.target.vocab != model.target.vocab:
+        raise ConfigError(
+            f"{draft} has {loaded.target.vocab} tokens and the target {model.target.vocab}: give a draft "
+            "model with the target's tokenizer"
+        )
+    check_same_tokens(model, loaded)
+    return loaded.target.model
+
+
+def smaller(model: PreTrainedModel, config: TrainConfig) -> PreTrainedModel:
+    """A model of the same architecture with fewer and narrower layers and random weights."""
+    settings, made = config.distillation, copy.deepcopy(model.config.get_text_config())
+    heads = max(1, round(made.num_attention_heads * settings.size))
+    given = getattr(made, "num_key_value_heads", None) or made.num_attention_heads
+    groups = max(each for each in range(1, heads + 1) if heads % each == 0 and each <= max(1, given))
+    width = heads * (getattr(made, "head_dim", None) or made.hidden_size // made.num_attention_heads)
+    made.num_hidden_layers = settings.num_layers
+    made.num_attention_heads, made.num_key_value_heads, made.hidden_size = heads, groups, width
+    made.intermediate_size = max(16, 16 * round(made.intermediate_size * settings.size / 16))
+    if getattr(made, "layer_types", None):
+        made.layer_types = made.layer_types[: settings.num_layers]
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        found = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
+    return found.to(model.device).eval()

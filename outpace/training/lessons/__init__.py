@@ -1,0 +1,1 @@
+"""What each kind of drafter learns from a batch of texts."""

@@ -1,0 +1,152 @@
+"""How draft models learn from a target with the same vocabulary.
+
+Letters: R texts, T tokens, C columns and M of them (see training.lessons.lesson), V vocabulary size.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from outpace.models.hf.target import HFTarget
+from outpace.training import losses
+from outpace.training.answers import sampled
+from outpace.training.config import Distillation
+from outpace.training.features import Batch, FeatureSource
+from outpace.training.lessons.lesson import Lesson, following
+from outpace.training.texts import Example
+
+# by name, as in distillation.divergence
+DIVERGENCES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "forward_kl": losses.forward_kl,
+    "reverse_kl": losses.reverse_kl,
+    "jensen_shannon": losses.jensen_shannon,
+    "total_variation": losses.total_variation,
+    "total_variation_plus": losses.total_variation_plus,
+    "negative_log_acceptance": losses.negative_log_acceptance,
+    "lk_hybrid": losses.lk_hybrid,
+}
+
+
+class DraftModelLesson(Lesson):
+    """DistillSpec (Zhou et al. 2024): a divergence between the target's distribution and the draft's at every
+    generated token. A share of the batches are texts that the draft continues itself."""
+
+    def __init__(self, draft: PreTrainedModel, target_head: nn.Module, settings: Distillation) -> None:
+        super().__init__(dict(draft.named_parameters()), target_head)
+        self.draft, self.settings = draft, settings
+        # shares the weights, so it answers with what has been learned so far; not a module
+        self._answering = (HFTarget(draft),)
+
+    def batch(self, source: FeatureSource, indices: Sequence[int], seed: int) -> Batch:
+        choice = random.Random(seed)
+        if choice.random() >= self.settings.on_policy:
+            return source.batch(indices)
+        texts = [source.examples[index].tokens[: source.examples[index].first] for index in indices]
+        answers = sampled(
+            self._answering[0],
+            texts,
+            self.settings.on_policy_tokens,
+            [self.settings.temperature] * len(texts),
+            choice.getrandbits(31),
+        )
+        pairs = zip(texts, answers, strict=True)
+        return source.computed([Example((*text, *answer), len(text)) for text, answer in pairs])
+
+    def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        return self._divergence(*self._pair(batch), self.learned(batch, 0))
+
+    def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
+        logits = self._logits(batch)
+        for step in range(num_steps):
+            yield self.at_columns(following(logits, 1 + step), batch)
+
+    def _logits(self, batch: Batch) -> Tensor:  # (R, T, V)
+        return logits_of(self.draft, batch)
+
+    def _pair(self, batch: Batch) -> tuple[Tensor, Tensor]:  # (M, V), (M, V)
+        """The draft's logits and the target's at the temperature of the distributions to compare."""
+        own = self.at_columns(following(self._logits(batch), 1), batch)
+        return own / self.settings.temperature, self.target_logits(batch, 0) / self.settings.temperature
+
+    def _divergence(self, logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
+        return DIVERGENCES[self.settings.divergence](logits, target_logits, mask)
+
+
+class FilteredLesson(DraftModelLesson):
+    """AdaSPEC (Hu et al. 2025): forward KL at the tokens where a reference, the same draft after plain
+    distillation, is furthest ahead. The tokens that it could not learn, or that are learned, are left out."""
+
+    def __init__(
+        self,
+        draft: PreTrainedModel,
+        reference: PreTrainedModel,
+        target_head: nn.Module,
+        settings: Distillation,
+    ) -> None:
+        # texts of the data only: the gap to the reference is one of answers that the target wrote
+        super().__init__(draft, target_head, replace(settings, divergence="forward_kl", on_policy=0.0))
+        self._reference = (reference,)  # not as a module: it is not trained
+
+    def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        logits, target_logits = self._pair(batch)
+        mask = self.learned(batch, 0)
+        with torch.no_grad():
+            reference = self.at_columns(following(logits_of(self._reference[0], batch), 1), batch)
+            chosen = largest_gaps(
+                losses.token_forward_kl(logits, target_logits, mask),
+                losses.token_forward_kl(reference / self.settings.temperature, target_logits, mask),
+                self.settings.keep,
+            )
+        kept = mask.clone()
+        kept[mask] = chosen
+        return losses.forward_kl(logits, target_logits, kept)
+
+
+class AlignmentLesson(DraftModelLesson):
+    """Direct alignment (Goel et al. 2024): TVD++ on the target's answers, mixed with next-token prediction of
+    the prompts, which stand for the text of pretraining."""
+
+    def __init__(self, draft: PreTrainedModel, target_head: nn.Module, settings: Distillation) -> None:
+        super().__init__(
+            draft, target_head, replace(settings, divergence="total_variation_plus", on_policy=0.0)
+        )
+
+    def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        logits = self._logits(batch)
+        own = self.at_columns(following(logits, 1), batch) / self.settings.temperature
+        target_logits = self.target_logits(batch, 0) / self.settings.temperature
+        loss = self._divergence(own, target_logits, self.learned(batch, 0))
+        is_text = (batch.is_token & ~batch.learns)[:, 1:]
+        text = losses.cross_entropy(logits[:, :-1], batch.tokens[:, 1:], is_text)
+        weight = self.settings.text_weight
+        return (1 - weight) * loss + weight * text
+
+
+class SequenceLesson(DraftModelLesson):
+    """FastDraft (Zafrir et al. 2025): next-token prediction of what the target answered."""
+
+    def __init__(self, draft: PreTrainedModel, target_head: nn.Module, settings: Distillation) -> None:
+        super().__init__(draft, target_head, replace(settings, on_policy=0.0))
+
+    def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        own = self.at_columns(following(self._logits(batch), 1), batch)
+        return losses.cross_entropy(own, self.labels(batch, 0), self.learned(batch, 0))
+
+
+def logits_of(model: PreTrainedModel, batch: Batch) -> Tensor:  # (R, T, V)
+    """A model's logits at all tokens; padding is at the end, where causal attention needs no mask."""
+    return model(input_ids=batch.tokens, use_cache=False, return_dict=True).logits
+
+
+def largest_gaps(own: Tensor, reference: Tensor, share: float) -> Tensor:  # (M,), (M,) -> (M,) bool
+    """The `share` of positions at which `own` exceeds `reference` most, at least one."""
+    count = min(len(own), max(1, round(share * len(own))))
+    chosen = torch.zeros(len(own), dtype=torch.bool, device=own.device)
+    chosen[(own - reference).topk(count).indices] = True
+    return chosen

@@ -1,0 +1,101 @@
+"""What a drafter learns from a batch of texts, and how often it agrees with the target.
+
+A draft begins at a column: column t has read the text up to token t + 1, and its draft token s, counted from
+0, is compared with token t + 2 + s. Only the tokens that the target generated count.
+
+Letters: R texts, T tokens, C = T - 1 columns, M columns of which some draft token counts, V vocabulary size,
+K tokens that can be drafted, D hidden size, S draft tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from outpace.training.features import Batch, FeatureSource
+from outpace.training.losses import acceptance
+
+
+class Lesson(nn.Module):
+    """The loss of a drafter as a module, so that several devices can share a batch."""
+
+    layers: Sequence[int] = (-1,)  # of the target, whose outputs it needs
+    num_steps = 1  # draft tokens that are learned at each column
+
+    def __init__(self, own: Mapping[str, nn.Parameter], target_head: nn.Module) -> None:
+        super().__init__()
+        self.trained = dict(own)  # by name
+        # not as a module: the target's weights are neither trained nor saved
+        self._target_head = (target_head,)
+
+    def batch(self, source: FeatureSource, indices: Sequence[int], seed: int) -> Batch:
+        """The texts to learn from in one step, given the indices of texts of the data."""
+        return source.batch(indices)
+
+    def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        """The loss of a batch."""
+        raise NotImplementedError
+
+    def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:  # (M, K) each
+        """The drafter's logits for the first, second, ... draft token, at most `num_steps`. It reads the
+        tokens of the text, not what it drafts itself."""
+        raise NotImplementedError
+
+    def draft_ids(self, device: torch.device) -> Tensor | None:  # (K,)
+        """The tokens that can be drafted; None: all."""
+        return None
+
+    @torch.no_grad()
+    def agreement(self, batch: Batch, num_steps: int) -> Tensor:  # (2 + S,) float64
+        """Sums over the columns with `num_steps` tokens to compare: 1; the probability that a first draft
+        token, drawn at temperature 1, is accepted; whether the first 1, 2, ... S tokens of a greedy draft are
+        the target's most probable ones. Where the text is the target's greedy text, that is what decoding
+        accepts."""
+        ids = self.draft_ids(batch.tokens.device)
+        begins = self.learned(batch, 0) & self.learned(batch, num_steps - 1)
+        sums = torch.zeros(2 + num_steps, dtype=torch.float64)
+        sums[0] = begins.sum()
+        agrees = begins
+        for step, logits in enumerate(self.drafted(batch, num_steps)):
+            full = self.target_logits(batch, step)
+            best = logits.argmax(-1) if ids is None else ids[logits.argmax(-1)]
+            agrees = agrees & (best == full.argmax(-1))
+            sums[2 + step] = agrees.sum()
+            if step == 0:
+                sums[1] = acceptance(logits, full, begins, ids).double().sum()
+        return sums
+
+    def target_logits(self, batch: Batch, step: int) -> Tensor:  # (M, V)
+        """The target's logits for draft token `step`."""
+        states = following(batch.hidden[-1], 1 + step)[self._columns(batch)]
+        head = self._target_head[0]
+        with torch.no_grad():
+            return head(states.to(next(head.parameters()).dtype)).float()
+
+    def labels(self, batch: Batch, step: int) -> Tensor:  # (M,)
+        """The text's token in the place of draft token `step`."""
+        return following(batch.tokens, 2 + step)[self._columns(batch)]
+
+    def learned(self, batch: Batch, step: int) -> Tensor:  # (M,) bool
+        """Whether draft token `step` is one that the target generated."""
+        return following(batch.learns, 2 + step)[self._columns(batch)]
+
+    def at_columns(self, values: Tensor, batch: Batch) -> Tensor:  # (R, C or T, ...) -> (M, ...)
+        """The values at the M columns."""
+        return values[:, : batch.tokens.shape[1] - 1][self._columns(batch)]
+
+    def _columns(self, batch: Batch) -> Tensor:  # (R, C) bool
+        columns = following(batch.learns, 2)
+        for step in range(1, self.num_steps):
+            columns = columns | following(batch.learns, 2 + step)
+        return columns
+
+
+def following(values: Tensor, shift: int) -> Tensor:  # (R, T, ...) -> (R, C, ...)
+    """For column t the value at token t + `shift`; zeros beyond the end."""
+    moved = torch.zeros_like(values[:, 1:])
+    left = values[:, shift:][:, : moved.shape[1]]
+    moved[:, : left.shape[1]] = left
+    return moved

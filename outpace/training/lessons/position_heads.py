@@ -1,0 +1,106 @@
+"""How heads without a KV cache learn: Medusa, Hydra, MLP speculator, ReDrafter.
+
+Letters: R texts, C columns and M of them (see training.lessons.lesson), D hidden size, V vocabulary size,
+K draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from outpace.models.heads.hydra import HydraHead
+from outpace.models.heads.medusa import MedusaHead
+from outpace.models.heads.position_head import PositionHead
+from outpace.training import losses
+from outpace.training.config import Head
+from outpace.training.features import Batch
+from outpace.training.lessons.lesson import Lesson
+from outpace.training.unrolled import over_text
+
+NUM_RANKS = 10  # whose accuracies are measured at each depth
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a method minimises: cross entropy with the text or with the target's distribution, by step."""
+
+    soft: bool  # the target's distribution, not the token that it chose
+    weight: Callable[[int, Head], float]  # of a step
+
+
+OBJECTIVES = {  # by the method that is trained
+    "medusa": Objective(False, lambda step, settings: settings.decay ** (step + 1)),
+    "hydra": Objective(True, lambda step, settings: 1.0),
+    "mlp-speculator": Objective(False, lambda step, settings: 1.0),
+    "redrafter": Objective(False, lambda step, settings: 1.0),
+}
+
+
+class PositionHeadLesson(Lesson):
+    """The loss of a head that drafts from one hidden state of the target."""
+
+    def __init__(
+        self,
+        head: PositionHead,
+        target_head: nn.Module,
+        objective: Objective,
+        settings: Head,
+        num_steps: int,  # draft tokens that are learned
+    ) -> None:
+        super().__init__(head.own, target_head)
+        self.head, self.num_steps = head, num_steps
+        self._objective, self._settings = objective, settings
+
+    def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        total = batch.hidden[-1].new_zeros((), dtype=torch.float32)
+        ids = self.draft_ids(batch.tokens.device)
+        for step, logits in enumerate(self.drafted(batch, self.num_steps)):
+            mask = self.learned(batch, step)
+            if self._objective.soft:
+                loss = losses.soft_cross_entropy(logits, self.target_logits(batch, step), mask)
+            else:
+                labels = self.labels(batch, step)
+                if ids is not None:
+                    places = torch.searchsorted(ids, labels).clamp_max(len(ids) - 1)
+                    mask, labels = mask & (ids[places] == labels), places
+                loss = losses.cross_entropy(logits, labels, mask)
+            total = total + self._objective.weight(step, self._settings) * loss
+        return total
+
+    def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
+        dtype = next(iter(self.trained.values())).dtype
+        hidden = batch.hidden[-1][:, :-1].to(dtype)
+        if isinstance(self.head, HydraHead) and self.head.prefix is not None:
+            hidden = over_text(self.head.prefix, batch.tokens, hidden)
+        states = self.head.begin(self.at_columns(hidden, batch))
+        ids = self.draft_ids(states.device)
+        for step in range(min(num_steps, self.head.max_depth or num_steps)):
+            logits, states = self.head(step, states, self._read(batch, step))
+            yield logits if ids is None else logits[:, ids]
+
+    def draft_ids(self, device: torch.device) -> Tensor | None:
+        ids = self.head.draft_ids if isinstance(self.head, MedusaHead) else None
+        return None if ids is None else ids.to(device)
+
+    @torch.no_grad()
+    def ranks(self, batch: Batch) -> tuple[Tensor, Tensor]:  # (S, NUM_RANKS), (S,)
+        """By draft token: the number of columns in which the token of each rank is the text's, and of
+        columns."""
+        ids = self.draft_ids(batch.tokens.device)
+        found = torch.zeros(self.num_steps, NUM_RANKS, dtype=torch.int64)
+        counts = torch.zeros(self.num_steps, dtype=torch.int64)
+        for step, logits in enumerate(self.drafted(batch, self.num_steps)):
+            mask = self.learned(batch, step)
+            best = logits[mask].topk(NUM_RANKS, -1).indices
+            best = best if ids is None else ids[best]
+            found[step] = (best == self.labels(batch, step)[mask][:, None]).sum(0)
+            counts[step] = mask.sum()
+        return found, counts
+
+    def _read(self, batch: Batch, step: int) -> Tensor:  # (M,)
+        """The token before draft token `step`."""
+        return self.labels(batch, step - 1)

@@ -1,0 +1,273 @@
+"""What drafters learn: agreement is what decoding accepts, losses are those of the papers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from outpace import recipes
+from outpace.api.model import Model
+from outpace.core.sampling_params import SamplingParams
+from outpace.decode import Session
+from outpace.models.heads.position_head import PositionHead, random_parameters
+from outpace.models.heads.position_model import PositionModel
+from outpace.models.hf.target import HFTarget
+from outpace.proof.models import transformers_models
+from outpace.recipes.base.autoregressive import autoregressive
+from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.training.answers import sampled
+from outpace.training.config import Distillation, TrainConfig, changed
+from outpace.training.drafters import POSITION_HEADS, defaults, lesson, smaller, untrained
+from outpace.training.features import FeatureSource
+from outpace.training.lessons.draft_models import (
+    AlignmentLesson,
+    DraftModelLesson,
+    FilteredLesson,
+    SequenceLesson,
+    largest_gaps,
+    logits_of,
+)
+from outpace.training.lessons.lesson import Lesson
+from outpace.training.lessons.position_heads import NUM_RANKS, PositionHeadLesson
+from outpace.training.losses import forward_kl
+from outpace.training.texts import Example
+from outpace.training.trainer import Trainer
+
+VOCAB, LENGTH, STEPS = 12, 18, 4
+NO_NOISE = torch.Generator()
+CONFIG = changed(TrainConfig(), [f"head.num_heads={STEPS}"])
+
+
+@cache
+def target() -> HFTarget:
+    made = transformers_models(vocab=VOCAB).target
+    assert isinstance(made, HFTarget)
+    return made
+
+
+@cache
+def draft() -> HFTarget:
+    made = transformers_models(vocab=VOCAB).drafts[0]
+    assert isinstance(made, HFTarget)
+    return made
+
+
+@cache
+def greedy_text(*prompt: int) -> tuple[int, ...]:
+    params = SamplingParams(0, max_tokens=LENGTH - len(prompt))
+    session = Session(autoregressive.build(target()), [torch.tensor(prompt)], [params], LazyTargetProbs)
+    list(session.steps())
+    return tuple(session.request(0).text().tolist())
+
+
+def source(*texts: Sequence[int], first: int = 2) -> FeatureSource:
+    return FeatureSource(target(), [Example(tuple(each), first) for each in texts], [-1], Path("none"))
+
+
+def head_of(method: str) -> PositionHead:
+    head = untrained(method, Model("target", target()), CONFIG)
+    assert isinstance(head, PositionHead)
+    random_parameters(head, seed=3)
+    return head
+
+
+def trained(method: str, num_steps: int, folder: Path) -> Trainer:
+    """A run on the target's greedy texts, from random weights."""
+    changes = f"steps={num_steps} batch=6 optimizer.rate=1e-2 optimizer.warm_up=1 save_every=100"
+    config = changed(CONFIG, changes.split())
+    texts = source(*(greedy_text(first, second) for first in range(VOCAB) for second in (1, 7)), first=1)
+    trainer = Trainer(lesson(method, head_of(method), target(), config), texts, texts, config, folder)
+    trainer.run(lambda label, done: None, evaluate=False)
+    return trainer
+
+
+def accepted(method: str, options: dict[str, object], start: int) -> int:
+    """How many tokens of the first greedy draft are accepted after `start` tokens of the text."""
+    parts = recipes.get(method).build(target(), **options)
+    params = SamplingParams(0, max_tokens=STEPS + 2)
+    text = torch.tensor(greedy_text(1, 2, 6)[:start])
+    session = Session(parts, [text], [params], LazyTargetProbs)
+    first = next(step for step in session.steps() if any(step.generated))
+    return len(first.generated[0]) - 1
+
+
+def check_agreement(found: Lesson, method: str, options: dict[str, object]) -> None:
+    counts = {}
+    for start in range(4, LENGTH - STEPS - 1):
+        counts[start] = accepted(method, options, start)
+        # the only column whose drafts lie in the text and begin after `start` tokens
+        text = greedy_text(1, 2, 6)[: start + STEPS]
+        sums = found.agreement(source(text, first=start).batch([0]), STEPS).tolist()
+        assert sums[0] == 1 and sum(sums[2:]) == counts[start]
+    assert 0 < sum(counts.values()) < STEPS * len(counts)
+
+
+@pytest.mark.parametrize("method", POSITION_HEADS)
+def test_agreement_of_a_head_is_what_decoding_accepts(method: str, tmp_path: Path) -> None:
+    made = trained(method, 25, tmp_path).lesson
+    assert isinstance(made, PositionHeadLesson)
+    check_agreement(made, method, {"head": PositionModel(made.head), "tree": "chain", "depth": STEPS})
+
+
+def test_agreement_of_a_draft_model_is_what_decoding_accepts() -> None:
+    made = DraftModelLesson(draft().model, target().head, Distillation())
+    check_agreement(made, "speculative-sampling", {"draft": draft(), "depth": STEPS})
+
+
+@torch.no_grad()
+def test_medusa_learns_the_text_with_falling_weights() -> None:
+    head, text = head_of("medusa"), greedy_text(3, 1)
+    hidden = target().model.base_model(torch.tensor([text]), use_cache=False).last_hidden_state[0]
+    expected = torch.zeros((), dtype=torch.float64)
+    for step in range(STEPS):
+        # at token t the head has the root t + 1, and its draft token of this step is t + 2 + step
+        begins = range(max(0, 5 - 2 - step), LENGTH - 2 - step)
+        logits = torch.cat([head(step, hidden[t : t + 1], torch.tensor([0]))[0] for t in begins])
+        labels = torch.tensor([text[t + 2 + step] for t in begins])
+        expected = expected + 0.8 ** (step + 1) * functional.cross_entropy(logits, labels)
+    made = lesson("medusa", head, target(), CONFIG)
+    assert made(source(text, first=5).batch([0]), NO_NOISE).item() == pytest.approx(expected.item())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", ["medusa", "hydra", "redrafter"])
+def test_training_begins_with_the_targets_own_lm_head(method: str) -> None:
+    config = changed(CONFIG, ["head.prefix=false"])
+    head = untrained(method, Model("target", target()), config)
+    assert isinstance(head, PositionHead)
+    hidden = torch.randn(3, head.hidden_size)
+    logits, _ = head(0, head.begin(hidden), torch.tensor([1, 2, 3]))
+    expected = target().head(hidden.to(torch.float64))
+    assert (logits - expected).abs().max() < 1e-3
+
+
+@torch.no_grad()
+def test_ranks_are_counted_at_every_depth() -> None:
+    head, text = head_of("redrafter"), greedy_text(3, 1)
+    made = lesson("redrafter", head, target(), CONFIG)
+    assert isinstance(made, PositionHeadLesson)
+    found, counts = made.ranks(source(text, first=2).batch([0]))
+    hidden = target().model.base_model(torch.tensor([text]), use_cache=False).last_hidden_state[0]
+    expected = torch.zeros_like(found)
+    for t in range(LENGTH - 2):
+        states = head.begin(hidden[t : t + 1])
+        for step in range(min(STEPS, LENGTH - 2 - t)):
+            logits, states = head(step, states, torch.tensor([text[t + 1 + step]]))
+            rank = logits[0].argsort(descending=True).tolist().index(text[t + 2 + step])
+            if rank < NUM_RANKS:
+                expected[step, rank] += 1
+    assert torch.equal(found, expected) and counts.tolist() == [LENGTH - 2 - step for step in range(STEPS)]
+    assert found.sum() > 0
+
+
+def pair(batch_of: FeatureSource) -> tuple[Tensor, Tensor]:
+    """The draft's and the target's logits for the tokens of the answer, by whole forwards."""
+    text = torch.tensor([batch_of.examples[0].tokens])
+    first = batch_of.examples[0].first
+    with torch.no_grad():
+        return draft().model(text).logits[0, first - 1 : -1], target().model(text).logits[0, first - 1 : -1]
+
+
+def test_drafts_learn_the_divergence_that_is_asked_for() -> None:
+    texts = source(greedy_text(3, 1), first=5)
+    own, true = pair(texts)
+    mask = torch.ones(len(own), dtype=torch.bool)
+    for divergence in ("forward_kl", "total_variation"):
+        made = DraftModelLesson(draft().model, target().head, Distillation(divergence=divergence))
+        p, q = true.softmax(-1), own.softmax(-1)
+        expected = {
+            "forward_kl": (p * (p / q).log()).sum(-1).mean(),
+            "total_variation": (p - q).abs().sum(-1).mean() / 2,
+        }[divergence]
+        assert made(texts.batch([0]), NO_NOISE).item() == pytest.approx(expected.item(), rel=1e-5)
+    hot = DraftModelLesson(draft().model, target().head, Distillation(temperature=2.0))
+    assert hot(texts.batch([0]), NO_NOISE).item() == pytest.approx(forward_kl(own / 2, true / 2, mask).item())
+
+
+def test_the_acceptance_of_a_drawn_token_is_what_decoding_measures() -> None:
+    made = DraftModelLesson(draft().model, target().head, Distillation())
+    texts = source(greedy_text(3, 1), first=5)
+    own, true = pair(texts)
+    # the first answered token is left out of comparisons of drafts of two tokens, and so is the last
+    expected = torch.minimum(own.softmax(-1), true.softmax(-1)).sum(-1)[:-1].sum()
+    sums = made.agreement(texts.batch([0]), 2)
+    assert sums[0] == LENGTH - 6 and sums[1].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_drafts_answer_a_share_of_the_batches_themselves() -> None:
+    settings = Distillation(on_policy=0.5, on_policy_tokens=7)
+    made = DraftModelLesson(draft().model, target().head, settings)
+    texts = source(greedy_text(3, 1), greedy_text(2), first=5)
+    found = {"data": 0, "own": 0}
+    for seed in range(12):
+        batch = made.batch(texts, [0, 1], seed)
+        again = made.batch(texts, [0, 1], seed)
+        assert torch.equal(batch.tokens, again.tokens)
+        found["data" if batch.tokens.shape[1] == LENGTH else "own"] += 1
+        assert batch.tokens[:, :5].tolist() == [list(greedy_text(3, 1)[:5]), list(greedy_text(2)[:5])]
+        if batch.tokens.shape[1] == 12:
+            assert batch.learns.tolist() == [[False] * 5 + [True] * 7] * 2
+            expected = texts.computed([Example(tuple(row), 5) for row in batch.tokens.tolist()])
+            assert torch.equal(batch.hidden[-1], expected.hidden[-1])
+    assert min(found.values()) >= 3
+    # drawn from the draft's distribution
+    many = sampled(draft(), [(3, 1)] * 400, 1, [1.0] * 400, 5)
+    shares = torch.bincount(torch.tensor(many).flatten(), minlength=VOCAB) / 400
+    with torch.no_grad():
+        own = draft().model(torch.tensor([[3, 1]])).logits[0, -1].softmax(-1)
+    assert (shares - own).abs().sum() / 2 < 0.1
+
+
+def test_adaspec_keeps_the_largest_gaps_to_its_reference() -> None:
+    own, reference = torch.tensor([3.0, 1.0, 2.0, 5.0, 4.0]), torch.tensor([1.0, 1.0, 2.5, 4.5, 0.0])
+    assert largest_gaps(own, reference, 0.4).tolist() == [True, False, False, False, True]
+    assert largest_gaps(own, reference, 0.01).sum() == 1 and not len(largest_gaps(own[:0], own[:0], 0.4))
+    texts = source(greedy_text(3, 1), greedy_text(2), first=5)
+    batch, other = texts.batch([0, 1]), smaller(target().model, TrainConfig()).double()
+    plain = DraftModelLesson(draft().model, target().head, Distillation())(batch, NO_NOISE)
+    every = FilteredLesson(draft().model, other, target().head, Distillation(keep=1.0))
+    assert torch.equal(every(batch, NO_NOISE), plain)
+    # a reference that equals the draft leaves any tokens; one that equals the target those far from it
+    ideal = FilteredLesson(draft().model, target().model, target().head, Distillation(keep=0.3))
+    assert ideal(batch, NO_NOISE) > plain
+
+
+def test_direct_alignment_mixes_in_the_text_of_the_prompts() -> None:
+    texts = source(greedy_text(3, 1), first=5)
+    batch = texts.batch([0])
+    made = [
+        AlignmentLesson(draft().model, target().head, Distillation(text_weight=weight))(batch, NO_NOISE)
+        for weight in (0.0, 0.25, 1.0)
+    ]
+    logits = logits_of(draft().model, batch)[0]
+    labels = batch.tokens[0]
+    text = functional.cross_entropy(logits[:4], labels[1:5])
+    assert made[2].item() == pytest.approx(text.item(), rel=1e-5)
+    assert made[1].item() == pytest.approx((0.75 * made[0] + 0.25 * text).item(), rel=1e-5)
+
+
+def test_fastdraft_learns_the_answers_and_makes_a_smaller_model() -> None:
+    texts = source(greedy_text(3, 1), first=5)
+    batch = texts.batch([0])
+    logits = logits_of(draft().model, batch)[0]
+    expected = functional.cross_entropy(logits[4:-1], batch.tokens[0, 5:])
+    made = SequenceLesson(draft().model, target().head, Distillation())
+    assert made(batch, NO_NOISE).item() == pytest.approx(expected.item(), rel=1e-5)
+    one, two = (smaller(target().model, changed(defaults("fastdraft"), [f"seed={seed}"])) for seed in (0, 1))
+    sizes = [sum(each.numel() for each in model.parameters()) for model in (one, target().model)]
+    assert sizes[0] < sizes[1] and one.config.vocab_size == VOCAB
+    assert one.config.model_type == target().model.config.model_type
+    assert not torch.equal(next(one.parameters()), next(two.parameters()))
+
+
+@pytest.mark.parametrize("method", POSITION_HEADS)
+def test_a_head_learns(method: str, tmp_path: Path) -> None:
+    before, after = (trained(method, steps, tmp_path / str(steps)).evaluate(STEPS) for steps in (0, 40))
+    assert after.acceptance_length > before.acceptance_length + 0.5
+    assert after.acceptance > before.acceptance
