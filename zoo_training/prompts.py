@@ -1,0 +1,58 @@
+"""Prompts on which drafters for the zoo's target are trained: `python -m zoo_training.prompts --output FILE`.
+
+A half are beginnings of code, the others are tasks, all from the training split.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from zoo_training import tasks
+from zoo_training.corpus import read_corpus
+
+SHORTEST, LONGEST = 80, 500  # characters of a code prompt
+KINDS = ("code", "edit", "code", "arithmetic", "code", "chat")
+
+
+def prompts(number: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Rows for `outpace train --data`, drawn from a seed."""
+    pick, documents = random.Random(seed), read_corpus().train
+    for index in range(number):
+        kind = KINDS[index % len(KINDS)]
+        if kind == "code":
+            yield {"prompt": code(pick.choice(documents), pick)}
+        else:
+            yield {"messages": tasks.make(kind, pick).messages}
+
+
+def code(document: str, pick: random.Random) -> str:
+    """Some lines from anywhere in a document."""
+    lines = document.splitlines(keepends=True)
+    start, size = pick.randrange(len(lines)), pick.randint(SHORTEST, LONGEST)
+    text = ""
+    for line in lines[start:]:
+        text += line
+        if len(text) >= size:
+            break
+    return text[:LONGEST] or document[:LONGEST]
+
+
+def main(
+    output: Annotated[Path, typer.Option(help="File to write.")],
+    number: Annotated[int, typer.Option(min=2, help="Prompts.")] = 3000,
+    seed: Annotated[int, typer.Option(help="Of the choice of prompts.")] = 0,
+) -> None:
+    """Write prompts for `outpace train --target zoo:target --data FILE`."""
+    rows = (json.dumps(row) + "\n" for row in prompts(number, seed))
+    output.write_text("".join(rows), encoding="utf-8")
+    typer.echo(f"{output} has {number} prompts")
+
+
+if __name__ == "__main__":
+    typer.run(main)
