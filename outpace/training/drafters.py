@@ -17,8 +17,8 @@ from outpace.api.opener import check_same_tokens
 from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
 from outpace.models.heads.eagle import EagleHead
 from outpace.models.heads.eagle3 import Eagle3Head, default_taps
-from outpace.models.heads.formats.folder import save_head
-from outpace.models.heads.formats.position_heads import save_position_head
+from outpace.models.heads.formats.folder import load_head, save_head
+from outpace.models.heads.formats.position_heads import load_position_head, save_position_head
 from outpace.models.heads.hydra import HydraHead, prefix_layer
 from outpace.models.heads.medusa import MedusaHead
 from outpace.models.heads.mlp_speculator import MlpSpeculatorHead
@@ -66,12 +66,15 @@ def defaults(method: str) -> TrainConfig:
     return config
 
 
-def check_draft(method: str, draft: str | None) -> None:
-    """ConfigError if a draft model is missing, or given to a method that trains a head."""
+def check_start(method: str, draft: str | None, head: str | None) -> None:
+    """ConfigError if a draft model is missing, or if a method that trains heads is given a draft model, or
+    the other way round."""
     if draft is None and method in DRAFT_MODELS and method != "fastdraft":
         raise ConfigError(f"{method} needs draft: the model to train")
     if draft is not None and method not in DRAFT_MODELS:
         raise ConfigError(f"{method} trains a head: leave out draft")
+    if head is not None and method in DRAFT_MODELS:
+        raise ConfigError(f"{method} trains a draft model: leave out head")
 
 
 def untrained(
@@ -79,13 +82,16 @@ def untrained(
     model: Model,
     config: TrainConfig,
     examples: Sequence[Example] = (),
-    draft: str | None = None,
+    start: str | None = None,
 ) -> Drafter:
     """A drafter in float32, as training begins. `examples`: texts whose most frequent tokens eagle3 and
-    medusa draft. ConfigError for a draft model of another vocabulary."""
-    if method in DRAFT_MODELS:
-        return draft_model(model, config, draft)
+    medusa draft. `start`: name or folder of a draft model, or folder of a head, to begin with. ValueError if
+    it does not fit the target."""
     target = model.target
+    if method in DRAFT_MODELS:
+        return draft_model(model, config, start)
+    if start is not None:
+        return _head_in(start, method, target)
     ids = draft_vocabulary(examples, target.vocab, config.head.draft_vocab)
     if method in POSITION_HEADS:
         return _position_head(method, target, config, ids)
@@ -155,6 +161,16 @@ def draft_vocabulary(examples: Sequence[Example], vocab: int, size: int) -> torc
     chosen = set(frequent)
     rest = (token for token in range(vocab) if token not in chosen)
     return torch.tensor(sorted([*frequent, *(next(rest) for _ in range(size - len(frequent)))]))
+
+
+def _head_in(folder: str, method: str, target: HFTarget) -> DraftHead | PositionHead:
+    if method in POSITION_HEADS:
+        head: DraftHead | PositionHead = load_position_head(method, folder, target)
+    else:
+        head = load_head("eagle3" if method == "eagle3" else "eagle", folder, target)
+    for parameter in head.own.values():
+        parameter.data = parameter.data.float()
+    return head
 
 
 def _position_head(

@@ -19,10 +19,11 @@ from outpace.console import progress
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.training.answers import answered
+from outpace.training.card import write_card
 from outpace.training.config import ConfigError, TrainConfig, changed
 from outpace.training.drafters import (
     DRAFT_MODELS,
-    check_draft,
+    check_start,
     defaults,
     draft_model,
     lesson,
@@ -55,6 +56,7 @@ def train(
     data: str,
     output: str | Path,
     draft: str | None = None,
+    head: str | None = None,
     config: TrainConfig | None = None,
     changes: Iterable[str] = (),
     dry_run: bool = False,
@@ -62,25 +64,27 @@ def train(
     """Train a drafter with a method of `drafters.METHODS` and write it to the folder `output`.
 
     `draft`: name or folder of the model that distillspec, adaspec, direct-alignment and fastdraft train;
-    without it fastdraft makes a smaller one of the target's architecture. `changes`: settings such as
+    without it fastdraft makes a smaller one of the target's architecture. `head`: folder of a head to begin
+    with, in place of a new one. `changes`: settings such as
     "steps=500". `dry_run`: write an untrained drafter, without reading the data. A run that was stopped
     continues when it is started again with the same arguments, to the same result. ValueError for unsuited
     settings, data or targets.
     """
     config, folder = changed(config or defaults(method), changes), Path(output)
     model = as_model(target)
-    check_draft(method, draft)
+    check_start(method, draft, head)
+    start = draft or head
     if dry_run:
-        save(untrained(method, model, config, draft=draft), folder, model)
+        save(untrained(method, model, config, start=start), folder, model)
         return Trained(folder, (), 0, 0)
     processes = _processes()
-    # before the target answers: a draft that does not fit is refused at once
-    begun = untrained(method, model, config, draft=draft) if method in DRAFT_MODELS else None
+    # before the target answers: what does not fit is refused at once
+    begun = untrained(method, model, config, start=start) if start or method in DRAFT_MODELS else None
     prompts = read_prompts(data, model, config.texts, config.seed)
     identity = {
         "method": method,
         "target": target_fingerprint(model.target),
-        "draft": draft,
+        "start": start,
         "data": fingerprint(prompts),
         "config": asdict(config),
     }
@@ -117,7 +121,9 @@ def train(
         if isinstance(trainer.lesson, PositionHeadLesson):
             trainer.lesson.head.rank_accuracies = rank_accuracies(trainer)
         save(drafter, folder, model)
-        _finish(folder, identity, found, data, model)
+        parameters = [trainer.lesson.trained.values(), model.target.model.parameters()]
+        own, whole = (sum(each.numel() for each in given) for given in parameters)
+        _finish(folder, identity, found, data, model, (own, whole))
     return found
 
 
@@ -179,8 +185,15 @@ def _begin(folder: Path, identity: dict[str, Any]) -> None:
         )
 
 
-def _finish(folder: Path, identity: dict[str, Any], found: Trained, data: str, model: Model) -> None:
-    """Write what the head was made of."""
+def _finish(
+    folder: Path,
+    identity: dict[str, Any],
+    found: Trained,
+    data: str,
+    model: Model,
+    sizes: tuple[int, int],  # parameters of the drafter and of the target
+) -> None:
+    """Write what the drafter was made of, and its model card."""
     facts = identity | {
         "target_name": model.name,
         "data_name": data,
@@ -195,3 +208,4 @@ def _finish(folder: Path, identity: dict[str, Any], found: Trained, data: str, m
         },
     }
     (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    write_card(folder, facts, found.evaluations, sizes)

@@ -61,6 +61,8 @@ def test_what_cannot_be_trained_is_said_in_one_sentence(outpace_, tiny, data, tm
         (("poetry",), "poetry has no drafter to train: use eagle, hass, eagle3, medusa"),
         (("eagle3", "--set", "stepps=3"), "there is no setting stepps; did you mean steps"),
         (("distillspec",), "distillspec needs draft: the model to train"),
+        (("fastdraft", "--head", tmp_path), "fastdraft trains a draft model: leave out head"),
+        (("medusa", "--head", tmp_path / "none"), "there is no folder"),
         (("medusa", "--draft", tiny.draft), "medusa trains a head: leave out draft"),
         (("adaspec", "--draft", tiny.stranger), "has 304 tokens and the target 320: give a draft model with"),
         (("adaspec", "--draft", tiny.lookalike), "have vocabularies of one size but not the same tokens"),

@@ -119,6 +119,28 @@ def test_a_trained_head_is_used_by_its_method(model, data, tmp_path) -> None:
         assert found[0].tokens == plain[0].tokens
 
 
+def test_a_head_is_trained_further(model, data, tmp_path) -> None:
+    """As HASS does with a head of EAGLE."""
+    first = train("eagle", target=model, data=data, output=tmp_path / "eagle", changes=QUICK)
+    head, none = str(first.folder), [*QUICK, "steps=0"]
+    weights = load_file(first.folder / "model.safetensors")
+    for method in ("hass", "eagle"):
+        same = train(method, target=model, data=data, output=tmp_path / method / "0", head=head, changes=none)
+        found = load_file(same.folder / "model.safetensors")
+        assert all(torch.equal(weights[name], found[name]) for name in weights)
+        more = train(
+            method, target=model, data=data, output=tmp_path / method / "6", head=head, changes=QUICK
+        )
+        found = load_file(more.folder / "model.safetensors")
+        assert not torch.equal(weights["fc.weight"], found["fc.weight"])
+    made = train("medusa", target=model, data=data, output=tmp_path / "medusa", changes=QUICK).folder
+    again = train(
+        "medusa", target=model, data=data, output=tmp_path / "again", head=str(made), changes=none
+    ).folder
+    first_weights, weights = (load_file(each / "model.safetensors") for each in (made, again))
+    assert all(torch.equal(first_weights[name], weights[name]) for name in weights)
+
+
 def test_hidden_states_on_disk_give_the_same_head(model, data, tmp_path) -> None:
     folders = [tmp_path / "computed", tmp_path / "stored", tmp_path / "partly"]
     for folder, size in zip(folders, (0, 1, 1e-5), strict=True):

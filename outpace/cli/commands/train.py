@@ -33,6 +33,9 @@ def train(
         Path, typer.Option("--output", "-o", help="Folder for the drafter and the run's state.")
     ],
     draft: Annotated[str | None, typer.Option(help="The draft model to train.")] = None,
+    head: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="A head to begin with, in place of a new one.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting, as in steps=500; may be repeated."),
@@ -57,7 +60,9 @@ def train(
             typer.echo(f"{name}={_text(value)}")
         return
     model = loading.load(target)
-    found = run(method, target=model, data=data, output=output, draft=draft, config=config, dry_run=dry_run)
+    found = run(
+        method, target=model, data=data, output=output, draft=draft, head=head, config=config, dry_run=dry_run
+    )
     if dry_run:
         print_status(f"an untrained drafter is in {found.folder}")
         return

@@ -1,0 +1,115 @@
+"""The README.md of a folder with a trained drafter: a model card as hubs show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from outpace.training.drafters import DRAFT_MODELS, FEATURE_HEADS
+from outpace.training.trainer import Evaluation
+
+PAPERS = {
+    "eagle": ("EAGLE", "2401.15077"),
+    "hass": ("HASS", "2408.15766"),
+    "eagle3": ("EAGLE-3", "2503.01840"),
+    "medusa": ("Medusa", "2401.10774"),
+    "hydra": ("Hydra", "2402.05109"),
+    "mlp-speculator": ("MLP speculator", "2404.19124"),
+    "redrafter": ("ReDrafter", "2403.09919"),
+    "distillspec": ("DistillSpec", "2310.08461"),
+    "adaspec": ("AdaSPEC", "2510.19779"),
+    "direct-alignment": ("direct alignment", "2403.00858"),
+    "fastdraft": ("FastDraft", "2411.11055"),
+}
+IN_VLLM = {"eagle": "eagle", "hass": "eagle", "eagle3": "eagle3", "medusa": "medusa"}
+MANY = 5  # draft tokens in the vLLM command
+
+
+def write_card(
+    folder: Path,
+    facts: Mapping[str, Any],  # of training.json
+    evaluations: Sequence[Evaluation],
+    sizes: tuple[int, int],  # parameters of the drafter and of the target
+) -> None:
+    """Write README.md into the drafter's folder."""
+    (folder / "README.md").write_text(card(folder.name, facts, evaluations, sizes), encoding="utf-8")
+
+
+def card(
+    name: str, facts: Mapping[str, Any], evaluations: Sequence[Evaluation], sizes: tuple[int, int]
+) -> str:
+    """The card as Markdown, with the metadata that hubs read at its beginning."""
+    method, target = facts["method"], facts["target_name"]
+    title, paper = PAPERS[method]
+    kind = "draft model" if method in DRAFT_MODELS else "draft head"
+    share = sizes[0] / sizes[1]
+    parts = [
+        "---\n"
+        f"base_model: {json.dumps(target)}\n"
+        "library_name: outpace\n"
+        "pipeline_tag: text-generation\n"
+        f"tags: [speculative-decoding, {method}]\n"
+        "---",
+        f"# {name}",
+        f"A {kind} for {target}, trained with {title} ([arXiv:{paper}](https://arxiv.org/abs/{paper})). It "
+        f"drafts tokens that the target verifies: the output's distribution stays that of the target. "
+        f"{sizes[0]:,} parameters, {share:.1%} of the target's {sizes[1]:,}.",
+        *_measured(evaluations, share),
+        f"## Training\n\n{facts['texts']} texts with {facts['tokens']} tokens from {facts['data_name']}, "
+        f"{_answers(facts)}. outpace {facts['versions']['outpace']}, torch {facts['versions']['torch']}, "
+        f"transformers {facts['versions']['transformers']}. All settings are in `training.json`.",
+        f"## Use\n\n{_use(method, name, target)}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def memory_bound_speedups(agreement: Sequence[float], share: float) -> list[float]:
+    """By length of a drafted chain, from 1: tokens per step divided by the cost of a step, if a forward costs
+    the bytes of its weights. `agreement`: share of drafts whose first 1, 2, ... tokens are accepted; `share`:
+    the drafter's weights by the target's. (MBSU, Goel et al. 2024; Zafrir et al. 2025.)"""
+    return [(1 + sum(agreement[:length])) / (1 + length * share) for length in range(1, len(agreement) + 1)]
+
+
+def _measured(evaluations: Sequence[Evaluation], share: float) -> list[str]:
+    if not evaluations:
+        return []
+    last = evaluations[-1]
+    speedups = memory_bound_speedups(last.agreement, share)
+    rows = [
+        f"| {length} | {agrees:.1%} | {1 + sum(last.agreement[:length]):.2f} | {speedups[length - 1]:.2f} |"
+        for length, agrees in enumerate(last.agreement, 1)
+    ]
+    return [
+        "## Measured on held-out texts\n\n"
+        f"A token drawn at temperature 1 is accepted with probability {last.acceptance:.3f}. Greedy chains:",
+        "| tokens | all are the target's choices | tokens per step | speedup bound by memory |\n"
+        "|---|---|---|---|\n" + "\n".join(rows),
+        "Chains follow the texts' own tokens. The last column takes a forward's time as the bytes of its "
+        "weights. Measure on your machine with `outpace bench`.",
+    ]
+
+
+def _answers(facts: Mapping[str, Any]) -> str:
+    answers = facts["config"]["answers"]
+    if not answers["generate"]:
+        return "with the answers of the data"
+    temperatures = ", ".join(f"{each:g}" for each in answers["temperatures"])
+    return f"with answers that the target generated at temperatures {temperatures}"
+
+
+def _use(method: str, name: str, target: str) -> str:
+    if method in DRAFT_MODELS:
+        used = f"--method speculative-sampling --draft {name}"
+        served: dict[str, Any] | None = {"model": name}
+    else:
+        used = f"--method {method} --head {name}"
+        served = {"method": IN_VLLM[method], "model": name} if method in IN_VLLM else None
+    commands = [f'outpace generate "..." --target {target} {used}']
+    if method in FEATURE_HEADS and method != "eagle3":
+        commands.append(f'outpace generate "..." --target {target} --method eagle2 --head {name}')
+    if served is not None:
+        config = json.dumps(served | {"num_speculative_tokens": MANY})
+        commands.append(f"vllm serve {target} --speculative-config '{config}'")
+    return "```bash\n" + "\n".join(commands) + "\n```"
