@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from outpace.api.model import Model, as_model, load
+from outpace.api.prompts import encode
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.formats.files import names_target
 from outpace.models.heads.formats.folder import load_head
 from outpace.models.heads.formats.position_heads import FORMATS, load_position_head
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.position_model import PositionModel
+from outpace.models.heads.self_check import SHORTEST, self_check
 from outpace.models.hf.target import HFTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
+
+# text on which heads from elsewhere are checked, some hundred tokens
+SAMPLE = """The water of a river moves because the ground is not level. It starts in the hills, where rain and
+melting snow collect in small streams, and it ends in a lake or in the sea. On its way it carries sand and
+stones, and where it slows down it leaves them behind. That is why the mouth of a large river is often flat
+and wide, and why the land around it is good for farming.
+
+import csv
+from pathlib import Path
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    # one dictionary for each row of the table
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def total(rows: list[dict[str, str]], name: str) -> float:
+    # the sum of the numbers in one column
+    return sum(float(row[name]) for row in rows if row[name])
+
+
+if __name__ == "__main__":
+    for path in sorted(Path("tables").glob("*.csv")):
+        rows = read_rows(path)
+        print(path.name, len(rows), total(rows, "price"))
+"""
 
 
 class ModelOpener:
@@ -62,9 +94,25 @@ class ModelOpener:
             if kind in FORMATS:
                 found = PositionModel(load_position_head(kind, value, model.target), compile=compile)
             else:
-                found = HeadModel(load_head(kind, value, model.target), compile=compile)
+                head = load_head(kind, value, model.target)
+                self._warn_of_misreading(head, Path(value))
+                found = HeadModel(head, compile=compile)
             model.heads[kind, str(value)] = found
         return found
+
+    def _warn_of_misreading(self, head: DraftHead, folder: Path) -> None:
+        """Warn if a head from elsewhere drafts clearly better when its files are read in another way: what
+        they leave open costs acceptance without an error."""
+        model = self.target
+        if model.tokenizer is None or names_target(folder):
+            return
+        # eagerly: a compiled forward would be compiled again for the layers that are compared
+        target = model.target if model.target.compiled is None else HFTarget(model.target.model)
+        tokens = encode(model.tokenizer, SAMPLE, target.vocab)[: target.max_length]
+        if len(tokens) < SHORTEST:
+            return
+        for finding in self_check(target, head, tokens).findings:
+            warnings.warn(f"the head in {folder} may be misread: {finding.message}", stacklevel=2)
 
     def _open(self, value: Any) -> Model:
         if not isinstance(value, str | Path):

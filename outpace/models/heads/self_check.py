@@ -32,6 +32,7 @@ from outpace.models.hf.private_copy import private_copy
 # the places where exactly one of the two agrees (McNemar's test), and by 5 points: neighbouring places are
 # not independent, and every change moves acceptance a little.
 DEVIATIONS, MARGIN = 4.0, 0.05
+SHORTEST = 16  # tokens of a text
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Reading:
 def self_check(target: TargetWithLayers, head: DraftHead, tokens: Sequence[int]) -> SelfCheck:
     """Measure a head on the token ids of a text, a few hundred. Two faults at once may hide each other: mend
     one and check again. ValueError for a text of fewer than 16 tokens."""
-    if len(tokens) < 16:
+    if len(tokens) < SHORTEST:
         raise ValueError(f"a text of {len(tokens)} tokens says little: give a few hundred")
     readings = list(_readings(target, head))
     layers = frozenset(layer for each in readings for layer in each.layers)

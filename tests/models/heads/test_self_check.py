@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
+from outpace.api.model import Model
+from outpace.api.opener import ModelOpener
 from outpace.core.contracts import Prompt, Want
 from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
 from outpace.models.heads.eagle import EagleHead
 from outpace.models.heads.eagle3 import Eagle3Head
+from outpace.models.heads.fingerprint import KEY
 from outpace.models.heads.formats.folder import kind_of, load_head, save_head
 from outpace.models.heads.self_check import SelfCheck, self_check
 from outpace.models.hf.target import HFTarget
@@ -241,3 +245,29 @@ def test_the_check_leaves_the_head_as_it_was(trained: Callable[..., DraftHead], 
     assert head.state_layer == 0 and not head.layers[0].norm_before_residual and head.fc_norm is None
     assert all(torch.equal(each, before[name]) for name, each in head.state_dict().items())
     assert all(cache.lengths == [0] for cache in target.caches)
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_head_from_elsewhere_is_checked_when_it_is_opened(
+    is_wrong: bool, target: HFTarget, trained: Callable[..., DraftHead], tmp_path: Path, monkeypatch: Any
+) -> None:
+    save_head(trained(), tmp_path, target)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    if is_wrong:
+        config[IDS] = [layer - 1 for layer in config[IDS]]
+    path.write_text(json.dumps(config))
+    monkeypatch.setattr("outpace.api.opener.encode", lambda *rest: TEXT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ModelOpener(Model("target", target, object())).head("eagle3", tmp_path)  # ours is not checked
+        del config[KEY]
+        path.write_text(json.dumps(config))
+        opener = ModelOpener(Model("target", target, object()))
+        if not is_wrong:
+            opener.head("eagle3", tmp_path)
+            return
+    with pytest.warns(
+        UserWarning, match=rf"may be misread.*raise each number in {IDS} of its config.json by 1"
+    ):
+        opener.head("eagle3", tmp_path)

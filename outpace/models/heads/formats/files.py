@@ -53,6 +53,12 @@ def write_files(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, T
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
+def names_target(folder: Path) -> bool:
+    """Whether the configuration in a folder says for which target the head was trained, as ours do."""
+    config, _ = read_files(folder)
+    return KEY in config
+
+
 def check_fingerprint(config: Mapping[str, Any], folder: Path, target: TargetWithLayers) -> None:
     """HeadFileError if the configuration says that the head was trained for another target."""
     if config.get(KEY) not in (None, target_fingerprint(target)):
