@@ -16,6 +16,7 @@ FIRST_DEPTHS = (1.0, 0.5, 0.25, 1.0)  # shares of the largest depth in the first
 MIN_GAIN = 1.02  # least predicted ratio to plain decoding of a step with drafts
 CATCH_UP_STEPS = 32  # most steps over which the time is spread in which a draft model reads missed tokens
 HOLD_STEPS = 4  # steps for which a choice holds while the rows are the same: choosing takes a third of a ms
+LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was measured
 PROBE_SHARE = 0.01  # share of the time that may be lost with drafts that are made to learn whether they pay
 
 
@@ -95,6 +96,7 @@ class AdaptiveDepth:
         seconds = self._cost.seconds(rows, context, unread, choices.forwards, choices.drafted)
         if unread:
             seconds -= self._cost.plain_seconds(rows, context, unread) - plain  # reading the prompts
+        seconds = numpy.maximum(seconds, LEAST_SECONDS)
         self._pays = bool((tokens / seconds).max() * plain > MIN_GAIN * rows)
 
         missed = numpy.array(self._missed(ctx))

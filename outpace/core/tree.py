@@ -18,6 +18,8 @@ from torch import Tensor
 from outpace.core.claim import Claim
 
 LONGEST = 64  # longest chain whose forest is cached; longer chains are prompts
+# fixed trees recur at every step and those of many rows hardly ever, and each of these takes some 30 KiB
+CACHED_FORESTS = 256
 
 
 class Forest:
@@ -25,7 +27,7 @@ class Forest:
 
     The first `num_rows` nodes are the roots, in row order; a node comes after its parent; siblings are in the
     order in which they were drawn. Create forests with `Forest.of` or `Forest.chain`: equal forests are the
-    same object, except for long chains (prompts), which are too large to cache.
+    same object while they are in the cache; long chains (prompts) are too large for it.
     """
 
     def __init__(self, parents: tuple[int, ...], num_rows: int) -> None:
@@ -117,7 +119,7 @@ class Forest:
         return tuple(masks)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=CACHED_FORESTS)
 def _forest(parents: tuple[int, ...], num_rows: int) -> Forest:
     if any(parent != -1 for parent in parents[:num_rows]):
         raise ValueError(f"the first {num_rows} nodes are the roots and have parent -1")
@@ -126,7 +128,7 @@ def _forest(parents: tuple[int, ...], num_rows: int) -> Forest:
     return Forest(parents, num_rows)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=CACHED_FORESTS)
 def _chain(lengths: tuple[int, ...]) -> Forest:
     return Forest.of(_chained(lengths), len(lengths))
 

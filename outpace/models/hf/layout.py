@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from outpace.core.tree import Forest
+from outpace.core.tree import CACHED_FORESTS, Forest
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,7 +39,7 @@ class Layout:
     inverse: Tensor | None  # (N,) int64 inverse of `order`: index of each node in the forward's order
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=CACHED_FORESTS)
 def layout_of(forest: Forest, first: int) -> Layout:
     """The layout of the forest's nodes with index `first` and above."""
     rows: list[RowLayout] = []
