@@ -17,6 +17,7 @@ from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.heads.self_check import SHORTEST, self_check
 from outpace.models.hf.target import HFTarget
+from outpace.models.names import resolve, usual_head
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 
 # text on which heads from elsewhere are checked, some hundred tokens
@@ -83,19 +84,23 @@ class ModelOpener:
         )
         return CrossVocabularyDraft(draft.target, drafts, own)
 
+    def usual_head(self, method: str) -> str | None:
+        """Name of the package's draft head for this method and the target; None if it has none."""
+        return usual_head(self.target.name, method)
+
     def head(self, kind: str, value: Any) -> HeadModel | PositionModel:
-        """The draft head of this kind in a folder, compiled if the target is; HeadFileError (a ValueError) if
-        it does not fit the target."""
+        """The draft head of this kind in a folder or of the package, compiled if the target is. HeadFileError
+        (a ValueError) if it does not fit the target."""
         if not isinstance(value, str | Path):
             raise ValueError(f"a draft head is a folder, not a {type(value).__name__}")
-        model = self.target
+        model, folder = self.target, resolve(str(value))
         if (found := model.heads.get((kind, str(value)))) is None:
             compile = model.target.compiled is not None
             if kind in FORMATS:
-                found = PositionModel(load_position_head(kind, value, model.target), compile=compile)
+                found = PositionModel(load_position_head(kind, folder, model.target), compile=compile)
             else:
-                head = load_head(kind, value, model.target)
-                self._warn_of_misreading(head, Path(value))
+                head = load_head(kind, folder, model.target)
+                self._warn_of_misreading(head, Path(folder))
                 found = HeadModel(head, compile=compile)
             model.heads[kind, str(value)] = found
         return found

@@ -9,6 +9,20 @@ ZOO = "zoo:"
 # target -> draft with the target's vocabulary, draft with another vocabulary
 DRAFTS = {"zoo:target": ("zoo:draft", "zoo:draft-2k")}
 WEIGHTS = Path(str(files("outpace"))) / "zoo" / "weights"
+HEADS = WEIGHTS.parent / "heads"
+# target -> method -> draft head
+USUAL_HEADS = {
+    "zoo:target": {
+        "eagle": "zoo:eagle",
+        "eagle2": "zoo:eagle",
+        "hass": "zoo:hass",
+        "eagle3": "zoo:eagle3",
+        "medusa": "zoo:medusa",
+        "hydra": "zoo:hydra",
+        "mlp-speculator": "zoo:mlp-speculator",
+        "redrafter": "zoo:redrafter",
+    }
+}
 
 
 def usual_draft(target: str, *, cross_vocabulary: bool = False) -> str | None:
@@ -16,6 +30,13 @@ def usual_draft(target: str, *, cross_vocabulary: bool = False) -> str | None:
     vocabulary. None for other targets, and if the draft model's weights are missing."""
     name = DRAFTS[target][cross_vocabulary] if target in DRAFTS else ""
     return name if (WEIGHTS / name.removeprefix(ZOO) / "config.json").is_file() else None
+
+
+def usual_head(target: str, method: str) -> str | None:
+    """Name of the package's draft head for a zoo target and a method. None for other targets, and if its
+    weights are missing."""
+    name = USUAL_HEADS.get(target, {}).get(method, "")
+    return name if (HEADS / name.removeprefix(ZOO) / "config.json").is_file() else None
 
 
 def resolve(name: str) -> str:
@@ -27,10 +48,9 @@ def resolve(name: str) -> str:
         )
     if not name.startswith(ZOO):
         return str(Path(name).expanduser()) if name.startswith("~") else name
-    folder = WEIGHTS / name.removeprefix(ZOO)
-    if not (folder / "config.json").is_file():
-        known = sorted(f"{ZOO}{path.parent.name}" for path in WEIGHTS.glob("*/config.json"))
-        raise ValueError(
-            f"there is no model {name}; the package has {', '.join(known) or 'none: its weights are missing'}"
-        )
-    return str(folder)
+    for parent in (WEIGHTS, HEADS):
+        if (parent / name.removeprefix(ZOO) / "config.json").is_file():
+            return str(parent / name.removeprefix(ZOO))
+    found = [path.parent.name for parent in (WEIGHTS, HEADS) for path in sorted(parent.glob("*/config.json"))]
+    known = ", ".join(f"{ZOO}{each}" for each in found) or "none: its weights are missing"
+    raise ValueError(f"there is no model {name}; the package has {known}")

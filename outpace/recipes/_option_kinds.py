@@ -58,6 +58,10 @@ class Opener(Protocol):
         vocabularies."""
         ...
 
+    def usual_head(self, method: str, /) -> str | None:
+        """Name of the package's draft head for this method and the target; None if it has none."""
+        ...
+
     def head(self, kind: str, value: Any, /) -> HeadModel | PositionModel:
         """The draft head of this kind in a folder, for the target; ValueError if it does not fit it."""
         ...
@@ -74,9 +78,11 @@ class FunctionOpener:
         """Raises RecipeError: translation between vocabularies needs the tokenizers of both models."""
         raise RecipeError(
             "a draft with another vocabulary needs the tokenizers of both models: use outpace.generate or "
-            "the "
-            "command line"
+            "the command line"
         )
+
+    def usual_head(self, method: str) -> str | None:
+        return None
 
     def head(self, kind: str, value: Any) -> HeadModel | PositionModel:
         """Raises RecipeError: a draft head is opened for a target."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from outpace.core.contracts import Recipe, Target
     from outpace.recipes._option_kinds import Opener
 
+HEAD = "head"  # the option of methods that need a draft head
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -34,7 +35,8 @@ def unknown(kind: str, name: str, known: list[str], otherwise: str) -> str:
 
 
 def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener: Opener) -> dict[str, Any]:
-    """The recipe's keyword arguments: options checked against its signature and converted, models opened.
+    """The recipe's keyword arguments: options checked against its signature and converted, models opened. A
+    missing draft head is the package's for the target, if it has one.
 
     Raises RecipeError for an option that the recipe does not have, for a required one that is missing, and
     for a value of the wrong type or unsuited to the target.
@@ -43,7 +45,8 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
 
     hints, known = hints_of(recipe), recipe.options
     values: dict[str, Any] = {}
-    for given, value in options.items():
+    usual = opener.usual_head(recipe.name) if HEAD in known and HEAD not in options else None
+    for given, value in [*options.items(), *([(HEAD, usual)] if usual else [])]:
         name = given.replace("-", "_")
         if name not in known:
             raise RecipeError(unknown_option(recipe, name))

@@ -46,7 +46,7 @@ class FeatureSource:
 
     def store(self, limit: int, advance: Callable[[str, int], None]) -> int:
         """Write the hidden states of the first texts, as many as fit into `limit` bytes, those that are on
-        disk already included; returns their number. DataError if the disk is full."""
+        disk already included; returns the bytes used. DataError if the disk is full."""
         self._folder.mkdir(parents=True, exist_ok=True)
         used = 0
         for index in range(len(self.examples)):
@@ -54,15 +54,14 @@ class FeatureSource:
             if not path.exists():
                 found = self._forward([self.examples[index]])
                 tensors = {str(layer): states[0] for layer, states in found.items()}
-                size = sum(each.nbytes for each in tensors.values())
-                if used + size > limit:
-                    return index
+                if used + sum(each.nbytes for each in tensors.values()) > limit:
+                    break
                 self._write(tensors, path)
             used += path.stat().st_size
             if used > limit:
-                return index
+                break
             advance("reading with the target", 1)
-        return len(self.examples)
+        return used
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """The texts with these indices."""

@@ -139,8 +139,9 @@ def _trained(
     source = FeatureSource(target, learned, lesson.layers, work / "features")
     test = FeatureSource(target, held_out, lesson.layers, work / "held-out")
     if limit := int(config.capture.disk_gigabytes * 1e9):
-        with _processes().main_process_first(), progress(len(learned)) as advance:
-            source.store(limit, advance)
+        with _processes().main_process_first(), progress(len(held_out) + len(learned)) as advance:
+            used = test.store(limit, advance)  # first, since every evaluation reads all of them
+            source.store(limit - used, advance)
     trainer = Trainer(lesson, source, test, config, work / name)
     with progress(config.steps) as advance:
         trainer.run(advance)
