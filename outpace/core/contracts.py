@@ -94,6 +94,22 @@ class Scores:
     computed: int | None = None  # tokens of the forward with its padding; None: it had no padding
 
 
+class TreeSize(Protocol):
+    """Decides while a tree of chosen tokens is drafted how large it gets. Numbers are the logarithms of the
+    draft probabilities of paths, by row; `levels` is the number of levels drafted so far."""
+
+    def goes_on(
+        self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
+    ) -> bool:
+        """Whether a further level is drafted. `candidates`: paths that may stay, most probable first;
+        `newest`: those of the last level that would be extended."""
+        ...
+
+    def keep(self, candidates: Sequence[Sequence[float]], levels: int) -> Sequence[int]:
+        """How many of the most probable paths of each row stay."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How deep to draft in each row, and in which tree shape."""
@@ -103,6 +119,7 @@ class Plan:
     # early stopping: (F,) draft probability of each leaf given its parent, for the leaves that would get
     # children next -> (F,) True: this leaf gets none. Tokens that were drawn already stay in the tree
     stop: Callable[[Sequence[float]], list[bool]] | None = None
+    size: TreeSize | None = None  # of trees of the most probable paths; None: the method's own
 
     def within(self, max_depth: Sequence[int]) -> Plan:  # (B,)
         """The same plan with the depth of each row limited to `max_depth`, its longest useful path."""

@@ -35,12 +35,14 @@ class Candidate(NamedTuple):
 def dynamic_tree(ctx: Context, plan: Plan, read: Read, *, width: int, num_nodes: int) -> TokenTree:
     """Build a tree of at most `num_nodes` draft tokens per row. At each level the `width` best paths of a row
     are extended by their `width` most probable tokens; all these tokens are candidates, of which the best
-    paths stay. `read` receives the extended paths only. Draft probabilities are those at temperature 1."""
+    paths stay, or as few as `plan.size` says. `read` receives the extended paths only. Draft probabilities
+    are those at temperature 1."""
     grower = Grower(ctx.roots)  # the paths that are extended
     candidates: list[list[Candidate]] = [[] for _ in ctx.slots]
     scores = [0.0] * len(ctx.slots)  # by node of `grower`
     expanded: dict[int, Candidate] = {}
     frontier: list[int] = list(range(len(ctx.slots)))
+    levels = 0
     for level in range(max(plan.depth, default=0)):
         frontier = [node for node in frontier if plan.depth[grower.rows[node]] > level]
         if not frontier:
@@ -56,29 +58,37 @@ def dynamic_tree(ctx: Context, plan: Plan, read: Read, *, width: int, num_nodes:
                 for value, token in zip(row_values, row_tokens, strict=True)
                 if value > -torch.inf
             ]
-        frontier = []
+        frontier, levels = [], level + 1
         for row, new in enumerate(found):
-            candidates[row] += new
-            if level + 1 < plan.depth[row] and new:
-                best = sorted(new, key=lambda each: -each.score)[:width]
+            candidates[row] = sorted((*candidates[row], *new), key=lambda one: (-one.score, one.depth))
+        best_of = [sorted(new, key=lambda each: -each.score)[:width] for new in found]
+        if plan.size is not None and not plan.size.goes_on(_scores(candidates), _scores(best_of), levels):
+            break
+        for row, best in enumerate(best_of):
+            if levels < plan.depth[row] and best:
                 nodes = grower.add_chosen(
                     [each.parent for each in best], torch.tensor([each.token for each in best])
                 )
                 scores += [each.score for each in best]
                 expanded.update(zip(nodes, best, strict=True))
                 frontier += nodes
-    return _reranked(ctx, candidates, expanded, num_nodes)
+    kept = [num_nodes] * len(ctx.slots)
+    if plan.size is not None and levels:
+        kept = [min(pair) for pair in zip(kept, plan.size.keep(_scores(candidates), levels), strict=True)]
+    best_candidates = [each[:count] for each, count in zip(candidates, kept, strict=True)]
+    return _reranked(ctx, best_candidates, expanded)
 
 
-def _reranked(
-    ctx: Context, candidates: Sequence[list[Candidate]], expanded: dict[int, Candidate], num_nodes: int
-) -> TokenTree:
+def _scores(candidates: Sequence[Sequence[Candidate]]) -> list[list[float]]:
+    return [[each.score for each in row] for row in candidates]
+
+
+def _reranked(ctx: Context, kept: Sequence[Sequence[Candidate]], expanded: dict[int, Candidate]) -> TokenTree:
     """The tree of each row's best candidates. A path is never more probable than its beginning, and of equal
     ones the shorter stays, so the parents of kept candidates are kept too."""
     node_of = {candidate: node for node, candidate in expanded.items()}
     parents, tokens = [-1] * len(ctx.slots), ctx.roots.tolist()
     log_probs, place = [0.0] * len(ctx.slots), {row: row for row in range(len(ctx.slots))}
-    kept = [sorted(each, key=lambda one: (-one.score, one.depth))[:num_nodes] for each in candidates]
     for candidate in sorted((one for each in kept for one in each), key=lambda one: one.depth):
         if (node := node_of.get(candidate)) is not None:
             place[node] = len(tokens)

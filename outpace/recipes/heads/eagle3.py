@@ -1,7 +1,8 @@
 """EAGLE-3 (Li et al. 2025): a head over the hidden states of several layers, trained on its own drafts.
 
-New here: nothing. Reuses: FeatureDrafter, dynamic_tree, grow, Rejection, Fixed. Exact at any temperature:
-the tree's tokens are chosen by probability and carry no claim; a drawn chain carries its distribution.
+New here: nothing. Reuses: FeatureDrafter, dynamic_tree, grow, Rejection, Fixed or AdaptiveTree. Exact at any
+temperature: the tree's tokens are chosen by probability and carry no claim; a drawn chain carries its
+distribution.
 
 The head may draft from a part of the vocabulary. Verification always uses the target's distribution over all
 of it.
@@ -10,6 +11,7 @@ of it.
 from functools import partial
 from typing import Literal
 
+from outpace.controllers.adaptive_tree import AdaptiveTree
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.dynamic_tree import dynamic_tree
@@ -28,6 +30,7 @@ def eagle3(
     depth: int = 8,
     width: int = 10,
     num_nodes: int = 59,
+    adaptive: bool = False,
 ) -> Parts:
     """A tree of the most probable paths of a head over several layers, verified by matching.
 
@@ -37,8 +40,12 @@ def eagle3(
         depth: longest path that is drafted; the head runs as often
         width: paths extended per level of the tree, and tokens tried after each
         num_nodes: draft tokens of a step, those of the most probable paths
+        adaptive: depth and num_nodes are upper bounds: as many as pay by measured times and acceptance
     """
     is_chain = tree == "chain"
     growth = grow if is_chain else partial(dynamic_tree, width=width, num_nodes=num_nodes)
     drafter = FeatureDrafter(head, target.vocab, growth, sampled=is_chain)
-    return Parts(target, drafter, Rejection(), Fixed(depth))
+    if adaptive and is_chain:
+        raise ValueError("adaptive sizes trees: use it with tree dynamic")
+    controller = AdaptiveTree(depth, num_nodes, target.sizes) if adaptive else Fixed(depth)
+    return Parts(target, drafter, Rejection(), controller)

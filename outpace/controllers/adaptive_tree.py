@@ -1,0 +1,152 @@
+"""Draft trees as large as pays: the number of levels and of nodes that maximise the expected number of
+generated tokens per second.
+
+Letters: B rows, M candidates of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy
+from numpy.typing import NDArray
+
+from outpace.controllers.linear_cost import Numbers
+from outpace.controllers.step_cost import StepCost
+from outpace.core.context import Context
+from outpace.core.contracts import Plan, Step, Want
+
+FIRST_STEPS = 4  # with the largest tree, before times are known
+MOST_NODES = (1.0, 0.3, 0.6, 0.1)  # share of the largest number of nodes in these, so that times differ
+NUM_BINS, BINS_PER_E = 24, 3.0  # of path probabilities, by their logarithms
+PRIOR_NODES = 8.0  # weight of a path's draft probability beside what was measured, in nodes
+KEEP = 0.999  # share of the evidence that is kept per step
+PRIOR_GOES_ON, PRIOR_PATHS = 0.7, 4.0  # see `_goes_on`
+LEAST_SECONDS = 1e-9
+
+Indices = NDArray[numpy.int64]
+
+
+class AdaptiveTree:
+    """Implementation of core.contracts.Controller for trees of the most probable paths, and of
+    core.contracts.TreeSize for each of its plans.
+
+    A path's probability in the drafter is an estimate of the probability that it is accepted (EAGLE-2, Li et
+    al. 2024). It is corrected by how often paths of about that probability were. A step generates one token
+    per row and one for every node on an accepted path; so the best number of nodes, in the order of their
+    probability, is where the expected number of tokens divided by the predicted time of the step is largest.
+    A further level is drafted if what it is expected to add pays for its forward. In the first steps sizes
+    are fixed.
+
+    Tokens of the tree are chosen, not drawn, so a choice that depends on them leaves the output exact.
+    """
+
+    want = Want()
+    plans_across_rows = True
+
+    def __init__(self, depth: int, num_nodes: int, sizes: Sequence[int] = ()) -> None:
+        """`depth`, `num_nodes`: of the largest tree of a row. `sizes`: those to which the target's forwards
+        are padded. ValueError below 1."""
+        if min(depth, num_nodes) < 1:
+            raise ValueError(f"depth is {depth} and num_nodes {num_nodes}; use 1 or more")
+        self._depth, self._num_nodes = depth, num_nodes
+        self._cost = StepCost(sizes)
+        self._num_drafts = 0
+        self._accepted, self._tested = numpy.zeros(NUM_BINS), numpy.zeros(NUM_BINS)
+        # accepted paths that end before the last level, and those whose next token was accepted too
+        self._ended, self._went_on = PRIOR_PATHS, PRIOR_GOES_ON * PRIOR_PATHS
+        self._rows, self._context = 1, 0  # of the step that is planned
+
+    def plan(self, ctx: Context) -> Plan:
+        limits = [min(self._depth, limit) for limit in ctx.max_draft_depth]
+        if ctx.unread is not None:  # a draft would delay the first token after a prompt
+            limits = [0 if len(unread) else limit for limit, unread in zip(limits, ctx.unread, strict=True)]
+        self._cost.update()
+        self._rows, self._context = len(limits), sum(ctx.committed)
+        self._num_drafts += any(limits)
+        return Plan(tuple(limits), size=self)
+
+    def keep(self, candidates: Sequence[Sequence[float]], levels: int) -> list[int]:
+        if self._num_drafts <= FIRST_STEPS:
+            share = MOST_NODES[self._num_drafts - 1]
+            most = max(1, round(share * self._num_nodes))
+            return [min(most, len(each)) for each in candidates]
+        scores, rows = self._sorted(candidates)
+        counts = numpy.bincount(rows[: self._best(scores, levels)[0]], minlength=len(candidates))
+        return counts.tolist()
+
+    def goes_on(
+        self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
+    ) -> bool:
+        if self._num_drafts <= FIRST_STEPS:
+            return True
+        scores, _ = self._sorted(candidates)
+        number, tokens, seconds = self._best(scores, levels)
+        if number == 0:  # not even the most probable paths pay
+            return False
+        reached = sum(float(self._probabilities(numpy.array(each)).sum()) for each in newest)
+        added = reached * self._went_on / self._ended
+        more = self._seconds(levels + 1, numpy.array([float(number)]))[0] - seconds
+        return added * seconds > tokens * max(more, 0.0)
+
+    def observe(self, step: Step) -> None:
+        tree, ctx = step.draft.tree, step.ctx
+        drafted = len(tree) - len(ctx.slots)
+        if drafted and tree.confidence is not None:
+            self._learn(step)
+        reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
+        if not reads and all(step.generated) and "score" in step.seconds:
+            # the head reads what was generated in the step before, about as much as in this one
+            self._cost.record(step, drafted, sum(map(len, step.generated)))
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Does nothing: what was learned is about the drafter."""
+
+    def _learn(self, step: Step) -> None:
+        """Count the nodes of the tree, and those on accepted paths, by path probability."""
+        tree = step.draft.tree
+        forest, rows = tree.forest, len(step.ctx.slots)
+        assert tree.confidence is not None
+        own, paths = tree.confidence.tolist(), [0.0] * rows
+        for node in range(rows, len(forest.parents)):
+            paths.append(paths[forest.parents[node]] + own[node])
+        bins = _bins(numpy.array(paths[rows:]))
+        self._accepted *= KEEP
+        self._tested *= KEEP
+        self._ended, self._went_on = self._ended * KEEP, self._went_on * KEEP
+        numpy.add.at(self._tested, bins, 1)
+        for leaf in step.verdict.leaf:
+            path = [node for node in forest.path(leaf) if node >= rows]
+            numpy.add.at(self._accepted, bins[[node - rows for node in path]], 1)
+            self._went_on += max(0, len(path) - 1)
+            self._ended += max(0, len(path) - (not forest.children[leaf]))
+
+    def _probabilities(self, scores: Numbers) -> Numbers:  # (M,) logarithms -> (M,)
+        bins = _bins(scores)
+        prior = numpy.exp(scores) * PRIOR_NODES
+        return (self._accepted[bins] + prior) / (self._tested[bins] + PRIOR_NODES)
+
+    def _sorted(self, candidates: Sequence[Sequence[float]]) -> tuple[Numbers, Indices]:  # (M,), (M,)
+        """The candidates of all rows by falling probability, at most `num_nodes` of each, and their rows."""
+        scores = numpy.array([score for each in candidates for score in each[: self._num_nodes]])
+        rows = numpy.array(
+            [row for row, each in enumerate(candidates) for _ in each[: self._num_nodes]], dtype=numpy.int64
+        )
+        order = numpy.argsort(-scores, kind="stable")
+        return scores[order], rows[order]
+
+    def _best(self, scores: Numbers, levels: int) -> tuple[int, float, float]:
+        """The best number of nodes, and the expected tokens and seconds of a step with them."""
+        tokens = self._rows + numpy.concatenate(([0.0], numpy.cumsum(self._probabilities(scores))))
+        seconds = self._seconds(levels, numpy.arange(len(scores) + 1.0))
+        best = int((tokens / seconds).argmax())
+        return best, float(tokens[best]), float(seconds[best])
+
+    def _seconds(self, levels: int, nodes: Numbers) -> Numbers:
+        """Predicted seconds of steps with these numbers of nodes after so many levels."""
+        forwards = numpy.full(len(nodes), float(levels))
+        return numpy.maximum(LEAST_SECONDS, self._cost.seconds(self._rows, self._context, 0, forwards, nodes))
+
+
+def _bins(scores: Numbers) -> Indices:
+    return numpy.minimum(NUM_BINS - 1, (-scores * BINS_PER_E).astype(numpy.int64)).clip(0)
