@@ -30,9 +30,11 @@ from outpace.tables import Table, markdown, print_tables
 
 TARGET = "zoo:target"
 COMMON = "--dtype float32 --max-waiting 4096 --threads 1"
+# what a method learns is bounded too; with this bound within the first short requests
+LOOKUPS = "prompt-lookup,suffix-decoding:max_cached_tokens=4096"
 SETTINGS: Mapping[str, str] = {  # name -> arguments of `outpace serve`
     "little memory": f"--method autoregressive --kv-memory 8MiB {COMMON}",
-    "three methods": f"--draft zoo:draft --methods prompt-lookup,suffix-decoding {COMMON}",
+    "three methods": f"--draft zoo:draft --methods {LOOKUPS} {COMMON}",
     "compiled": f"--draft zoo:draft --compile {COMMON}",
 }
 AT_ONCE = 32  # short requests at the same time

@@ -1,7 +1,7 @@
 """SAM Decoding (Hu et al. 2025): draft the continuation of the longest repeated suffix of the text.
 
-New here: nothing. Reuses: SuffixAutomatonLookup, LookupDrafter, TokenRecycling, DraftModel, Match, Fixed.
-Exact at any temperature: no draft token carries a claim.
+New here: nothing. Reuses: SuffixAutomatonLookup, LookupDrafter, TokenRecycling, DraftModel, FeatureDrafter,
+dynamic_tree, Match, Fixed. Exact at any temperature: no draft token carries a claim.
 
 A suffix automaton of the prompt and the generated text finds the longest repeated suffix in constant time per
 token. With an `index`, a second automaton finds it in a corpus and is used where its match is longer by more
@@ -13,13 +13,14 @@ Use it where the text repeats its prompt or itself, and with an index where it r
 draft model and takes a few microseconds per token with numba (extra `retrieval`). The automaton takes about
 120 bytes per token of a request, 50 per token of a corpus.
 
-Unlike in the paper the auxiliary model's tree has a fixed shape (EAGLE-2 shapes it by draft probabilities),
-and `nodes` is smaller than the paper's 80. Without `auxiliary` it drafts 15 tokens after every match, where
-the paper begins with 5 and goes up to 60 (`--length-offset 1 --standalone-depth 60`): where fewer than 15
-tokens follow the longest match, an earlier, shorter match with more is used. On edits and code, this
-project's test models (the zoo) got more tokens per step with 15.
+With `head`, a draft head of EAGLE, the auxiliary drafts are EAGLE-2's trees, as in the paper; the tree of an
+auxiliary model has a fixed shape. `nodes` is smaller than the paper's 80. Without `auxiliary` it drafts 15
+tokens after every match, where the paper begins with 5 and goes up to 60 (`--length-offset 1
+--standalone-depth 60`): where fewer than 15 tokens follow the longest match, an earlier, shorter match with
+more is used. On edits and code, this project's test models (the zoo) got more tokens per step with 15.
 """
 
+from functools import partial
 from typing import Literal
 
 from outpace.controllers.fixed import Fixed
@@ -30,10 +31,15 @@ from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.drafters.lookup.text_lookup import LookupDrafter
 from outpace.drafters.lookup.token_recycling import TokenRecycling
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.dynamic_tree import dynamic_tree
+from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
 from outpace.indexes.store import SuffixAutomatonFile
+from outpace.models.heads.head_model import EagleModel
 from outpace.verifiers.match import Match
+
+HEAD_DEPTH, HEAD_WIDTH, HEAD_NODES = 6, 10, 59  # of EAGLE-2's trees
 
 
 @recipe(paper="arXiv:2411.10666", family="training-free")
@@ -45,6 +51,7 @@ def sam_decoding(
     standalone_depth: int = 15,
     length_offset: int = 11,
     auxiliary: Literal["token-recycling"] | Target | None = None,
+    head: EagleModel | None = None,
     min_ngram: int = 5,
     depth: int = 40,
     widths: tuple[int, ...] = (4, 2, 2),
@@ -58,18 +65,25 @@ def sam_decoding(
         standalone_depth: maximum number of tokens drafted per step without `auxiliary`
         length_offset: without `auxiliary` the draft has this many tokens plus 4 per matched token
         auxiliary: `token-recycling` or a draft model, for rows whose match is shorter than `min_ngram`
-        min_ngram: minimum length of a match if there is an `auxiliary`
-        depth: tokens drafted per step from a match when there is an `auxiliary`
+        head: folder with a head of EAGLE, in place of `auxiliary`
+        min_ngram: minimum length of a match if there is an `auxiliary` or a `head`
+        depth: tokens drafted per step from a match when there is an `auxiliary` or a `head`
         widths: children of every node at each depth of the auxiliary model's tree
         nodes: draft tokens of the auxiliary token-recycling tree
     """
     automaton = store.open_index(StaticAutomaton, index, target.vocab)
-    if auxiliary is None:
+    if auxiliary is not None and head is not None:
+        raise ValueError("auxiliary and head are two drafters for short matches: give one of them")
+    if auxiliary is None and head is None:
         lookup = SuffixAutomatonLookup(automaton, bias=bias, length_offset=length_offset)
         return Parts(target, LookupDrafter(lookup), Match(), Fixed(standalone_depth))
     lookup = SuffixAutomatonLookup(automaton, min_ngram=min_ngram, bias=bias)
-    if auxiliary == "token-recycling":
+    if head is not None:
+        growth = partial(dynamic_tree, width=HEAD_WIDTH, num_nodes=HEAD_NODES)
+        drafter = LookupDrafter(lookup, FeatureDrafter(head, target.vocab, growth, sampled=False), HEAD_DEPTH)
+    elif auxiliary == "token-recycling":
         drafter = LookupDrafter(lookup, TokenRecycling(target.vocab), rank_template(nodes, width=8))
     else:
+        assert auxiliary is not None
         drafter = LookupDrafter(lookup, DraftModel(auxiliary, sampled=False), Shape.branching(widths))
     return Parts(target, drafter, Match(), Fixed(depth))

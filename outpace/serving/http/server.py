@@ -16,6 +16,10 @@ from outpace.serving.http.middleware.admission import Admission
 SECONDS_TO_SEND = 5  # that responses get after their requests were cancelled
 log = logging.getLogger(__name__)
 
+# clients such as httpx close idle connections after 5 seconds; a server that does so at the same time gets
+# requests on connections that it has just closed
+SECONDS_IDLE = 75
+
 
 class Server(uvicorn.Server):
     """At the first SIGTERM or SIGINT new requests are refused with 503 and the others are completed, for at
@@ -28,7 +32,11 @@ class Server(uvicorn.Server):
         """`cancel` is called in a thread."""
         # access logs cost more than a small request; the command line has set logging up
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=SECONDS_TO_SEND
+            app,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=SECONDS_TO_SEND,
+            timeout_keep_alive=SECONDS_IDLE,
         )
         super().__init__(config)
         self._admission, self._cancel, self._shutdown_timeout = admission, cancel, shutdown_timeout

@@ -18,6 +18,7 @@ from outpace.decode import Session
 from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
+from outpace.models.heads.head_model import HeadModel, untrained_eagle
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.models import Models, tables, transformers_models
@@ -25,6 +26,7 @@ from outpace.proof.option_values import choices
 from outpace.proof.per_row_drafter import row_by_row
 from outpace.recipes import RecipeError, configure
 from outpace.recipes._option_kinds import FunctionOpener
+from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.training_free.sam_decoding import sam_decoding
 from outpace.sampling.target_probs import LazyTargetProbs
 
@@ -154,6 +156,22 @@ def test_short_matches_are_left_to_the_auxiliary() -> None:
         prompt = [*range(VOCAB), *range(20, 20 + matched)]
         [step, *_] = run(parts, prompt)
         assert (len(step.draft.tree) - 1, step.draft.forwards) == (nodes, forwards)
+
+
+def test_short_matches_are_left_to_the_trees_of_a_head() -> None:
+    models = transformers_models(vocab=12)
+    target: Any = models.target
+    head = HeadModel(untrained_eagle(target, seed=1))
+    parts = sam_decoding.build(target, head=head, min_ngram=3)
+    prompt = [*range(12), 3, 4, 5]
+    steps = run(parts, prompt, 24)
+    sizes = [(step.draft.forwards, len(step.draft.tree) - 1) for step in steps]
+    assert (0, 9) in sizes[:1]  # the match's continuation, to the end of the text
+    assert any(forwards == 6 and nodes == 59 for forwards, nodes in sizes)
+    plain = [token for step in run(autoregressive.build(target), prompt, 24) for token in step.generated[0]]
+    assert [token for step in steps for token in step.generated[0]] == plain
+    with pytest.raises(ValueError, match="give one of them"):
+        sam_decoding.build(target, head=head, auxiliary="token-recycling")
 
 
 def test_together_they_need_fewer_steps_than_either() -> None:
