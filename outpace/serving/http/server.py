@@ -14,11 +14,10 @@ from fastapi import FastAPI
 from outpace.serving.http.middleware.admission import Admission
 
 SECONDS_TO_SEND = 5  # that responses get after their requests were cancelled
-log = logging.getLogger(__name__)
-
 # clients such as httpx close idle connections after 5 seconds; a server that does so at the same time gets
 # requests on connections that it has just closed
 SECONDS_IDLE = 75
+log = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
