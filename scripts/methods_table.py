@@ -35,12 +35,19 @@ def needs(recipe: Recipe) -> str:
         kinds |= {kind.annotation for kind in kinds_in(hints[name])}
     if CrossVocabularyDraft in required:
         text = "a draft model, any tokenizer"
-    elif any(getattr(each, "__supertype__", None) in (HeadModel, PositionModel) for each in required):
+    elif any(map(is_head, required)):
         text = "a draft head"
     else:
         text = "a draft model, same tokenizer" if Target in required else "nothing"
-    extras = ["a draft model"] * (Target in optional) + ["an index"] * bool(optional - {Target})
+    heads = {each for each in optional if is_head(each)}
+    extras = ["a draft model"] * (Target in optional) + ["a draft head"] * bool(heads)
+    extras += ["an index"] * bool(optional - heads - {Target})
     return f"{text} ({' or '.join(extras)} helps)" if extras else text
+
+
+def is_head(annotation: Any) -> bool:
+    """Whether an option with this annotation is a draft head."""
+    return getattr(annotation, "__supertype__", None) in (HeadModel, PositionModel)
 
 
 def table() -> str:
