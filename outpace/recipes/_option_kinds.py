@@ -203,6 +203,7 @@ def _head(
         lambda value, opener: opener.head(kind, value),
         check,
         fixture,
+        essential=False,  # optional in some recipes, which draft without it too
     )
 
 
