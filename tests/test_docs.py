@@ -27,7 +27,14 @@ from outpace.cli import main
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN_HERE = ("outpace ", "pytest ")
-SLOW = ("outpace audit", "pytest ")  # run by make test-all only; pytest in a process of its own
+# run by make test-all only; pytest in a process of its own
+SLOW = (
+    "outpace audit",
+    "pytest ",
+    "outpace train",
+    'outpace generate "def add(a, b):" --target zoo:target --method eagle3',
+    "outpace bench --target zoo:target --methods autoregressive,eagle3",
+)
 RUNNABLE = {"python", "py", "bash", "sh", "shell", "console"}
 
 # command -> (file that runs it, the words there that do)
