@@ -134,8 +134,10 @@ async def _soak(
     await _send(traffic.short(AT_ONCE * 4), AT_ONCE, lambda: None)  # threads and caches are there now
     await traffic.learn(questions(TARGET))
     traffic.outcome = mixed = Outcome()
+    await traffic.disconnect()
     before = await asyncio.to_thread(server.idle)
     await _send(traffic.mixed(num_mixed), num_mixed, advance)
+    await traffic.disconnect()
     after = await asyncio.to_thread(server.idle, before)
     await traffic.learn(short_questions(TARGET))
     traffic.outcome = short = Outcome()
@@ -144,9 +146,9 @@ async def _soak(
     while memory[-1][0] < num_short:
         number = min(STEP, num_short - memory[-1][0])
         await _send(traffic.short(number), AT_ONCE, advance)
+        await traffic.disconnect()
         end = await asyncio.to_thread(server.idle, before)
         memory.append((memory[-1][0] + number, end.rss_mib))
-    await traffic.close()
     metrics = server.metrics()
     return Run(
         setting,

@@ -73,14 +73,19 @@ class Traffic:
         self.outcome = Outcome()
         self._host, self._model, self._methods = urlsplit(url).netloc, model, methods
         self._random = random.Random(seed)
-        self._client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=SECONDS)
+        self._url = url
+        self._client = self._connected()
         self._malformed = malformed_requests(model)
         self._expected: dict[int, Answer] = {}  # by index of the question
         self._questions: Sequence[Question] = ()
 
-    async def close(self) -> None:
-        """Close the client's connections."""
+    def _connected(self) -> AsyncOpenAI:
+        return AsyncOpenAI(base_url=f"{self._url}/v1", api_key="none", max_retries=0, timeout=SECONDS)
+
+    async def disconnect(self) -> None:
+        """Close the connections, which the server keeps open for later requests; those get new ones."""
         await self._client.close()
+        self._client = self._connected()
 
     async def learn(self, questions: Sequence[Question]) -> None:
         """Ask every question when no other request is decoded; its answers are those that must come later."""
