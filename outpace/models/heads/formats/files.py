@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from outpace.core.contracts import TargetWithLayers
@@ -49,7 +49,8 @@ def write_files(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, T
     folder.mkdir(parents=True, exist_ok=True)
     # copies: tensors that share memory are refused, and a head may share the target's embedding
     stored = {name: each.detach().cpu().contiguous().clone() for name, each in tensors.items()}
-    save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
+    # as bytes: save_file makes a file that other users cannot read
+    (folder / WEIGHTS).write_bytes(save(stored, metadata={"format": "pt"}))
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
