@@ -61,7 +61,10 @@ class Trainer:
             cpu=not torch.cuda.is_available(), mixed_precision="bf16" if config.bfloat16 else "no"
         )
         own = list(lesson.trained.values())
-        for parameter in lesson.parameters():  # those of the target, which a head uses in place, stay
+        # a head uses parameters of the target in place, which get no gradient until the run has ended
+        ids = set(map(id, own))
+        self._frozen = [each for each in lesson.parameters() if each.requires_grad and id(each) not in ids]
+        for parameter in self._frozen:
             parameter.requires_grad_(False)
         for parameter in own:
             parameter.requires_grad_(True)
@@ -78,6 +81,13 @@ class Trainer:
     def run(self, advance: Callable[[str, int], None], evaluate: bool = True) -> None:
         """Train to the last step from the newest checkpoint. TrainingError if the loss is not a number: the
         last checkpoint stays."""
+        try:
+            self._run(advance, evaluate)
+        finally:
+            for parameter in self._frozen:
+                parameter.requires_grad_(True)
+
+    def _run(self, advance: Callable[[str, int], None], evaluate: bool) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.resume()
         advance("training", self.step)
