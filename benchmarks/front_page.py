@@ -103,7 +103,7 @@ def cells(found: Comparison, temperature: float) -> tuple[str, ...]:
         name += f", best of {found.tried} settings"
     gain = found.ratio
     interval = f"{gain.median:.2f} ({gain.low:.2f} to {gain.high:.2f})" if gain.known else "too few prompts"
-    return f"{temperature:g}", name, f"{found.tokens_per_second.median:.1f}", interval, str(found.prompts)
+    return f"{temperature:g}", name, f"{found.value.median:.1f}", interval, str(found.prompts)
 
 
 def filled(readme: str, results: Path = RESULTS) -> str:

@@ -1,10 +1,10 @@
 """Compare two methods in a JSON file of `outpace bench`: ratios of paired runs, with 95 % intervals over
-prompts."""
+prompts. What is compared is a name of `MEASURES`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ Key = tuple[tuple[str, ...], float, int, int]  # prompts, temperature, round, re
 
 @dataclass(frozen=True)
 class Comparison:
-    """The speed of one method and its ratio to another's on the same prompts, rounds and seeds."""
+    """What was measured of one method and its ratio to another's on the same prompts, rounds and seeds."""
 
     method: str
     over: str
     tried: int  # number of settings or methods of which this one is the best
     prompts: int
-    tokens_per_second: Interval
-    ratio: Interval  # median of the pairs' speed ratios
+    value: Interval  # of `measure`, such as tokens per second
+    ratio: Interval  # median of the pairs' ratios
 
 
 class DirtyCommit(ValueError):
@@ -49,10 +49,11 @@ def compare(
     workload: str,
     temperature: float,
     selection: str = VARIED,
+    measure: str = "speed",
 ) -> Comparison | None:
-    """Compare `method` with `over`; None if either was not measured. A name that ends with * stands for the
-    fastest method with that prefix. `selection`: all prompts, or VARIED, those whose plain output repeats
-    little."""
+    """Compare `method` with `over` by a name of `MEASURES`; None if either was not measured. A name that ends
+    with * stands for the fastest method with that prefix. `selection`: all prompts, or VARIED, those whose
+    plain output repeats little."""
     runs = _selected(data, workload, temperature, selection)
     ours, theirs = (_fastest(runs, name) for name in (method, over))
     if ours is None or theirs is None:
@@ -64,8 +65,8 @@ def compare(
         theirs[0],
         ours[1],
         len({prompt for prompts in pairs for prompt in prompts}),
-        median_interval([[_speed(run) for run, _ in each] for each in pairs.values()], seed=seed),
-        median_interval(_ratios(pairs), seed=seed),
+        median_interval([[MEASURES[measure](run) for run, _ in each] for each in pairs.values()], seed=seed),
+        median_interval(_ratios(pairs, measure), seed=seed),
     )
 
 
@@ -83,8 +84,11 @@ def _pairs(
     return found
 
 
-def _ratios(pairs: Mapping[Any, Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]]) -> list[list[float]]:
-    return [[_speed(run) / _speed(base) for run, base in each] for each in pairs.values()]
+def _ratios(
+    pairs: Mapping[Any, Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]], measure: str = "speed"
+) -> list[list[float]]:
+    of = MEASURES[measure]
+    return [[of(run) / of(base) for run, base in each] for each in pairs.values()]
 
 
 def _selected(data: Result, workload: str, temperature: float, selection: str) -> list[Mapping[str, Any]]:
@@ -123,6 +127,16 @@ def _fastest(runs: Sequence[Mapping[str, Any]], name: str) -> tuple[str, int] | 
 
 def _speed(run: Mapping[str, Any]) -> float:
     return run["tokens"] / max(run["seconds"], 1e-9)
+
+
+def _acceptance_length(run: Mapping[str, Any]) -> float:
+    return run["tokens"] / max(run["steps"], 1)
+
+
+MEASURES: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
+    "speed": _speed,  # tokens per second
+    "acceptance length": _acceptance_length,  # tokens per step
+}
 
 
 def _by_key(runs: Sequence[Mapping[str, Any]], method: str) -> dict[Key, Mapping[str, Any]]:

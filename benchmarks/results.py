@@ -114,11 +114,12 @@ def _text(value: Any) -> str:
 
 
 def where(of: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `compare` that select prompts: workload, temperature and selection."""
+    """The arguments of `compare` that select prompts, and what is measured."""
     return {
         "workload": of["workload"],
         "temperature": of["temperature"],
         "selection": of.get("selection", VARIED),
+        "measure": of.get("measure", "speed"),
     }
 
 

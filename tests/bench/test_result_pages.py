@@ -62,8 +62,16 @@ def test_the_ratio_is_the_median_over_pairs_with_an_interval() -> None:
     assert found and found.prompts == 4 and found.tried == 1
     assert found.ratio.median == 3.0  # of 2, 2, 4 and 8
     assert 2.0 <= found.ratio.low <= 3.0 <= found.ratio.high <= 8.0
-    assert found.tokens_per_second.median == 10.0
+    assert found.value.median == 10.0
     assert compare(result(PLAIN, FAST), "slow", **AT) is None
+
+
+def test_acceptance_lengths_are_compared() -> None:
+    plain, other = runs("plain", [1.0] * 4), runs("fast", [0.5] * 4)
+    given = [[each | {"steps": steps} for each in of] for of, steps in ((plain, 40), (other, 16))]
+    found = compare(result(*given), "fast", **AT, measure="acceptance length")
+    assert found and found.ratio.median == pytest.approx(2.5)
+    assert found.value.median == pytest.approx(plain[0]["tokens"] / 16)
 
 
 def test_two_prompts_have_no_interval_and_repetitive_ones_are_not_selected() -> None:
