@@ -105,7 +105,7 @@ class Traffic:
 
     def short(self, number: int) -> list[Send]:
         """This many requests of clients that are not slow."""
-        kinds = {self._patient: 70, self._new: 20, self._leaving: 5, self._wrong: 5}
+        kinds = {self._patient: 50, self._new: 40, self._leaving: 5, self._wrong: 5}
         return self._drawn(kinds, number)
 
     def _drawn(self, kinds: Mapping[Callable[[], Send], int], number: int) -> list[Send]:

@@ -44,7 +44,10 @@ class Forest:
     def chain(lengths: tuple[int, ...]) -> Forest:
         """One chain per row, with `lengths[b]` nodes below root b. After the roots, nodes are numbered row by
         row."""
-        return _chain(lengths) if max(lengths) <= LONGEST else Forest(_chained(lengths), len(lengths))
+        if max(lengths) > LONGEST:
+            return Forest(_chained(lengths), len(lengths))
+        # the parents are cached, not the forest: that a second cache kept would not be `Forest.of`'s
+        return _forest(_parents(lengths), len(lengths))
 
     def __len__(self) -> int:
         return len(self.parents)
@@ -129,8 +132,8 @@ def _forest(parents: tuple[int, ...], num_rows: int) -> Forest:
 
 
 @lru_cache(maxsize=CACHED_FORESTS)
-def _chain(lengths: tuple[int, ...]) -> Forest:
-    return Forest.of(_chained(lengths), len(lengths))
+def _parents(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    return _chained(lengths)
 
 
 def _chained(lengths: tuple[int, ...]) -> tuple[int, ...]:
