@@ -106,8 +106,9 @@ class ModelOpener:
         return found
 
     def _warn_of_misreading(self, head: DraftHead, folder: Path) -> None:
-        """Warn if a head from elsewhere drafts clearly better when its files are read in another way: what
-        they leave open costs acceptance without an error."""
+        """Warn if a head that outpace did not write drafts clearly better when its configuration is
+        interpreted in another way, for example with layer numbers one higher: a wrong interpretation raises
+        no error and only lowers acceptance."""
         model = self.target
         if model.tokenizer is None or names_target(folder):
             return

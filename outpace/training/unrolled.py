@@ -71,7 +71,7 @@ class _KeptEntries(Cache):
     layers: list[object] = []
 
     def __init__(self) -> None:
-        # transformers' Cache.__init__ requires layer objects, so it is not called
+        # super().__init__() is left out: transformers' Cache needs cache layers there, and this one has none
         self._entries: dict[int, tuple[Tensor, Tensor]] = {}
 
     def update(

@@ -44,8 +44,9 @@ def fitted(accepted: Mapping[Ranks, int], nodes: int) -> Shape:
 
 
 def falling_accuracies(depth: int) -> list[list[float]]:
-    """Accuracies of ten ranks at each depth for `by_accuracy` where none were measured: they fall with rank
-    and depth. By them 63 nodes number 10, 31, 17 and 5 at depths 1 to 4."""
+    """Assumed accuracies for `by_accuracy`, for drafters whose accuracies were not measured: for each depth
+    and each of ten ranks the probability that the drafter's candidate of this rank is the right token. They
+    fall with rank and depth; a tree of 63 nodes then has 10, 31, 17 and 5 nodes at depths 1 to 4."""
     return [[0.5 * 0.8**level * (rank + 1) ** -1.6 for rank in range(10)] for level in range(depth)]
 
 

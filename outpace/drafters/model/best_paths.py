@@ -1,5 +1,5 @@
-"""Draft trees of a beam search: the most probable paths, with the tokens that they share at their beginnings
-once.
+"""Draft trees from a beam search: the beams are merged into one tree, in which beams that begin with the same
+tokens share the nodes for these tokens.
 
 Chosen by probability, the tokens carry no claim and are verified by matching.
 
@@ -24,10 +24,10 @@ from outpace.sampling.topk import at_least_float32, top
 
 
 class _Extended(NamedTuple):
-    """A path and one more token."""
+    """A candidate of the beam search: a path of the last level, extended by one token."""
 
     score: float  # log of the draft probability of the whole path
-    parent: int  # node at which the path ended
+    parent: int  # last node of the path that is extended
     token: int
     log_prob: float  # log of the token's own draft probability
 

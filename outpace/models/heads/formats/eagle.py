@@ -1,7 +1,8 @@
 """The layout of EAGLE, EAGLE-2 and HASS: a flat configuration of a Llama model with one layer.
 
-The embedding is stored as a copy, without which the official code does not load a head; the LM head is the
-target's and not stored. vLLM reads the layout too, without a bias of `fc`.
+The file contains a copy of the target's embedding, because EAGLE's official code cannot load a head without
+it. It does not contain the LM head, which is the target's. vLLM reads this layout too, for heads whose
+`fc` has no bias.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What the two layouts of EAGLE-3 share: options, names of tensors, and the numbers of layers.
 
-The number k of a layer in vLLM and speculators means the output of layer k - 1, and 0 the embedding. In
-SGLang it means the output of layer k itself, as in `DraftHead.taps`. The wrong reading loads as well, and
-only acceptance falls.
+A head reads the outputs of some of the target's decoder layers, and its files name them by number. Layers
+counted from 0, the number k means the output of layer k - 1 in vLLM and speculators (0: the embedding), and
+the output of layer k in SGLang and in `DraftHead.taps`. A head whose numbers are read in the wrong convention
+loads without an error, but fewer of its drafts are accepted.
 """
 
 from __future__ import annotations
