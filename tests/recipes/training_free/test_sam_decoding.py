@@ -251,5 +251,5 @@ def test_the_distribution_is_the_targets_with_token_recycling(models: Models) ->
 
 def test_an_audit_proves_each_auxiliary() -> None:
     models = tables()
-    found = [choice.get("auxiliary") for choice in choices(sam_decoding, models, [(2,)])]
-    assert found == [None, "token-recycling", models.drafts[0]]
+    found = [(choice.get("auxiliary"), "head" in choice) for choice in choices(sam_decoding, models, [(2,)])]
+    assert found == [(None, False), ("token-recycling", False), (models.drafts[0], False), (None, True)]
