@@ -26,7 +26,6 @@ def answered(
     prompts: Sequence[Prompt],
     settings: Answers,
     folder: Path,
-    seed: int,
     advance: Callable[[str, int], None],
 ) -> list[Example]:
     """The prompts with their answers. Answers that the folder has are not generated again: a run that was
@@ -37,7 +36,7 @@ def answered(
         group = prompts[first : first + settings.batch]
         path = folder / f"{first:07d}.json"
         if not path.exists():
-            found = _answers(model, group, settings, seed + first)
+            found = _answers(model, group, settings, settings.seed + first)
             partial = path.with_suffix(".partial")
             partial.write_text(json.dumps(found), encoding="utf-8")
             os.replace(partial, path)

@@ -22,6 +22,7 @@ class Answers:
     temperatures: tuple[float, ...] = (0.0, 1.0)  # of the answers, in turn; 0 is greedy
     top_p: float = 1.0  # of sampled answers
     batch: int = 16  # prompts that are answered together
+    seed: int = 0  # of the choice of prompts and of sampled answers
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class TrainConfig:
     save_every: int = 100  # steps
     keep: int = 2  # checkpoints
     bfloat16: bool = False  # compute in bfloat16; weights stay in float32
-    seed: int = 0
+    seed: int = 0  # of new weights, the order of the texts and the noise
     answers: Answers = field(default_factory=Answers)
     capture: Capture = field(default_factory=Capture)
     head: Head = field(default_factory=Head)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -51,8 +52,8 @@ class FeatureSource:
         used = 0
         for index in range(len(self.examples)):
             path = self._path(index)
-            if not path.exists():
-                found = self._forward([self.examples[index]])
+            if layers := self._layers_to_write(path):
+                found = self._forward([self.examples[index]], layers)
                 tensors = {str(layer): states[0] for layer, states in found.items()}
                 if used + sum(each.nbytes for each in tensors.values()) > limit:
                     break
@@ -70,6 +71,8 @@ class FeatureSource:
         if not all(path.exists() for path in stored):
             return self.computed(texts)
         files = [load_file(path) for path in stored]
+        if not all(str(layer) in each for each in files for layer in self._layers):
+            return self.computed(texts)
         width = max(len(text.tokens) for text in texts)
         hidden = {
             layer: torch.stack([_widened(each[str(layer)], width) for each in files])
@@ -79,25 +82,36 @@ class FeatureSource:
 
     def computed(self, texts: Sequence[Example]) -> Batch:
         """Any texts, with the outputs of the layers by a forward without a KV cache."""
-        return _batch(texts, self._forward(texts))
+        return _batch(texts, self._forward(texts, self._layers))
 
     def _path(self, index: int) -> Path:
         return self._folder / f"{index:07d}.safetensors"
 
+    def _layers_to_write(self, path: Path) -> Sequence[int]:
+        """The layers that a file is to have: none if it has those that are needed; else also those that it
+        has, since other runs may need them."""
+        if not path.exists():
+            return self._layers
+        with safe_open(path, "pt") as file:
+            stored = set(map(int, file.keys()))
+        return () if stored.issuperset(self._layers) else sorted(stored.union(self._layers))
+
     @torch.no_grad()
-    def _forward(self, texts: Sequence[Example]) -> dict[int, Tensor]:  # layer -> (R, T, D)
+    def _forward(
+        self, texts: Sequence[Example], layers: Sequence[int]
+    ) -> dict[int, Tensor]:  # layer -> (R, T, D)
         tokens, is_token = _padded(texts)
         model = self._target.forward.model
         device = self._target.device
         capture = OutputCapture(model, self._target.num_layers)
-        with capture.capture(frozenset(self._layers), False) as found:
+        with capture.capture(frozenset(layers), False) as found:
             model(
                 input_ids=tokens.to(device),
                 attention_mask=is_token.long().to(device),
                 use_cache=False,
                 return_dict=True,
             )
-        return {layer: found[layer] for layer in self._layers}
+        return {layer: found[layer] for layer in layers}
 
     def _write(self, tensors: dict[str, Tensor], path: Path) -> None:
         partial = path.with_suffix(".partial")

@@ -36,7 +36,7 @@ from outpace.training.lessons.position_heads import PositionHeadLesson
 from outpace.training.texts import DataError, Example, fingerprint, read_prompts
 from outpace.training.trainer import Evaluation, Trainer
 
-RUN, PROVENANCE = "run.json", "training.json"
+RUN, CAPTURED, PROVENANCE = "run.json", "captured.json", "training.json"
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ def train(
     head: str | None = None,
     config: TrainConfig | None = None,
     changes: Iterable[str] = (),
+    captured: str | Path | None = None,
     dry_run: bool = False,
 ) -> Trained:
     """Train a drafter with a method of `drafters.METHODS` and write it to the folder `output`.
@@ -66,9 +67,10 @@ def train(
     `draft`: name or folder of the model that distillspec, adaspec, direct-alignment and fastdraft train;
     without it fastdraft makes a smaller one of the target's architecture. `head`: folder of a head to begin
     with, in place of a new one. `changes`: settings such as
-    "steps=500". `dry_run`: write an untrained drafter, without reading the data. A run that was stopped
-    continues when it is started again with the same arguments, to the same result. ValueError for unsuited
-    settings, data or targets.
+    "steps=500". `captured`: folder for the target's answers and hidden states, by default in `output`; runs
+    with the same target, data and answers may share one. `dry_run`: write an untrained drafter, without
+    reading the data. A run that was stopped continues when it is started again with the same arguments, to
+    the same result. ValueError for unsuited settings, data or targets.
     """
     config, folder = changed(config or defaults(method), changes), Path(output)
     model = as_model(target)
@@ -80,19 +82,18 @@ def train(
     processes = _processes()
     # before the target answers: what does not fit is refused at once
     begun = untrained(method, model, config, start=start) if start or method in DRAFT_MODELS else None
-    prompts = read_prompts(data, model, config.texts, config.seed)
-    identity = {
-        "method": method,
-        "target": target_fingerprint(model.target),
-        "start": start,
-        "data": fingerprint(prompts),
-        "config": asdict(config),
-    }
+    prompts = read_prompts(data, model, config.texts, config.answers.seed)
+    texts = {"target": target_fingerprint(model.target), "data": fingerprint(prompts)}
+    identity = {"method": method, **texts, "start": start, "config": asdict(config)}
     work = folder / "work"
+    states = Path(captured) if captured else work
     with processes.main_process_first():  # what the first process writes, the others read
-        _begin(folder, identity)
+        _begin(folder / RUN, identity, "give another --output")
+        made_of = texts | {"answers": asdict(config.answers)}
+        made_of |= {"length": config.length, "held_out": config.held_out}
+        _begin(states / CAPTURED, made_of, "give another folder")
         with progress(len(prompts)) as advance:
-            examples = answered(model, prompts, config.answers, work / "answers", config.seed, advance)
+            examples = answered(model, prompts, config.answers, states / "answers", advance)
     pieces = [piece for example in examples for piece in example.pieces(config.length)]
     held = max(1, round(len(pieces) * config.held_out))
     if len(pieces) <= held:
@@ -103,7 +104,7 @@ def train(
         reference = draft_model(model, config, draft)
         plain = replace(config, distillation=replace(config.distillation, on_policy=0.0))
         first = lesson("distillspec", reference, model.target, plain)
-        _trained(first, model.target, learned, test, plain, work, "reference")
+        _trained(first, model.target, learned, test, plain, states, work / "reference")
     drafter = begun or untrained(method, model, config, learned)
     trainer = _trained(
         lesson(method, drafter, model.target, config, reference),
@@ -111,8 +112,8 @@ def train(
         learned,
         test,
         config,
-        work,
-        "checkpoints",
+        states,
+        work / "checkpoints",
     )
     found = Trained(
         folder, tuple(trainer.evaluations), len(learned), sum(len(each.tokens) for each in learned)
@@ -133,16 +134,16 @@ def _trained(
     learned: Sequence[Example],
     held_out: Sequence[Example],
     config: TrainConfig,
-    work: Path,
-    name: str,  # of the folder with checkpoints
+    states: Path,  # folder of the hidden states
+    checkpoints: Path,
 ) -> Trainer:
-    source = FeatureSource(target, learned, lesson.layers, work / "features")
-    test = FeatureSource(target, held_out, lesson.layers, work / "held-out")
+    source = FeatureSource(target, learned, lesson.layers, states / "features")
+    test = FeatureSource(target, held_out, lesson.layers, states / "held-out")
     if limit := int(config.capture.disk_gigabytes * 1e9):
         with _processes().main_process_first(), progress(len(held_out) + len(learned)) as advance:
             used = test.store(limit, advance)  # first, since every evaluation reads all of them
             source.store(limit - used, advance)
-    trainer = Trainer(lesson, source, test, config, work / name)
+    trainer = Trainer(lesson, source, test, config, checkpoints)
     with progress(config.steps) as advance:
         trainer.run(advance)
     return trainer
@@ -167,11 +168,11 @@ def _processes() -> Any:
     return PartialState(cpu=not torch.cuda.is_available())
 
 
-def _begin(folder: Path, identity: dict[str, Any]) -> None:
-    """Note in the folder which run it holds. ConfigError if it holds another one."""
-    folder.mkdir(parents=True, exist_ok=True)
+def _begin(path: Path, identity: dict[str, Any], otherwise: str) -> None:
+    """Note in a file of the folder what the folder holds. ConfigError if it holds something else, which says
+    what to do `otherwise`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     identity = json.loads(json.dumps(identity))  # with lists for tuples, as in the file
-    path = folder / RUN
     if not path.exists():
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
@@ -181,8 +182,8 @@ def _begin(folder: Path, identity: dict[str, Any]) -> None:
     different = [name for name in identity if before.get(name) != identity[name]]
     if different:
         raise ConfigError(
-            f"{folder} holds a run with another {' and '.join(different)}: give another --output, or the "
-            "same arguments to continue it"
+            f"{path.parent} was made with another {' and '.join(different)}: {otherwise}, or the same "
+            "arguments to continue"
         )
 
 

@@ -30,7 +30,7 @@ def test_a_server_withstands_its_clients(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def made(**changed: Any) -> soak.Run:
     """A run without faults, and what is changed in it."""
-    memory = [(number, 100.0) for number in range(0, 6000, 1000)]
+    memory = [(number, 100.0) for number in range(0, 16000, 1000)]
     values = {"mixed": Outcome({"complete": 60}), "short": Outcome({"complete": 5000}), "memory": memory}
     given: dict[str, Any] = {"before": HELD, "after": HELD, "end": HELD, **values, **changed}
     return soak.Run("some", "", 60, 5000, preemptions=1, drafter_errors=0, **({"exit_status": 0} | given))
@@ -46,13 +46,24 @@ def made(**changed: Any) -> soak.Run:
         ({"end": Held(100.0, 10, 9, 3, 0, 0, 0)}, "more file_descriptors"),
         ({"end": Held(100.0, 10, 8, 4, 0, 0, 0)}, "more tasks"),
         ({"end": Held(100.0, 27, 8, 3, 0, 0, 0)}, "more threads"),
-        ({"memory": [(n, 100 + n / 256) for n in range(0, 6000, 1000)]}, "4.00 KiB per request"),
+        ({"memory": [(n, 100 + n / 256) for n in range(0, 16000, 1000)]}, "4.00 KiB per request"),
         ({"exit_status": 1}, "ended with status 1"),
     ],
 )
 def test_a_fault_is_noticed(changed: dict[str, Any], fault: str) -> None:
     assert not made().faults
     assert fault in " ".join(made(**changed).faults)
+
+
+def test_a_leak_is_told_from_a_step_of_the_allocator() -> None:
+    numbers = range(0, 16000, 1000)
+    step = [(n, 100.0 + 30 * (n > 9000)) for n in numbers]
+    assert not made(memory=step).faults
+    # the same step, and 2.5 KiB per request
+    leak = [(n, mib + n * 2.5 / 1024) for n, mib in step]
+    assert "per request" in " ".join(made(memory=leak).faults)
+    warm_up = [(n, 100.0 + min(n, 5000) / 50) for n in numbers]
+    assert not made(memory=warm_up).faults
 
 
 def test_the_page_has_the_figures_and_the_faults() -> None:

@@ -194,10 +194,32 @@ def test_a_loss_that_is_no_number_keeps_the_last_checkpoint(model, data, tmp_pat
 
 def test_another_run_in_the_same_folder_is_refused(model, data, tmp_path) -> None:
     train("eagle", target=model, data=data, output=tmp_path, changes=QUICK)
-    with pytest.raises(ConfigError, match="holds a run with another data and config: give another --output"):
+    with pytest.raises(ConfigError, match="made with another config: give another --output, or the same"):
         train("eagle", target=model, data=data, output=tmp_path, changes=[*QUICK, "seed=1"])
-    with pytest.raises(ConfigError, match="holds a run with another method"):
+    with pytest.raises(ConfigError, match="made with another data and config"):
+        train("eagle", target=model, data=data, output=tmp_path, changes=[*QUICK, "answers.seed=1"])
+    with pytest.raises(ConfigError, match="made with another method"):
         train("hass", target=model, data=data, output=tmp_path, changes=QUICK)
+
+
+def test_runs_share_answers_and_hidden_states(model, data, tmp_path, monkeypatch) -> None:
+    stored, shared = [*QUICK, "capture.disk_gigabytes=1"], tmp_path / "shared"
+    for method in ("eagle", "eagle3"):  # which needs more layers
+        train(method, target=model, data=data, output=tmp_path / "own" / method, changes=stored)
+        train(method, target=model, data=data, output=tmp_path / method, captured=shared, changes=stored)
+        first, second = (
+            load_file(folder / method / "model.safetensors") for folder in (tmp_path / "own", tmp_path)
+        )
+        assert all(torch.equal(first[name], second[name]) for name in first)
+    # everything is there: the target neither answers nor reads texts
+    monkeypatch.setattr("outpace.training.answers._answers", None)
+    monkeypatch.setattr(FeatureSource, "_forward", None)
+    for method, seed in (("eagle", 1), ("eagle3", 1), ("hass", 0)):
+        changes, folder = [*stored, f"seed={seed}"], tmp_path / "other" / method
+        train(method, target=model, data=data, output=folder, captured=shared, changes=changes)
+    with pytest.raises(ConfigError, match="shared was made with another answers: give another folder"):
+        changes = [*stored, "answers.max_tokens=9"]
+        train("eagle", target=model, data=data, output=tmp_path / "c", captured=shared, changes=changes)
 
 
 @pytest.mark.parametrize(

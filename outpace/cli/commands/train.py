@@ -36,6 +36,14 @@ def train(
     head: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="A head to begin with, in place of a new one.")
     ] = None,
+    captured: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder for the target's answers and hidden states, which runs with the same target, data "
+            "and answers may share; default: in OUTPUT.",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting, as in steps=500; may be repeated."),
@@ -61,7 +69,15 @@ def train(
         return
     model = loading.load(target)
     found = run(
-        method, target=model, data=data, output=output, draft=draft, head=head, config=config, dry_run=dry_run
+        method,
+        target=model,
+        data=data,
+        output=output,
+        draft=draft,
+        head=head,
+        config=config,
+        captured=captured,
+        dry_run=dry_run,
     )
     if dry_run:
         print_status(f"an untrained drafter is in {found.folder}")
