@@ -31,6 +31,11 @@ def prompts(number: int, seed: int) -> Iterator[dict[str, Any]]:
             yield {"messages": tasks.make(kind, pick).messages}
 
 
+def write_prompts(path: Path, number: int, seed: int) -> None:
+    """Write prompts as a .jsonl file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in prompts(number, seed)), encoding="utf-8")
+
+
 def code(document: str, pick: random.Random) -> str:
     """Some lines from anywhere in a document."""
     lines = document.splitlines(keepends=True)
@@ -49,8 +54,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the choice of prompts.")] = 0,
 ) -> None:
     """Write prompts for `outpace train --target zoo:target --data FILE`."""
-    rows = (json.dumps(row) + "\n" for row in prompts(number, seed))
-    output.write_text("".join(rows), encoding="utf-8")
+    write_prompts(output, number, seed)
     typer.echo(f"{output} has {number} prompts")
 
 

@@ -1,0 +1,69 @@
+"""Drafters of the zoo's target: what is trained, in which order and from what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from safetensors import safe_open
+
+from outpace.training.config import changed
+from outpace.training.drafters import METHODS, defaults
+from zoo_training import drafters
+
+
+@pytest.fixture
+def runs(monkeypatch) -> list:
+    found = []
+
+    def train(method, *, output: Path, changes, **given):
+        found.append(
+            (method, output.name, given["head"], given["captured"], changed(defaults(method), changes))
+        )
+        output.mkdir(parents=True)
+        for file in drafters.FILES:
+            (output / file).write_text(method)
+
+    monkeypatch.setattr(drafters, "train", train)
+    monkeypatch.setattr(drafters.outpace, "load", lambda name, dtype: name)
+    monkeypatch.setattr(drafters, "write_prompts", lambda path, number, seed: path.write_text(""))
+    return found
+
+
+def test_each_drafter_is_trained_once_after_the_one_it_begins_with(runs, tmp_path) -> None:
+    drafters.main(["hass", "eagle", "draft"], tmp_path, seed=2, threads=1, install=False)
+    folders = [(method, name, head) for method, name, head, _, _ in runs]
+    assert folders == [
+        ("eagle", "eagle-2", None),
+        ("hass", "hass-2", str(tmp_path / "eagle-2")),
+        ("distillspec", "draft-2", None),
+    ]
+    assert {captured for *_, captured, _ in runs} == {tmp_path / "captured"}
+    assert all(config.seed == 2 and config.answers.seed == 0 for *_, config in runs)
+    drafters.main(["hass"], tmp_path, seed=2, threads=1, install=False)
+    assert len(runs) == 3
+
+
+def test_only_heads_are_installed(runs, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(drafters, "HEADS", tmp_path / "heads")
+    drafters.main(["medusa", "draft"], tmp_path / "out", seed=0, threads=1, install=True)
+    assert [path.name for path in (tmp_path / "heads").iterdir()] == ["medusa"]
+    assert sorted(path.name for path in (tmp_path / "heads" / "medusa").iterdir()) == sorted(drafters.FILES)
+    with pytest.raises(typer.BadParameter, match="there is no drafter lion"):
+        drafters.main(["lion"], tmp_path, seed=0, threads=1, install=False)
+
+
+def test_every_drafter_has_a_method() -> None:
+    assert {plan.method for plan in drafters.DRAFTERS.values()} <= set(METHODS)
+
+
+@pytest.mark.slow
+def test_a_short_run_gives_a_head(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(drafters, "PROMPTS", 8)
+    monkeypatch.setattr(drafters, "COMMON", ("batch=2", "answers.max_tokens=12", "evaluate_every=2"))
+    plan = drafters.Plan("medusa", ("steps=2", "head.draft_vocab=64"))
+    monkeypatch.setitem(drafters.DRAFTERS, "medusa", plan)
+    folder = drafters.train_drafter("medusa", tmp_path, 0)
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        assert file.keys()

@@ -1,0 +1,107 @@
+"""Trains drafters for the zoo's target: `python -m zoo_training.drafters --output DIR [NAME ...]`.
+
+All learn from the same prompts, answers and hidden states, which are made once and kept in DIR/captured. A
+run that was stopped goes on. With `--install` a drafter's files are copied into the package.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+import outpace
+from outpace.models.names import HEADS
+from outpace.training.run import train
+from zoo_training.prompts import write_prompts
+
+PROMPTS = 3000
+TARGET = "zoo:target"
+COMMON = (
+    f"texts={PROMPTS}",
+    "batch=4",
+    "answers.max_tokens=160",
+    "capture.disk_gigabytes=8",
+    "evaluate_every=500",
+)
+FILES = ("config.json", "model.safetensors", "training.json", "README.md")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a drafter is trained."""
+
+    method: str
+    changes: tuple[str, ...]  # of the method's settings
+    draft: str | None = None  # the model to train
+    head: str | None = None  # name of the drafter to begin with
+
+
+DRAFTERS = {
+    "eagle": Plan("eagle", ("steps=10000",)),
+    "hass": Plan("hass", ("steps=2000",), head="eagle"),
+    "eagle3": Plan("eagle3", ("steps=5000", "head.draft_vocab=2048")),
+    "medusa": Plan("medusa", ("steps=3000", "head.draft_vocab=1024")),
+    "hydra": Plan("hydra", ("steps=3000", "head.num_heads=4")),
+    "mlp-speculator": Plan("mlp-speculator", ("steps=3000", "head.inner_size=256")),
+    "redrafter": Plan("redrafter", ("steps=3000",)),
+    "draft": Plan("distillspec", ("steps=3000",), draft="zoo:draft"),
+}
+
+
+def train_drafter(name: str, output: Path, seed: int) -> Path:
+    """Train a drafter of DRAFTERS in a folder of `output`, after the one that it begins with; returns its
+    folder."""
+    plan = DRAFTERS[name]
+    folder = output / (name if seed == 0 else f"{name}-{seed}")
+    if (folder / "training.json").is_file():
+        return folder
+    head = None if plan.head is None else str(train_drafter(plan.head, output, seed))
+    prompts = output / "prompts.jsonl"
+    if not prompts.is_file():
+        write_prompts(prompts, PROMPTS, seed=0)
+    train(
+        plan.method,
+        target=outpace.load(TARGET, dtype="float32"),
+        data=str(prompts),
+        output=folder,
+        draft=plan.draft,
+        head=head,
+        changes=(*COMMON, *plan.changes, f"seed={seed}"),
+        captured=output / "captured",
+    )
+    return folder
+
+
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(help=f"Of {', '.join(DRAFTERS)}; default: all.")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Folder for drafters, prompts and hidden states.")] = Path(
+        "zoo-build/drafters"
+    ),
+    seed: Annotated[int, typer.Option(help="Of new weights and the order of the texts.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
+    install: Annotated[bool, typer.Option("--install", help="Copy the heads into the package.")] = False,
+) -> None:
+    """Train the zoo's drafters."""
+    if unknown := set(names or ()) - set(DRAFTERS):
+        raise typer.BadParameter(f"there is no drafter {min(unknown)}: use {', '.join(DRAFTERS)}")
+    torch.set_num_threads(threads)
+    output.mkdir(parents=True, exist_ok=True)
+    for name in names or DRAFTERS:
+        folder = train_drafter(name, output, seed)
+        if install and DRAFTERS[name].draft is None:
+            place = HEADS / name
+            place.mkdir(parents=True, exist_ok=True)
+            for file in FILES:
+                shutil.copyfile(folder / file, place / file)
+        typer.echo(f"{folder} is ready")
+
+
+if __name__ == "__main__":
+    typer.run(main)
