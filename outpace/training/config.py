@@ -36,7 +36,7 @@ class Capture:
 class Head:
     """The head itself."""
 
-    draft_vocab: int = 32_000  # most frequent tokens of the data that the head can draft (eagle3)
+    draft_vocab: int = 32_000  # most frequent tokens of the data: those drafted (eagle3, medusa, hydra)
     unroll: int = 3  # steps of its own outputs on which the head is trained (eagle3, hass)
     decay: float = 0.8  # weight of each further step over the one before (eagle3, medusa)
     noise: float = 0.2  # width of the uniform noise on features, divided by length / 512 (eagle, hass)
@@ -47,6 +47,7 @@ class Head:
     num_layers: int = 1  # blocks of each head (medusa, hydra, redrafter)
     prefix: bool = True  # a decoder layer over the text before the heads, as in Hydra++ (hydra)
     inner_size: int = 0  # width of the state (mlp-speculator); 0: twice the target's
+    tied: bool = False  # all steps share embedding, norm and LM head (mlp-speculator)
 
 
 @dataclass(frozen=True)

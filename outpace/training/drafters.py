@@ -84,9 +84,9 @@ def untrained(
     examples: Sequence[Example] = (),
     start: str | None = None,
 ) -> Drafter:
-    """A drafter in float32, as training begins. `examples`: texts whose most frequent tokens eagle3 and
-    medusa draft. `start`: name or folder of a draft model, or folder of a head, to begin with. ValueError if
-    it does not fit the target."""
+    """A drafter in float32, as training begins. `examples`: texts whose most frequent tokens eagle3, medusa
+    and hydra draft. `start`: name or folder of a draft model, or folder of a head, to begin with. ValueError
+    if it does not fit the target."""
     target = model.target
     if method in DRAFT_MODELS:
         return draft_model(model, config, start)
@@ -181,14 +181,14 @@ def _position_head(
     count, layers = settings.num_heads, settings.num_layers
     if method == "mlp-speculator":
         inner = settings.inner_size or 2 * head_config(target, 1).hidden_size
-        head: PositionHead = MlpSpeculatorHead(target, count, inner)
+        head: PositionHead = MlpSpeculatorHead(target, count, inner, tied=settings.tied)
     elif method == "redrafter":
         head = ReDrafterHead(target, num_layers=layers)
     elif method == "medusa":
         head = MedusaHead(target, count, num_layers=layers, draft_ids=ids)
     else:
         prefix = prefix_layer(target) if settings.prefix else None
-        head = HydraHead(target, count, num_layers=layers, prefix=prefix)
+        head = HydraHead(target, count, num_layers=layers, prefix=prefix, draft_ids=ids)
     random_parameters(head, config.seed)
     for parameter in head.own.values():
         parameter.data = parameter.data.float()
@@ -199,7 +199,7 @@ def _position_head(
 
 def _begin_as_target(head: PositionHead, lm_head: torch.Tensor) -> None:  # (V, D)
     size = lm_head.shape[1]
-    ids = head.draft_ids if isinstance(head, MedusaHead) else None
+    ids = head.draft_ids
     for name, parameter in head.own.items():
         if isinstance(head, MlpSpeculatorHead) or not name.endswith("weight"):
             continue

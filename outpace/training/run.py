@@ -201,6 +201,7 @@ def _finish(
         "data_name": data,
         "texts": found.num_texts,
         "tokens": found.num_tokens,
+        "parameters": sizes[0],
         "evaluations": [asdict(each) for each in found.evaluations],
         "versions": {
             "outpace": __version__,

@@ -1,4 +1,4 @@
-"""Small language models in the package, trained from scratch by `zoo_training.build`, for demos, tests and
+"""Small language models and draft heads in the package, trained by `zoo_training`, for demos, tests and
 benchmarks."""
 
 import json
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 WEIGHTS = Path(__file__).parent / "weights"
+HEADS = Path(__file__).parent / "heads"
 
 
 def names() -> list[str]:
@@ -13,15 +14,26 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in WEIGHTS.glob("*/config.json"))
 
 
+def head_names() -> list[str]:
+    """Names of the draft heads in the package, sorted, without the prefix "zoo:"."""
+    return sorted(path.parent.name for path in HEADS.glob("*/config.json"))
+
+
 def path(name: str) -> Path:
-    """The folder of a model, for `from_pretrained`; name: "target" or "zoo:target". ValueError if unknown."""
+    """The folder of a model, for `from_pretrained`, or of a draft head; name: "target" or "zoo:target".
+    ValueError if unknown."""
     short = name.removeprefix("zoo:")
-    if short not in names():
-        known = ", ".join(f"zoo:{other}" for other in names()) or "none: the package has lost its weights"
-        raise ValueError(f"There is no zoo model {name!r}; the known ones are {known}.")
-    return WEIGHTS / short
+    for parent, found in ((WEIGHTS, names()), (HEADS, head_names())):
+        if short in found:
+            return parent / short
+    known = ", ".join(f"zoo:{other}" for other in [*names(), *head_names()])
+    known = known or "none: the package has lost its weights"
+    raise ValueError(f"There is no zoo model {name!r}; the known ones are {known}.")
 
 
 def card(name: str) -> dict[str, Any]:
-    """The model card (card.json): training data, training run, sizes and measured losses."""
-    return json.loads((path(name) / "card.json").read_text(encoding="utf-8"))
+    """What is known of a model (card.json): training data, training run, sizes and measured losses; of a
+    draft head (training.json): settings, data, and agreement with the target on held-out texts."""
+    folder = path(name)
+    file = "training.json" if folder.parent == HEADS else "card.json"
+    return json.loads((folder / file).read_text(encoding="utf-8"))

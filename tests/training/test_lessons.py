@@ -70,19 +70,21 @@ def source(*texts: Sequence[int], first: int = 2) -> FeatureSource:
     return FeatureSource(target(), [Example(tuple(each), first) for each in texts], [-1], Path("none"))
 
 
-def head_of(method: str) -> PositionHead:
-    head = untrained(method, Model("target", target()), CONFIG)
+def head_of(method: str, config: TrainConfig = CONFIG) -> PositionHead:
+    examples = [Example(greedy_text(1, 2, 6), 3)]
+    head = untrained(method, Model("target", target()), config, examples)
     assert isinstance(head, PositionHead)
     random_parameters(head, seed=3)
     return head
 
 
-def trained(method: str, num_steps: int, folder: Path) -> Trainer:
+def trained(method: str, num_steps: int, folder: Path, changes: Sequence[str] = ()) -> Trainer:
     """A run on the target's greedy texts, from random weights."""
-    changes = f"steps={num_steps} batch=6 optimizer.rate=1e-2 optimizer.warm_up=1 save_every=100"
-    config = changed(CONFIG, changes.split())
+    given = f"steps={num_steps} batch=6 optimizer.rate=1e-2 optimizer.warm_up=1 save_every=100"
+    config = changed(CONFIG, [*given.split(), *changes])
     texts = source(*(greedy_text(first, second) for first in range(VOCAB) for second in (1, 7)), first=1)
-    trainer = Trainer(lesson(method, head_of(method), target(), config), texts, texts, config, folder)
+    made = lesson(method, head_of(method, config), target(), config)
+    trainer = Trainer(made, texts, texts, config, folder)
     trainer.run(lambda label, done: None, evaluate=False)
     return trainer
 
@@ -108,10 +110,19 @@ def check_agreement(found: Lesson, method: str, options: dict[str, object]) -> N
     assert 0 < sum(counts.values()) < STEPS * len(counts)
 
 
-@pytest.mark.parametrize("method", POSITION_HEADS)
-def test_agreement_of_a_head_is_what_decoding_accepts(method: str, tmp_path: Path) -> None:
-    made = trained(method, 25, tmp_path).lesson
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        *((method, "") for method in POSITION_HEADS),
+        ("medusa", "head.draft_vocab=9"),
+        ("hydra", "head.draft_vocab=9"),
+        ("mlp-speculator", "head.tied=true"),
+    ],
+)
+def test_agreement_of_a_head_is_what_decoding_accepts(method: str, changes: str, tmp_path: Path) -> None:
+    made = trained(method, 25, tmp_path, changes.split()).lesson
     assert isinstance(made, PositionHeadLesson)
+    assert made.head.num_draft_tokens == (9 if "vocab" in changes else VOCAB)
     check_agreement(made, method, {"head": PositionModel(made.head), "tree": "chain", "depth": STEPS})
 
 

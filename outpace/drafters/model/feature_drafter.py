@@ -18,6 +18,7 @@ from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import NOTHING, Cache, Draft, Plan, Step, Want
 from outpace.core.tree import TokenTree
+from outpace.drafters.model.draft_vocabulary import over_vocabulary
 from outpace.drafters.model.grow import Read
 from outpace.drafters.model.nan_check import check_logits
 from outpace.models.heads.head_model import HeadModel
@@ -161,13 +162,4 @@ class _Reader:
         self.forwards += 1
         self.logits = scores.logits
         self.seconds += perf_counter() - began
-        return scores.first, self._over_vocabulary(scores.logits)
-
-    def _over_vocabulary(self, logits: Tensor) -> Tensor:  # (N, K) -> (N, V)
-        """The logits over the target's vocabulary; tokens that the head cannot draft have -inf."""
-        ids = self._drafter._head.draft_ids
-        if ids is None:
-            return logits
-        wide = logits.new_full((len(logits), self._drafter._vocab), float("-inf"))
-        wide[:, ids.to(logits.device)] = logits
-        return wide
+        return scores.first, over_vocabulary(scores.logits, drafter._head.draft_ids, drafter._vocab)

@@ -19,6 +19,7 @@ from outpace.core.contracts import Draft, Drafter, Plan, Step, Want
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.lookup.rank_template import by_accuracy, falling_accuracies
 from outpace.drafters.model.draft_model import Growth
+from outpace.drafters.model.draft_vocabulary import over_vocabulary
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Read
 from outpace.drafters.model.nan_check import check_logits
@@ -127,5 +128,6 @@ class _Reader:
             logits = of_roots[torch.tensor(forest.rows[first:], device=device)]
         self._last, self._next = first, len(tree)
         self.logits.append(logits)
+        logits = over_vocabulary(logits, self._head.draft_ids, self._head.vocab)
         self.seconds += perf_counter() - began
         return first, logits

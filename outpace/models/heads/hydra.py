@@ -59,13 +59,16 @@ class HydraHead(PositionHead):
         num_layers: int = 1,  # blocks of each head, the first included
         bias: bool = True,  # of the LM heads
         prefix: PrefixLayer | None = None,  # Hydra++
+        draft_ids: Tensor | None = None,  # (K,) token of each logit; None: the whole vocabulary
     ) -> None:
-        super().__init__(target, num_heads)
+        super().__init__(target, num_heads, draft_ids)
         self.num_heads, self.num_layers = num_heads, num_layers
         size = self.hidden_size
         self.mixers = nn.ModuleList([Mixer(head + 2, size) for head in range(num_heads)])
         self.blocks = nn.ModuleList([ResidualBlocks(size, num_layers - 1) for _ in range(num_heads)])
-        self.lm_heads = nn.ModuleList([nn.Linear(size, self.vocab, bias=bias) for _ in range(num_heads)])
+        self.lm_heads = nn.ModuleList(
+            [nn.Linear(size, self.num_draft_tokens, bias=bias) for _ in range(num_heads)]
+        )
         self.prefix = prefix
 
     def forward(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,24 +27,17 @@ class MedusaHead(PositionHead):
         bias: bool = True,  # of the residual blocks
         draft_ids: Tensor | None = None,  # (K,) token of each logit; None: the whole vocabulary
     ) -> None:
-        super().__init__(target, num_heads)
+        super().__init__(target, num_heads, draft_ids)
         self.num_heads, self.num_layers = num_heads, num_layers
-        num_tokens = self.vocab if draft_ids is None else len(draft_ids)
         self.blocks = nn.ModuleList(
             [ResidualBlocks(self.hidden_size, num_layers, bias=bias) for _ in range(num_heads)]
         )
         self.lm_heads = nn.ModuleList(
-            [nn.Linear(self.hidden_size, num_tokens, bias=False) for _ in range(num_heads)]
+            [nn.Linear(self.hidden_size, self.num_draft_tokens, bias=False) for _ in range(num_heads)]
         )
-        self.draft_ids = draft_ids
 
     def forward(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.lm_heads[depth](self.blocks[depth](states))
-        if self.draft_ids is not None:
-            wide = logits.new_full((len(logits), self.vocab), float("-inf"))
-            wide[:, self.draft_ids.to(logits.device)] = logits
-            logits = wide
-        return logits, states
+        return self.lm_heads[depth](self.blocks[depth](states)), states
 
 
 def untrained_medusa(target: TargetWithLayers, seed: int = 0) -> PositionHead:

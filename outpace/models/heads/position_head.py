@@ -3,7 +3,8 @@
 This is the input of the target's LM head at the token before the root, that is, the hidden state from which
 the root was sampled.
 
-Letters: M nodes of one depth, D hidden size of the target, S size of a node's state, V vocabulary size.
+Letters: M nodes of one depth, D hidden size of the target, S size of a node's state, K tokens of the draft
+vocabulary.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ class PositionHead(nn.Module):
     # whether logits depend on the path; if not, all nodes of one depth below a root have equal logits
     reads_path: ClassVar[bool] = True
 
-    def __init__(self, target: TargetWithLayers, max_depth: int | None) -> None:
+    def __init__(
+        self, target: TargetWithLayers, max_depth: int | None, draft_ids: Tensor | None = None
+    ) -> None:
         super().__init__()
         self.embed_tokens = target.embed
         self.hidden_size = int(next(target.embed.parameters()).shape[1])
         self.vocab = target.vocab
         self.max_depth = max_depth  # tokens of the longest path that it drafts; None: no limit
+        self.draft_ids = draft_ids  # (K,) token of each logit; None: the whole vocabulary
         # share of texts in which the token of rank r of the head for depth d + 1 is right, by d and r; empty:
         # not measured
         self.rank_accuracies: tuple[tuple[float, ...], ...] = ()
@@ -43,8 +47,13 @@ class PositionHead(nn.Module):
 
     def forward(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Read one token (M,) at this depth, 0 being that of roots, after each of the states (M, S). Returns
-        logits of the next tokens (M, V) and the states after the tokens read."""
+        logits of the next tokens (M, K) and the states after the tokens read."""
         raise NotImplementedError
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """K, the number of tokens that can be drafted."""
+        return self.vocab if self.draft_ids is None else len(self.draft_ids)
 
     def is_for(self, target: TargetWithLayers) -> bool:
         """Whether the head was made for this target."""

@@ -15,7 +15,7 @@ from outpace.models.heads.draft_head import DraftHead
 from outpace.training import losses
 from outpace.training.config import Head
 from outpace.training.features import Batch
-from outpace.training.lessons.lesson import Lesson, following
+from outpace.training.lessons.lesson import Lesson, draftable, following
 from outpace.training.unrolled import unrolled
 
 
@@ -99,10 +99,6 @@ class FeatureHeadLesson(Lesson):
     def _target(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:  # (M, K), (M,)
         """The target's logits over the draft vocabulary, and where they are to be learned: not where its most
         probable token cannot be drafted."""
-        logits, mask = self.target_logits(batch, step), self.learned(batch, step)
-        ids = self.draft_ids(logits.device)
-        if ids is None:
-            return logits, mask
-        can_draft = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
-        can_draft[ids] = True
-        return logits[..., ids], mask & can_draft[logits.argmax(-1)]
+        logits = self.target_logits(batch, step)
+        logits, can_draft = draftable(logits, self.draft_ids(logits.device))
+        return logits, self.learned(batch, step) & can_draft

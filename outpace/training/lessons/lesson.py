@@ -99,3 +99,12 @@ def following(values: Tensor, shift: int) -> Tensor:  # (R, T, ...) -> (R, C, ..
     left = values[:, shift:][:, : moved.shape[1]]
     moved[:, : left.shape[1]] = left
     return moved
+
+
+def draftable(logits: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor]:  # (M, V) -> (M, K), (M,) bool
+    """The target's logits over the draft vocabulary, and where its most probable token can be drafted."""
+    if ids is None:
+        return logits, torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+    is_drafted = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
+    is_drafted[ids] = True
+    return logits[..., ids], is_drafted[logits.argmax(-1)]

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from outpace.models.heads.hydra import HydraHead
-from outpace.models.heads.medusa import MedusaHead
 from outpace.models.heads.position_head import PositionHead
 from outpace.training import losses
 from outpace.training.config import Head
 from outpace.training.features import Batch
-from outpace.training.lessons.lesson import Lesson
+from outpace.training.lessons.lesson import Lesson, draftable
 from outpace.training.unrolled import over_text
 
 NUM_RANKS = 10  # whose accuracies are measured at each depth
@@ -61,7 +60,8 @@ class PositionHeadLesson(Lesson):
         for step, logits in enumerate(self.drafted(batch, self.num_steps)):
             mask = self.learned(batch, step)
             if self._objective.soft:
-                loss = losses.soft_cross_entropy(logits, self.target_logits(batch, step), mask)
+                target_logits, can_draft = draftable(self.target_logits(batch, step), ids)
+                loss = losses.soft_cross_entropy(logits, target_logits, mask & can_draft)
             else:
                 labels = self.labels(batch, step)
                 if ids is not None:
@@ -77,13 +77,12 @@ class PositionHeadLesson(Lesson):
         if isinstance(self.head, HydraHead) and self.head.prefix is not None:
             hidden = over_text(self.head.prefix, batch.tokens, hidden)
         states = self.head.begin(self.at_columns(hidden, batch))
-        ids = self.draft_ids(states.device)
         for step in range(min(num_steps, self.head.max_depth or num_steps)):
             logits, states = self.head(step, states, self._read(batch, step))
-            yield logits if ids is None else logits[:, ids]
+            yield logits
 
     def draft_ids(self, device: torch.device) -> Tensor | None:
-        ids = self.head.draft_ids if isinstance(self.head, MedusaHead) else None
+        ids = self.head.draft_ids
         return None if ids is None else ids.to(device)
 
     @torch.no_grad()

@@ -46,6 +46,9 @@ MAKERS: dict[str, Callable[[], PositionHead]] = {
     "hydra, three layers without bias": lambda: random_parameters(
         HydraHead(TARGET, 2, num_layers=3, bias=False)
     ),
+    "hydra, a part of the vocabulary": lambda: random_parameters(
+        HydraHead(TARGET, 2, draft_ids=torch.tensor([0, 2, 5]))
+    ),
     "hydra++": lambda: untrained_hydra(TARGET),
     "mlp-speculator": lambda: untrained_mlp_speculator(TARGET),
     "mlp-speculator, tied": lambda: random_parameters(
@@ -93,6 +96,10 @@ def test_a_head_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
     assert found.own.keys() == head.own.keys() and found.embed_tokens is TARGET.embed
     for name, parameter in head.own.items():
         assert torch.equal(found.own[name], parameter), name
+    if head.draft_ids is None:
+        assert found.draft_ids is None
+    else:
+        assert found.draft_ids is not None and torch.equal(found.draft_ids, head.draft_ids)
     for one, other in zip(outputs(head), outputs(found), strict=True):
         assert torch.equal(one, other)
     assert not any(
@@ -167,8 +174,7 @@ def test_medusa_factor_of_the_logits_and_rows_outside_of_the_draft_vocabulary(tm
     rewritten(tmp_path, {"logit_scale": 0.5}, added=wide)
     found = load_position_head("medusa", tmp_path, TARGET)
     for one, other in zip(outputs(head), outputs(found), strict=True):
-        assert torch.equal(0.5 * one, other)
-        assert one.isinf().sum(1).tolist() == [3, 3]
+        assert torch.equal(0.5 * one, other) and one.shape == (2, 3)
 
 
 def test_hydra_stores_repeated_layers_once_or_each(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 Configuration: `hydra_num_heads`, `hydra_num_layers`, `hydra_head_arch` (`mlp` or, for Hydra++, `prefix-mlp`),
 `grounded_heads: true`. Tensors: `hydra_mlp.{head}.{1 + 2 * layer}.linear.weight` and bias, of the first layer
 also `.res_connection.weight` and bias, `hydra_lm_head.{head}.1.weight` and bias, and for the prefix layer
-(the misspelling is theirs) `prefix_embeding_layer.layers.0.*` and `prefix_embeding_layer.norm.weight`.
+(the misspelling is theirs) `prefix_embeding_layer.layers.0.*` and `prefix_embeding_layer.norm.weight`. With a
+reduced draft vocabulary, which Hydra's own code does not have, also `token_map`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
-from outpace.models.heads.formats.position_files import check_sizes, taken
+from outpace.models.heads.formats.position_files import TOKEN_MAP, check_sizes, taken, taken_token_map
 from outpace.models.heads.hydra import HydraHead, prefix_layer
 from outpace.models.heads.position_head import PositionHead
 
@@ -48,7 +49,8 @@ def made(
         raise HeadFileError("the heads read an inner layer (hidden_state_offset): give heads of the last one")
     num_heads, num_layers = int(config["hydra_num_heads"]), int(config.get("hydra_num_layers", 1))
     lm_head = taken(tensors, "hydra_lm_head.0.1.weight")
-    check_sizes(target, lm_head.shape[1], len(lm_head))
+    draft_ids = taken_token_map(tensors, target)
+    check_sizes(target, lm_head.shape[1], len(lm_head) if draft_ids is None else None)
     found = {_ours(name): each for name, each in tensors.items()}
     for head in range(num_heads):  # one layer may be stored for all repetitions: they share their weights
         for layer in range(1, num_layers - 1):
@@ -62,6 +64,7 @@ def made(
         num_layers=num_layers,
         bias="lm_heads.0.bias" in found,
         prefix=prefix_layer(target) if architecture == "prefix-mlp" else None,
+        draft_ids=draft_ids,
     )
     found.pop("prefix.embed_tokens.weight", None)  # the target's
     return made, found
@@ -78,7 +81,10 @@ def stored(head: PositionHead) -> tuple[Config, Mapping[str, Tensor]]:
         "grounded_heads": True,
         "hidden_state_offset": 0,
     }
-    return config, {_theirs(name): each for name, each in head.own.items()}
+    tensors = {_theirs(name): each for name, each in head.own.items()}
+    if head.draft_ids is not None:
+        tensors[TOKEN_MAP] = head.draft_ids
+    return config, tensors
 
 
 def _ours(name: str) -> str:

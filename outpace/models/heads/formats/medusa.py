@@ -16,7 +16,13 @@ from torch import Tensor
 
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
-from outpace.models.heads.formats.position_files import check_sizes, count, taken
+from outpace.models.heads.formats.position_files import (
+    TOKEN_MAP,
+    check_sizes,
+    count,
+    taken,
+    taken_token_map,
+)
 from outpace.models.heads.medusa import MedusaHead
 from outpace.models.heads.position_head import PositionHead
 
@@ -42,7 +48,7 @@ def made(
     num_heads = count(tensors, r"lm_heads\.(\d+)\.")
     num_layers = count(tensors, r"blocks\.0\.layers\.(\d+)\.")
     lm_head = taken(tensors, "lm_heads.0.weight")
-    draft_ids = tensors.pop("token_map", None)
+    draft_ids = taken_token_map(tensors, target)
     num_tokens = target.vocab if draft_ids is None else len(draft_ids)
     for name in [name for name in tensors if name.startswith("lm_heads.")]:
         if draft_ids is not None and len(tensors[name]) > num_tokens:
@@ -50,8 +56,6 @@ def made(
         # a factor of the logits
         tensors[name] = tensors[name] * float(config.get("logit_scale", 1.0))
     check_sizes(target, lm_head.shape[1], len(lm_head) if draft_ids is None else None)
-    if draft_ids is not None and not 0 <= int(draft_ids.min()) <= int(draft_ids.max()) < target.vocab:
-        raise HeadFileError(f"token_map names tokens beyond the target's {target.vocab}: give another target")
     head = MedusaHead(
         target,
         num_heads,
@@ -71,7 +75,7 @@ def stored(head: PositionHead) -> tuple[Config, Mapping[str, Tensor]]:
         "architectures": ["MedusaModel"],
         "hidden_size": head.hidden_size,
         "vocab_size": head.vocab,
-        "truncated_vocab_size": head.vocab if head.draft_ids is None else len(head.draft_ids),
+        "truncated_vocab_size": head.num_draft_tokens,
         "num_heads": head.num_heads,
         "num_hidden_layers": head.num_layers,
         "medusa_fc_bias": any(name.endswith(".bias") for name in tensors),
@@ -79,7 +83,7 @@ def stored(head: PositionHead) -> tuple[Config, Mapping[str, Tensor]]:
         "topk": 10,
     }
     if head.draft_ids is not None:
-        tensors["token_map"] = head.draft_ids
+        tensors[TOKEN_MAP] = head.draft_ids
     return config, tensors
 
 

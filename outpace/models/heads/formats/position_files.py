@@ -10,6 +10,8 @@ from torch import Tensor
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.formats.files import WEIGHTS, HeadFileError, Tensors
 
+TOKEN_MAP = "token_map"  # tensor with the ids of a reduced draft vocabulary
+
 
 def check_sizes(target: TargetWithLayers, hidden_size: int, vocab: int | None) -> None:
     """HeadFileError for a head that is made for hidden states or a vocabulary of another size than the
@@ -25,6 +27,17 @@ def check_sizes(target: TargetWithLayers, hidden_size: int, vocab: int | None) -
             f"the head is for a target with {vocab} tokens, and this target has {target.vocab}: give the "
             "model it was trained for"
         )
+
+
+def taken_token_map(tensors: Tensors, target: TargetWithLayers) -> Tensor | None:  # (K,)
+    """Take the ids of the draft vocabulary out of the tensors; None if there are none, which means the whole
+    vocabulary. HeadFileError for ids that the target does not have."""
+    ids = tensors.pop(TOKEN_MAP, None)
+    if ids is not None and not 0 <= int(ids.min()) <= int(ids.max()) < target.vocab:
+        raise HeadFileError(
+            f"{TOKEN_MAP} names tokens beyond the target's {target.vocab}: give another target"
+        )
+    return ids
 
 
 def taken(tensors: Tensors, name: str) -> Tensor:
