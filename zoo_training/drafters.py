@@ -42,14 +42,14 @@ class Plan:
 
 
 DRAFTERS = {
-    "eagle": Plan("eagle", ("steps=10000",)),
-    "hass": Plan("hass", ("steps=2000",), head="eagle"),
-    "eagle3": Plan("eagle3", ("steps=5000", "head.draft_vocab=2048")),
-    "medusa": Plan("medusa", ("steps=3000", "head.draft_vocab=1024")),
-    "hydra": Plan("hydra", ("steps=3000", "head.num_heads=4")),
-    "mlp-speculator": Plan("mlp-speculator", ("steps=3000", "head.inner_size=256")),
-    "redrafter": Plan("redrafter", ("steps=3000",)),
-    "draft": Plan("distillspec", ("steps=3000",), draft="zoo:draft"),
+    "eagle": Plan("eagle", ("steps=5000",)),
+    "medusa": Plan("medusa", ("steps=2000", "head.draft_vocab=1024", "head.num_heads=4")),
+    "hydra": Plan("hydra", ("steps=2000", "head.draft_vocab=1024", "head.num_heads=3")),
+    "redrafter": Plan("redrafter", ("steps=2000",)),
+    "mlp-speculator": Plan("mlp-speculator", ("steps=2000", "head.inner_size=256", "head.tied=true")),
+    "eagle3": Plan("eagle3", ("steps=2000", "head.draft_vocab=1024")),
+    "hass": Plan("hass", ("steps=1000",), head="eagle"),
+    "draft": Plan("distillspec", ("steps=2000",), draft="zoo:draft"),
 }
 
 
