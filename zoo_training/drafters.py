@@ -43,11 +43,11 @@ class Plan:
 
 DRAFTERS = {
     "eagle": Plan("eagle", ("steps=5000",)),
-    "medusa": Plan("medusa", ("steps=2000", "head.draft_vocab=1024", "head.num_heads=4")),
-    "hydra": Plan("hydra", ("steps=2000", "head.draft_vocab=1024", "head.num_heads=3")),
-    "redrafter": Plan("redrafter", ("steps=2000",)),
+    "medusa": Plan("medusa", ("steps=2000", "head.draft_vocab=1536", "head.num_heads=4")),
+    "hydra": Plan("hydra", ("steps=2000", "head.draft_vocab=1536", "head.num_heads=3")),
+    "redrafter": Plan("redrafter", ("steps=2000", "head.draft_vocab=1536")),
     "mlp-speculator": Plan("mlp-speculator", ("steps=2000", "head.inner_size=256", "head.tied=true")),
-    "eagle3": Plan("eagle3", ("steps=2000", "head.draft_vocab=1024")),
+    "eagle3": Plan("eagle3", ("steps=2000", "head.draft_vocab=2048")),
     "hass": Plan("hass", ("steps=1000",), head="eagle"),
     "draft": Plan("distillspec", ("steps=2000",), draft="zoo:draft"),
 }

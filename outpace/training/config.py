@@ -36,7 +36,8 @@ class Capture:
 class Head:
     """The head itself."""
 
-    draft_vocab: int = 32_000  # most frequent tokens of the data: those drafted (eagle3, medusa, hydra)
+    # most frequent tokens of the data: those drafted (eagle3, medusa, hydra, redrafter)
+    draft_vocab: int = 32_000
     unroll: int = 3  # steps of its own outputs on which the head is trained (eagle3, hass)
     decay: float = 0.8  # weight of each further step over the one before (eagle3, medusa)
     noise: float = 0.2  # width of the uniform noise on features, divided by length / 512 (eagle, hass)

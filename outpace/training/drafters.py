@@ -84,9 +84,9 @@ def untrained(
     examples: Sequence[Example] = (),
     start: str | None = None,
 ) -> Drafter:
-    """A drafter in float32, as training begins. `examples`: texts whose most frequent tokens eagle3, medusa
-    and hydra draft. `start`: name or folder of a draft model, or folder of a head, to begin with. ValueError
-    if it does not fit the target."""
+    """A drafter in float32, as training begins. `examples`: texts whose most frequent tokens a head with a
+    reduced draft vocabulary drafts. `start`: name or folder of a draft model, or folder of a head, to begin
+    with. ValueError if it does not fit the target."""
     target = model.target
     if method in DRAFT_MODELS:
         return draft_model(model, config, start)
@@ -183,7 +183,7 @@ def _position_head(
         inner = settings.inner_size or 2 * head_config(target, 1).hidden_size
         head: PositionHead = MlpSpeculatorHead(target, count, inner, tied=settings.tied)
     elif method == "redrafter":
-        head = ReDrafterHead(target, num_layers=layers)
+        head = ReDrafterHead(target, num_layers=layers, draft_ids=ids)
     elif method == "medusa":
         head = MedusaHead(target, count, num_layers=layers, draft_ids=ids)
     else:

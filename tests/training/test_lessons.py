@@ -116,6 +116,7 @@ def check_agreement(found: Lesson, method: str, options: dict[str, object]) -> N
         *((method, "") for method in POSITION_HEADS),
         ("medusa", "head.draft_vocab=9"),
         ("hydra", "head.draft_vocab=9"),
+        ("redrafter", "head.draft_vocab=9"),
         ("mlp-speculator", "head.tied=true"),
     ],
 )

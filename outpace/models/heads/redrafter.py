@@ -25,8 +25,9 @@ class ReDrafterHead(PositionHead):
         *,
         num_layers: int = 2,  # residual blocks
         exit_size: int | None = None,  # E; None: 2 D, without a projection to it
+        draft_ids: Tensor | None = None,  # (K,) token of each logit; None: the whole vocabulary
     ) -> None:
-        super().__init__(target, None)
+        super().__init__(target, None, draft_ids)
         self.num_layers = num_layers
         size = self.hidden_size
         self.exit_size = exit_size or 2 * size
@@ -34,7 +35,7 @@ class ReDrafterHead(PositionHead):
         self.rnn_u = nn.Linear(size, size)
         self.input_proj = nn.Linear(2 * size, self.exit_size) if self.exit_size != 2 * size else nn.Identity()
         self.blocks = ResidualBlocks(self.exit_size, num_layers)
-        self.lm_head = nn.Linear(self.exit_size, self.vocab, bias=False)
+        self.lm_head = nn.Linear(self.exit_size, self.num_draft_tokens, bias=False)
 
     def begin(self, hidden: Tensor) -> Tensor:
         return torch.cat((hidden, torch.zeros_like(hidden)), -1)

@@ -55,6 +55,9 @@ MAKERS: dict[str, Callable[[], PositionHead]] = {
         MlpSpeculatorHead(TARGET, 4, 10, tied=True, scale_input=True)
     ),
     "redrafter": lambda: untrained_redrafter(TARGET),
+    "redrafter, a part of the vocabulary": lambda: random_parameters(
+        ReDrafterHead(TARGET, draft_ids=torch.tensor([0, 2, 5]))
+    ),
     "redrafter, narrow": lambda: random_parameters(ReDrafterHead(TARGET, num_layers=1, exit_size=10)),
 }
 

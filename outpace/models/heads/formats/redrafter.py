@@ -3,7 +3,7 @@
 Configuration: `model_type: recurrent_drafting_drafter`, `hidden_size`, `exit_dim`, `num_draft_layers`,
 `vocab_size`, `rnn: true`. Tensors: `rnn_w.weight`, `rnn_u.weight` and bias, `lm_head.{layer}.linear.weight`
 and bias, `lm_head.{layers}.weight`, and where `exit_dim` is not twice the hidden size, `input_proj.weight`
-and bias.
+and bias. With a reduced draft vocabulary, which that project does not have, also `token_map`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
-from outpace.models.heads.formats.position_files import check_sizes
+from outpace.models.heads.formats.position_files import TOKEN_MAP, check_sizes, taken_token_map
 from outpace.models.heads.position_head import PositionHead
 from outpace.models.heads.redrafter import ReDrafterHead
 
@@ -41,7 +41,10 @@ def made(
         raise HeadFileError("the drafter sums embeddings (rnn false): give one with a recurrent network")
     check_sizes(target, int(config["hidden_size"]), int(config["vocab_size"]))
     head = ReDrafterHead(
-        target, num_layers=int(config["num_draft_layers"]), exit_size=int(config["exit_dim"])
+        target,
+        num_layers=int(config["num_draft_layers"]),
+        exit_size=int(config["exit_dim"]),
+        draft_ids=taken_token_map(tensors, target),
     )
     return head, {_ours(name): each for name, each in tensors.items()}
 
@@ -58,7 +61,10 @@ def stored(head: PositionHead) -> tuple[Config, Mapping[str, Tensor]]:
         "num_draft_layers": head.num_layers,
         "rnn": True,
     }
-    return config, {_theirs(name, head.num_layers): each for name, each in head.own.items()}
+    tensors = {_theirs(name, head.num_layers): each for name, each in head.own.items()}
+    if head.draft_ids is not None:
+        tensors[TOKEN_MAP] = head.draft_ids
+    return config, tensors
 
 
 def _ours(name: str) -> str:
