@@ -6,7 +6,8 @@ attends to the columns up to t of step 0 and to column t of the later steps: wha
 column t would have in its KV cache. (Training-time test, Li et al. 2025; the same context as in HASS, Zhang
 et al. 2025, whose columns are counted from the draft's end.)
 
-Letters: R texts, T tokens, C = T - 1 columns, D hidden size, F size of a feature.
+Letters: R texts, T tokens, C = T - 1 columns, M of them whose outputs are wanted, W the most of them in one
+text, D hidden size, F size of a feature.
 """
 
 from __future__ import annotations
@@ -26,43 +27,63 @@ class UnrolledStep:
     """The head's outputs at one step, for column t about what follows token t + 1 + `step`."""
 
     step: int
-    states: Tensor  # (R, C, D) output of the last layer
-    features: Tensor  # (R, C, F) what the next step reads
+    states: Tensor  # (M, D) output of the last layer
+    features: Tensor  # (M, F) what the next step reads
 
 
 def unrolled(
     head: DraftHead,
     tokens: Tensor,  # (R, T) int64
     features: Tensor,  # (R, C, F) of the target at tokens 0 to C - 1
+    columns: Tensor,  # (R, C) bool, true at the M columns whose outputs are wanted
     num_steps: int,
     *,
     detached: bool = False,  # no gradient through the head's outputs as inputs of the next step
 ) -> Iterator[UnrolledStep]:
-    """Run the head over all columns, step by step. Tokens beyond the end of a text read token 0; the columns
-    that need them are to be masked."""
-    rows, columns = features.shape[:2]
+    """Run the head step by step: step 0 over all columns, since later ones attend to them, further steps over
+    those that are wanted. Tokens beyond the end of a text read token 0; the columns that need them are to be
+    masked."""
+    rows, count = features.shape[:2]
     device = features.device
     kept = _KeptEntries()
-    causal = torch.ones(columns, columns, dtype=torch.bool, device=device).tril()
-    own = torch.eye(columns, dtype=torch.bool, device=device)
+    causal = torch.ones(count, count, dtype=torch.bool, device=device).tril()
+    index, is_column = _padded(columns)
+    own = torch.eye(index.shape[1], dtype=torch.bool, device=device).expand(rows, -1, -1)
+    at = torch.arange(count, device=device).expand(rows, -1)  # (R, W) columns of the step
+    mask = causal.expand(rows, -1, -1)  # (R, W, keys)
     for step in range(num_steps):
-        read = torch.zeros(rows, columns, dtype=torch.int64, device=device)
-        following = tokens[:, 1 + step : 1 + step + columns]
-        read[:, : following.shape[1]] = following
+        if step == 1:
+            at, mask = index, causal[index]
+        if step:
+            mask = torch.cat((mask, own), 2)
+        read = torch.nn.functional.pad(tokens, (0, 1 + step)).gather(1, at + 1 + step)
         embedded = head.embed_tokens(read).detach().to(features.dtype)
-        positions = torch.arange(step, step + columns, device=device)[None]
-        mask = torch.cat((causal, *[own] * step), 1)[None, None]
-        states = head.states(embedded, features, positions, mask, kept)
+        states = head.states(embedded, features, at + step, mask[:, None], kept)
         features = head.norm(states) if head.state_layer == -1 else states
-        yield UnrolledStep(step, states, features)
+        wanted = is_column if step else columns
+        yield UnrolledStep(step, states[wanted], features[wanted])
+        if not step:
+            features = features.gather(1, index[..., None].expand(-1, -1, features.shape[2]))
         if detached:
             features = features.detach()
 
 
 def over_text(head: DraftHead, tokens: Tensor, features: Tensor) -> Tensor:  # (R, T), (R, C, F) -> (R, C, D)
     """The normed outputs of a head that runs over the text only, at columns 0 to C - 1."""
-    (step,) = unrolled(head, tokens, features, 1)
-    return head.norm(step.states)
+    rows, count = features.shape[:2]
+    columns = torch.ones(rows, count, dtype=torch.bool, device=features.device)
+    (step,) = unrolled(head, tokens, features, columns, 1)
+    return head.norm(step.states).view(rows, count, -1)
+
+
+def _padded(columns: Tensor) -> tuple[Tensor, Tensor]:  # (R, C) bool -> (R, W) int64, (R, W) bool
+    """The indices of each text's columns in increasing order, padded with 0, and where is no padding."""
+    counts = columns.sum(1)
+    width = int(counts.max())
+    is_column = torch.arange(width, device=columns.device) < counts[:, None]
+    index = torch.zeros(is_column.shape, dtype=torch.int64, device=columns.device)
+    index[is_column] = columns.nonzero()[:, 1]
+    return index, is_column
 
 
 class _KeptEntries(Cache):

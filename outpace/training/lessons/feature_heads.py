@@ -72,18 +72,21 @@ class FeatureHeadLesson(Lesson):
             uniform = torch.rand(features.shape, generator=noise).to(features) - 0.5
             features = features + uniform * (settings.noise * 512 / batch.tokens.shape[1])
         total = features.new_zeros(())
-        for each in unrolled(self.head, batch.tokens, features, self.num_steps, detached=objective.detached):
+        columns = self.columns(batch)
+        for each in unrolled(
+            self.head, batch.tokens, features, columns, self.num_steps, detached=objective.detached
+        ):
             target_logits, mask = self._target(batch, each.step)
-            logits = self._logits(each.states, batch)
+            logits = self._logits(each.states)
             true = self.at_columns(following(batch.hidden[-1], 1 + each.step), batch).to(logits)
-            own = self.at_columns(each.features, batch)
-            loss = objective.loss(logits, target_logits, own, true, mask, settings)
+            loss = objective.loss(logits, target_logits, each.features, true, mask, settings)
             total = total + objective.weight(each.step, settings) * loss
         return total
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
-        for each in unrolled(self.head, batch.tokens, self._features(batch), num_steps):
-            yield self._logits(each.states, batch)
+        columns = self.columns(batch)
+        for each in unrolled(self.head, batch.tokens, self._features(batch), columns, num_steps):
+            yield self._logits(each.states)
 
     def draft_ids(self, device: torch.device) -> Tensor | None:
         return None if self.head.draft_ids is None else self.head.draft_ids.to(device)
@@ -93,8 +96,8 @@ class FeatureHeadLesson(Lesson):
         taps = torch.cat([batch.hidden[layer] for layer in self.head.taps], -1)
         return self.head.fuse(taps.to(weight.dtype))[:, :-1]
 
-    def _logits(self, states: Tensor, batch: Batch) -> Tensor:  # (R, C, D) -> (M, K)
-        return self.head.lm_head(self.head.norm(self.at_columns(states, batch)))
+    def _logits(self, states: Tensor) -> Tensor:  # (M, D) -> (M, K)
+        return self.head.lm_head(self.head.norm(states))
 
     def _target(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:  # (M, K), (M,)
         """The target's logits over the draft vocabulary, and where they are to be learned: not where its most

@@ -69,24 +69,25 @@ class Lesson(nn.Module):
 
     def target_logits(self, batch: Batch, step: int) -> Tensor:  # (M, V)
         """The target's logits for draft token `step`."""
-        states = following(batch.hidden[-1], 1 + step)[self._columns(batch)]
+        states = following(batch.hidden[-1], 1 + step)[self.columns(batch)]
         head = self._target_head[0]
         with torch.no_grad():
             return head(states.to(next(head.parameters()).dtype)).float()
 
     def labels(self, batch: Batch, step: int) -> Tensor:  # (M,)
         """The text's token in the place of draft token `step`."""
-        return following(batch.tokens, 2 + step)[self._columns(batch)]
+        return following(batch.tokens, 2 + step)[self.columns(batch)]
 
     def learned(self, batch: Batch, step: int) -> Tensor:  # (M,) bool
         """Whether draft token `step` is one that the target generated."""
-        return following(batch.learns, 2 + step)[self._columns(batch)]
+        return following(batch.learns, 2 + step)[self.columns(batch)]
 
     def at_columns(self, values: Tensor, batch: Batch) -> Tensor:  # (R, C or T, ...) -> (M, ...)
         """The values at the M columns."""
-        return values[:, : batch.tokens.shape[1] - 1][self._columns(batch)]
+        return values[:, : batch.tokens.shape[1] - 1][self.columns(batch)]
 
-    def _columns(self, batch: Batch) -> Tensor:  # (R, C) bool
+    def columns(self, batch: Batch) -> Tensor:  # (R, C) bool
+        """Whether some draft token of a column counts."""
         columns = following(batch.learns, 2)
         for step in range(1, self.num_steps):
             columns = columns | following(batch.learns, 2 + step)
