@@ -27,11 +27,26 @@ OUTPACE = Path(sys.executable).with_name("outpace")
 ALL_PROMPTS = "--prompts code,arithmetic,edit"
 # as the zoo's models, at the cost of larger ones: folder -> model, and columns of its MLPs
 WIDER_MODELS = {"out/models/target-113m": ("zoo:target", 11776), "out/models/draft-12m": ("zoo:draft", 11776)}
+WIDER_TARGET = "out/models/target-113m"
 WIDER_PAIR = "--target out/models/target-113m --draft out/models/draft-12m"
 # vLLM loads folders
 ZOO_PAIR = "--target outpace/zoo/weights/target --draft outpace/zoo/weights/draft"
 LOAD = "--dtype float32 --contenders plain,adaptive"
 BESIDE_VLLM = "--dtype float32 --vllm {vllm} --vllm-options '--max-model-len 1024 --dtype float32'"
+HEADS = (
+    "--compile --no-eager --dtype float32 --methods speculative-sampling,eagle,eagle2,eagle2:head=zoo:hass,"
+    f"eagle3,medusa,hydra,mlp-speculator,redrafter {ALL_PROMPTS} --num-prompts 6 --rounds 2 --max-tokens 96"
+)
+# draft heads for the wider target: folder -> head; their decoder layers are as wide as the target's
+WIDER_HEADS = {f"out/models/{name}-113m": f"zoo:{name}" for name in ("eagle", "eagle3", "hydra", "medusa")}
+WIDER_METHODS = ",".join(
+    f"{'eagle2' if head == 'zoo:eagle' else head.removeprefix('zoo:')}:head={folder}"
+    for folder, head in WIDER_HEADS.items()
+)
+HEADS_OF_WIDER_TARGET = (
+    f"{WIDER_PAIR} --compile --no-eager --dtype float32 --methods speculative-sampling,{WIDER_METHODS} "
+    f"{ALL_PROMPTS} --num-prompts 2 --rounds 2 --max-tokens 96"
+)
 FAMILY = "--family training-free --temperature 0,1 --max-tokens 96"
 
 # file -> (program, its arguments); {peers}, {arctic} and {vllm} are replaced by the options of this program
@@ -68,6 +83,8 @@ STEPS: dict[str, tuple[str, str]] = {
         f"--compile --no-eager --family training-free {ALL_PROMPTS} --num-prompts 6 --rounds 2 --repeat 2 "
         "--max-tokens 96 --temperature 0",
     ),
+    "heads/heads-cpu.json": ("bench", HEADS),
+    "heads/heads-113m-cpu.json": ("bench", HEADS_OF_WIDER_TARGET),
     "verification/verification-cpu.json": (
         "bench",
         "--methods speculative-sampling,block-verification,traversal,mcsd,specinfer,spectr-kseq,rsd-c,rsd-s,"
@@ -141,6 +158,11 @@ def main(
             if folder in words and not Path(folder).exists():
                 make = [sys.executable, "-m", "benchmarks.wider_models", model, folder, str(columns)]
                 subprocess.run(make, check=True)
+        for folder, head in WIDER_HEADS.items():
+            if any(folder in word for word in words) and not Path(folder).exists():
+                make = [sys.executable, "-m", "benchmarks.wider_models", head, folder]
+                columns = WIDER_MODELS[WIDER_TARGET][1]
+                subprocess.run([*make, str(columns), "--target", WIDER_TARGET], check=True)
         printed = program == "verifiers"
         output = subprocess.PIPE if printed else None
         # indexes are timed in CPU time, which would count idle threads that spin
