@@ -15,6 +15,8 @@ import torch
 import typer
 
 import outpace
+from outpace.models.heads.formats.files import read_files, write_files
+from outpace.models.heads.formats.folder import EMBEDDING
 from outpace.models.names import HEADS
 from outpace.training.run import train
 from zoo_training.prompts import write_prompts
@@ -28,7 +30,7 @@ COMMON = (
     "capture.disk_gigabytes=8",
     "evaluate_every=500",
 )
-FILES = ("config.json", "model.safetensors", "training.json", "README.md")
+FILES = ("training.json", "README.md")  # beside configuration and weights
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,15 @@ def train_drafter(name: str, output: Path, seed: int) -> Path:
     return folder
 
 
+def install_head(folder: Path, place: Path) -> None:
+    """Copy a head's files without its copy of the target's embedding, which other engines need."""
+    place.mkdir(parents=True, exist_ok=True)
+    for file in FILES:
+        shutil.copyfile(folder / file, place / file)
+    config, tensors = read_files(folder)
+    write_files(place, config, {name: each for name, each in tensors.items() if name != EMBEDDING})
+
+
 def main(
     names: Annotated[
         list[str] | None, typer.Argument(help=f"Of {', '.join(DRAFTERS)}; default: all.")
@@ -96,10 +107,7 @@ def main(
     for name in names or DRAFTERS:
         folder = train_drafter(name, output, seed)
         if install and DRAFTERS[name].draft is None:
-            place = HEADS / name
-            place.mkdir(parents=True, exist_ok=True)
-            for file in FILES:
-                shutil.copyfile(folder / file, place / file)
+            install_head(folder, HEADS / name)
         typer.echo(f"{folder} is ready")
 
 

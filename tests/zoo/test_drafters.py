@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from safetensors import safe_open
 
+from outpace.models.heads.formats.files import read_files, write_files
 from outpace.training.config import changed
 from outpace.training.drafters import METHODS, defaults
 from zoo_training import drafters
@@ -24,6 +26,8 @@ def runs(monkeypatch) -> list:
         output.mkdir(parents=True)
         for file in drafters.FILES:
             (output / file).write_text(method)
+        weights = {"fc.weight": torch.ones(2), "embed_tokens.weight": torch.ones(3)}
+        write_files(output, {"method": method}, weights)
 
     monkeypatch.setattr(drafters, "train", train)
     monkeypatch.setattr(drafters.outpace, "load", lambda name, dtype: name)
@@ -49,7 +53,9 @@ def test_only_heads_are_installed(runs, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(drafters, "HEADS", tmp_path / "heads")
     drafters.main(["medusa", "draft"], tmp_path / "out", seed=0, threads=1, install=True)
     assert [path.name for path in (tmp_path / "heads").iterdir()] == ["medusa"]
-    assert sorted(path.name for path in (tmp_path / "heads" / "medusa").iterdir()) == sorted(drafters.FILES)
+    config, weights = read_files(tmp_path / "heads" / "medusa")
+    assert config == {"method": "medusa"} and list(weights) == ["fc.weight"]
+    assert all((tmp_path / "heads" / "medusa" / file).read_text() == "medusa" for file in drafters.FILES)
     with pytest.raises(typer.BadParameter, match="there is no drafter lion"):
         drafters.main(["lion"], tmp_path, seed=0, threads=1, install=False)
 

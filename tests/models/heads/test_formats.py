@@ -464,6 +464,16 @@ def test_embeddings_may_be_stored_or_not(
             assert same(load_head(kind_of(head), again, target), read)
 
 
+def test_a_copy_of_the_embedding_takes_half_the_space_where_that_loses_nothing(
+    eagle: Any, target: HFTarget, tmp_path: Path
+) -> None:
+    for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        target.embed.weight.data = target.embed.weight.data.to(dtype).float()
+        folder = written(eagle(), target, tmp_path / name)
+        assert load_file(folder / "model.safetensors")["embed_tokens.weight"].dtype == dtype
+        assert load_head("eagle", folder, target).embed_tokens is target.embed
+
+
 # Traps: EAGLE's bias and norms
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.draft_head import DraftHead
@@ -73,7 +73,15 @@ def save_head(
     if not head.is_for(target):
         raise HeadFileError("the head was made for another target: give the target that it was made for")
     config, tensors = chosen.write(head, target, name)
+    if EMBEDDING in tensors:
+        tensors[EMBEDDING] = _halved(tensors[EMBEDDING])
     write_files(Path(folder), config | {KEY: target_fingerprint(target)}, tensors)
+
+
+def _halved(weight: Tensor) -> Tensor:
+    """The weight in bfloat16 if that changes no value, as with a target whose checkpoint is in bfloat16."""
+    half = weight.detach().bfloat16()
+    return half if torch.equal(half.to(weight.dtype), weight) else weight
 
 
 def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftHead:
