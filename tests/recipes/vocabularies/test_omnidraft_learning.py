@@ -272,6 +272,7 @@ def test_drafts_are_drawn_with_the_present_weights() -> None:
     assert compared > 20 and watched.versions > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_learning_raises_acceptance(temperature: float) -> None:
     fixed, learning = learning_parts(), learning_parts(learn_every=8, learning_rate=5e-3)
@@ -501,6 +502,7 @@ def test_the_head_learns_which_states_are_accepted() -> None:
     assert sum(right) > 0.95 * len(right) and len(right) > 100
 
 
+@pytest.mark.slow
 def test_the_head_ends_drafts_that_would_be_rejected() -> None:
     plain, stopping = learning_parts(depth=4), learning_parts(depth=4, stop_threshold=0.6)
     decode(stopping, range(3))
