@@ -199,7 +199,7 @@ class Subject:
         build = row_by_row(
             lambda: self.recipe.build(models.target, **self.options),
             _earlier_requests,
-            (models.target, *models.drafts, models.cross_vocabulary),
+            (models.target, *models.drafts, models.cross_vocabulary, models.cross_vocabulary.model),
         )
         build = controllers_by_row(build)
         drafter = self.recipe.build(models.target, **self.options).drafter

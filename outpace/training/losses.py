@@ -23,54 +23,58 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outpace.sampling.topk import at_least_float32
+from outpace.sampling.divergence import cross_entropy, expected, kl, log_probs, mean, reverse_kl, selected
 
-
-def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:  # (..., V), (...) int64, (...)
-    """-log q of the label."""
-    chosen = _selected(logits, mask).log_softmax(-1)
-    return -_mean(chosen.gather(-1, labels[mask.bool()].unsqueeze(-1)).squeeze(-1))
+__all__ = [
+    "acceptance",
+    "cross_entropy",
+    "forward_kl",
+    "jensen_shannon",
+    "lk_hybrid",
+    "negative_log_acceptance",
+    "reverse_kl",
+    "smooth_l1",
+    "soft_cross_entropy",
+    "token_forward_kl",
+    "top_k_cross_entropy",
+    "total_variation",
+    "total_variation_plus",
+]
 
 
 def soft_cross_entropy(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
     """-sum p log q: forward KL plus the entropy of p, which the drafter does not change."""
-    log_p, log_q = _log_probs(logits, target_logits, mask)
-    return -_mean(_expected(log_p.exp(), log_q))
+    log_p, log_q = log_probs(logits, target_logits, mask)
+    return -mean(expected(log_p.exp(), log_q))
 
 
 def top_k_cross_entropy(logits: Tensor, target_logits: Tensor, mask: Tensor, *, k: int = 10) -> Tensor:
     """-sum p log q over the k most probable tokens of p, whose probabilities are not normalised again (HASS,
     Zhang et al. 2025)."""
-    log_p, log_q = _log_probs(logits, target_logits, mask)
+    log_p, log_q = log_probs(logits, target_logits, mask)
     best, tokens = log_p.topk(min(k, log_p.shape[-1]), -1)
-    return -_mean(_expected(best.exp(), log_q.gather(-1, tokens)))
+    return -mean(expected(best.exp(), log_q.gather(-1, tokens)))
 
 
 def forward_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
     """KL(p || q), infinite where the drafter excludes a token that the target allows."""
-    return _mean(token_forward_kl(logits, target_logits, mask))
-
-
-def reverse_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
-    """KL(q || p), infinite where the target excludes a token that the drafter allows."""
-    log_p, log_q = _log_probs(logits, target_logits, mask)
-    return _mean(_kl(log_q, log_p))
+    return mean(token_forward_kl(logits, target_logits, mask))
 
 
 def jensen_shannon(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
     """The mean of KL(p || m) and KL(q || m) with m the mean of p and q; at most ln 2."""
-    log_p, log_q = _log_probs(logits, target_logits, mask)
+    log_p, log_q = log_probs(logits, target_logits, mask)
     p, q = log_p.exp(), log_q.exp()
     # where p and q are 0, the logarithm of m would have an infinite gradient
     log_m = ((p + q) / 2).clamp_min(torch.finfo(p.dtype).tiny).log()
-    return _mean((_expected(p, log_p) + _expected(q, log_q)) / 2 - _expected((p + q) / 2, log_m))
+    return mean((expected(p, log_p) + expected(q, log_q)) / 2 - expected((p + q) / 2, log_m))
 
 
 def total_variation(
     logits: Tensor, target_logits: Tensor, mask: Tensor, *, mass: Tensor | None = None
 ) -> Tensor:  # mass: (...)
     """Half the sum of |p - q|: the probability that a token drawn from q is rejected."""
-    return _mean(_rejected(*_log_probs(logits, target_logits, mask), _mass(mass, mask)))
+    return mean(_rejected(*log_probs(logits, target_logits, mask), _mass(mass, mask)))
 
 
 def total_variation_plus(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
@@ -80,15 +84,15 @@ def total_variation_plus(logits: Tensor, target_logits: Tensor, mask: Tensor) ->
     Only its gradient has a meaning: that of the total variation divided by the standard deviation. The sum
     over the vocabulary is exact; mean and standard deviation are over the selected positions, whose tokens
     count by q. The paper does not say how tokens count."""
-    log_p, log_q = _log_probs(logits, target_logits, mask)
+    log_p, log_q = log_probs(logits, target_logits, mask)
     with torch.no_grad():
         q = log_q.exp()
         rewards = (log_p > log_q).to(q.dtype)
-        rewards -= _mean((q * rewards).sum(-1))
-        deviation = _mean((q * rewards.square()).sum(-1)).sqrt()
+        rewards -= mean((q * rewards).sum(-1))
+        deviation = mean((q * rewards.square()).sum(-1)).sqrt()
         # if all rewards are equal they are 0 here, and so is the deviation
         weights = q * rewards / deviation.clamp_min(torch.finfo(q.dtype).tiny)
-    return -_mean(_expected(weights, log_q))
+    return -mean(expected(weights, log_q))
 
 
 def negative_log_acceptance(
@@ -96,12 +100,12 @@ def negative_log_acceptance(
 ) -> Tensor:  # mass: (...)
     """-log of the probability that a token drawn from q is accepted: the LK loss "alpha" (arXiv:2602.23881).
     Its gradient does not vanish where q has little in common with p, as that of the total variation does."""
-    log_p, log_q = _log_probs(logits, target_logits, mask)
+    log_p, log_q = log_probs(logits, target_logits, mask)
     share = _mass(mass, mask)
     if share is not None:
         log_p = log_p + share.log()
     # in logarithms, since q may be 0 in float32 wherever p is not
-    return -_mean(torch.minimum(log_p, log_q).logsumexp(-1))
+    return -mean(torch.minimum(log_p, log_q).logsumexp(-1))
 
 
 def lk_hybrid(
@@ -112,10 +116,10 @@ def lk_hybrid(
 
     The acceptance is the mean over the selected positions, without gradient. Published implementations differ
     here: some weigh each position by its own acceptance, and early ones let the gradient through."""
-    log_p, log_q = _log_probs(logits, target_logits, mask)
-    rejected = _mean(_rejected(log_p, log_q, _mass(mass, mask)))
+    log_p, log_q = log_probs(logits, target_logits, mask)
+    rejected = mean(_rejected(log_p, log_q, _mass(mass, mask)))
     weight = torch.exp(-decay * (1 - rejected.detach()))
-    return weight * _mean(_kl(log_p, log_q)) + (1 - weight) * rejected
+    return weight * mean(kl(log_p, log_q)) + (1 - weight) * rejected
 
 
 def acceptance(
@@ -123,48 +127,23 @@ def acceptance(
 ) -> Tensor:  # (..., K), (..., V), (...), (K,) -> (M,)
     """The probability that a token drawn from q is accepted, sum min(p, q), at each selected position. The
     target's logits are those of the whole vocabulary; `draft_ids`: the tokens of the drafter's logits."""
-    p, q = _selected(target_logits, mask).softmax(-1), _selected(logits, mask).softmax(-1)
+    p, q = selected(target_logits, mask).softmax(-1), selected(logits, mask).softmax(-1)
     return torch.minimum(p if draft_ids is None else p[..., draft_ids], q).sum(-1)
 
 
 def token_forward_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:  # (M,)
     """KL(p || q) at each selected position."""
-    return _kl(*_log_probs(logits, target_logits, mask))
+    return kl(*log_probs(logits, target_logits, mask))
 
 
 def smooth_l1(features: Tensor, target_features: Tensor, mask: Tensor) -> Tensor:  # (..., D), (..., D), (...)
     """Smooth L1 distance of features (EAGLE, Li et al. 2024), averaged over their D numbers."""
-    target = _selected(target_features, mask).detach()
-    return _mean(functional.smooth_l1_loss(_selected(features, mask), target, reduction="none").mean(-1))
-
-
-def _selected(values: Tensor, mask: Tensor) -> Tensor:  # (..., V), (...) -> (M, V)
-    # selected, not multiplied by 0: a NaN of another position would stay NaN
-    return at_least_float32(values[mask.bool()])
+    target = selected(target_features, mask).detach()
+    return mean(functional.smooth_l1_loss(selected(features, mask), target, reduction="none").mean(-1))
 
 
 def _mass(mass: Tensor | None, mask: Tensor) -> Tensor | None:  # (...) -> (M, 1)
-    return None if mass is None else _selected(mass, mask).detach().unsqueeze(-1)
-
-
-def _log_probs(logits: Tensor, target_logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """log p and log q, (M, V) each."""
-    log_p = _selected(target_logits.detach(), mask).log_softmax(-1)
-    return log_p, _selected(logits, mask).log_softmax(-1)
-
-
-def _mean(values: Tensor) -> Tensor:  # (M,) -> ()
-    return values.sum() / max(1, len(values))
-
-
-def _expected(weights: Tensor, logs: Tensor) -> Tensor:  # (M, V), (M, V) -> (M,)
-    """The sum of weights × logs, where 0 × -inf is 0, in the gradient too."""
-    return (weights * logs.masked_fill(weights == 0, 0.0)).sum(-1)
-
-
-def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:  # (M, V), (M, V) -> (M,)
-    a = log_a.exp()
-    return _expected(a, log_a) - _expected(a, log_b)
+    return None if mass is None else selected(mass, mask).detach().unsqueeze(-1)
 
 
 def _rejected(log_p: Tensor, log_q: Tensor, mass: Tensor | None) -> Tensor:  # -> (M,)

@@ -55,6 +55,7 @@ class CrossVocabularyDrafter:
         max_depth: int,  # largest depth of the tree of draft model tokens
         retokenize: bool = False,
         claims: tuple[type[Claim], ...] = (Drawn,),
+        keeps_hidden: bool = False,  # for `hidden`
     ) -> None:
         if not cross_vocabulary.matching_tokens:
             raise ValueError(
@@ -64,7 +65,7 @@ class CrossVocabularyDrafter:
         self.claims = claims
         self._cross_vocabulary, self._nodes, self._max_depth = cross_vocabulary, nodes, max_depth
         self._build_tree, self._translate_tree, self._retokenize = build_tree, translate_tree, retokenize
-        self._draft_model = DraftModel(cross_vocabulary.model, growth=self._grow)
+        self._draft_model = DraftModel(cross_vocabulary.model, growth=self._grow, keeps_hidden=keeps_hidden)
         self._texts: dict[int, TranslatedText] = {}
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -84,6 +85,14 @@ class CrossVocabularyDrafter:
         self._draft_model.release(slots)
         for slot in slots:
             self._texts.pop(slot, None)
+
+    def forget_all(self) -> None:
+        """Empty the draft model's KV cache, because its weights have changed."""
+        self._draft_model.forget_all()
+
+    def hidden(self, nodes: Sequence[int]) -> Tensor:  # (M,) -> (M, D)
+        """The draft model's hidden states after these nodes of the tree of its tokens that is being built."""
+        return self._draft_model.hidden(nodes)
 
     def _grow(self, ctx: Context, plan: Plan, read: Read) -> TokenTree:
         return self._build_tree(ctx, plan, read, self._tails(ctx))

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 
+import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Cache, Draft, Plan, Step, Target, Want
+from outpace.core.contracts import NOTHING, Cache, Draft, Plan, Step, Target, Want
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.grow import Read, grow, with_replacement, without_replacement
 from outpace.drafters.model.nan_check import check_logits
 
+LM_HEAD_INPUT = -1  # in Want.hidden
 Growth = Callable[[Context, Plan, Read], TokenTree]
 
 
@@ -28,20 +30,29 @@ class DraftModel:
     in the same forward as the first level of the new tree.
 
     `sampled`: draw the draft tokens instead of taking the most probable ones; `replace`: draw siblings with
-    replacement; `growth`: a function that builds the tree, in place of `drafters.model.grow.grow`.
+    replacement; `growth`: a function that builds the tree, in place of `drafters.model.grow.grow`;
+    `keeps_hidden`: keep hidden states for it.
     """
 
     want = Want()
     learns_across_rows = drafts_across_rows = False
 
     def __init__(
-        self, model: Target, *, sampled: bool = True, replace: bool = False, growth: Growth | None = None
+        self,
+        model: Target,
+        *,
+        sampled: bool = True,
+        replace: bool = False,
+        growth: Growth | None = None,
+        keeps_hidden: bool = False,
     ) -> None:
         self.model = model
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
         self._growth = growth or partial(
             grow, sampled=sampled, children=with_replacement if replace else without_replacement
         )
+        self._outputs = Want(hidden=frozenset([LM_HEAD_INPUT])) if keeps_hidden else NOTHING
+        self._hidden: list[Tensor] = []  # of the nodes of the draft in progress, one tensor per forward
         self._cache: Cache | None = None
         self._active: set[int] = set()  # slots of requests that have not ended
         self._read: tuple[TokenTree, tuple[int, ...]] | None = (
@@ -56,16 +67,19 @@ class DraftModel:
         forwards, seconds, slots = 0, 0.0, ctx.slots
 
         every_logits: list[Tensor] = []
+        self._hidden = []
 
         def read(tree: TokenTree) -> tuple[int, Tensor]:
             nonlocal forwards, seconds
             began = perf_counter()
-            scores = self.model.score(tree, slots, cache, gap=None if forwards else gap)
+            scores = self.model.score(tree, slots, cache, self._outputs, gap=None if forwards else gap)
             self._read = (tree, slots)
             forwards += 1
             seconds += perf_counter() - began
             assert scores.logits is not None
             every_logits.append(scores.logits)
+            if self._outputs.hidden:
+                self._hidden.append(scores.hidden[LM_HEAD_INPUT])
             return scores.first, scores.logits
 
         try:
@@ -98,6 +112,16 @@ class DraftModel:
             known = [slot for slot in slots if slot < len(self._cache.lengths)]
             self._cache.release(known)
             self._gone.update(known)
+
+    def forget_all(self) -> None:
+        """Empty the KV cache, because the model's weights have changed."""
+        if self._cache is not None:
+            self.forget(range(len(self._cache.lengths)))
+
+    def hidden(self, nodes: Sequence[int]) -> Tensor:  # (M,) -> (M, D)
+        """The hidden states at the LM head's input after these nodes, which the draft in progress has read.
+        Requires `keeps_hidden`."""
+        return torch.cat(self._hidden)[list(nodes)]
 
     def cache(self, ctx: Context) -> Cache:
         """The model's KV cache, with a slot for each slot of the target's; opened if there is none."""

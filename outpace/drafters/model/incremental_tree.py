@@ -29,6 +29,10 @@ class IncrementalTree:
         """(N,) row of the batch that each node belongs to."""
         return self._grower.rows
 
+    def is_scored(self, node: int) -> bool:
+        """Whether the model has read this node."""
+        return node < len(self._logits)
+
     def down(self, node: int, tokens: Sequence[int]) -> int:
         """The node at the end of the path `tokens` below `node`; nodes that are missing on it are added."""
         for token in tokens:

@@ -30,6 +30,10 @@ from outpace.proof.mutants.bottom_up_rules import (
     WeightAsProbability,
 )
 from outpace.proof.mutants.cross_vocabulary import (
+    ClaimedAfterUpdate,
+    CutPairs,
+    HiddenStop,
+    LastTokenDropped,
     Leftover,
     NotRenormalised,
     OneWay,
@@ -67,7 +71,7 @@ from outpace.proof.mutants.siblings import (
     Underscaled,
     likeliest_kept,
 )
-from outpace.recipes.vocabularies.omnidraft import PairMergingDrafter
+from outpace.recipes.vocabularies.omnidraft import PairMergingDrafter, Stop
 from outpace.recipes.vocabularies.slrs import StringDrafts
 from outpace.recipes.vocabularies.tli import SharedTokenDrafts
 from outpace.sampling.target_probs import LazyTargetProbs
@@ -186,8 +190,9 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
     def wide(kind: type[CorrectDrafter], **options: bool) -> CorrectDrafter:
         return kind(draft, width=2, **options)
 
-    def merging(kind: type[PairMergingDrafter]) -> Parts:
-        return Parts(target, kind(cross_vocabulary, target.vocab, 2, 4, online=False), Rejection(), chain)
+    def merging(kind: type[PairMergingDrafter], stop: Stop | None = None) -> Parts:
+        drafter = kind(cross_vocabulary, target.vocab, 2, 4, online=False, stop=stop)
+        return Parts(target, drafter, Rejection(), chain)
 
     def renaming(kind: type[SharedTokenDrafts], pair: CrossVocabularyDraft) -> Parts:
         return Parts(target, translated(kind(pair, target.vocab, sampled=True), pair), Rejection(), chain)
@@ -312,6 +317,9 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         ),
         Mutant("merged without its condition", lambda: merging(Unconditioned)),
         Mutant("merged mass counted twice", lambda: merging(Unsubtracted)),
+        Mutant("draft model updated before its claim", lambda: merging(ClaimedAfterUpdate)),
+        Mutant("pair ruled out by the stop", lambda: merging(CutPairs, HiddenStop(0.5))),
+        Mutant("token that stops the draft dropped", lambda: merging(LastTokenDropped, HiddenStop(0.5))),
         Mutant("cut to shared tokens, not rescaled", lambda: renaming(NotRenormalised, cross_vocabulary)),
         Mutant("two tokens renamed to one", lambda: renaming(TwoForOne, twofold)),
         Mutant("strings written one way only", lambda: spelling(OneWay, once)),

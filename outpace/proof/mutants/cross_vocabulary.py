@@ -10,15 +10,16 @@ from torch import Tensor
 
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Drafter, Plan
+from outpace.core.contracts import Draft, Drafter, Plan, Step
 from outpace.core.grower import Grower
-from outpace.core.noise import Noise
+from outpace.core.noise import Chooser, Key, Noise
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, Tails
 from outpace.drafters.model.grow import Read, grow
 from outpace.drafters.model.incremental_tree import IncrementalTree
+from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft
-from outpace.recipes.vocabularies.omnidraft import PairMergingDrafter, _Row
+from outpace.recipes.vocabularies.omnidraft import PairMergingDrafter, Stop, _Row
 from outpace.recipes.vocabularies.slrs import PartialString, StringDrafts
 from outpace.recipes.vocabularies.tli import SharedTokenDrafts
 
@@ -148,6 +149,66 @@ class Unsubtracted(PairMergingDrafter):
             if first in matching_tokens:
                 q[matching_tokens[first]] = row.distribution[first]
         return q
+
+
+class HiddenStop(Stop):
+    """Not a mutant: ends drafts by a fixed function of hidden states, which learns nothing."""
+
+    def accepted(self, hidden: Tensor) -> list[float]:
+        return hidden[:, 0].sigmoid().tolist()
+
+    def observe(self, step: Step) -> None:
+        """Does nothing: this stop learns nothing."""
+
+
+class CutPairs(PairMergingDrafter):
+    """Mutant: ends the draft behind a token that could have begun a pair, but records the distributions in
+    which that token may have been merged."""
+
+    def close_pairs(self, row: _Row, ending: Sequence[int]) -> None:
+        return
+
+
+class LastTokenDropped(PairMergingDrafter):
+    """Mutant: leaves out the token with which the draft ends, as if it had not been drawn."""
+
+    def end_draft(
+        self, target_tree: Grower, ctx: Context, row: _Row, distributions: dict[int, Tensor]
+    ) -> None:
+        return
+
+
+class ClaimedAfterUpdate(PairMergingDrafter):
+    """Mutant: changes the weights of the draft model after the draft is drawn, and records the distributions
+    of the changed weights as q."""
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        model = self._cross_vocabulary.model
+        assert isinstance(model, TableTarget)
+        ctx, before = replace(ctx, noise=_Remembered(ctx.noise)), model.logits
+        super().propose(ctx, plan)
+        try:
+            model.logits = before.flip(-1)
+            return super().propose(ctx, plan)
+        finally:
+            model.logits = before
+
+
+class _Remembered(Chooser):
+    """Noise that makes each choice once and repeats it when asked again."""
+
+    def __init__(self, noise: Noise) -> None:
+        self._noise = noise
+        self._made: dict[tuple[int, ...], Tensor] = {}
+
+    def choose(self, probs: Tensor, key: Key) -> Tensor:
+        place = (*key.rows, *key.nodes)
+        if place not in self._made:
+            self._made[place] = self._noise.choose(probs, key)
+        return self._made[place]
+
+    def flip(self, accept: Sequence[float], key: Key) -> list[bool]:
+        return self._noise.flip(accept, key)
 
 
 def translated(drafting: SharedTokenDrafts | StringDrafts, cross_vocabulary: CrossVocabularyDraft) -> Drafter:

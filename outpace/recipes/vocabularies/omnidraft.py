@@ -8,8 +8,20 @@ merged rules out the second tokens of that pair, so the next distribution is wit
 considered for the target tokens that occur in the text so far, prompt included, or with `online=False` for
 all. Only pairs that begin with one of the draft's `pair_starts` most probable tokens are merged: the
 distributions after those are computed in the same forwards as the draft. Runs of more than two tokens are not
-merged. Not included: online training of the draft model on the target's output, and the head that learns when
-to stop.
+merged.
+
+With `learn_every` the draft model learns while it drafts: after every so many verified tokens a low-rank
+adapter is updated with the paper's hybrid loss (`drafters/model/online_distillation.py`). The user's draft
+model is not changed, and what was learned lasts as long as these parts: one call of `outpace.generate` with
+all its prompts, or a server. Weights change between steps only, where no draft is pending, so that every
+draft is drawn from the distributions that it claims.
+
+With `stop_threshold` a head on the draft model's hidden states predicts whether each drafted token
+will be accepted, learns from what the target accepts (`drafters/model/acceptance_head.py`), and drafting ends
+behind the token with which the probability that any drafted token is rejected exceeds the threshold. That
+token stays. Where it could have begun a pair, ending the draft also decides that it is not merged: the
+prediction is made for all tokens that could begin a pair there, and those that would end the draft are
+counted with the probability of their pairs.
 
 Letters: n nodes of the draft model's tree, K tokens of the draft model, V of the target, A shared tokens.
 """
@@ -17,7 +29,7 @@ Letters: n nodes of the draft model's tree, K tokens of the draft model, V of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -30,9 +42,12 @@ from outpace.core.grower import DRAFT, Grower
 from outpace.core.noise import Chooser, Key
 from outpace.core.tree import TokenTree
 from outpace.drafters.lookup.request_memory import RequestMemory
+from outpace.drafters.model.acceptance_head import AcceptanceHead
 from outpace.drafters.model.cross_vocabulary import CrossVocabularyDrafter, Tails
 from outpace.drafters.model.grow import Read
 from outpace.drafters.model.incremental_tree import IncrementalTree
+from outpace.drafters.model.online_distillation import OnlineDistillation
+from outpace.models.hf.low_rank import LowRankAdapter
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.sampling.warp import warp
 from outpace.verifiers.rejection import Rejection
@@ -40,7 +55,15 @@ from outpace.verifiers.rejection import Rejection
 
 @recipe(paper="arXiv:2507.02659", family="other vocabularies")
 def omnidraft(
-    target: Target, *, draft: CrossVocabularyDraft, depth: int = 5, pair_starts: int = 4, online: bool = True
+    target: Target,
+    *,
+    draft: CrossVocabularyDraft,
+    depth: int = 5,
+    pair_starts: int = 4,
+    online: bool = True,
+    learn_every: int = 0,
+    learning_rate: float = 1e-3,
+    stop_threshold: float | None = None,
 ) -> Parts:
     """A drafted chain in which pairs of draft tokens are merged into single target tokens.
 
@@ -49,13 +72,32 @@ def omnidraft(
         depth: tokens drafted per step, in the draft's tokens
         pair_starts: most probable draft tokens at each position considered as the first token of a pair
         online: merge only into tokens that occur in the text so far; false merges into all
+        learn_every: verified tokens after which the draft learns from them; 0: it does not learn
+        learning_rate: step size with which it learns
+        stop_threshold: predicted probability of a rejection above which drafting stops; none: it does not
     """
-    return Parts(
-        target,
-        PairMergingDrafter(draft, target.vocab, depth, pair_starts, online=online),
-        Rejection(),
-        Fixed(depth),
+    if learn_every < 0 or learning_rate <= 0:
+        raise ValueError(
+            f"learn_every is {learn_every} and learning_rate {learning_rate}; give a number of tokens (0: no "
+            "learning) and a positive rate"
+        )
+    if stop_threshold is not None and not 0 < stop_threshold < 1:
+        raise ValueError(f"stop_threshold is {stop_threshold}; give a probability between 0 and 1")
+    learning = None
+    if learn_every:
+        adapter = LowRankAdapter(draft.model)
+        draft = replace(draft, model=adapter.target)
+        learning = OnlineDistillation(draft, adapter, learn_every, learning_rate)
+    drafter = PairMergingDrafter(
+        draft,
+        target.vocab,
+        depth,
+        pair_starts,
+        online=online,
+        learning=learning,
+        stop=None if stop_threshold is None else Stop(stop_threshold),
     )
+    return Parts(target, drafter, Rejection(), Fixed(depth))
 
 
 class TokenPairs:
@@ -65,6 +107,7 @@ class TokenPairs:
         self._cross_vocabulary = cross_vocabulary
         self._learned: set[int] = set()
         self.after: dict[int, dict[int, int]] = {}  # first draft token -> second draft token -> target token
+        self.of: dict[int, tuple[int, int]] = {}  # target token -> its two draft tokens
         self.firsts = torch.zeros(cross_vocabulary.model.vocab, dtype=torch.bool)  # (K,)
 
     def learn(self, tokens: Sequence[int]) -> None:
@@ -78,6 +121,7 @@ class TokenPairs:
             translation = self._cross_vocabulary.translated(token)
             if len(translation) == 2:
                 self.after.setdefault(translation[0], {})[translation[1]] = token
+                self.of[token] = translation[0], translation[1]
                 self.firsts[translation[0]] = True
 
 
@@ -94,6 +138,49 @@ class _Row:
     distribution: Tensor | None = None  # (K,); None: the last token is in the draft already
     # candidates for the last token that begin a pair -> their nodes
     open: dict[int, int] = field(default_factory=dict[int, int])
+    # the row's draft: target tokens, and the node of the last draft model token of each
+    drafted: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    accepted: float = 1.0  # predicted probability that the last token is accepted if those before it are
+    survival: float = 1.0  # predicted probability that all tokens before it are accepted
+
+
+class Stop:
+    """Decides behind which tokens the draft of a row ends: those with which the predicted probability that
+    any drafted token is rejected exceeds a threshold."""
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold, self.head = threshold, AcceptanceHead()
+        # slot -> tokens of its last draft, and hidden states after the first of them, (D,) each
+        self._drafted: dict[int, tuple[list[int], list[Tensor]]] = {}
+
+    def accepted(self, hidden: Tensor) -> list[float]:  # (M, D) -> (M,)
+        """The predicted probability that the token after which the draft model has this state is accepted."""
+        return self.head.accepted(hidden)
+
+    def ends(self, survival: float) -> bool:
+        """Whether a draft ends whose tokens are all accepted with this probability."""
+        return 1 - survival > self._threshold
+
+    def remember(self, slot: int, tokens: list[int], hidden: list[Tensor]) -> None:
+        """The draft of a row, which `observe` learns from."""
+        self._drafted[slot] = tokens, hidden
+
+    def observe(self, step: Step) -> None:
+        """Learn which of the remembered tokens were accepted. Those after the first rejection were not
+        tested."""
+        tree, hidden, accepted = step.draft.tree, list[Tensor](), list[bool]()
+        forest, tokens = tree.forest, tree.tokens.tolist()
+        for row, slot in enumerate(step.ctx.slots):
+            drafted, states = self._drafted.pop(slot, ([], []))
+            if [tokens[node] for node in forest.nodes[row][1:]] != drafted:
+                continue  # another drafter's, such as a predicted output
+            depth = forest.depths[step.verdict.leaf[row]]
+            tested = states[: depth + 1]
+            hidden += tested
+            accepted += [index < depth for index in range(len(tested))]
+        self._drafted.clear()
+        if hidden:
+            self.head.learn(torch.stack(hidden), accepted)
 
 
 class PairMergingDrafter:
@@ -102,7 +189,7 @@ class PairMergingDrafter:
 
     want = Want()
     claims: tuple[type[Claim], ...] = (Drawn,)
-    learns_across_rows = drafts_across_rows = False
+    drafts_across_rows = False
 
     def __init__(
         self,
@@ -112,12 +199,20 @@ class PairMergingDrafter:
         pair_starts: int,
         *,
         online: bool,
+        learning: OnlineDistillation | None = None,
+        stop: Stop | None = None,
     ) -> None:
+        self.learning, self.stop = learning, stop
+        self.learns_across_rows = learning is not None or stop is not None
         self._cross_vocabulary, self._vocab, self._pair_starts = cross_vocabulary, vocab, pair_starts
         self._own, self._match = cross_vocabulary.shared
         self._shared = cross_vocabulary.match_of >= 0
         self._inner = CrossVocabularyDrafter(
-            cross_vocabulary, self.grow, nodes=1 + depth * (1 + pair_starts), max_depth=depth + 1
+            cross_vocabulary,
+            self.grow,
+            nodes=1 + depth * (1 + pair_starts),
+            max_depth=depth + 1,
+            keeps_hidden=stop is not None,
         )
         self._pairs = RequestMemory[TokenPairs](lambda: TokenPairs(cross_vocabulary))
         self._rows: list[TokenPairs] = []  # per row of the draft in progress
@@ -131,9 +226,19 @@ class PairMergingDrafter:
         return self._inner.propose(ctx, plan)
 
     def observe(self, step: Step) -> None:
-        """Does nothing: `propose` reads the committed tokens from its context."""
+        """Learn from the step, whose draft is verified: until the next `propose` none is pending."""
+        if self.stop is not None:
+            self.stop.observe(step)
+        if self.learning is not None and any(step.generated):
+            rows = self._pairs_of(step.ctx)
+            for pairs, generated in zip(rows, step.generated, strict=True):
+                pairs.learn(generated)
+            if self.learning.observe(step, [pairs.of for pairs in rows]):
+                self._inner.forget_all()
 
     def release(self, slots: Sequence[int]) -> None:
+        if self.learning is not None:
+            self.learning.release(slots)
         self._inner.release(slots)
         self._pairs.release(slots)
 
@@ -151,25 +256,30 @@ class PairMergingDrafter:
         """A chain in every row, in the target's tokens."""
         target_tree, draft_tree = Grower(ctx.roots), IncrementalTree(ctx, read)
         rows = [_Row(row, row, row, pairs) for row, pairs in enumerate(self._rows)]
+        live = rows
         for level in range(max(plan.depth)):
-            live = [row for row in rows if plan.depth[row.row] > level]
+            live = [row for row in live if plan.depth[row.row] > level]
             last = [plan.depth[row.row] == level + 1 for row in live]
+            if not live:
+                break
             distributions, begins = self._distributions(draft_tree, ctx, live, last)
+            if self.stop is not None and level:
+                live, last = self._going_on(self.stop, target_tree, ctx, live, last, distributions)
+                if not live:
+                    break
             drawn = self._draw(ctx, live, torch.stack([distributions[row.node] for row in live]), level)
             for row, token, ends in zip(live, drawn, last, strict=True):
                 distribution = distributions[row.node]
                 if row.distribution is not None:
                     pairs = row.pairs.after[row.token] if row.token in row.open else {}
-                    self._append_target_token(
-                        target_tree,
-                        ctx,
-                        row,
-                        pairs.get(token, self._cross_vocabulary.matching_tokens.get(row.token, -1)),
-                        distributions,
-                    )
                     if token in pairs:
-                        row.node, row.distribution = draft_tree.down(row.node, [token]), None
+                        row.node = draft_tree.down(row.node, [token])
+                        self._append_target_token(target_tree, ctx, row, pairs[token], distributions)
+                        row.distribution, row.open = None, {}
                         continue
+                    matching = self._cross_vocabulary.matching_tokens[row.token]
+                    self._append_target_token(target_tree, ctx, row, matching, distributions)
+                    row.survival *= row.accepted
                     distribution = self.unmerged(distribution, pairs)
                 row.open = {first: draft_tree.down(row.node, [first]) for first in begins[row.node]}
                 row.node, row.token, row.distribution = (
@@ -181,7 +291,60 @@ class PairMergingDrafter:
                     self._append_target_token(
                         target_tree, ctx, row, self._cross_vocabulary.matching_tokens[token], distributions
                     )
+        if self.stop is not None:
+            for row in rows:
+                seen = [node for _, node in row.drafted if draft_tree.is_scored(node)]
+                hidden = list(self._inner.hidden(seen)) if seen else []
+                self.stop.remember(ctx.slots[row.row], [token for token, _ in row.drafted], hidden)
         return target_tree.tree()
+
+    def _going_on(
+        self,
+        stop: Stop,
+        target_tree: Grower,
+        ctx: Context,
+        live: Sequence[_Row],
+        last: Sequence[bool],
+        distributions: dict[int, Tensor],
+    ) -> tuple[list[_Row], list[bool]]:
+        """The rows of `live` whose drafts do not end, with their entries of `last`; a token that may still be
+        merged is appended unmerged if its row's draft ends.
+
+        That decision changes with which probability a pair is drafted, so it is made for every token that
+        could have been drawn there and begins a pair: those that end the draft begin none."""
+        nodes = list(dict.fromkeys(node for row in live for node in (row.node, *row.open.values())))
+        accepted = dict(zip(nodes, stop.accepted(self._inner.hidden(nodes)), strict=True))
+        matching = self._cross_vocabulary.matching_tokens
+        going_on: list[tuple[_Row, bool]] = []
+        for row, is_last in zip(live, last, strict=True):
+            row.accepted = accepted[row.node]
+            ends = stop.ends(row.survival * row.accepted)
+            if row.distribution is None:
+                row.survival *= row.accepted
+            else:
+                ending = [node for node in row.open.values() if stop.ends(row.survival * accepted[node])]
+                self.close_pairs(row, ending)
+                ends = ends and row.token in matching  # no draft ends within a pair
+                if ends:
+                    self.end_draft(target_tree, ctx, row, distributions)
+            if not ends:
+                going_on.append((row, is_last))
+        return [row for row, _ in going_on], [is_last for _, is_last in going_on]
+
+    def close_pairs(self, row: _Row, ending: Sequence[int]) -> None:
+        """Let the candidates for the row's last token at these nodes, with which the draft would end, begin
+        no pair, unless they have no matching target token: within a pair no draft ends."""
+        matching = self._cross_vocabulary.matching_tokens
+        row.open = {
+            first: node for first, node in row.open.items() if node not in ending or first not in matching
+        }
+
+    def end_draft(
+        self, target_tree: Grower, ctx: Context, row: _Row, distributions: dict[int, Tensor]
+    ) -> None:
+        """Append the row's last token unmerged."""
+        matching = self._cross_vocabulary.matching_tokens[row.token]
+        self._append_target_token(target_tree, ctx, row, matching, distributions)
 
     def unmerged(self, distribution: Tensor, pairs: dict[int, int]) -> Tensor:  # (K,) -> (K,)
         """The distribution of a token given that it does not complete any of these pairs."""
@@ -234,8 +397,9 @@ class PairMergingDrafter:
     def _append_target_token(
         self, target_tree: Grower, ctx: Context, row: _Row, token: int, distributions: dict[int, Tensor]
     ) -> None:
-        """Append to the row's draft the target token of its last draft model token or of the pair that was
-        merged."""
+        """Append to the row's draft the target token of its last draft model token, which is at the row's
+        node, or of the pair that was merged."""
+        row.drafted.append((token, row.node))
         if ctx.sampling[row.row].greedy:
             (row.target_node,) = target_tree.add_chosen([row.target_node], torch.tensor([token]))
         else:

@@ -1,0 +1,88 @@
+"""A transformers model with low-rank changes to its linear layers (LoRA, Hu et al. 2022), for models that
+learn while they decode. The model itself is never changed.
+
+Letters: T tokens, V vocabulary size, r rank, I inputs and O outputs of a linear layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from outpace.core.contracts import Target
+from outpace.models.hf.target import HFTarget
+
+RANK = 8
+
+
+class LowRankAdapter:
+    """A second target for a transformers model that shares its weights. To the output of each linear layer,
+    the LM head included, it adds x A^T B^T of the layer's input x.
+
+    `weights` holds A (r, I) and B (O, r) of every layer, at least float32; they are replaced, never written
+    to. At first B is 0 and the model is unchanged. Memory: twice r * (I + O) numbers per layer, since the
+    first weights are kept too.
+
+    ValueError for a draft that is not an eager transformers model, that was loaded in inference mode or that
+    has no linear layers.
+    """
+
+    def __init__(self, draft: Target, rank: int = RANK) -> None:
+        if not isinstance(draft, HFTarget) or draft.compiled is not None:
+            kind = "compiled" if isinstance(draft, HFTarget) else type(draft).__name__
+            raise ValueError(
+                f"only a draft that transformers runs eagerly can learn, and this one is {kind}: load it "
+                "without compile, or leave out learn_every"
+            )
+        if any(parameter.is_inference() for parameter in draft.model.parameters()):
+            raise ValueError(
+                "a draft that was loaded in inference mode cannot learn: load it outside of "
+                "torch.inference_mode()"
+            )
+        self.target = HFTarget(draft.model)
+        self._model = self.target.forward.model  # a private copy, which shares the weights
+        generator = torch.Generator().manual_seed(0)
+        weights: list[Tensor] = []
+        with torch.inference_mode(False), torch.no_grad():
+            for module in self._model.modules():
+                if not isinstance(module, nn.Linear | Conv1D):
+                    continue
+                weight = module.weight
+                inputs, outputs = weight.shape if isinstance(module, Conv1D) else weight.shape[::-1]
+                kind = torch.promote_types(torch.float32, weight.dtype)
+                down = torch.randn(rank, inputs, generator=generator, dtype=kind) * inputs**-0.5
+                module.register_forward_hook(self._hook(len(weights)))
+                weights += [down.to(weight.device), torch.zeros(outputs, rank, dtype=kind).to(weight.device)]
+        if not weights:
+            raise ValueError(
+                f"{type(draft.model).__name__} has no linear layers that could learn: leave out learn_every"
+            )
+        self._initial = self.weights = tuple(weights)
+
+    @contextmanager
+    def using(self, weights: tuple[Tensor, ...]) -> Iterator[None]:
+        """Context manager in which the model has other weights."""
+        before, self.weights = self.weights, weights
+        try:
+            yield
+        finally:
+            self.weights = before
+
+    def logits(self, tokens: Tensor) -> Tensor:  # (T,) int64 -> (T, V)
+        """The model's logits after each of these tokens, with a gradient if gradients are enabled."""
+        tokens = tokens.to(self.target.device)
+        return self._model(input_ids=tokens[None], use_cache=False, return_dict=True).logits[0]
+
+    def _hook(self, index: int) -> Any:
+        def add(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            if self.weights is self._initial:
+                return output  # nothing is added yet
+            down, up = self.weights[index : index + 2]
+            return output + (inputs[0].to(down.dtype) @ down.mT @ up.mT).to(output.dtype)
+
+        return add
