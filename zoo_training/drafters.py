@@ -45,7 +45,7 @@ class Plan:
 
 DRAFTERS = {
     "eagle": Plan("eagle", ("steps=5000",)),
-    "medusa": Plan("medusa", ("steps=2000", "head.draft_vocab=1536", "head.num_heads=4")),
+    "medusa": Plan("medusa", ("steps=6000", "head.draft_vocab=1536", "head.num_heads=4")),
     "hydra": Plan("hydra", ("steps=2000", "head.draft_vocab=1536", "head.num_heads=3")),
     "redrafter": Plan("redrafter", ("steps=2000", "head.draft_vocab=1536")),
     "mlp-speculator": Plan("mlp-speculator", ("steps=2000", "head.inner_size=256", "head.tied=true")),

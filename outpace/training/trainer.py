@@ -151,7 +151,9 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, num_steps: int = 5) -> Evaluation:
-        """Agreement with the target on the held-out texts, for drafts of `num_steps` tokens."""
+        """Agreement with the target on the held-out texts, for drafts of `num_steps` tokens, or as many as
+        the drafter can draft."""
+        num_steps = min(num_steps, self.lesson.max_depth or num_steps)
         sums = torch.zeros(2 + num_steps, dtype=torch.float64)
         for batch in self.held_out():
             sums += self.lesson.agreement(batch, num_steps).cpu()

@@ -22,7 +22,7 @@ COLUMNS = (
 HEAD_COLUMNS = (
     "draft head",
     "parameters",
-    "acceptance length (greedy chain of 5, held-out text)",
+    "acceptance length (greedy chain, held-out text)",
     "acceptance at temperature 1",
     "training tokens",
     "steps",

@@ -23,6 +23,7 @@ class Lesson(nn.Module):
 
     layers: Sequence[int] = (-1,)  # of the target, whose outputs it needs
     num_steps = 1  # draft tokens that are learned at each column
+    max_depth: int | None = None  # tokens of the longest draft; None: no limit
 
     def __init__(self, own: Mapping[str, nn.Parameter], target_head: nn.Module) -> None:
         super().__init__()

@@ -51,7 +51,7 @@ class PositionHeadLesson(Lesson):
         num_steps: int,  # draft tokens that are learned
     ) -> None:
         super().__init__(head.own, target_head)
-        self.head, self.num_steps = head, num_steps
+        self.head, self.num_steps, self.max_depth = head, num_steps, head.max_depth
         self._objective, self._settings = objective, settings
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
@@ -77,7 +77,7 @@ class PositionHeadLesson(Lesson):
         if isinstance(self.head, HydraHead) and self.head.prefix is not None:
             hidden = over_text(self.head.prefix, batch.tokens, hidden)
         states = self.head.begin(self.at_columns(hidden, batch))
-        for step in range(min(num_steps, self.head.max_depth or num_steps)):
+        for step in range(min(num_steps, self.max_depth or num_steps)):
             logits, states = self.head(step, states, self._read(batch, step))
             yield logits
 
