@@ -14,9 +14,9 @@ KEEP_UNUSED = 0.99  # the same per step without a draft
 class AcceptanceRates:
     """Per request the probability that a draft token is accepted if those before it in the draft were.
 
-    Its estimate is accepted tokens over tested tokens. The tokens after the first rejected one were not
-    tested: nothing is known of them. A request begins with the rate of all requests, and returns to it
-    slowly while nothing is drafted for it, so that it is tried again.
+    Its estimate is accepted tokens over tested tokens. The tokens after a rejected one, and the siblings
+    after an accepted one, were not tested: nothing is known of them. A request begins with the rate of all
+    requests, and returns to it slowly while nothing is drafted for it, so that it is tried again.
     """
 
     def __init__(self) -> None:
@@ -33,12 +33,12 @@ class AcceptanceRates:
         """Draft tokens per planned draft token: a drafter may find nothing to draft."""
         return self._own[slot][2] if slot in self._own else 1.0
 
-    def record(self, slot: int, planned: int, drafted: int, accepted: int) -> None:
-        """Add a step of a request: number of draft tokens planned (at least 1), drafted and accepted."""
+    def record(self, slot: int, planned: int, drafted: int, tested: int, accepted: int) -> None:
+        """Add a step of a request: number of draft tokens planned (at least 1), drafted, tested and
+        accepted."""
         own_accepted, own_tested, share = self._own.get(slot, (0.0, 0.0, 1.0))
         share = KEEP_OWN * share + (1 - KEEP_OWN) * min(1.0, drafted / planned)
         if drafted:
-            tested = min(accepted + 1, drafted)
             own_accepted, own_tested = own_accepted * KEEP_OWN + accepted, own_tested * KEEP_OWN + tested
             self._accepted = self._accepted * KEEP_ALL + accepted
             self._tested = self._tested * KEEP_ALL + tested

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy
 
 from outpace.controllers.acceptance_rates import AcceptanceRates
 from outpace.controllers.draft_choices import DraftChoices
+from outpace.controllers.linear_cost import Numbers
 from outpace.controllers.step_cost import StepCost
+from outpace.controllers.token_acceptance import TokenAcceptance
 from outpace.core.context import Context
-from outpace.core.contracts import Plan, Step, Want
+from outpace.core.contracts import Forest, Plan, Shape, Step, Want
 
 FIRST_DEPTHS = (1.0, 0.5, 0.25, 1.0)  # shares of the largest depth in the first steps
 MIN_GAIN = 1.02  # least predicted ratio to plain decoding of a step with drafts
@@ -21,32 +24,43 @@ PROBE_SHARE = 0.01  # share of the time that may be lost with drafts that are ma
 
 
 class AdaptiveDepth:
-    """Implementation of core.contracts.Controller with the goodput of SmartSpec (Liu et al. 2024): chains of
+    """Implementation of core.contracts.Controller with the goodput of SmartSpec (Liu et al. 2024): drafts of
     at most `max_depth` tokens, of a length per row, such that the expected number of tokens that a step
     generates, divided by its predicted time, is largest.
 
     Row i generates 1 + a + a^2 + ... + a^k tokens in expectation, with its acceptance rate a and its depth k.
-    Rows share a forward, so tokens are added to the drafts in the order of their probability of being
-    reached. In the first steps depths are fixed, and a step is plain if no plain step of so many rows was
-    measured of late, so that drafts are compared with what was measured.
+    A draft is a chain, or a tree of `width` chains below the root: then one of the w first tokens is accepted
+    with probability 1 - (1 - a)^w instead of a. Rows share a forward, so tokens are added to the drafts in
+    the order of their probability of being reached. In the first steps depths are fixed, and a step is plain
+    if no plain step of so many rows was measured of late, so that drafts are compared with what was measured.
 
     A draft model reads the tokens that it has missed before it drafts. That time is spread over the steps
     that gain by it: a share of CATCH_UP_STEPS, namely that of the last steps in which drafts would have paid
     had it read everything, and not more than the request still needs. The time in which the target reads
     prompts is left out: it is spent with and without drafts, which would look cheap beside it.
 
-    The depths of a step follow from earlier steps alone, not from tokens drawn in it: outputs stay exact.
+    The depths of a step follow from earlier steps alone, not from tokens drawn in it. With `trims` they only
+    tell which rows draft. A path then goes on, at most to `max_depth`, while the tokens that it is expected
+    to add are more than the plan's speed generates in the same time; their probability follows from the draft
+    probabilities of the path's tokens. This is decided before the next token is drawn, and no token is
+    dropped, so both are exact.
     """
 
     want = Want()
     plans_across_rows = True
 
-    def __init__(self, max_depth: int, sizes: Sequence[int] = ()) -> None:
-        """`sizes`: those to which the target's forwards are padded. ValueError for a depth below 1."""
+    def __init__(
+        self, max_depth: int, sizes: Sequence[int] = (), *, width: int = 1, trims: bool = False
+    ) -> None:
+        """`sizes`: those to which the target's forwards are padded. ValueError for a depth or width below
+        1."""
         if max_depth < 1:
             raise ValueError(f"depth is {max_depth}; use 1 or more, or autoregressive for no drafts")
-        self._max_depth = max_depth
-        self._rates, self._cost = AcceptanceRates(), StepCost(sizes)
+        if width < 1:
+            raise ValueError(f"width is {width}; use 1 for chains or a larger number for trees")
+        self._max_depth, self._width, self._trims = max_depth, width, trims
+        self._shape = Shape.branching((width, *[1] * (max_depth - 1))) if width > 1 else None
+        self._rates, self._cost, self._tokens = AcceptanceRates(), StepCost(sizes), TokenAcceptance()
         self._num_plans = 0
         self._planned: dict[int, int] = {}  # slot -> depth planned last
         self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read
@@ -56,6 +70,9 @@ class AdaptiveDepth:
         self._pays = True  # whether drafts would have paid in the last step if no tokens had been missed
         self._share_paid = 1.0  # average of that over about the last CATCH_UP_STEPS steps
         self._plain_seconds = 0.0  # predicted time of the plain steps since drafts were last made to learn
+        self._speed: float | None = None  # predicted tokens per second of that choice; None: not known yet
+        self._ctx: Context | None = None  # of the step that is planned
+        self._drafted = 0  # draft tokens of that step so far
 
     def plan(self, ctx: Context) -> Plan:
         limits = [min(self._max_depth, limit) for limit in ctx.max_draft_depth]
@@ -69,8 +86,42 @@ class AdaptiveDepth:
             else:
                 depths = self._best(ctx, limits)
             self._num_plans += 1
+        if self._trims and self._speed is not None:  # how deep is decided while drafting
+            depths = [limit if depth else 0 for depth, limit in zip(depths, limits, strict=True)]
         self._planned |= zip(ctx.slots, depths, strict=True)
-        return Plan(tuple(depths))
+        self._ctx, self._drafted = ctx, self._width * sum(map(bool, depths))
+        return Plan(tuple(depths), self._shape, stop=self._ends if self._trims else None)
+
+    def _ends(self, rows: Sequence[int], paths: Sequence[Sequence[float]]) -> list[bool]:
+        """Which paths of the draft get no further token, given the draft probabilities of their tokens."""
+        ctx, level = self._ctx, len(paths[0])
+        assert ctx is not None
+        if self._speed is None:
+            return [False] * len(rows)
+        slots = [ctx.slots[row] for row in rows]
+        rates = numpy.array([self._rates.rate(slot) for slot in slots])
+        accepted = numpy.array(
+            [
+                self._tokens.path(path, rate, greedy=ctx.sampling[row].greedy)
+                for row, path, rate in zip(rows, paths, rates.tolist(), strict=True)
+            ]
+        )
+        limits = [self._planned[slot] - level for slot in slots]
+        more = DraftChoices(limits, _reached(accepted * rates, rates, limits), numpy.ones(len(rows)))
+        now = self._seconds(ctx, numpy.array([float(level)]), numpy.array([float(self._drafted)]))
+        then = self._seconds(ctx, level + more.forwards, self._drafted + more.drafted)
+        gained = more.tokens - len(rows) - self._speed * (then - now)
+        best = divmod(int(gained.argmax()), gained.shape[1])
+        ends = [True] * len(rows)
+        if gained[best] > 0:
+            ends = [depth == 0 for depth in more.depths(*best)]
+        self._drafted += ends.count(False)
+        return ends
+
+    def _seconds(self, ctx: Context, forwards: Numbers, drafted: Numbers) -> Numbers:
+        """Predicted seconds of this step with so many draft forwards and draft tokens."""
+        unread = 0 if ctx.unread is None else sum(map(len, ctx.unread))
+        return self._cost.seconds(len(ctx.slots), sum(ctx.committed), unread, forwards, drafted)
 
     def _best(self, ctx: Context, limits: Sequence[int]) -> list[int]:
         """The depths with the most expected tokens per second."""
@@ -90,10 +141,11 @@ class AdaptiveDepth:
             return [0] * rows  # a plain step, to measure it
         rates = numpy.array([self._rates.rate(slot) for slot in ctx.slots])
         shares = numpy.array([self._rates.share_drafted(slot) for slot in ctx.slots])
-        choices = DraftChoices(limits, rates, shares)
+        first = 1 - (1 - rates) ** self._width
+        choices = DraftChoices(limits, _reached(first, rates, limits), shares, self._width)
         tokens = choices.tokens
         plain = self._cost.plain_seconds(rows, context)
-        seconds = self._cost.seconds(rows, context, unread, choices.forwards, choices.drafted)
+        seconds = self._seconds(ctx, choices.forwards, choices.drafted)
         if unread:
             seconds -= self._cost.plain_seconds(rows, context, unread) - plain  # reading the prompts
         seconds = numpy.maximum(seconds, LEAST_SECONDS)
@@ -105,6 +157,7 @@ class AdaptiveDepth:
         catch_up = self._cost.reading(choices.sum_over_drafted_rows(missed / spread))
         speeds = tokens / (seconds + catch_up)
         best = divmod(int(speeds.argmax()), speeds.shape[1])
+        self._speed = float(max(speeds[best], rows / max(plain, LEAST_SECONDS)))
         if speeds[best] * plain > MIN_GAIN * rows:
             return choices.depths(*best)
         at_once = self._cost.reading(choices.sum_over_drafted_rows(missed))
@@ -137,13 +190,16 @@ class AdaptiveDepth:
             num_drafted, planned = len(forest.nodes[row]) - 1, self._planned.get(slot, 0)
             if planned:
                 accepted = forest.depths[step.verdict.leaf[row]]
-                self._rates.record(slot, planned, num_drafted, accepted)
+                tested = _num_tested(forest, step.verdict.leaf[row])
+                expected = num_drafted if self._trims else self._width * planned
+                self._rates.record(slot, max(1, expected), num_drafted, tested, accepted)
                 read_by_draft += missed[row]
                 # accepted tokens stay in the draft model's KV cache
                 self._read[slot] = ctx.committed[row] + len(step.generated[row])
             else:
                 self._rates.skip(slot)
             drafted += num_drafted
+        self._tokens.learn(step)
         reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
         if not reads and all(step.generated) and "score" in step.seconds:
             self._cost.record(step, drafted, read_by_draft)
@@ -154,3 +210,17 @@ class AdaptiveDepth:
         for slot in slots:
             self._planned.pop(slot, None)
             self._read.pop(slot, None)
+
+
+def _reached(first: Numbers, rates: Numbers, limits: Sequence[int]) -> Numbers:  # (B,) -> (B, K)
+    """Probability that a token is accepted at each depth up to the largest limit: `first` at the first depth,
+    then `rates` if the one before was."""
+    return first[:, None] * rates[:, None] ** numpy.arange(max(limits))
+
+
+def _num_tested(forest: Forest, leaf: int) -> int:
+    """Number of draft tokens tested on the path that ends with this accepted node: of siblings those up to
+    the accepted one, and all below the leaf."""
+    path = forest.path(leaf)
+    before = sum(forest.children[node].index(child) + 1 for node, child in pairwise(path))
+    return before + len(forest.children[leaf])

@@ -24,8 +24,8 @@ class Confidence:
     def plan(self, ctx: Context) -> Plan:
         return Plan((self._depth,) * len(ctx.slots), stop=self._stopped)
 
-    def _stopped(self, draft_probs: Sequence[float]) -> list[bool]:
-        return [prob < self._threshold for prob in draft_probs]
+    def _stopped(self, rows: Sequence[int], paths: Sequence[Sequence[float]]) -> list[bool]:
+        return [path[-1] < self._threshold for path in paths]
 
     def observe(self, step: Step) -> None:
         """Does nothing: the plan never changes."""

@@ -13,15 +13,16 @@ class DraftChoices:
     """A table of possible draft lengths. In its entry (k - 1, m - 1) no row drafts more than k tokens, and
     all rows together draft m: those that are most likely to be accepted.
 
-    With acceptance rate a, token j of a draft is accepted with probability a^j, as the tokens before it must
-    be accepted too.
+    Letters: B rows, K the largest limit.
     """
 
-    def __init__(self, limits: Sequence[int], rates: Numbers, shares: Numbers) -> None:
-        """For each row its largest draft length, its acceptance rate, and the share of planned tokens that
-        its drafter really drafts."""
+    def __init__(
+        self, limits: Sequence[int], reached: Numbers, shares: Numbers, nodes_per_level: int = 1
+    ) -> None:
+        """`limits` (B,): largest draft length of each row. `reached` (B, K): probability that a token of the
+        row's draft at this depth is accepted, falling with depth. `shares` (B,): share of the planned tokens
+        that its drafter really drafts. `nodes_per_level`: draft tokens of a row at each depth."""
         self._num_rows, deepest = len(limits), max(limits)
-        reached = rates[:, None] ** numpy.arange(1, deepest + 1)
         row, level = numpy.nonzero(numpy.arange(deepest) < numpy.array(limits)[:, None])
         order = numpy.argsort(-reached[row, level], kind="stable")
         self._row, level = row[order], level[order]
@@ -29,7 +30,7 @@ class DraftChoices:
         self._first = self._within & (level == 0)
         share = shares[self._row]
         self.forwards = numpy.arange(1.0, deepest + 1)[:, None]  # of the draft model
-        self.drafted: Numbers = (self._within * share).cumsum(1)  # draft tokens
+        self.drafted: Numbers = nodes_per_level * (self._within * share).cumsum(1)  # draft tokens
         # expected number of tokens that the step generates: accepted ones, and the target's own one per row
         self.tokens: Numbers = self._num_rows + (self._within * share * reached[self._row, level]).cumsum(1)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 from outpace.controllers.footprint import ModelDrafter, StepMemory
+from outpace.controllers.least_memory import LeastMemory
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Shape, Step, Want
 
@@ -18,27 +19,43 @@ class MemoryBudget:
 
     Levels are added one at a time, the one with the largest gain per byte first. The gain is the probability
     that a token at that level is accepted: the row's acceptance rate so far to the power of the level. If not
-    even plain decoding fits beside the draft model's KV cache, that cache is emptied.
+    even plain decoding fits beside the draft model's KV cache, that cache is emptied. With `least`, drafts
+    that fit are made smaller while that costs little speed.
     """
 
     want = Want()
     plans_across_rows = True
 
-    def __init__(self, shape: Shape, memory: int, step_memory: StepMemory, drafter: ModelDrafter) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        memory: int,
+        step_memory: StepMemory,
+        drafter: ModelDrafter,
+        least: LeastMemory | None = None,
+    ) -> None:
         if memory < 1:
             raise ValueError(f"memory is {memory}; give the number of bytes for KV caches and logits")
         self._shape, self._memory = shape, memory
-        self._step_memory, self._drafter = step_memory, drafter
+        self._step_memory, self._drafter, self._least = step_memory, drafter, least
         self._rates: dict[int, tuple[int, int]] = {}  # slot -> tokens accepted, tokens tested
 
     def plan(self, ctx: Context) -> Plan:
         limits = [min(self._shape.depth, limit) for limit in ctx.max_draft_depth]
+        depths = self._largest(ctx, limits)
+        if self._least is not None and any(depths):
+            rates = [self._rate(ctx, row) for row in range(len(depths))]
+            depths = self._least.reduced(ctx, limits, depths, rates, lambda *each: self._gain(ctx, *each))
+        return Plan(tuple(depths), self._shape)
+
+    def _largest(self, ctx: Context, limits: list[int]) -> list[int]:
+        """The largest depths that fit."""
         if self._fits(ctx, limits):
-            return Plan(tuple(limits), self._shape)
+            return limits
         depths = [0] * len(limits)
         if not self._fits(ctx, depths):
             self._drafter.forget(ctx.slots)
-            return Plan(tuple(depths), self._shape)
+            return depths
         queue = [(-self._gain(ctx, row, 1), row) for row, limit in enumerate(limits) if limit]
         heapify(queue)
         while queue:
@@ -48,13 +65,15 @@ class MemoryBudget:
                 depths[row] -= 1  # deeper levels of this row need more
             elif depths[row] < limits[row]:
                 heappush(queue, (-self._gain(ctx, row, depths[row] + 1), row))
-        return Plan(tuple(depths), self._shape)
+        return depths
 
     def observe(self, step: Step) -> None:
         forest = step.draft.tree.forest
         sampled = (n for n, params in zip(forest.nodes, step.ctx.sampling, strict=True) if not params.greedy)
         ends = (length + len(nodes) for length, nodes in zip(step.ctx.committed, forest.nodes, strict=True))
         self._step_memory.scored(len(forest), sum(map(len, sampled)), max(ends))
+        if self._least is not None:
+            self._least.observe(step)
         for row, slot in enumerate(step.ctx.slots):
             if step.generated[row]:
                 leaf = step.verdict.leaf[row]
@@ -71,6 +90,9 @@ class MemoryBudget:
 
     def _gain(self, ctx: Context, row: int, level: int) -> float:
         """Probability that a token at this level of the row's draft is accepted, per byte of that level."""
+        return self._rate(ctx, row) ** level / self._step_memory.level_bytes(ctx, row, level)
+
+    def _rate(self, ctx: Context, row: int) -> float:
+        """Probability that a level of the row's draft is accepted if the one above it was."""
         accepted, tested = self._rates.get(ctx.slots[row], (0, 0))
-        rate = (accepted + 1) / (tested + 2)  # one of two before anything is known
-        return rate**level / self._step_memory.level_bytes(ctx, row, level)
+        return (accepted + 1) / (tested + 2)  # one of two before anything is known

@@ -116,9 +116,10 @@ class Plan:
 
     depth: tuple[int, ...]  # (B,) maximum length of a draft path; 0: no speculation in this row
     shape: Shape | None = None  # shape of every row's draft tree; None: a chain
-    # early stopping: (F,) draft probability of each leaf given its parent, for the leaves that would get
-    # children next -> (F,) True: this leaf gets none. Tokens that were drawn already stay in the tree
-    stop: Callable[[Sequence[float]], list[bool]] | None = None
+    # early stopping, asked before each level but the first: rows (F,) of the leaves that would get children,
+    # and for each of them the draft probabilities of its path's tokens, given those before them
+    # -> (F,) True: this leaf gets none. Tokens that were drawn already stay in the tree
+    stop: Callable[[Sequence[int], Sequence[Sequence[float]]], list[bool]] | None = None
     size: TreeSize | None = None  # of trees of the most probable paths; None: the method's own
 
     def within(self, max_depth: Sequence[int]) -> Plan:  # (B,)

@@ -49,10 +49,18 @@ class Grower:
         """Tokens of the nodes added by the last call, in node order."""
         return self._tokens[-1]
 
-    def draft_probs(self) -> list[float]:
-        """(N,) draft probability of each node given its parent; 1 for roots. Requires `confidence`."""
+    def path_probs(self, nodes: Sequence[int]) -> list[list[float]]:
+        """For each of these nodes the draft probabilities of the tokens on its path, given those before them,
+        without the root. Requires `confidence`."""
         assert self._confidence is not None
-        return torch.cat(self._confidence).tolist()
+        draft_probs, paths = torch.cat(self._confidence).tolist(), list[list[float]]()
+        for node in nodes:
+            path = list[float]()
+            while node >= self._num_rows:
+                path.append(draft_probs[node])
+                node = self.parents[node]
+            paths.append(path[::-1])
+        return paths
 
     def add_drawn(
         self,

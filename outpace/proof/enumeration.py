@@ -46,7 +46,7 @@ class TooMany(RuntimeError):
 
 
 class Leak(AssertionError):
-    """The outcome of a row depends on the other rows of its batch."""
+    """The outcome of a run depends on the other runs in its batch."""
 
 
 def enumerate_distributions(

@@ -25,6 +25,7 @@ from outpace.proof.enumerated_noise import Branch, EnumeratedNoise, Name
 from outpace.proof.enumeration import Enumeration, explore
 from outpace.proof.models import Models
 from outpace.proof.option_values import plain
+from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.per_row_drafter import group_by_group
 from outpace.proof.reference import Logits, difference, plain_distribution
 from outpace.proof.result import Proof
@@ -69,8 +70,9 @@ def enumerate_joint(
 ) -> Enumeration[Texts]:
     """The exact joint output distribution of each group under these parts, up to `batch` runs in one session.
 
-    Each run has its own drafter, so that it cannot draft from the rows of other runs. Raises TooMany and
-    Leak.
+    Each run has its own drafter, so that it cannot draft from the rows of other runs, and its own controller
+    if that plans across rows. Its rows begin in the same step, whatever runs beside it, since the plans of
+    such a controller depend on which of them are decoded together. Raises TooMany and Leak.
     """
     counts = DraftCounts()
     run = partial(_run, build, groups, noise, counts)
@@ -94,12 +96,16 @@ def _run(
             [branches[owners[slot]] for slot in seeds], [members[slot] for slot in seeds], turns, lengths
         )
 
+    # a run alone has the drafter of the method itself; times are replaced by those of a batch of runs
+    parts = controllers_by_row(build, owners)() if len(branches) == 1 else group_by_group(build, owners)
+    prompts = [groups[branches[owner].case].prompt for owner in owners]
     found = texts(
-        counts.watch(build() if len(branches) == 1 else group_by_group(build, owners)),
-        [groups[branches[owner].case].prompt for owner in owners],
+        counts.watch(parts),
+        prompts,
         [replace(params, seed=slot) for slot, params in enumerate(row_params)],
         noise,
         observe=counts.add,
+        prompt_tokens=sum(map(len, prompts)),  # all prompts are read in the first step
     )
     ended: list[list[tuple[int, ...]]] = [[] for _ in branches]
     for owner, text in zip(owners, found, strict=True):

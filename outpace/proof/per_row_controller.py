@@ -16,6 +16,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Controller, Parts, Plan, Shape, Step
 from outpace.drafters.compose.rows import context_of_rows, step_of_rows
 
+Stop = Callable[[Sequence[int], Sequence[Sequence[float]]], list[bool]]  # of a Plan
 TIME_PER_NODE = 0.2  # of a step, relative to a step without nodes
 
 
@@ -31,7 +32,7 @@ def controllers_by_row(
 
 class ControllersApart:
     """Implementation of core.contracts.Controller: one controller per slot, or per group of slots, created by
-    `make`. ValueError if their plans differ in shape; early stopping is not supported."""
+    `make`. ValueError if their plans differ in shape."""
 
     plans_across_rows = False
 
@@ -40,14 +41,28 @@ class ControllersApart:
         self._controllers: dict[int, Controller] = {}  # by group of slots
 
     def plan(self, ctx: Context) -> Plan:
-        depths, shapes = [0] * len(ctx.slots), set[Shape | None]()
+        depths, shapes, stops = [0] * len(ctx.slots), set[Shape | None](), dict[int, tuple[Stop, int]]()
         for controller, rows in self._divided(ctx.slots):
             plan = controller.plan(context_of_rows(ctx, rows))
             shapes.add(plan.shape)
-            for row, depth in zip(rows, plan.depth, strict=True):
+            for own, (row, depth) in enumerate(zip(rows, plan.depth, strict=True)):
                 depths[row] = depth
+                if plan.stop is not None:
+                    stops[row] = plan.stop, own
         (shape,) = shapes  # a method has one shape
-        return Plan(tuple(depths), shape)
+
+        def stop(rows: Sequence[int], paths: Sequence[Sequence[float]]) -> list[bool]:
+            leaves = dict[Stop, list[int]]()
+            for leaf, row in enumerate(rows):
+                leaves.setdefault(stops[row][0], []).append(leaf)
+            stopped = [False] * len(rows)
+            for asked, own in leaves.items():
+                answers = asked([stops[rows[leaf]][1] for leaf in own], [paths[leaf] for leaf in own])
+                for leaf, answer in zip(own, answers, strict=True):
+                    stopped[leaf] = answer
+            return stopped
+
+        return Plan(tuple(depths), shape, stop=stop if stops else None)
 
     def observe(self, step: Step) -> None:
         for controller, rows in self._divided(step.ctx.slots):

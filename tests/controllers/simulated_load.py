@@ -9,7 +9,7 @@ from random import Random
 import torch
 
 from outpace.core.context import Context
-from outpace.core.contracts import Controller, Draft, Scores, Step, TokenTree, Verdict
+from outpace.core.contracts import Controller, Draft, Plan, Scores, Step, TokenTree, Verdict
 from outpace.core.noise import KeyedNoise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
@@ -48,6 +48,9 @@ class Load:
     tokens: int = 0
     planned: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     jitter: float = 0.0  # relative standard deviation of measured times
+    # draft probabilities of the tokens, which are also their probabilities of being accepted: the probability
+    # of the first makes their mean the acceptance rate. None: all tokens have the acceptance rate
+    draft_probs: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         self._random = Random(self.seed)
@@ -78,14 +81,16 @@ class Load:
             noise=KeyedNoise([0] * rows, [0] * rows, self._lengths),
             unread=tuple(torch.zeros(unread) for unread in self._unread) if any(self._unread) else None,
         )
-        depths = self.controller.plan(ctx).within(ctx.max_draft_depth).depth
-        self.planned.append(depths)
+        plan = self.controller.plan(ctx).within(ctx.max_draft_depth)
+        self.planned.append(plan.depth)
+        drafts = self._drafts(plan)
+        depths = tuple(map(len, drafts))
         drafted, forwards, draft_seconds = sum(depths), max(depths), 0.0
         for level in range(forwards):
             read = [row for row, depth in enumerate(depths) if depth > level]
             missed = sum(self._lengths[row] - 1 - self._read[row] for row in read) if level == 0 else 0
             draft_seconds += self.costs.of_draft(len(read) + missed)
-        accepted = [self._accepted(depth, rate) for depth, rate in zip(depths, self.rates, strict=True)]
+        accepted = [self._accepted(draft) for draft in drafts]
         for row, depth in enumerate(depths):
             if depth:
                 self._read[row] = self._lengths[row] + min(accepted[row], depth - 1)
@@ -100,7 +105,8 @@ class Load:
         leaf = [forest.nodes[row][count] for row, count in enumerate(accepted)]
         generated = tuple([0] * (count + 1) for count in accepted)
         self.tokens += sum(map(len, generated))
-        tree = TokenTree(torch.zeros(len(forest.parents), dtype=torch.int64), forest)
+        confidence = torch.tensor([1.0] * rows + [prob for draft in drafts for prob in draft]).log()
+        tree = TokenTree(torch.zeros(len(forest.parents), dtype=torch.int64), forest, confidence)
         draft = Draft(tree, forwards, draft_seconds)
         verdict = Verdict(leaf, [0] * rows)
         self.controller.observe(Step(ctx, draft, Scores(0, None), verdict, tuple(leaf), generated, seconds))
@@ -112,9 +118,28 @@ class Load:
                 self._lengths[row], self._read[row] = self.prompt, 0
                 self._unread[row] = self.prompt - 1
 
-    def _accepted(self, depth: int, rate: float) -> int:
+    def _drafts(self, plan: Plan) -> list[list[float]]:
+        """The probability of each draft token of each row."""
+        drafts: list[list[float]] = [[] for _ in self.rates]
+        open_rows = list(range(len(drafts)))
+        for level in range(max(plan.depth)):
+            open_rows = [row for row in open_rows if plan.depth[row] > level]
+            if level and plan.stop is not None and open_rows:
+                ends = plan.stop(open_rows, [drafts[row] for row in open_rows])
+                open_rows = [row for row, end in zip(open_rows, ends, strict=True) if not end]
+            for row in open_rows:
+                drafts[row].append(self._draft_prob(self.rates[row]))
+        return drafts
+
+    def _draft_prob(self, rate: float) -> float:
+        if self.draft_probs is None:
+            return rate
+        one, other = self.draft_probs
+        return one if self._random.random() < (rate - other) / (one - other) else other
+
+    def _accepted(self, draft: Sequence[float]) -> int:
         count = 0
-        while count < depth and self._random.random() < rate:
+        while count < len(draft) and self._random.random() < draft[count]:
             count += 1
         return count
 

@@ -121,6 +121,53 @@ def test_a_cache_grows(pair):
             cache.commit(each, [1], (0,))
 
 
+def live_bytes(at_least):
+    """Memory of all tensors with storages of this size or more, each storage counted once."""
+    gc.collect()
+    storages = {
+        each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
+        for each in gc.get_objects()
+        if issubclass(type(each), torch.Tensor)
+    }
+    return sum(size for size in storages.values() if size >= at_least)
+
+
+@pytest.mark.parametrize("kept", ["committed", "provisional"])
+def test_a_cache_that_grows_never_holds_its_memory_twice(pair, monkeypatch, kept):
+    targets = pair("llama")
+    caches = [target.open(2, 200) for target in targets]
+    reader, cache = targets[1].reader, caches[1]
+    begin = TokenTree(some(4, 1), Forest.of([-1, 0, 1, 0], 1))
+    for target, each in zip(targets, caches, strict=True):
+        target.prefill([Prompt(some(19))], (1,), each, Want())
+        target.score(begin, (1,), each)
+        if kept == "committed":
+            each.commit(begin, [3], (1,))
+    small, allocate, live = sum(each.nbytes for each in cache.storages), cache._memory, []
+
+    def measured(slots, capacity):
+        live.append(live_bytes(small))
+        made = allocate(slots, capacity)
+        live.append(live_bytes(small) - sum(each.nbytes for each in made))
+        return made
+
+    before = live_bytes(small)
+    assert reader._made and before >= small
+    monkeypatch.setattr(cache, "_memory", measured)
+    cache.grow(5)
+    cache.reserve(0, 600)
+    # nothing of the smaller memory is left when the larger one is allocated, nor a graph that refers to it
+    assert live == [before - small] * 4 and not reader._made
+    more = TokenTree(torch.cat((begin.tokens, some(2))), Forest.of([-1, 0, 1, 0, 3, 4], 1))
+    if kept == "committed":
+        more = TokenTree(some(3, 2), Forest.chain((2,)))
+    ours, theirs = (
+        target.score(more, (1,), each).logits for target, each in zip(targets, caches, strict=True)
+    )
+    assert (ours - theirs).abs().max() < ROUNDING
+    cache.commit(more, [len(more) - 1], (1,))
+
+
 @pytest.mark.parametrize(
     ("name", "why"), [("falcon", "has attention code"), ("llama4_text", "compute position ids")]
 )

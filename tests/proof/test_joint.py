@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from outpace.controllers.batch_length import BatchLength
 from outpace.controllers.fixed import Fixed
-from outpace.core.contracts import Parts, Step
+from outpace.core.contracts import Context, Parts, Plan, Step
 from outpace.core.noise import Key
 from outpace.core.recipe import Recipe
 from outpace.core.sampling_params import SamplingParams
+from outpace.decode import PROMPT_TOKENS
+from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
+from outpace.proof.enumerated_noise import NotRepeatable
 from outpace.proof.enumeration import BOUND, Leak
 from outpace.proof.joint import (
     Group,
@@ -27,11 +32,13 @@ from outpace.proof.reference import difference, plain_distribution, table_logits
 from outpace.proof.suite import prove
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.base.speculative_sampling import speculative_sampling
+from outpace.recipes.serving.bass import bass
 from outpace.recipes.training_free.multi_sample import multi_sample
 from outpace.recipes.training_free.stand import stand
 from outpace.recipes.training_free.token_recycling import token_recycling
 from outpace.recipes.verification.specinfer import specinfer
 from outpace.verifiers.match import Match
+from outpace.verifiers.rejection import Rejection
 
 TARGET, DRAFT = TableTarget(3, seed=1), TableTarget(3, seed=2, order=2)
 LOGITS = table_logits(TARGET.logits, TARGET.state)
@@ -137,6 +144,70 @@ def test_runs_that_are_not_apart_are_noticed() -> None:
         enumerate_joint(
             lambda: speculative_sampling.build(TARGET, draft=DRAFT, depth=2), PAIR, noise=ByCompany
         )
+
+
+def short_lengths() -> Parts:
+    """Draft lengths that change within a few tokens, with those that the rows of a batch accept."""
+    return bass.build(TARGET, draft=DRAFT, depth=1, increment=1, max_depth=3)
+
+
+# as many of these prompts as a step reads end between the two rows of a run
+BINARY = SamplingParams(1.0, max_tokens=3, logit_bias=((2, float("-inf")),))
+SPLIT = [Group((0, 1, 1, 0, 0, 1, 1, 0, 1, 1, 0), (BINARY,) * 2)]
+LONGER = [Group((1, 1), (SamplingParams(max_tokens=5), replace(BINARY, max_tokens=5)))]
+
+
+def test_rows_that_share_a_controller_begin_together_in_every_batch() -> None:
+    """Otherwise a row would have drafts of another length than alone: other tokens, though of the same
+    distribution."""
+    assert PROMPT_TOKENS // (len(SPLIT[0].prompt) - 1) % 2 == 1
+    found = enumerate_joint(short_lengths, SPLIT, replays=400)
+    assert largest_joint_error(found, LOGITS, SPLIT) < BOUND
+    assert found.counts.accepted and found.replayed > 100
+
+
+class ByMeasuredTime(BatchLength):
+    """Plans by the time of the steps before, as SmartSpec does."""
+
+    seconds = 0.0
+
+    def plan(self, ctx: Context) -> Plan:
+        return Plan((2 if self.seconds > 0.5 else 1,) * len(ctx.slots))
+
+    def observe(self, step: Step) -> None:
+        self.seconds = sum(step.seconds.values())
+
+
+class OneForAll(BatchLength):
+    """Wrong: one length for all sessions and batches, which outlives them."""
+
+    length = 1
+
+    def plan(self, ctx: Context) -> Plan:
+        return Plan((OneForAll.length,) * len(ctx.slots))
+
+    def _adapt(self, accepted: Sequence[int]) -> None:
+        OneForAll.length = 3 - OneForAll.length
+
+
+def with_controller(controller: type[BatchLength]) -> Parts:
+    return Parts(TARGET, DraftModel(DRAFT), Rejection(), controller(1))
+
+
+def test_a_run_can_be_repeated_if_plans_follow_measured_times() -> None:
+    found = enumerate_joint(lambda: with_controller(ByMeasuredTime), LONGER)
+    assert largest_joint_error(found, LOGITS, LONGER) < BOUND
+    assert found.counts.deepest == 2
+
+
+def test_a_length_shared_by_different_runs_is_noticed() -> None:
+    with pytest.raises((Leak, NotRepeatable)):
+        enumerate_joint(lambda: with_controller(OneForAll), PAIR)
+
+
+def test_noise_that_depends_on_other_runs_is_noticed_with_a_shared_controller() -> None:
+    with pytest.raises(Leak):
+        enumerate_joint(short_lengths, PAIR, noise=ByCompany)
 
 
 @pytest.mark.slow

@@ -35,11 +35,17 @@ def context_of_rows(ctx: Context, rows: Sequence[int]) -> Context:
 
 def plan_of_rows(plan: Plan, rows: Sequence[int]) -> Plan:
     """The plan for these rows only."""
-    return replace(plan, depth=tuple(plan.depth[row] for row in rows))
+    stop = plan.stop
+    return replace(
+        plan,
+        depth=tuple(plan.depth[row] for row in rows),
+        stop=stop and (lambda own, paths: stop([rows[row] for row in own], paths)),
+    )
 
 
 def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> TokenTree:
-    """One tree for the whole batch; `rows[i]` are the batch rows of `trees[i]`. Claims are concatenated."""
+    """One tree for the whole batch; `rows[i]` are the batch rows of `trees[i]`. Claims are concatenated, and
+    so is confidence if all trees with draft tokens have it."""
     count = sum(map(len, rows))
     parents, claimed = [-1] * count, [-1] * count
     # roots are on the host, drawn tokens on the draft model's device
@@ -47,6 +53,9 @@ def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> To
     tokens = [tree.tokens.to(device) for tree in trees]
     roots = torch.zeros(count, dtype=torch.int64, device=device)
     q, ids, with_replacement, draws = [], [], list[bool](), list[tuple[int, int]]()
+    drafted = [(tree, len(of)) for tree, of in zip(trees, rows, strict=True) if len(tree) > len(of)]
+    confidences = [tree.confidence[inside:] for tree, inside in drafted if tree.confidence is not None]
+    known = bool(drafted) and len(confidences) == len(drafted)
     for tree, own, of in zip(trees, tokens, rows, strict=True):
         claim, inside = tree.claim, len(of)
         # index in the joined tree of each node of this tree
@@ -74,7 +83,8 @@ def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> To
             tuple(draws) if repeated else None,
         )
     joined = torch.cat([roots, *(own[len(of) :] for own, of in zip(tokens, rows, strict=True))])
-    return TokenTree(joined, Forest.of(parents, count), None, claim)
+    confidence = torch.cat([torch.zeros(count), *confidences]) if known else None
+    return TokenTree(joined, Forest.of(parents, count), confidence, claim)
 
 
 def step_of_rows(step: Step, rows: Sequence[int]) -> Step:
@@ -82,12 +92,13 @@ def step_of_rows(step: Step, rows: Sequence[int]) -> Step:
     tree, scores = step.draft.tree, step.scores
     forest = tree.forest
     nodes = [*rows, *(node for row in rows for node in forest.nodes[row][1:])]
+    confidence = None if tree.confidence is None else tree.confidence[nodes]
     place = {node: index for index, node in enumerate(nodes)} | {-1: -1}
     parents = [place[forest.parents[node]] for node in nodes]
     at = [node - scores.first for node in nodes]
     return Step(
         ctx=context_of_rows(step.ctx, rows),
-        draft=Draft(TokenTree(tree.tokens[nodes], Forest.of(parents, len(rows)))),
+        draft=Draft(TokenTree(tree.tokens[nodes], Forest.of(parents, len(rows)), confidence)),
         scores=Scores(
             0,
             None if scores.logits is None else scores.logits[at],

@@ -95,8 +95,8 @@ def grow(
         if level and min(plan.depth) <= level:
             frontier = [node for node in frontier if plan.depth[grower.rows[node]] > level]
         if level and plan.stop is not None and frontier:
-            draft_probs = grower.draft_probs()
-            stop = plan.stop([draft_probs[node] for node in frontier])
+            rows = [grower.rows[node] for node in frontier]
+            stop = plan.stop(rows, grower.path_probs(frontier))
             frontier = [node for node, stopped in zip(frontier, stop, strict=True) if not stopped]
         if not frontier:
             break

@@ -37,7 +37,7 @@ class GraphReplay:
             raise ValueError("it has attention code or position ids of its own")
         self.forward, self.planes, self.packs = forward, forward.planes, forward.packs
         self._record = record
-        self._pool = MemoryPool()
+        self._pool = MemoryPool(self._forget)
         self._made: dict[tuple[int, int], tuple[StaticInputs, Run]] = {}  # by KV cache address and size
         self.seconds = 0.0  # compile time: 0, as the CUDA graph of a size is captured at its first use
 
@@ -68,6 +68,10 @@ class GraphReplay:
         scores = run()
         parts = zip(rows, sizes, nodes, strict=True)
         return ForwardOutputs(torch.cat([scores[row.slot, num - wanted : num] for row, num, wanted in parts]))
+
+    def _forget(self, address: int) -> None:
+        for key in [key for key in self._made if key[0] == address]:
+            del self._made[key]
 
     def _make(self, cache: StaticCache, size: int) -> tuple[StaticInputs, Run]:
         fixed = StaticInputs.of(cache, size)

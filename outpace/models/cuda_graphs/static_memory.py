@@ -25,9 +25,11 @@ Rule = Callable[..., Tensor]
 
 
 class MemoryPool:
-    """Reuses the memory of freed KV caches, so that CUDA graphs recorded for that memory stay valid."""
+    """Reuses the memory of closed KV caches, so that CUDA graphs recorded for that memory stay valid."""
 
-    def __init__(self) -> None:
+    def __init__(self, forget: Callable[[int], None]) -> None:
+        """`forget` drops the graphs recorded for the memory at an address, which is about to be freed."""
+        self.forget = forget
         self._free: dict[tuple[int, int], list[Storages]] = {}  # (slots, cache positions) -> free memory
 
     def take(self, slots: int, capacity: int) -> Storages | None:
@@ -43,7 +45,10 @@ class MemoryPool:
 class StaticCache(EagerCache):
     """An `EagerCache` on pooled memory, in which all slots have the same number of cache positions. The last
     cache position of each slot is a scratch position to which keys and values of padding tokens are
-    written."""
+    written.
+
+    A cache that grows holds its entries on the host while its memory is freed, with the graphs recorded for
+    it, and the larger memory is allocated: the device never holds both."""
 
     def __init__(
         self, pool: MemoryPool, planes: Planes, slots: int, capacity: int, device: torch.device
@@ -51,21 +56,42 @@ class StaticCache(EagerCache):
         super().__init__(planes, capacity, device)
         self._pool = pool
         self.storages: Storages = []  # one per shape, (P, S, H, T, D); more slots than `lengths` has
+        self._to_pool: finalize[..., StaticCache] | None = (
+            None  # gives the memory back when the cache is closed
+        )
         self._allocate(slots, capacity)
         self.grow(slots)
 
     def _allocate(self, slots: int, capacity: int) -> None:
         """Take memory from the pool, or allocate it, and copy the entries of the present memory."""
-        before, length = self.storages, MIN_CAPACITY
+        length = MIN_CAPACITY
         while length <= capacity:
             length *= 2
         self.capacity = length - 1
         self.count_to(length)
+        entries = self._freed()
         self.storages = self._pool.take(slots, length) or self._memory(slots, length)
-        finalize(self, self._pool.give, slots, length, self.storages)
-        for old, new in zip(before, self.storages, strict=False):
-            new[:, : old.shape[1], :, : old.shape[3]] = old
+        self._to_pool = finalize(self, self._pool.give, slots, length, self.storages)
+        for slot, kept in entries.items():
+            for storage, entry in zip(self.storages, kept, strict=True):
+                storage[:, slot, :, : entry.shape[2]] = entry.to(storage.device)
         self.flat = [plane for storage in self.storages for plane in storage.unbind()]  # P × (S, H, T, D)
+
+    def _freed(self) -> dict[int, Storages]:
+        """Free the memory, with the graphs recorded for it; returns the entries in use, on the host, by
+        slot."""
+        entries: dict[int, Storages] = {}
+        for slot, length in enumerate(self.lengths):
+            # the nodes of the tree scored last are behind the committed entries
+            used = length + (self.read if slot in self.slots else 0)
+            if used:
+                parts = [storage[:, slot, :, :used] for storage in self.storages]
+                entries[slot] = [part.clone() if part.device.type == "cpu" else part.cpu() for part in parts]
+        if self._to_pool is not None:
+            self._to_pool.detach()
+            self._pool.forget(self.storages[0].data_ptr())
+        self.storages, self.flat = [], list[Tensor]()
+        return entries
 
     def _memory(self, slots: int, capacity: int) -> Storages:
         # zeros: masked values are multiplied by 0, and 0 times an uninitialised NaN is NaN

@@ -18,6 +18,11 @@ Use it for batches of requests, such as several samples of a prompt. The length 
 batch: where tokens are drawn, a seed gives another text in another batch, from the same distribution;
 `--no-sampled` gives each row the text that it gets alone. The length stays while requests join and leave and
 starts at `depth` again once none is left, which the paper, with its fixed batches, does not say.
+
+The paper's time budget belongs to its evaluation: it counts the samples of a problem that end within some
+seconds, and takes the best of them. Nothing in drafting or verification depends on it. Rows leave the batch
+when they end; what is not ended in time is cancelled by who asked for it (`Session.cancel`, a closed
+connection to the server).
 """
 
 from outpace.controllers.batch_length import BatchLength

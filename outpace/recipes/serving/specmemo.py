@@ -1,8 +1,8 @@
 """SpecMemo (Yildirim and Chen 2025): drafts as large as a budget of generation memory permits.
 
-New here: MemoryBudget, StepMemory. Reuses: DraftModel, Match. Exact at any temperature: the tokens are the
-draft model's most probable ones and carry no claim, so no distributions of the draft need memory, and a row's
-text under a seed is that of plain decoding, whatever the budget.
+New here: MemoryBudget, StepMemory, LeastMemory. Reuses: DraftModel, Match. Exact at any temperature: the
+tokens are the draft model's most probable ones and carry no claim, so no distributions of the draft need
+memory, and a row's text under a seed is that of plain decoding, whatever the budget.
 
 Before every step its memory is estimated: the KV caches of both models, as the caches report it for the
 lengths of the rows, a slot that is copied when it grows, logits and probabilities of this and the last step,
@@ -10,6 +10,12 @@ the temporary tensors of a layer, and masks. Weights are not counted. Each row t
 tree that fit: one level at a time, first where a token is most likely to be accepted per byte. If no level
 fits, rows are decoded plainly; if plain decoding does not fit beside the draft model's KV cache, that is
 emptied. The target's KV entries are never dropped: a budget below what plain decoding needs is exceeded.
+
+The paper's lower bound, the least memory with which 96 % of the speed remain, is `--min-speed 0.96`: of the
+drafts that fit, every step then takes the smallest whose predicted speed is at least this share of the best
+speed without a budget, and none if plain decoding is fast enough. Speeds follow from acceptance and from
+measured times; the first four steps with drafts try several depths. Only the size of drafts is searched; the
+blocks in which KV caches grow and the parts in which prompts are read stay as they are.
 
 For dense transformers models the estimate is higher than the memory allocated, up to three times as high. The
 difference is largest at temperatures above 0, where probabilities are counted for all nodes at once. 5 % of
@@ -31,6 +37,7 @@ from itertools import accumulate
 from operator import mul
 
 from outpace.controllers.footprint import StepMemory
+from outpace.controllers.least_memory import LeastMemory
 from outpace.controllers.memory_budget import MemoryBudget
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.core.tree import Shape
@@ -41,7 +48,12 @@ from outpace.verifiers.match import Match
 
 @recipe(paper="arXiv:2506.01986", family="batching and serving")
 def specmemo(
-    target: Target, *, draft: Target, memory: int = 1 << 30, widths: tuple[int, ...] = (2, 2, 1, 1, 1)
+    target: Target,
+    *,
+    draft: Target,
+    memory: int = 1 << 30,
+    widths: tuple[int, ...] = (2, 2, 1, 1, 1),
+    min_speed: float = 0.0,
 ) -> Parts:
     """A tree of a draft model's most probable tokens, cut to a memory budget.
 
@@ -49,9 +61,11 @@ def specmemo(
         draft: model that drafts; it has the same vocabulary as the target
         memory: bytes for the KV caches, logits and temporary tensors of both models, without their weights
         widths: children of every node at each depth of the largest draft
+        min_speed: share of the best speed that the least memory is to keep, such as 0.96; 0 fills the budget
     """
     drafter = DraftModel(draft, sampled=False)
     step_memory = StepMemory(target, drafter, list(accumulate(widths, mul)))
-    controller = MemoryBudget(Shape.branching(widths), memory, step_memory, drafter)
+    least = LeastMemory(min_speed, step_memory.nodes, target.sizes) if min_speed else None
+    controller = MemoryBudget(Shape.branching(widths), memory, step_memory, drafter, least)
     target = target.on_demand() if isinstance(target, HFTarget) else target
     return Parts(target, drafter, Match(), controller)

@@ -26,6 +26,7 @@ from outpace.proof.models import Models, transformers_models
 from outpace.proof.mutants.joint import joint_variants
 from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.reference import table_logits
+from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.serving.bass import bass
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
@@ -282,3 +283,25 @@ def test_rows_leave_when_they_end() -> None:
     session = Session(parts, [torch.tensor([0])] * 3, [greedy(4), greedy(12), greedy(40)], LazyTargetProbs)
     sizes = [len(step.ctx.slots) for step in session.steps()]
     assert sizes[0] == 3 and sizes[-1] == 1 and sizes == sorted(sizes, reverse=True)
+
+
+def ended_by(parts: Parts, budget: float) -> tuple[int, float, float]:
+    """Number of rows that end within a time budget, and the times of the first and the last end. A forward of
+    the target takes 1, one of the draft model 0.1, and every token of a forward 0.01."""
+    sampling = [SamplingParams(1.0, max_tokens=12 + 4 * row, seed=row) for row in range(8)]
+    session = Session(parts, [torch.tensor([row]) for row in range(8)], sampling, LazyTargetProbs)
+    now, ends = 0.0, list[float]()
+    for step in session.steps():
+        now += 1 + 0.1 * step.draft.forwards + 0.01 * len(step.draft.tree)
+        ends += [now] * len(step.finished)
+    return sum(end <= budget for end in ends), ends[0], ends[-1]
+
+
+def test_more_samples_end_within_a_time_budget_than_by_plain_decoding() -> None:
+    target, draft = TableTarget(12, seed=1, order=1, spread=3.0), TableTarget(12, seed=1, order=1, spread=2.5)
+    (fast, first, last), (slow, plain_first, plain_last) = (
+        ended_by(parts, 30.0) for parts in (bass.build(target, draft=draft), autoregressive.build(target))
+    )
+    assert fast > slow > 0 and first < plain_first and last < plain_last
+    wrong = bass.build(target, draft=TableTarget(12, seed=9, order=1, spread=9.0))
+    assert ended_by(wrong, 30.0)[0] < slow  # drafts that are hardly ever accepted only take time

@@ -6,14 +6,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from outpace.controllers.footprint import Footprint, StepMemory
+from outpace.controllers.least_memory import FIRST_DEPTHS, LeastMemory
+from outpace.controllers.linear_cost import Numbers
 from outpace.controllers.memory_budget import RESERVE, MemoryBudget
-from outpace.core.contracts import Context, Parts, Plan, Shape
+from outpace.controllers.step_cost import StepCost
+from outpace.core.contracts import Context, Parts, Plan, Shape, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
@@ -77,9 +81,9 @@ class Watched:
         controller.plan = watched
 
 
-def budgeted(memory: int = AMPLE, dtype: torch.dtype = torch.float32) -> Watched:
+def budgeted(memory: int = AMPLE, dtype: torch.dtype = torch.float32, min_speed: float = 0.0) -> Watched:
     target, draft = models(dtype)
-    return Watched(specmemo.build(target, draft=draft, memory=memory))
+    return Watched(specmemo.build(target, draft=draft, memory=memory, min_speed=min_speed))
 
 
 def allocations(profiler: profile) -> list[tuple[int, int]]:
@@ -315,3 +319,102 @@ def test_a_tree_that_is_cut_has_the_nodes_that_were_counted() -> None:
     memory = StepMemory(TARGET, DraftModel(DRAFT), (2, 4, 4))
     shape = Shape.branching((2, 2, 1))
     assert memory.nodes == [0, 2, 6, 10] and len(shape.parents) == 10
+
+
+class Clock(StepCost):
+    """Times that are known exactly, in seconds."""
+
+    def __init__(self, per_node: float, per_forward: float = 0.1) -> None:
+        super().__init__()
+        self.per_node, self.per_forward = per_node, per_forward
+
+    def record(self, step: Step, drafted: int, read_by_draft: int) -> None:
+        """Does nothing: nothing is left to measure."""
+
+    def seconds(self, rows: int, context: int, unread: int, forwards: Numbers, drafted: Numbers) -> Numbers:
+        return 1 + self.per_node * drafted + self.per_forward * forwards
+
+
+def speed(clock: Clock, depths: Sequence[int], rates: Sequence[float], nodes: Sequence[int]) -> float:
+    """Tokens per second with these depths, as the paper's planner predicts it."""
+    tokens = sum(
+        sum(rate**level for level in range(depth + 1)) for rate, depth in zip(rates, depths, strict=True)
+    )
+    drafted = sum(nodes[depth] for depth in depths)
+    return tokens / (1 + clock.per_node * drafted + clock.per_forward * max(depths))
+
+
+class TokensPerStep(LeastMemory):
+    """Wrong: counts tokens per step, so that what a draft costs is not seen."""
+
+    def _speeds(self, ctx: Context, choices: Sequence[Sequence[int]], rates: Sequence[float]) -> Numbers:
+        known, self._cost = self._cost, Clock(0.0, 0.0)
+        speeds = super()._speeds(ctx, choices, rates)
+        self._cost = known
+        return speeds
+
+
+def smallest(
+    share: float, clock: Clock, fitting: int, rates: Sequence[float], kind: type[LeastMemory] = LeastMemory
+) -> list[int]:
+    """The depths for rows with these acceptance rates, where the budget permits `fitting` levels each."""
+    parts = specmemo.build(TARGET, draft=DRAFT, widths=WIDTHS)
+    controller = parts.controller
+    assert isinstance(controller, MemoryBudget)
+    session = Session(
+        parts,
+        [torch.zeros(5, dtype=torch.int64)] * len(rates),
+        [SamplingParams(max_tokens=20)] * len(rates),
+        LazyTargetProbs,
+    )
+    ctx, memory = session.context(), controller._step_memory
+    least = kind(share, memory.nodes)
+    least._cost, least._num_drafts = clock, len(FIRST_DEPTHS)
+    controller._rates = {row: (round(rate * 1000), 1000) for row, rate in enumerate(rates)}
+    full, fits = [len(WIDTHS)] * len(rates), [fitting] * len(rates)
+    return least.reduced(ctx, full, fits, rates, lambda row, level: controller._gain(ctx, row, level))
+
+
+WIDTHS = (2, 2, 1, 1)
+NODES = (0, 2, 6, 10, 14)
+
+
+@pytest.mark.parametrize("share", [0.7, 0.9, 0.96])
+@pytest.mark.parametrize("per_node", [0.002, 0.02, 0.1])
+def test_the_smallest_drafts_that_are_fast_enough_are_taken(share: float, per_node: float) -> None:
+    clock, rates = Clock(per_node), (0.9, 0.5)
+    depths = smallest(share, clock, 4, rates)
+    best = max(speed(clock, (depth, depth), rates, NODES) for depth in range(5))
+    assert speed(clock, depths, rates, NODES) >= share * best
+    # no smaller choice is fast enough: none with as many levels or fewer in each row
+    below = (one for one in product(*(range(depth + 1) for depth in depths)) if one != tuple(depths))
+    assert all(speed(clock, one, rates, NODES) < share * best for one in below)
+    assert sum(depths) < 8
+
+
+def test_a_larger_share_needs_more_memory_and_costly_drafts_are_given_up() -> None:
+    sizes = [sum(smallest(share, Clock(0.01), 4, (0.8, 0.6))) for share in (0.4, 0.7, 0.9, 0.99)]
+    assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
+    assert smallest(0.96, Clock(2.0), 4, (0.8, 0.6)) == [0, 0]  # no speculation is worth its memory
+    assert smallest(0.96, Clock(0.01), 1, (0.8, 0.6)) == [1, 1]  # the budget keeps even these from the bound
+
+
+def test_a_choice_that_ignores_time_is_caught() -> None:
+    assert smallest(0.96, Clock(2.0), 4, (0.8, 0.6), TokensPerStep) != [0, 0]
+
+
+def test_less_memory_gives_the_same_text() -> None:
+    free, least = budgeted(), budgeted(min_speed=0.9)
+    controller = least.parts.controller
+    assert isinstance(controller, MemoryBudget) and controller._least is not None
+    controller._least._cost = Clock(0.01)
+    assert conversation(free, 4) == conversation(least, 4)
+    # after the first drafts, which try several depths
+    most, less = (max(each.total for each in found.estimates[6:]) for found in (free, least))
+    levels = [sum(map(sum, found.depths[6:])) / len(found.depths[6:]) for found in (free, least)]
+    assert less < most and 0 < levels[1] < levels[0]
+
+
+def test_a_share_above_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"min_speed is 1\.5"):
+        specmemo.build(TARGET, draft=DRAFT, min_speed=1.5)
