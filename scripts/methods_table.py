@@ -6,7 +6,6 @@ date. The documentation site uses `needs` too.
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from collections import defaultdict
@@ -30,15 +29,14 @@ def needs(recipe: Recipe) -> str:
     hints = get_type_hints(recipe.build)
     required: set[Any] = set()
     optional: set[Any] = set()
-    for name, parameter in recipe.options.items():
-        kinds = required if parameter.default is inspect.Parameter.empty else optional
+    needed = {name for names in recipe.needs for name in names}
+    for name in recipe.options:
+        kinds = required if name in needed else optional
         kinds |= {kind.annotation for kind in kinds_in(hints[name])}
-    if CrossVocabularyDraft in required:
-        text = "a draft model, any tokenizer"
-    elif any(map(is_head, required)):
-        text = "a draft head"
-    else:
-        text = "a draft model, same tokenizer" if Target in required else "nothing"
+    models = ["a draft model, any tokenizer"] * (CrossVocabularyDraft in required)
+    models += ["a draft model, same tokenizer"] * (Target in required)
+    models += ["a draft head"] * any(map(is_head, required))
+    text = ", or ".join(models) or "nothing"
     heads = {each for each in optional if is_head(each)}
     extras = ["a draft model"] * (Target in optional) + ["a draft head"] * bool(heads)
     extras += ["an index"] * bool(optional - heads - {Target})

@@ -27,7 +27,7 @@ def choose_method(
         recipe = resolve_recipe(method)
     found = own_options(recipe, options)
     for name in DRAFTS:
-        if name in recipe.options and name not in found:
+        if recipe.is_open(name, found):
             usual = usual_draft(target, cross_vocabulary=wants_cross_vocabulary(recipe, name))
             if usual is not None:
                 found[name] = usual

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ class Recipe:
     family: str
     guarantee: Guarantee
     build: Callable[..., Parts]  # (target, *, option=default, ...) -> parts; defines the recipe's options
+    one_of: tuple[str, ...] = ()  # options of which exactly one must be given; None stands for not given
 
     def __call__(self, *args: object, **options: object) -> Parts:
         return self.build(*args, **options)
@@ -41,6 +42,17 @@ class Recipe:
         """The keyword-only parameters of `build`, by name."""
         parameters = inspect.signature(self.build).parameters
         return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    @property
+    def needs(self) -> list[tuple[str, ...]]:
+        """What has to be given: names of options without a default; alternatives are one entry."""
+        required = [(name,) for name, p in self.options.items() if p.default is inspect.Parameter.empty]
+        return [*required, self.one_of] if self.one_of else required
+
+    def is_open(self, option: str, given: Container[str]) -> bool:
+        """Whether the recipe has this option and neither it nor an alternative to it is in `given`."""
+        alternatives = self.one_of if option in self.one_of else (option,)
+        return option in self.options and not any(name in given for name in alternatives)
 
     @property
     def option_help(self) -> dict[str, str]:
@@ -68,14 +80,14 @@ def help_of(docstring: str) -> dict[str, str]:
 
 
 def recipe(
-    *, paper: str, family: str, guarantee: Guarantee = Guarantee.EXACT
+    *, paper: str, family: str, guarantee: Guarantee = Guarantee.EXACT, one_of: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Parts]], Recipe]:
     """Decorator that makes a Recipe of the function that builds a method's parts. The summary is the first
-    line of its module's docstring."""
+    line of its module's docstring; `one_of` names options of which exactly one must be given."""
 
     def mark(build: Callable[..., Parts]) -> Recipe:
         doc = (sys.modules[build.__module__].__doc__ or build.__doc__ or "").strip()
         summary = doc.splitlines()[0] if doc else ""
-        return Recipe(build.__name__.replace("_", "-"), paper, summary, family, guarantee, build)
+        return Recipe(build.__name__.replace("_", "-"), paper, summary, family, guarantee, build, one_of)
 
     return mark

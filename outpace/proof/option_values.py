@@ -22,7 +22,9 @@ def choices(
 
     The defaults are combined with each of the tree shapes in `shapes` (empty: the recipe's default shape).
     Options changed: bool (negated), float (`THRESHOLD`), Literal (each value), optional models (given); with
-    `doubled` also int, to twice the default. TypeError for an option without a default that is not a model.
+    `doubled` also int, to twice the default. Of options of which one must be given, the defaults have the
+    first; each of the others takes its place in turn. TypeError for an option without a default that is not a
+    model.
     """
     hints = get_type_hints(recipe.build)
     base = {name: value for name, hint in hints.items() if (value := _fixture(hint, models)) is not None}
@@ -32,6 +34,8 @@ def choices(
                 f"{recipe.name}: option {name} needs a default, so that the recipe can be proven as it is"
             )
     base = {name: value for name, value in base.items() if name in recipe.options}
+    for name in recipe.one_of[:1]:
+        base[name] = next(kind.fixture(models) for kind in kinds_in(hints[name]))
     widths = next((name for name in recipe.options if hints[name] == tuple[int, ...]), None)
     starts = [{**base, widths: shape} for shape in shapes] if widths and shapes else [base]
     yield from starts
@@ -48,8 +52,13 @@ def choices(
             yield {**starts[0], name: models.drafts, **({widths: (1,)} if widths else {})}
         for part in _alternatives(hint):
             for value in get_args(part) if get_origin(part) is Literal else _optional(part, models):
-                if value != default:
-                    yield {**starts[0], name: value}
+                if value != starts[0].get(name, default):
+                    yield {**_without_alternatives(recipe, name, starts[0]), name: value}
+
+
+def _without_alternatives(recipe: Recipe, option: str, options: dict[str, Any]) -> dict[str, Any]:
+    dropped = recipe.one_of if option in recipe.one_of else ()
+    return {name: value for name, value in options.items() if name not in dropped}
 
 
 def plain(recipe: Recipe, options: dict[str, Any]) -> dict[str, Any]:

@@ -196,10 +196,11 @@ class Subject:
         """The distribution test on the longest texts that `most` runs permit. A Leak, NotRepeatable or
         TooMany error is reported as the fault of the proof."""
         began, models = perf_counter(), self.models
+        own = (models.target, *models.drafts, models.cross_vocabulary, models.cross_vocabulary.model)
         build = row_by_row(
             lambda: self.recipe.build(models.target, **self.options),
             _earlier_requests,
-            (models.target, *models.drafts, models.cross_vocabulary, models.cross_vocabulary.model),
+            (*own, *self.options.values()),  # options may be draft heads
         )
         build = controllers_by_row(build)
         drafter = self.recipe.build(models.target, **self.options).drafter

@@ -3,7 +3,6 @@ values."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from difflib import get_close_matches
 from types import UnionType
@@ -45,19 +44,16 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
 
     hints, known = hints_of(recipe), recipe.options
     values: dict[str, Any] = {}
-    usual = opener.usual_head(recipe.name) if HEAD in known and HEAD not in options else None
+    usual = opener.usual_head(recipe.name) if recipe.is_open(HEAD, options) else None
     for given, value in [*options.items(), *([(HEAD, usual)] if usual else [])]:
         name = given.replace("-", "_")
         if name not in known:
             raise RecipeError(unknown_option(recipe, name))
         values[name] = convert(value, hints.get(name, Any), f"{recipe.name}: {name}", opener)
-    missing = [
-        name for name, p in known.items() if p.default is inspect.Parameter.empty and name not in values
-    ]
-    if missing:
-        phrases = [kind.phrase for name in missing for kind in kinds_in(hints.get(name))]
+    if missing := [names for names in recipe.needs if not any(name in values for name in names)]:
+        phrases = [kind.phrase for names in missing for name in names for kind in kinds_in(hints.get(name))]
         what = f": {phrases[0]}" if phrases else ""
-        raise RecipeError(f"{recipe.name} needs {' and '.join(missing)}{what}")
+        raise RecipeError(f"{recipe.name} needs {' and '.join(map(' or '.join, missing))}{what}")
     for name, value in values.items():
         for kind in kinds_in(hints.get(name)):
             for each in value if isinstance(value, tuple) else (value,):

@@ -10,7 +10,7 @@ from outpace.api.model import Model
 from outpace.api.opener import ModelOpener
 from outpace.core.contracts import Parts, Recipe
 from outpace.models.hf.target import HFTarget
-from outpace.recipes import configure
+from outpace.recipes import configure, resolve_recipe
 
 
 def open_methods(
@@ -22,15 +22,17 @@ def open_methods(
     """Method name -> its parts, the first method first; and the maximum length of prompt and output together,
     in tokens, which the drafts may lower. None: no limit.
 
-    `others`: names of further methods with their options; they have the first one's draft unless it is one of
-    these. ValueError for an unknown method or invalid options, or if the first method's verifier is not exact
-    for the drafts of another.
+    `others`: names of further methods with their options; they have the first one's draft unless these have
+    one, or an alternative to it. ValueError for an unknown method or invalid options, or if the first
+    method's verifier is not exact for the drafts of another.
     """
     draft = {name: value for name, value in options.items() if name in DRAFTS}
     found: dict[str, Parts] = {}
     limits = [model.max_length]
-    for each, given in [(method, options), *((name, draft | dict(own)) for name, own in others)]:
-        recipe, chosen = choose_method(each, given, model.name)
+    for each, given in [(method, options), *others]:
+        recipe = resolve_recipe(each)
+        shared = {name: value for name, value in draft.items() if recipe.is_open(name, given)}
+        recipe, chosen = choose_method(recipe, shared | dict(given), model.name)
         values = configure(recipe, model.target, _own(recipe, chosen), ModelOpener(model))
         found[recipe.name] = recipe(model.target, **values)
         limits += [each.max_length for each in _models(values)]

@@ -48,3 +48,5 @@ def test_the_draft_goes_where_a_recipe_wants_one_and_got_none() -> None:
     assert with_draft(Method("x"), get("speculative-sampling"), "small") == {"draft": "small"}
     assert with_draft(Method("x", {"draft": "own"}), get("speculative-sampling"), "small") == {"draft": "own"}
     assert with_draft(Method("x"), get("specinfer"), "small") == {"drafts": "small"}
+    assert with_draft(Method("x"), get("rasd"), "small") == {"draft": "small"}
+    assert with_draft(Method("x", {"head": "own"}), get("rasd"), "small") == {"head": "own"}

@@ -76,7 +76,7 @@ def test_replayed_texts_are_learned_for_later_texts() -> None:
 
 
 def test_methods_with_a_model_are_refused() -> None:
-    for name in ("speculative-sampling", "mcsd", "tli", "specinfer"):
+    for name in ("speculative-sampling", "mcsd", "tli", "specinfer", "rasd"):
         with pytest.raises(RecipeError, match=f"{name} drafts or learns with a model"):
             build(get(name), {}, 100)
     with pytest.raises(RecipeError, match="sam-decoding drafts or learns with a model"):

@@ -94,20 +94,20 @@ def _value(text: str) -> Any:
 
 
 def with_draft(method: Method, recipe: Recipe, draft: Any, cross_vocabulary: Any = None) -> dict[str, Any]:
-    """The method's options, with the benchmark's draft model where the recipe has a draft option that is not
-    given.
+    """The method's options, with the benchmark's draft model where the recipe has a draft option, and neither
+    it nor an alternative to it is given.
 
     `cross_vocabulary` is the draft model for recipes whose draft has another vocabulary; None: `draft` for
     them too.
     """
     given = dict(method.options)
     for name in ("draft", "drafts"):
-        if name in recipe.options:
+        if recipe.is_open(name, given):
             usual = (
                 cross_vocabulary
                 if cross_vocabulary is not None and wants_cross_vocabulary(recipe, name)
                 else draft
             )
             if usual is not None:
-                given.setdefault(name, usual)
+                given[name] = usual
     return given

@@ -117,7 +117,7 @@ def _tokens(row: Any, names: Sequence[str], encode: Encode, vocab: int, where: s
 
 def build(recipe: Recipe, options: dict[str, Any], vocab: int, tokenizer: Any = None) -> Parts:
     """The recipe's parts with a target that replays texts; RecipeError if the recipe needs a model."""
-    if any(option.default is option.empty for option in recipe.options.values()):
+    if recipe.needs:
         needs_model(recipe.name)
     target = RecordedTarget(vocab)
     opener = FunctionOpener(lambda value: needs_model(recipe.name), tokenizer)

@@ -1,5 +1,5 @@
-"""Fusing two drafts in one tree: retrieved tokens are merged into a draft model's tree by longest common
-prefix.
+"""Fusing two drafts in one tree: retrieved tokens are merged into the tree of a draft model or a draft head
+by longest common prefix.
 
 Retrieved tokens are not drawn, so they carry no claim. One that equals a drawn child shares its node: tokens
 without a claim are matched with the residual distribution left by the drawn siblings, in which a rejected
@@ -9,19 +9,24 @@ token has probability 0, so a node of its own could never be accepted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.contracts import Context, Draft, Plan, Step, Target
+from outpace.core.contracts import Context, Draft, Drafter, Plan, Step, Target
 from outpace.core.tree import Forest, Shape, TokenTree
 from outpace.drafters.lookup.sources import TextSources
-from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.draft_model import DraftModel, Growth
+from outpace.drafters.model.dynamic_tree import EAGLE2_DEPTH, eagle2_tree
+from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Read, grow
+from outpace.models.heads.head_model import EagleModel
 
-# (context, plan, the model's tree, its logits at the roots (B, V)) -> the tree with retrieved tokens added
+# (context, plan, the drafted tree, the logits at the roots (B, V) that it was drafted from) -> the tree with
+# retrieved tokens added
 Fuse = Callable[[Context, Plan, TokenTree, Tensor], TokenTree]
 
 
@@ -95,22 +100,59 @@ class Fusion:
         return sorted(kept)
 
 
-class FusedDrafter:
-    """Implementation of core.contracts.Drafter: a draft model's tree of a fixed shape, to which `fuse` adds
-    tokens retrieved from `sources`."""
+@dataclass(frozen=True)
+class DraftedTrees:
+    """The trees to which retrieved tokens are added: the drafter that grows them, by a function that it is
+    given, and their depth."""
 
-    def __init__(
-        self, model: Target, shape: Shape, sources: TextSources, fuse: Fuse, *, sampled: bool = False
-    ) -> None:
-        self._shape, self._sources, self._fuse, self._sampled = shape, sources, fuse, sampled
-        self._model = DraftModel(model, sampled=sampled, growth=self._grow)
-        self.want = self._model.want
-        self.claims: tuple[type[Claim], ...] = self._model.claims
+    drafter: Callable[[Growth], Drafter]
+    growth: Growth
+    depth: int
+
+    @staticmethod
+    def of(
+        target: Target,
+        draft: Target | None,
+        head: EagleModel | None,
+        widths: Sequence[int],
+        *,
+        sampled: bool,
+    ) -> DraftedTrees:
+        """Trees of the draft model, of the shape `Shape.branching(widths)`, drawn if `sampled`; or trees of
+        the head, as in EAGLE-2. ValueError unless one of both is given, and for `sampled` with a head."""
+        if draft is not None and head is None:
+            shape = Shape.branching(widths)
+            growth = partial(_fixed_shape, shape=shape, sampled=sampled)
+            return DraftedTrees(
+                lambda fused: DraftModel(draft, sampled=sampled, growth=fused), growth, shape.depth
+            )
+        if head is None or draft is not None:
+            raise ValueError("draft and head are two drafters of the tree: give one of them")
+        if sampled:
+            raise ValueError("a head drafts its most probable tokens: sampled is an option for draft models")
+        return DraftedTrees(
+            lambda fused: FeatureDrafter(head, target.vocab, fused, sampled=False), eagle2_tree, EAGLE2_DEPTH
+        )
+
+
+def _fixed_shape(ctx: Context, plan: Plan, read: Read, *, shape: Shape, sampled: bool) -> TokenTree:
+    return grow(ctx, replace(plan, shape=shape), read, sampled=sampled, record_probs=True)
+
+
+class FusedDrafter:
+    """Implementation of core.contracts.Drafter: a draft model's or head's trees, to which `fuse` adds tokens
+    retrieved from `sources`."""
+
+    def __init__(self, trees: DraftedTrees, sources: TextSources, fuse: Fuse) -> None:
+        self._growth, self._sources, self._fuse = trees.growth, sources, fuse
+        self._drafter = trees.drafter(self._grow)
+        self.want = self._drafter.want
+        self.claims: tuple[type[Claim], ...] = self._drafter.claims
         self.learns_across_rows, self.drafts_across_rows = sources.learns_across_rows, False
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         self._sources.update(ctx)
-        return self._model.propose(ctx, plan)
+        return self._drafter.propose(ctx, plan)
 
     def _grow(self, ctx: Context, plan: Plan, read: Read) -> TokenTree:
         root_logits: list[Tensor] = []
@@ -121,14 +163,13 @@ class FusedDrafter:
                 root_logits.append(logits)
             return first, logits
 
-        tree = grow(
-            ctx, replace(plan, shape=self._shape), read_and_record, sampled=self._sampled, record_probs=True
-        )
+        tree = self._growth(ctx, plan, read_and_record)
         return self._fuse(ctx, plan, tree, root_logits[0]) if root_logits else tree
 
     def observe(self, step: Step) -> None:
         self._sources.observe(step)
+        self._drafter.observe(step)
 
     def release(self, slots: Sequence[int]) -> None:
         self._sources.release(slots)
-        self._model.release(slots)
+        self._drafter.release(slots)

@@ -21,6 +21,8 @@ from outpace.drafters.model.grow import Read
 from outpace.sampling.adjust import adjust
 from outpace.sampling.topk import at_least_float32, top
 
+EAGLE2_DEPTH = 6  # levels of EAGLE-2's trees
+
 
 class Candidate(NamedTuple):
     """A token that may become a node of the tree."""
@@ -77,6 +79,12 @@ def dynamic_tree(ctx: Context, plan: Plan, read: Read, *, width: int, num_nodes:
         kept = [min(pair) for pair in zip(kept, plan.size.keep(_scores(candidates), levels), strict=True)]
     best_candidates = [each[:count] for each, count in zip(candidates, kept, strict=True)]
     return _reranked(ctx, best_candidates, expanded)
+
+
+def eagle2_tree(ctx: Context, plan: Plan, read: Read) -> TokenTree:
+    """A dynamic tree of EAGLE-2's size for targets of 7B parameters: at most 59 draft tokens per row on
+    `EAGLE2_DEPTH` levels, 10 paths extended per level."""
+    return dynamic_tree(ctx, plan.within([EAGLE2_DEPTH] * len(plan.depth)), read, width=10, num_nodes=59)
 
 
 def _scores(candidates: Sequence[Sequence[Candidate]]) -> list[list[float]]:

@@ -43,7 +43,7 @@ class FeatureDrafter:
         *,
         sampled: bool,  # `growth` draws tokens
     ) -> None:
-        self._head, self._model, self._state = opened.head, opened.model, opened.state
+        self.opened = opened
         self._vocab, self._growth = vocab, growth
         self.want = Want(hidden=frozenset(opened.head.taps))
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
@@ -77,9 +77,10 @@ class FeatureDrafter:
         forest, hidden = step.draft.tree.forest, step.scores.hidden
         paths = [forest.path(node) for node in step.kept]
         nodes = torch.tensor([node for path in paths for node in path])
-        states = [hidden[layer][nodes.to(hidden[layer].device)] for layer in self._head.taps]
-        weight = next(self._head.parameters())
-        features = self._head.fuse(torch.cat(states, -1).to(weight)).split([len(path) for path in paths])
+        head = self.opened.head
+        states = [hidden[layer][nodes.to(hidden[layer].device)] for layer in head.taps]
+        weight = next(head.parameters())
+        features = head.fuse(torch.cat(states, -1).to(weight)).split([len(path) for path in paths])
         is_prompt = not any(step.generated)
         for slot, path, new in zip(step.ctx.slots, paths, features, strict=True):
             before = self._features.get(slot)
@@ -100,7 +101,7 @@ class FeatureDrafter:
         else:
             read = torch.cat((before, read))
         if len(tokens):
-            self._model.keep([tokens.cpu()], [slot], self._opened(target), NOTHING, [read])
+            self.opened.model.keep([tokens.cpu()], [slot], self._open_cache(target), NOTHING, [read])
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -110,10 +111,10 @@ class FeatureDrafter:
         if not self._features:  # free the memory of the KV cache until the next request
             self._cache = None
 
-    def _opened(self, target: Cache) -> Cache:
+    def _open_cache(self, target: Cache) -> Cache:
         """The head's KV cache, with a slot for each slot of the target's."""
         if self._cache is None:
-            self._cache = self._model.open(len(target.lengths), target.capacity)
+            self._cache = self.opened.model.open(len(target.lengths), target.capacity)
         self._cache.grow(len(target.lengths))
         return self._cache
 
@@ -121,12 +122,13 @@ class FeatureDrafter:
         """The committed tokens before the root that the head has not read, and the features of these and the
         root. Zeros stand for hidden states that the target never gave, as before a text's first token."""
         slot, committed = ctx.slots[row], ctx.committed[row]
-        length = self._opened(ctx.cache).lengths[slot]
+        length = self._open_cache(ctx.cache).lengths[slot]
         tokens = ctx.tokens[row][length + 1 : committed - 1]
         features = self._features.get(slot)
         if features is None:
-            weight = next(self._head.parameters())
-            features = torch.zeros(0, self._head.feature_size, dtype=weight.dtype, device=weight.device)
+            head = self.opened.head
+            weight = next(head.parameters())
+            features = torch.zeros(0, head.feature_size, dtype=weight.dtype, device=weight.device)
         if unknown := len(tokens) + 1 - len(features):
             features = torch.cat((features.new_zeros(unknown, features.shape[1]), features))
         return tokens, features
@@ -137,14 +139,14 @@ class _Reader:
 
     def __init__(self, drafter: FeatureDrafter, ctx: Context) -> None:
         self._drafter, self._ctx = drafter, ctx
-        self.cache = drafter._opened(ctx.cache)
+        self.cache = drafter._open_cache(ctx.cache)
         self.forwards, self.seconds = 0, 0.0
         self.logits: Tensor | None = None  # of the last forward
         self._states: list[Tensor] = []  # (N, F) the head's outputs at all nodes so far, in parts
 
     def read(self, tree: TokenTree) -> tuple[int, Tensor]:
         began = perf_counter()
-        drafter, ctx, layer = self._drafter, self._ctx, self._drafter._head.state_layer
+        drafter, ctx, opened = self._drafter, self._ctx, self._drafter.opened
         gap, features = None, list[Tensor]()
         if not self.forwards:
             missing = [drafter.missing(ctx, row) for row in range(len(ctx.slots))]
@@ -156,10 +158,10 @@ class _Reader:
             for nodes in forest.nodes:
                 parents = [forest.parents[node] for node in nodes if node >= first]
                 features.append(states[parents])
-        scores = drafter._model.score(tree, ctx.slots, self.cache, drafter._state, gap=gap, features=features)
+        scores = opened.model.score(tree, ctx.slots, self.cache, opened.state, gap=gap, features=features)
         assert scores.logits is not None
-        self._states.append(scores.hidden[layer])
+        self._states.append(scores.hidden[opened.head.state_layer])
         self.forwards += 1
         self.logits = scores.logits
         self.seconds += perf_counter() - began
-        return scores.first, over_vocabulary(scores.logits, drafter._head.draft_ids, drafter._vocab)
+        return scores.first, over_vocabulary(scores.logits, opened.head.draft_ids, drafter._vocab)

@@ -1,16 +1,21 @@
-"""READER (Divilkovskiy et al. 2025): a draft model's tree, deepened by retrieved chains.
+"""READER (Divilkovskiy et al. 2025): a drafted tree, deepened by retrieved chains.
 
-New here: deepened. Reuses: FusedDrafter, TextSources, DraftModel, SuffixAutomaton, SuffixArray, Rejection,
-Fixed. Exact at any temperature: retrieved tokens carry no claim, and no token that was drawn is dropped.
+New here: deepened. Reuses: FusedDrafter, TextSources, DraftModel, FeatureDrafter, eagle2_tree,
+SuffixAutomaton, SuffixArray, Rejection, Fixed. Exact at any temperature: retrieved tokens and those of a head
+carry no claim, and no token that was drawn is dropped.
 
-At the root and at every node of the draft model's most probable path, continuations are retrieved from the
-text so far, the index and earlier requests. Of all nodes the `nodes` most likely to be reached are kept.
-Estimated probabilities are the draft model's for its nodes; for retrieved ones the share of the retrieved
-occurrences, where the j-th token after a match of m tokens is weighted m / (m + j).
+The drafter is a draft head of EAGLE (`head`), whose tree has the most probable paths as in EAGLE-2, or a
+draft model (`draft`), whose tree has a fixed shape. At the root and at every node of the drafter's most
+probable path, continuations are retrieved from the text so far, the index and earlier requests. Of all nodes,
+the head's included, the `nodes` most likely to be reached are kept. Estimated probabilities are the drafter's
+for its nodes; for retrieved ones the share of the retrieved occurrences, where the j-th token after a match
+of m tokens is weighted m / (m + j).
 
-Use it where long passages recur, as with retrieved documents or edits. The paper drafts with a trained head
-and does not define how nodes are allotted; its search in parallel with the model and its lazy moves of a
-batch's KV cache are not part of this recipe.
+Use it where long passages recur, as with retrieved documents or edits. The head is the paper's kind of
+drafter. Uncertain are the size of the tree that the paper takes from it and how nodes are allotted: here a
+head drafts up to 59 tokens on 6 levels, as in EAGLE-2 for targets of 7B parameters, and retrieved tokens that
+are likelier take the place of its least probable ones. The paper's search in parallel with the drafter and
+its lazy moves of a batch's KV cache are not part of this recipe.
 """
 
 from functools import partial
@@ -19,11 +24,12 @@ from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Context, Parts, Plan, Target, recipe
-from outpace.core.tree import Shape, TokenTree
-from outpace.drafters.compose.fusion import FusedDrafter, Fusion
+from outpace.core.tree import TokenTree
+from outpace.drafters.compose.fusion import DraftedTrees, FusedDrafter, Fusion
 from outpace.drafters.lookup.past_requests import PastRequests, corpus
 from outpace.drafters.lookup.sources import TextSources
 from outpace.indexes.store import SuffixArrayFile
+from outpace.models.heads.head_model import EagleModel
 from outpace.verifiers.rejection import Rejection
 
 
@@ -37,8 +43,8 @@ def deepened(
     retrieval_depth: int,
     nodes: int,
 ) -> TokenTree:
-    """The draft model's tree with retrieved chains below its most probable path, cut to the `nodes` nodes of
-    each row most likely to be reached and all drawn ones."""
+    """The drafted tree with retrieved chains below its most probable path, cut to the `nodes` nodes of each
+    row most likely to be reached and all drawn ones."""
     fusion, children = Fusion(tree), tree.forest.children
     reach = list(fusion.path_probs)
     for row, max_depth in enumerate(plan.depth):
@@ -59,11 +65,12 @@ def deepened(
     return fusion.tree(nodes)
 
 
-@recipe(paper="arXiv:2508.09072", family="training-free")
+@recipe(paper="arXiv:2508.09072", family="training-free", one_of=("draft", "head"))
 def reader(
     target: Target,
     *,
-    draft: Target,
+    draft: Target | None = None,
+    head: EagleModel | None = None,
     widths: tuple[int, ...] = (4, 2, 1, 1),
     sampled: bool = False,
     index: SuffixArrayFile | None = None,
@@ -73,12 +80,14 @@ def reader(
     min_ngram: int = 2,
     max_cached_tokens: int = 1 << 20,
 ) -> Parts:
-    """A draft model's tree with retrieved chains below its most probable path, verified by rejection.
+    """The tree of a draft head or draft model with retrieved chains below its most probable path, verified by
+    rejection.
 
     Args:
-        draft: model that drafts; it has the same vocabulary as the target
-        widths: children of every node of the model's tree at each depth
-        sampled: draw the model's tokens without replacement; by default they are its most probable ones
+        draft: draft model with the target's vocabulary; give it or `head`
+        head: folder with a head of EAGLE, whose trees are EAGLE-2's; give it or `draft`
+        widths: children of every node of the draft model's tree at each depth
+        sampled: draw the draft model's tokens without replacement; by default they are its most probable ones
         index: file of `outpace index build`; without one only the request and earlier ones are searched
         retrieval_depth: maximum number of tokens of a retrieved chain
         nodes: maximum number of draft tokens per row, drawn ones always included
@@ -90,7 +99,8 @@ def reader(
         raise ValueError(f"retrieval_depth is {retrieval_depth} and nodes {nodes}; draft at least one token")
     past = PastRequests(corpus(index, target.vocab), max_cached_tokens)
     sources = TextSources(past, max_ngram=max_ngram, min_ngram=min_ngram)
-    shape = Shape.branching(widths)
+    trees = DraftedTrees.of(target, draft, head, widths, sampled=sampled)
     fuse = partial(deepened, sources=sources, retrieval_depth=retrieval_depth, nodes=nodes)
-    drafter = FusedDrafter(draft, shape, sources, fuse, sampled=sampled)
-    return Parts(target, drafter, Rejection(), Fixed(shape.depth + retrieval_depth))
+    return Parts(
+        target, FusedDrafter(trees, sources, fuse), Rejection(), Fixed(trees.depth + retrieval_depth)
+    )

@@ -1,7 +1,7 @@
 """SAM Decoding (Hu et al. 2025): draft the continuation of the longest repeated suffix of the text.
 
 New here: nothing. Reuses: SuffixAutomatonLookup, LookupDrafter, TokenRecycling, DraftModel, FeatureDrafter,
-dynamic_tree, Match, Fixed. Exact at any temperature: no draft token carries a claim.
+eagle2_tree, Match, Fixed. Exact at any temperature: no draft token carries a claim.
 
 A suffix automaton of the prompt and the generated text finds the longest repeated suffix in constant time per
 token. With an `index`, a second automaton finds it in a corpus and is used where its match is longer by more
@@ -20,7 +20,6 @@ tokens after every match, where the paper begins with 5 and goes up to 60 (`--le
 more is used. On edits and code, this project's test models (the zoo) got more tokens per step with 15.
 """
 
-from functools import partial
 from typing import Literal
 
 from outpace.controllers.fixed import Fixed
@@ -31,15 +30,13 @@ from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.drafters.lookup.text_lookup import LookupDrafter
 from outpace.drafters.lookup.token_recycling import TokenRecycling
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.dynamic_tree import dynamic_tree
+from outpace.drafters.model.dynamic_tree import EAGLE2_DEPTH, eagle2_tree
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
 from outpace.indexes.store import SuffixAutomatonFile
 from outpace.models.heads.head_model import EagleModel
 from outpace.verifiers.match import Match
-
-HEAD_DEPTH, HEAD_WIDTH, HEAD_NODES = 6, 10, 59  # of EAGLE-2's trees
 
 
 @recipe(paper="arXiv:2411.10666", family="training-free")
@@ -79,8 +76,8 @@ def sam_decoding(
         return Parts(target, LookupDrafter(lookup), Match(), Fixed(standalone_depth))
     lookup = SuffixAutomatonLookup(automaton, min_ngram=min_ngram, bias=bias)
     if head is not None:
-        growth = partial(dynamic_tree, width=HEAD_WIDTH, num_nodes=HEAD_NODES)
-        drafter = LookupDrafter(lookup, FeatureDrafter(head, target.vocab, growth, sampled=False), HEAD_DEPTH)
+        trees = FeatureDrafter(head, target.vocab, eagle2_tree, sampled=False)
+        drafter = LookupDrafter(lookup, trees, EAGLE2_DEPTH)
     elif auxiliary == "token-recycling":
         drafter = LookupDrafter(lookup, TokenRecycling(target.vocab), rank_template(nodes, width=8))
     else:

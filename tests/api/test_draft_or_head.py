@@ -1,0 +1,80 @@
+"""Methods that draft with a draft model or a draft head: exactly one of them is given or found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outpace
+from outpace.api.methods import choose_method
+from outpace.core.contracts import Recipe
+from outpace.drafters.compose.fusion import FusedDrafter
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.feature_drafter import FeatureDrafter
+from outpace.models.heads.formats.folder import save_head
+from outpace.models.heads.head_model import untrained_eagle
+from outpace.recipes import find, get
+from outpace.serving.methods import open_methods
+
+METHODS = ["rasd", "reader"]
+TEXT = "for index in range(10):\n    print(index)\nfor"
+
+
+@pytest.fixture(scope="module")
+def folder(loaded: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An untrained head."""
+    target, _ = loaded
+    path: Path = tmp_path_factory.mktemp("head")
+    save_head(untrained_eagle(target.target), path, target.target)
+    return str(path)
+
+
+def drafter_of(parts: Any) -> type:
+    assert isinstance(parts.drafter, FusedDrafter)
+    return type(parts.drafter._drafter)
+
+
+def test_options_of_which_one_is_given_exist_and_have_no_value_by_default() -> None:
+    found: dict[str, Recipe] = {name: recipe for name, recipe in find().items() if recipe.one_of}
+    assert set(found) == set(METHODS)
+    for recipe in found.values():
+        assert recipe.needs == [recipe.one_of]
+        assert [recipe.options[name].default for name in recipe.one_of] == [None, None]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_head_gives_the_targets_text(method: str, loaded: Any, folder: str) -> None:
+    target, _ = loaded
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0.0}
+    [expected] = outpace.generate(target, TEXT, method="autoregressive", **options)
+    [found] = outpace.generate(target, TEXT, method=method, head=folder, **options)
+    assert found.text == expected.text and found.statistics.num_spec_steps
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_neither_and_both_are_refused(method: str, loaded: Any, folder: str) -> None:
+    target, draft = loaded
+    with pytest.raises(ValueError, match=f"^{method} needs draft or head: a smaller model"):
+        outpace.generate(target, TEXT, method=method)
+    with pytest.raises(ValueError, match="give one of them"):
+        outpace.generate(target, TEXT, method=method, head=folder, draft=draft)
+    with pytest.raises(ValueError, match="give one of them"):
+        outpace.generate(target, TEXT, method=method, draft=None)
+
+
+def test_the_usual_draft_is_used_unless_a_head_is_given() -> None:
+    assert choose_method("rasd", {}, "zoo:target")[1] == {"draft": "zoo:draft"}
+    assert choose_method("rasd", {"head": "own"}, "zoo:target")[1] == {"head": "own"}
+
+
+def test_methods_of_a_server_have_its_draft_unless_they_have_a_head(loaded: Any, folder: str) -> None:
+    target, draft = loaded
+    first = get("speculative-sampling"), {"draft": draft}
+    found, _ = open_methods(target, *first, [("rasd", {}), ("reader", {"head": folder})])
+    assert drafter_of(found["rasd"]) is DraftModel and drafter_of(found["reader"]) is FeatureDrafter
+    found, _ = open_methods(target, get("rasd"), {"head": folder}, [("reader", {"draft": draft})])
+    assert drafter_of(found["rasd"]) is FeatureDrafter and drafter_of(found["reader"]) is DraftModel
+    with pytest.raises(ValueError, match="reader needs draft or head"):
+        open_methods(target, get("rasd"), {"head": folder}, [("reader", {})])
