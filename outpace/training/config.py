@@ -36,7 +36,7 @@ class Capture:
 class Head:
     """The head itself."""
 
-    # most frequent tokens of the data: those drafted (eagle3, medusa, hydra, redrafter)
+    # most frequent tokens of the data: those drafted (eagle3, medusa, hydra, redrafter); 0: all
     draft_vocab: int = 32_000
     unroll: int = 3  # steps of its own outputs on which the head is trained (eagle3, hass)
     decay: float = 0.8  # weight of each further step over the one before (eagle3, medusa)

@@ -56,6 +56,8 @@ def defaults(method: str) -> TrainConfig:
     if method not in METHODS:
         raise ConfigError(f"{method} has no drafter to train: use {', '.join(METHODS)}")
     config = TrainConfig()
+    if method in POSITION_HEADS:  # engines that read their layouts expect the whole vocabulary
+        return replace(config, head=replace(config.head, draft_vocab=0))
     if method not in DRAFT_MODELS:
         return config
     # a model that has learned something already
@@ -152,9 +154,9 @@ def save(drafter: Drafter, folder: Path, model: Model) -> None:
 
 
 def draft_vocabulary(examples: Sequence[Example], vocab: int, size: int) -> torch.Tensor | None:
-    """The `size` most frequent tokens of the answers, in increasing order; None if the vocabulary has no
-    more. Tokens that do not occur follow in the order of their ids."""
-    if vocab <= size:
+    """The `size` most frequent tokens of the answers, in increasing order; None, which means all, if the
+    vocabulary has no more or `size` is 0. Tokens that do not occur follow in the order of their ids."""
+    if not 0 < size < vocab:
         return None
     counts = Counter(token for each in examples for token in each.tokens[each.first :])
     frequent = [token for token, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))][:size]
