@@ -14,7 +14,9 @@ def options(method, draft):
     return {"draft": draft} if "draft" in outpace.recipes.get(method).options else {}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [*METHODS[:3], *(pytest.param(each, marks=pytest.mark.slow) for each in METHODS[3:])]
+)
 def test_a_prediction_changes_the_steps_and_not_the_text(loaded, method):
     target, draft = loaded
     given = {"temperature": 0, **SETTINGS, **options(method, draft)}

@@ -55,7 +55,7 @@ def test_a_draft_of_the_target_itself_could_always_be_accepted() -> None:
     assert found.bound == pytest.approx(found.row_steps, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["mcsd", "optimal-mdsd"])
+@pytest.mark.parametrize("name", ["mcsd", pytest.param("optimal-mdsd", marks=pytest.mark.slow)])
 def test_accepted_tokens_are_close_to_the_bound(name: str) -> None:
     total = AcceptanceBound()
     for seed in range(60):

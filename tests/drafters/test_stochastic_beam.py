@@ -75,7 +75,13 @@ def q(path: Sequence[int], temperature: float = 1.0) -> float:
 
 
 @pytest.mark.parametrize(
-    ("widths", "temperature"), [((2, 2), 1.0), ((3, 3), 0.7), ((2, 2, 2), 1.0), ((3, 2, 1), 1.0)]
+    ("widths", "temperature"),
+    [
+        ((2, 2), 1.0),
+        ((3, 2, 1), 1.0),
+        pytest.param((3, 3), 0.7, marks=pytest.mark.slow),
+        pytest.param((2, 2, 2), 1.0, marks=pytest.mark.slow),
+    ],
 )
 def test_every_level_is_paths_drawn_without_replacement(widths: tuple[int, ...], temperature: float) -> None:
     for level in range(len(widths)):

@@ -183,19 +183,25 @@ def test_rows_share_forwards_and_chains_alone_are_cut():
 @pytest.mark.parametrize(
     "name",
     [
-        "qwen2",
         "qwen3",
-        "qwen3_moe",
         "mixtral",
-        "phi3",
-        "olmo2",
-        "smollm3",
-        "granite",
-        "cohere2",
         "gpt_neox",
-        "opt",
-    ]
-    + ["gemma4_text", "stablelm"],
+        "gemma4_text",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                "qwen2",
+                "qwen3_moe",
+                "phi3",
+                "olmo2",
+                "smollm3",
+                "granite",
+                "cohere2",
+                "opt",
+                "stablelm",
+            )
+        ),
+    ],
 )
 def test_architectures_that_the_documentation_names_compile(name, tiny):
     """Each is compared with the model as it is before it is used."""

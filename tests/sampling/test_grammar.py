@@ -87,7 +87,14 @@ def test_what_is_allowed_depends_on_text_and_path_alone(texts: list[tuple[int, .
 
 
 @pytest.mark.parametrize(
-    "name", ["autoregressive", "prompt-lookup", "speculative-sampling", "mcsd", "traversal"]
+    "name",
+    [
+        "prompt-lookup",
+        "speculative-sampling",
+        "traversal",
+        pytest.param("autoregressive", marks=pytest.mark.slow),
+        pytest.param("mcsd", marks=pytest.mark.slow),
+    ],
 )
 def test_distribution_is_plain_decodings_under_the_grammar(name: str) -> None:
     """All rows of a batch share one automaton, so state left by one would show in the others."""

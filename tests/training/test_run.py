@@ -49,7 +49,14 @@ def draft_for(method: str, tiny) -> str | None:
     return tiny.draft if method in DRAFT_MODELS and method != "fastdraft" else None
 
 
-@pytest.mark.parametrize("method", METHODS)
+# one of each kind of lesson
+QUICK_METHODS = ("eagle3", "medusa", "distillspec", "adaspec")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [*QUICK_METHODS, *(pytest.param(m, marks=pytest.mark.slow) for m in METHODS if m not in QUICK_METHODS)],
+)
 def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
     method, model, tiny, data, tmp_path, monkeypatch
 ) -> None:

@@ -70,7 +70,13 @@ def test_one_drafted_token_is_judged_as_ever(seed: int) -> None:
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize(
     ("vocab", "widths", "seeds"),
-    [(2, (2, 1), 15), (2, (1, 2), 15), (2, (2, 2), 6), (2, (2, 1, 1), 4), (3, (2, 1), 4)],
+    [
+        (2, (2, 1), 15),
+        pytest.param(2, (1, 2), 15, marks=pytest.mark.slow),
+        (2, (2, 2), 6),
+        pytest.param(2, (2, 1, 1), 4, marks=pytest.mark.slow),
+        pytest.param(3, (2, 1), 4, marks=pytest.mark.slow),
+    ],
 )
 def test_traversal_keeps_at_least_as_much_as_recursive_rejection(
     vocab: int, widths: tuple[int, ...], seeds: int, replace: bool

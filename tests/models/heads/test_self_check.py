@@ -127,7 +127,14 @@ HEADS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", HEADS, ids=str)
+SLOW = ({"norm_before_residual": True}, {"norm_before_fc": True}, {"fc_norm": True})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(each, marks=pytest.mark.slow) if each in SLOW else each for each in HEADS],
+    ids=str,
+)
 def test_a_head_that_is_read_as_it_was_trained_has_no_findings(
     options: dict[str, Any], trained: Callable[..., DraftHead], target: HFTarget, tmp_path: Path
 ) -> None:

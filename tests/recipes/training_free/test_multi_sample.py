@@ -225,6 +225,7 @@ def test_every_sample_is_the_same_as_alone() -> None:
     assert len(set(map(tuple, together))) > 1
 
 
+@pytest.mark.slow
 def test_samples_of_option_n_are_those_of_plain_decoding() -> None:
     model, params = (
         outpace.load("zoo:target", dtype="float64"),

@@ -52,7 +52,7 @@ def accepted(found: Sequence[Step]) -> float:
 
 
 @pytest.mark.parametrize("params", [{}, {"top_p": 0.8}, {"top_k": 2}])
-@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.6, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize(("levels", "width"), [((2, 2), 2), ((2, 1), 3), ((2,), 4)])
 def test_the_distribution_is_the_targets_with_a_distribution_cut_short(
     levels: tuple[int, ...], width: int, temperature: float, params: dict[str, Any]
@@ -78,7 +78,7 @@ class Chosen(NGramProbabilityDrafter):
         grower.add_chosen([each.node for each in parents for _ in range(each.count)], torch.tensor(tokens))
 
 
-@pytest.mark.parametrize("levels", [(1, 1), (2,)])
+@pytest.mark.parametrize("levels", [(1, 1), pytest.param((2,), marks=pytest.mark.slow)])
 def test_drawn_drafts_are_accepted_more_than_the_likeliest(levels: tuple[int, ...]) -> None:
     def kept(kind: type[NGramProbabilityDrafter], seed: int) -> float:
         target = TableTarget(4, seed=seed, order=2, spread=1.0)
@@ -100,6 +100,7 @@ def test_later_texts_on_a_problem_gain_more() -> None:
     assert sum(gains[20:]) > sum(gains[10:20]) > sum(gains[:10])
 
 
+@pytest.mark.slow
 def test_a_fitted_template_is_better_than_the_usual_one() -> None:
     target = TableTarget(30, order=2, seed=3, spread=6.0)  # surer than most: worth a deeper tree
     wide = stand.build(target, parents=rank_template(0, (4, 8, 8, 8, 8, 8), width=4).parents)

@@ -18,7 +18,15 @@ from outpace.recipes.verification.rsd_s import rsd_s
 TARGET, DRAFT = TableTarget(3, seed=1), TableTarget(3, seed=2, order=2)
 
 
-@pytest.mark.parametrize(("widths", "top_k"), [((2, 2), 0), ((3, 2), 0), ((2, 3), 2), ((1, 2, 2), 2)])
+@pytest.mark.parametrize(
+    ("widths", "top_k"),
+    [
+        ((2, 2), 0),
+        ((1, 2, 2), 2),
+        pytest.param((3, 2), 0, marks=pytest.mark.slow),
+        pytest.param((2, 3), 2, marks=pytest.mark.slow),
+    ],
+)
 def test_distribution_is_the_targets_when_parents_compete(widths: tuple[int, ...], top_k: int) -> None:
     cases = [
         Case((0, 1, 2, 0, 1), SamplingParams(temperature=0.7, top_k=top_k, max_tokens=len(widths) + 1)),

@@ -50,7 +50,15 @@ def test_the_default_tree_is_binary() -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize(("vocab", "widths"), [(3, (2, 1)), (3, (1, 2)), (2, (2, 2)), (2, (2, 1, 1))])
+@pytest.mark.parametrize(
+    ("vocab", "widths"),
+    [
+        (3, (2, 1)),
+        (2, (2, 2)),
+        pytest.param(3, (1, 2), marks=pytest.mark.slow),
+        pytest.param(2, (2, 1, 1), marks=pytest.mark.slow),
+    ],
+)
 def test_distribution_is_the_targets_on_wide_and_deep_trees(
     vocab: int, widths: tuple[int, ...], replace: bool
 ) -> None:

@@ -15,7 +15,7 @@ from outpace.models.heads.medusa import untrained_medusa
 PROMPTS = ["def add(a, b):", "class Stack:", "for index in range("]
 
 
-@pytest.mark.parametrize("method", ["medusa", "hydra"])
+@pytest.mark.parametrize("method", [pytest.param("medusa", marks=pytest.mark.slow), "hydra"])
 def test_a_head_without_a_kv_cache_serves(method: str, model: Any, serve: Any, tmp_path: Path) -> None:
     made = {"medusa": untrained_medusa, "hydra": untrained_hydra}[method]
     save_position_head(made(model.target), tmp_path, model.target)
