@@ -26,8 +26,20 @@ def options(method, draft):
     return {"draft": draft} if "draft" in known else {"drafts": (draft,)} if "drafts" in known else {}
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "+".join(settings))
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        *(("speculative-sampling", settings) for settings in SETTINGS),
+        *((method, SETTINGS[-1]) for method in ("prompt-lookup", "specinfer")),
+        *(
+            pytest.param(method, settings, marks=pytest.mark.slow)
+            for method in ("prompt-lookup", "mcsd", "specinfer", "traversal")
+            for settings in SETTINGS
+            if method in ("mcsd", "traversal") or settings is not SETTINGS[-1]
+        ),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "+".join(given),
+)
 def test_greedy_text_is_that_of_plain_decoding(loaded, method, settings):
     target, draft = loaded
     settings = {"max_tokens": 24, "temperature": 0, **settings}

@@ -106,7 +106,7 @@ def over_everything(
     )
 
 
-@pytest.mark.parametrize("widths", [(1, 1), (2,), (2, 1)], ids=str)
+@pytest.mark.parametrize("widths", [(1, 1), (2,), pytest.param((2, 1), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("drafting", DRAFTING)
 def test_the_mean_over_drafts_is_the_expectation_over_everything(
     drafting: str, widths: tuple[int, ...]

@@ -180,6 +180,7 @@ def short_parts() -> Parts:
     return bass.build(TARGET, draft=DRAFT, depth=1, increment=1, max_depth=3)
 
 
+@pytest.mark.slow
 def test_two_rows_with_one_length_are_independent() -> None:
     """The joint distribution of the rows, in which each follows the length that both determine."""
     binary = ((2, float("-inf")),)

@@ -101,7 +101,7 @@ def prompts(*lengths: int) -> list[torch.Tensor]:
     return [torch.randint(0, VOCAB, (length,), generator=generator) for length in lengths]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_estimate_is_between_the_measured_peak_and_three_times_it(
     settings: dict[str, float], dtype: torch.dtype
@@ -185,6 +185,7 @@ def peak_of(watched: Watched, turns: int) -> tuple[int, list[list[int]]]:
     return peak, answers
 
 
+@pytest.mark.slow
 def test_a_budget_is_kept_over_twenty_turns_and_changes_no_text() -> None:
     free = budgeted()
     expected = conversation(free, 20)
@@ -217,6 +218,7 @@ def accepted(watched: Watched) -> float:
     return sum(lengths) / len(lengths)
 
 
+@pytest.mark.slow
 def test_a_smaller_budget_accepts_less_down_to_plain_decoding() -> None:
     watched = budgeted()
     full = accepted(watched)
