@@ -191,7 +191,20 @@ def same_texts(name: str, here: Models, row_params: Sequence[SamplingParams], el
                 assert decoded(recipe.build(there.target, **options)) == expected
 
 
-@pytest.mark.parametrize("name", find())
+# one method of each kind of drafting and verification
+QUICK = (
+    "autoregressive speculative-sampling mcsd traversal spectr-kseq rsd-s block-verification token-recycling "
+    "suffix-decoding stand omnidraft slem rasd eagle2 medusa hydra smartspec ems-sd"
+).split()
+
+
+def test_the_quick_methods_exist() -> None:
+    assert set(QUICK) <= set(find())
+
+
+@pytest.mark.parametrize(
+    "name", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in find()]
+)
 def test_parts_meet_tables_that_are_elsewhere(name: str, elsewhere: Elsewhere) -> None:
     same_texts(name, tables(), MIXED, elsewhere)
 

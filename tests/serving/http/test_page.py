@@ -255,7 +255,7 @@ def test_nothing_is_drafted_in_plain_decoding(page: Page, client: Any) -> None:
     assert page.locator("#tree .node").count() == 2  # root and bonus token
 
 
-@pytest.mark.parametrize("way", ["Escape", "button"])
+@pytest.mark.parametrize("way", ["Escape", pytest.param("button", marks=pytest.mark.slow)])
 def test_stopping_ends_the_request_on_the_server(page: Page, running: Any, wait: Any, way: str) -> None:
     wait(lambda: running.service.engine.num_running == 0)
     choose(page, tokens=2000)
@@ -435,7 +435,7 @@ def test_every_control_is_reached_by_tab_and_has_a_name(page: Page) -> None:
     assert page.get_by_role("status").inner_text().startswith("16 tokens in")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_all_text_has_enough_contrast(browser: Browser, running: Any, scheme: Any) -> None:
     with opened(browser, running.url, color_scheme=scheme) as page:
         sources = ["speculative-sampling", "prediction", None]
@@ -456,7 +456,7 @@ def test_all_text_has_enough_contrast(browser: Browser, running: Any, scheme: An
         assert [each for each in found if each[1] < 4.5] == []
 
 
-@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+@pytest.mark.parametrize("motion", ["reduce", pytest.param("no-preference", marks=pytest.mark.slow)])
 def test_nothing_moves_where_motion_is_not_wanted(browser: Browser, running: Any, motion: Any) -> None:
     with opened(browser, running.url, reduced_motion=motion) as page:
         choose(page, tokens=2000)
