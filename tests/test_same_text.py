@@ -31,6 +31,7 @@ from outpace.proof.per_row_drafter import row_by_row
 from outpace.recipes import find
 from outpace.recipes._option_kinds import kind_of
 from outpace.verifiers.match import Match
+from tests.tiers import only
 
 TEXTS = (
     "class",
@@ -146,7 +147,13 @@ def row_params(name: str, temperature: float) -> list[SamplingParams]:
     return [replace(each, **SETTINGS[name]) for each in sampling(temperature)]
 
 
-@pytest.mark.parametrize(("name", "temperature"), [*((name, 1.0) for name in SETTINGS), ("all", 0.0)])
+# of single settings those that depend on the text before a node
+QUICK = [("repetition_penalty", 1.0), ("bad_words", 1.0), ("min_tokens", 1.0), ("all", 1.0), ("all", 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature"), only(QUICK, [*((name, 1.0) for name in SETTINGS), ("all", 0.0)])
+)
 def test_matching_gives_plain_text_with_every_setting(name: str, temperature: float) -> None:
     nothing = Parts(zoo("target"), NoDraft(), Match(), Fixed(0))
     expected = texts(nothing, few(), row_params(name, temperature))
