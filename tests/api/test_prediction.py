@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import outpace
+from tests.tiers import slow
 
 SETTINGS = {"max_tokens": 24, "ignore_eos": True}
 METHODS = ["autoregressive", "prompt-lookup", "speculative-sampling", "mcsd", "token-recycling", "lookahead"]
@@ -54,7 +55,7 @@ def test_what_was_drafted_in_vain_is_counted(loaded):
     assert (statistics.num_accepted_prediction_tokens, statistics.num_rejected_prediction_tokens) == (2, 0)
 
 
-@pytest.mark.parametrize("method", ["prompt-lookup", "autoregressive"])
+@pytest.mark.parametrize("method", ["prompt-lookup", slow("autoregressive")])
 def test_the_same_seed_gives_the_same_text_with_a_prediction(loaded, method):
     target, _ = loaded
     given = {"temperature": 1, "seed": 4, "n": 2, **SETTINGS}

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import outpace
+from tests.tiers import only
 
 PROMPTS = ["def add(a, b):", "class Stack:\n    def push", "for"]
 METHODS = ["prompt-lookup", "speculative-sampling", "mcsd", "specinfer", "traversal"]
@@ -42,7 +43,7 @@ def options(method, draft):
 )
 def test_greedy_text_is_that_of_plain_decoding(loaded, method, settings):
     target, draft = loaded
-    settings = {"max_tokens": 24, "temperature": 0, **settings}
+    settings = {"max_tokens": 16, "temperature": 0, **settings}
     plain = outpace.generate(target, PROMPTS, "autoregressive", **settings)
     found = outpace.generate(target, PROMPTS, method, **options(method, draft), **settings)
     assert [result.tokens for result in found] == [result.tokens for result in plain]
@@ -62,7 +63,7 @@ def test_sampled_text_by_matching_is_that_of_plain_decoding(loaded, method, sett
     assert [result.tokens for result in found] == [result.tokens for result in plain]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", only(["prompt-lookup", "specinfer", "traversal"], METHODS))
 def test_a_stop_string_ends_it_where_plain_decoding_would(loaded, method):
     """Also inside an accepted path of a tree."""
     target, draft = loaded
@@ -77,7 +78,7 @@ def test_a_stop_string_ends_it_where_plain_decoding_would(loaded, method):
     assert later.tokens[: len(result.tokens)] == result.tokens and len(later.tokens) > len(result.tokens)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", only(["prompt-lookup", "specinfer"], METHODS))
 def test_the_end_of_text_waits_for_min_tokens(loaded, method):
     target, draft = loaded
     settings = {"max_tokens": 30, "temperature": 0, **options(method, draft)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from outpace.proof.models import transformers_models
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
+from tests.tiers import only, slow
 
 VOCAB = 12
 BOUND = 1e-9
@@ -92,11 +94,20 @@ def decode(drafter: FeatureDrafter, model: HFTarget, draft, sampling, *, prompts
     return [session.request(slot).text().tolist() for slot in range(len(prompts))], steps
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "eagle3, normed output", "eagle3, window"])
-@pytest.mark.parametrize("draft", [4, Shape((0, 0, 1, 1, 2, 3))], ids=["chain", "tree"])
-def test_logits_are_those_of_forwards_over_the_whole_text(kind: str, draft: int | Shape) -> None:
+DRAFTS: dict[str, int | Shape] = {"chain": 4, "tree": Shape((0, 0, 1, 1, 2, 3))}
+KINDS = ("eagle", "eagle3", "eagle3, normed output", "eagle3, window")
+QUICK = [
+    ("eagle", "chain"),
+    ("eagle3", "tree"),
+    ("eagle3, normed output", "chain"),
+    ("eagle3, window", "tree"),
+]
+
+
+@pytest.mark.parametrize(("kind", "shape"), only(QUICK, product(KINDS, DRAFTS)))
+def test_logits_are_those_of_forwards_over_the_whole_text(kind: str, shape: str) -> None:
     """In a ragged batch with prompts that are read in parts, over many steps with accepted tokens."""
-    model = target(3 if "window" in kind else None)
+    model, draft = target(3 if "window" in kind else None), DRAFTS[shape]
     head = UNTRAINED[kind.split(",")[0]](model, seed=3)
     if kind.endswith("output"):
         head.state_layer = -1
@@ -197,22 +208,25 @@ def test_a_request_that_leaves_and_comes_back_drafts_as_if_it_had_stayed() -> No
         assert (logits - reference(head, text, path, hidden_states(model, text))).abs().max() < BOUND
 
 
-def test_compiled_heads_draft_the_same() -> None:
+@pytest.mark.parametrize(
+    ("kind", "draft"), [slow("eagle", DRAFTS["chain"]), ("eagle3", DRAFTS["tree"])], ids=["chain", "tree"]
+)
+def test_compiled_heads_draft_the_same(kind: str, draft: int | Shape) -> None:
     pytest.importorskip("openvino")
     made = copy.deepcopy(target().model).float()
     model = HFTarget(made, compile=True)
     assert model.compiled
-    for kind, draft in (("eagle", 4), ("eagle3", Shape((0, 0, 1, 1, 2, 3)))):
-        head = UNTRAINED[kind](model, seed=1)
-        found = []
-        for compile in (False, True):
-            opened = HeadModel(head, compile=compile)
-            assert (opened.model.compiled is not None) == compile
-            drafter = Recorded(opened, VOCAB, sampled=False)
-            found.append((decode(drafter, model, draft, SamplingParams(0, max_tokens=9))[0], drafter.found))
-        assert found[0][0] == found[1][0]
-        for (text, path, logits), (other, nodes, compiled) in zip(found[0][1], found[1][1], strict=True):
-            assert (text, path) == (other, nodes) and (logits - compiled).abs().max() < 1e-4
+    head = UNTRAINED[kind](model, seed=1)
+    found = []
+    for compile in (False, True):
+        opened = HeadModel(head, compile=compile)
+        assert (opened.model.compiled is not None) == compile
+        drafter = Recorded(opened, VOCAB, sampled=False)
+        text, _ = decode(drafter, model, DRAFTS[shape], SamplingParams(0, max_tokens=9))
+        found.append((text, drafter.found))
+    assert found[0][0] == found[1][0]
+    for (text, path, logits), (other, nodes, compiled) in zip(found[0][1], found[1][1], strict=True):
+        assert (text, path) == (other, nodes) and (logits - compiled).abs().max() < 1e-4
 
 
 def test_nan_in_a_head_is_named() -> None:

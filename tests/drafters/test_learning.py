@@ -17,6 +17,7 @@ from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.recipes import get
 from outpace.sampling.target_probs import LazyTargetProbs
+from tests.tiers import slow
 
 VOCAB = 120
 LEARNERS = ["suffix-decoding", "rest", "aded", "rasd", "reader"]
@@ -98,14 +99,14 @@ def memory(value: object) -> int:
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("suffix-decoding", {"max_cached_tokens": 300}),
+        slow("suffix-decoding", {"max_cached_tokens": 300}),
         ("rest", {"max_cached_tokens": 300}),
-        ("aded", {"iterations": 5}),
-        ("rasd", {"max_cached_tokens": 300}),
-        ("reader", {"max_cached_tokens": 300}),
-        ("multi-sample", {}),
+        slow("aded", {"iterations": 5}),
+        slow("rasd", {"max_cached_tokens": 300}),
+        slow("reader", {"max_cached_tokens": 300}),
+        slow("multi-sample", {}),
         ("token-recycling", {}),
-        ("speculative-sampling", {}),
+        slow("speculative-sampling", {}),
     ],
 )
 def test_memory_does_not_grow_with_the_number_of_requests(method: str, options: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.stochastic_beam import beam
 from outpace.models.table import TableTarget
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
+from tests.tiers import slow
 
 MODEL = TableTarget(3, seed=5, order=2)
 Levels = tuple[tuple[tuple[int, ...], ...], ...]  # per level its paths, in the order they came
@@ -77,10 +78,10 @@ def q(path: Sequence[int], temperature: float = 1.0) -> float:
 @pytest.mark.parametrize(
     ("widths", "temperature"),
     [
-        ((2, 2), 1.0),
-        ((3, 2, 1), 1.0),
-        pytest.param((3, 3), 0.7, marks=pytest.mark.slow),
-        pytest.param((2, 2, 2), 1.0, marks=pytest.mark.slow),
+        ((2, 2), 0.7),
+        ((2, 2, 2), 1.0),  # enumerated by another test too
+        slow((3, 3), 0.7),
+        slow((3, 2, 1), 1.0),
     ],
 )
 def test_every_level_is_paths_drawn_without_replacement(widths: tuple[int, ...], temperature: float) -> None:
@@ -98,7 +99,7 @@ def test_every_level_is_paths_drawn_without_replacement(widths: tuple[int, ...],
             assert probability == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("widths", [(2, 2), (2, 3), (1, 3, 2)])
+@pytest.mark.parametrize("widths", [(2, 2), (2, 3), slow((1, 3, 2))])
 def test_trees_are_those_of_perturbed_scores(widths: tuple[int, ...]) -> None:
     num, expected = 60_000, trees(widths)
     counts = Counter(perturbed(widths, num))

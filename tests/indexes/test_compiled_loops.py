@@ -19,6 +19,7 @@ def add_up(values: np.ndarray, start: int) -> int:
     return total
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_by_importing() -> None:
     program = "\n".join(
         [

@@ -22,6 +22,7 @@ from outpace.models.hf import target as hf
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.compiled import group_rows
 from outpace.models.openvino.infer_request import SIZES, InferRequest, RowTokens, row_tokens_of
+from tests.tiers import slow
 
 ROUNDING = 3e-5  # of logits of about 1, in float32
 SLOTS = (4, 0, 2)
@@ -103,7 +104,7 @@ def prefill(target, texts, slots, cache):
     return target.prefill([Prompt(text) for text in texts], slots, cache, Want(prompt_logits=True))[1].logits
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3_text", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", slow("mistral"), "gemma3_text", slow("gpt2")])
 def test_scores_are_those_of_the_model_as_it_is_and_nothing_is_compiled_again(name, pair, monkeypatch):
     targets = pair(name)
     again = []
@@ -114,7 +115,7 @@ def test_scores_are_those_of_the_model_as_it_is_and_nothing_is_compiled_again(na
     assert not again
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral"])
+@pytest.mark.parametrize("name", ["llama", slow("mistral")])
 def test_every_forward_size_is_run_before_decoding_and_gives_the_same(name, pair, monkeypatch):
     """Long prompts in pieces, several rows in one forward, trees that no usual forward holds."""
     monkeypatch.setattr(hf, "CHUNK", 512)

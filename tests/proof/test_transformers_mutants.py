@@ -9,7 +9,8 @@ import pytest
 
 from outpace.proof.enumeration import BOUND
 from outpace.proof.models import Models, transformers_models
-from outpace.proof.mutants.transformers_path import TransformersMutant, decoding_error, transformers_mutants
+from outpace.proof.mutants.transformers_path import decoding_error, transformers_mutants
+from tests.tiers import only, slow
 
 
 @cache
@@ -17,18 +18,32 @@ def models(window: int | None) -> Models:
     return transformers_models(window)
 
 
-@pytest.mark.parametrize("window", [None, 3])
+# of position ids, attention masks, the cache and the order of rows
+QUICK = {
+    "position ids by cache slot",
+    "sibling visible",
+    "sliding window ignored",
+    "accepted node missing in the cache",
+    "unread token skipped",
+    "rows mixed up",
+    "scores in reading order",
+}
+MUTANTS = {mutant.name: mutant for mutant in transformers_mutants()}
+
+
+@pytest.mark.parametrize("window", [slow(None), 3])  # without one: the last test
 def test_without_a_mistake_the_distribution_is_plain_decoding(window: int | None) -> None:
     assert decoding_error(models(window)) <= BOUND
 
 
-@pytest.mark.parametrize("mutant", transformers_mutants(), ids=lambda mutant: mutant.name)
-def test_a_planted_mistake_is_caught(mutant: TransformersMutant) -> None:
+@pytest.mark.parametrize("name", only(QUICK, MUTANTS))
+def test_a_planted_mistake_is_caught(name: str) -> None:
+    mutant = MUTANTS[name]
     assert mutant.error(models(mutant.window)) > 1e6 * BOUND
 
 
 def test_a_mistake_is_gone_once_its_context_closes() -> None:
-    for mutant in transformers_mutants():
+    for mutant in MUTANTS.values():
         with mutant.planted():
             pass
     assert decoding_error(models(None)) <= BOUND

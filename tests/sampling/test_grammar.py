@@ -21,6 +21,7 @@ from outpace.proof.reference import difference, plain_distribution, table_logits
 from outpace.recipes import find
 from outpace.sampling import grammar
 from outpace.sampling.grammar import GrammarState
+from tests.tiers import slow
 
 LETTERS, END = "abc", 3
 EBNF = 'root ::= "a"? ("bc" | "cb" | "b")* "a"'
@@ -136,7 +137,7 @@ def options(method: str, draft: object) -> dict[str, object]:
     return {"draft": draft} if "draft" in outpace.recipes.get(method).options else {}
 
 
-@pytest.mark.parametrize("method", ["prompt-lookup", "speculative-sampling", "mcsd", "traversal"])
+@pytest.mark.parametrize("method", ["prompt-lookup", slow("speculative-sampling"), slow("mcsd"), "traversal"])
 def test_json_follows_its_schema(loaded, method: str) -> None:
     target, draft = loaded
     settings = {"json_schema": SCHEMA, "max_tokens": 150, **options(method, draft)}
@@ -148,7 +149,7 @@ def test_json_follows_its_schema(loaded, method: str) -> None:
         assert 0 <= found["age"] <= 120 and found["kind"] in ("ox", "owl") and isinstance(found["well"], bool)
 
 
-@pytest.mark.parametrize("method", ["prompt-lookup", "speculative-sampling", "mcsd"])
+@pytest.mark.parametrize("method", ["prompt-lookup", slow("speculative-sampling"), "mcsd"])
 def test_greedy_json_is_that_of_plain_decoding(loaded, method: str) -> None:
     target, draft = loaded
     settings = {

@@ -25,6 +25,7 @@ from outpace.serving.scheduler import Scheduler
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 from tests.serving.clients import Client, run
+from tests.tiers import slow
 
 VOCAB = 40
 
@@ -114,7 +115,7 @@ def test_so_they_are_with_compiled_forwards(compiled: HFTarget) -> None:
     assert scheduler.num_cached_tokens > 0.4 * scheduler.num_queried_tokens  # blocks that are full
 
 
-@pytest.fixture(params=("eager", "compiled"))
+@pytest.fixture(params=("eager", slow("compiled")))
 def target(request: pytest.FixtureRequest) -> HFTarget:
     return TARGET if request.param == "eager" else request.getfixturevalue("compiled")
 

@@ -26,6 +26,7 @@ from outpace.proof.reference import table_logits
 from outpace.verifiers.block import Block
 from outpace.verifiers.rejection import Rejection
 from outpace.verifiers.traversal import Traversal
+from tests.tiers import slow
 
 
 def models(seed: int, vocab: int = 2) -> tuple[TableTarget, TableTarget]:
@@ -40,7 +41,9 @@ def accepted(target: TableTarget, drafter: Drafter, verifier: Verifier, widths: 
     )
 
 
-@pytest.mark.parametrize(("vocab", "depth", "seeds"), [(2, 2, 30), (2, 3, 15), (3, 2, 15)])
+@pytest.mark.parametrize(
+    ("vocab", "depth", "seeds"), [(2, 2, 10), (2, 3, 5), (3, 2, 5), slow(2, 3, 15), slow(3, 2, 15)]
+)
 def test_a_block_keeps_more_than_token_by_token(vocab: int, depth: int, seeds: int) -> None:
     for seed in range(seeds):
         target, draft = models(seed, vocab)
@@ -71,9 +74,9 @@ def test_one_drafted_token_is_judged_as_ever(seed: int) -> None:
 @pytest.mark.parametrize(
     ("vocab", "widths", "seeds"),
     [
-        (2, (2, 1), 15),
+        (2, (2, 1), 6),
         pytest.param(2, (1, 2), 15, marks=pytest.mark.slow),
-        (2, (2, 2), 6),
+        (2, (2, 2), 3),
         pytest.param(2, (2, 1, 1), 4, marks=pytest.mark.slow),
         pytest.param(3, (2, 1), 4, marks=pytest.mark.slow),
     ],

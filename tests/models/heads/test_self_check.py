@@ -24,6 +24,7 @@ from outpace.models.heads.fingerprint import KEY
 from outpace.models.heads.formats.folder import kind_of, load_head, save_head
 from outpace.models.heads.self_check import SelfCheck, self_check
 from outpace.models.hf.target import HFTarget
+from tests.tiers import only, slow
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 TAPS = (1, 3, 5)
@@ -206,7 +207,11 @@ def conventions() -> dict[str, tuple[dict[str, Any], Any, Edit]]:
 ALIKE = {"norm_before_fc", "fc_norm", "norm_before_residual true"}
 
 
-@pytest.mark.parametrize("reading", conventions())
+# one of each part of a head's files: numbers of layers, weights, options of the layer, token ids
+QUICK = {"layers -1", "layers reversed", "norm_output true", "d2t absolute", "halves of fc swapped"}
+
+
+@pytest.mark.parametrize("reading", only(QUICK, conventions()))
 def test_a_wrong_convention_is_named(
     reading: str, trained: Callable[..., DraftHead], target: HFTarget, tmp_path: Path
 ) -> None:
@@ -236,7 +241,7 @@ def test_a_short_text_proves_nothing(
         self_check(target, head, TEXT[:15])
 
 
-@pytest.mark.parametrize("steps", [1, 10, 20])
+@pytest.mark.parametrize("steps", [slow(1), 10, slow(20)])
 @pytest.mark.parametrize("kind", ["eagle", "eagle3"])
 def test_a_head_that_has_learnt_little_has_no_findings(
     kind: str, steps: int, trained: Callable[..., DraftHead], target: HFTarget

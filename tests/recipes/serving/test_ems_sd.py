@@ -26,6 +26,7 @@ from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.serving.ems_sd import ems_sd
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
+from tests.tiers import slow
 
 VOCAB = 12
 PROMPTS = [[1, 2, 3, 1, 2], [4], [5, 6, 5, 6, 5, 6, 7, 5], [11, 0]]
@@ -144,7 +145,7 @@ def test_rows_without_a_match_are_drafted_by_the_model() -> None:
     assert len(forest.nodes[1]) == 3
 
 
-@pytest.mark.parametrize("recipe", [True, False])
+@pytest.mark.parametrize("recipe", [slow(True), False])
 def test_a_slot_of_the_paged_cache_holds_the_blocks_of_its_own_text(recipe: bool) -> None:
     target = HFTarget(copy.deepcopy(small().target.model).float(), compile=True)
     parts = ems_sd.build(target) if recipe else Parts(target, Lengths(0, 3, 7), Match(), Fixed(7))

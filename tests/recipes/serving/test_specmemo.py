@@ -32,6 +32,7 @@ from outpace.proof.reference import table_logits
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.serving.specmemo import specmemo
 from outpace.sampling.target_probs import LazyTargetProbs
+from tests.tiers import only
 
 VOCAB, AMPLE = 1024, 1 << 30
 SETTINGS = [{"temperature": 0.0}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 0.9}]
@@ -102,7 +103,7 @@ def prompts(*lengths: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", only([SETTINGS[0], SETTINGS[2]], SETTINGS))
 def test_the_estimate_is_between_the_measured_peak_and_three_times_it(
     settings: dict[str, float], dtype: torch.dtype
 ) -> None:
@@ -306,7 +307,7 @@ class Depths(list[tuple[int, ...]]):
 def test_the_text_is_plain_decodings_with_any_budget(temperature: float) -> None:
     target, draft = models(torch.float64)
     rows = [prompt.tolist() for prompt in prompts(30, 20, 50)]
-    sampling = [SamplingParams(temperature, max_tokens=30, seed=row) for row in range(3)]
+    sampling = [SamplingParams(temperature, max_tokens=18, seed=row) for row in range(3)]
     plain = texts(autoregressive.build(target), rows, sampling)
     for memory in (1, 1_500_000, AMPLE):
         assert texts(specmemo.build(target, draft=draft, memory=memory), rows, sampling) == plain

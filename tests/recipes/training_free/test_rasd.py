@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 import outpace
 
 CODE = "for name, value in sorted(table.items()):\n    print(name, value)\n" * 3
 
 
+@pytest.mark.slow
 def test_pruning_saves_nodes_and_loses_little() -> None:
     # in float32 both write the same text, on any machine
     target, draft = (outpace.load(name, dtype="float32") for name in ("zoo:target", "zoo:draft"))

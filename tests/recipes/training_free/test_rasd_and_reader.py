@@ -85,6 +85,7 @@ def length(parts: Parts, text: str, tokens: int = 64) -> float:
     return tokens / len(steps(parts, [prompt], SamplingParams(max_tokens=tokens)))
 
 
+@pytest.mark.slow
 @BOTH
 def test_text_that_repeats_is_accepted_further_than_by_the_model_alone(recipe: Recipe) -> None:
     target, draft = zoo("target")[0], zoo("draft")[0]

@@ -1,0 +1,27 @@
+"""Which variants of a parametrized test `make test` runs; `make test-slow` runs the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
+
+
+def slow(*values: Any, id: str | None = None) -> ParameterSet:
+    """One variant that `make test` leaves out."""
+    return pytest.param(*values, id=id, marks=pytest.mark.slow)
+
+
+def only(quick: Collection[Any], variants: Iterable[Any]) -> list[Any]:
+    """The variants, each either in `quick` or marked slow. A tuple is one variant of several arguments.
+
+    Raises ValueError if one of `quick` is not among the variants: it would be run by nothing.
+    """
+    given = list(variants)
+    if missing := [each for each in quick if each not in given]:
+        raise ValueError(f"no such variants: {missing}")
+    return [
+        each if each in quick else slow(*each) if isinstance(each, tuple) else slow(each) for each in given
+    ]
