@@ -222,7 +222,7 @@ def test_compiled_heads_draft_the_same(kind: str, draft: int | Shape) -> None:
         opened = HeadModel(head, compile=compile)
         assert (opened.model.compiled is not None) == compile
         drafter = Recorded(opened, VOCAB, sampled=False)
-        text, _ = decode(drafter, model, DRAFTS[shape], SamplingParams(0, max_tokens=9))
+        text, _ = decode(drafter, model, draft, SamplingParams(0, max_tokens=9))
         found.append((text, drafter.found))
     assert found[0][0] == found[1][0]
     for (text, path, logits), (other, nodes, compiled) in zip(found[0][1], found[1][1], strict=True):
