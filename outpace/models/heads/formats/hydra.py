@@ -81,7 +81,7 @@ def stored(head: PositionHead) -> tuple[Config, Mapping[str, Tensor]]:
         "grounded_heads": True,
         "hidden_state_offset": 0,
     }
-    tensors = {_theirs(name): each for name, each in head.own.items()}
+    tensors: Tensors = {_theirs(name): each for name, each in head.own.items()}
     if head.draft_ids is not None:
         tensors[TOKEN_MAP] = head.draft_ids
     return config, tensors

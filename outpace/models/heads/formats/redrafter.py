@@ -61,7 +61,7 @@ def stored(head: PositionHead) -> tuple[Config, Mapping[str, Tensor]]:
         "num_draft_layers": head.num_layers,
         "rnn": True,
     }
-    tensors = {_theirs(name, head.num_layers): each for name, each in head.own.items()}
+    tensors: Tensors = {_theirs(name, head.num_layers): each for name, each in head.own.items()}
     if head.draft_ids is not None:
         tensors[TOKEN_MAP] = head.draft_ids
     return config, tensors
