@@ -34,11 +34,11 @@ ZOO_PAIR = "--target outpace/zoo/weights/target --draft outpace/zoo/weights/draf
 LOAD = "--dtype float32 --contenders plain,adaptive"
 BESIDE_VLLM = "--dtype float32 --vllm {vllm} --vllm-options '--max-model-len 1024 --dtype float32'"
 HEADS = (
-    "--compile --no-eager --dtype float32 --methods speculative-sampling,eagle,eagle2,eagle2:head=zoo:hass,"
-    f"eagle3,medusa,hydra,mlp-speculator,redrafter {ALL_PROMPTS} --num-prompts 6 --rounds 2 --max-tokens 96"
+    "--compile --no-eager --dtype float32 --methods speculative-sampling,eagle,eagle2,eagle2:adaptive=true,"
+    f"eagle3,eagle3:adaptive=true {ALL_PROMPTS} --num-prompts 6 --rounds 2 --max-tokens 96"
 )
 # draft heads for the wider target: folder -> head; their decoder layers are as wide as the target's
-WIDER_HEADS = {f"out/models/{name}-113m": f"zoo:{name}" for name in ("eagle", "eagle3", "hydra", "medusa")}
+WIDER_HEADS = {f"out/models/{name}-113m": f"zoo:{name}" for name in ("eagle", "eagle3")}
 WIDER_METHODS = ",".join(
     f"{'eagle2' if head == 'zoo:eagle' else head.removeprefix('zoo:')}:head={folder}"
     for folder, head in WIDER_HEADS.items()
@@ -172,6 +172,7 @@ def main(
             file.write_text(done.stdout, encoding="utf-8")
     if not list_:
         for name in steps:
+            (results.RESULTS / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(OUT / name, results.RESULTS / name)
         results.write(results.pages())
         front_page.main()
