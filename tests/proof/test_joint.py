@@ -39,6 +39,7 @@ from outpace.recipes.training_free.token_recycling import token_recycling
 from outpace.recipes.verification.specinfer import specinfer
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
+from tests.tiers import slow
 
 TARGET, DRAFT = TableTarget(3, seed=1), TableTarget(3, seed=2, order=2)
 LOGITS = table_logits(TARGET.logits, TARGET.state)
@@ -73,7 +74,7 @@ def test_rows_of_one_prompt_are_independent(recipe: Recipe, options: dict[str, o
     assert largest_joint_error(found, LOGITS, PAIR) < BOUND
 
 
-@pytest.mark.parametrize("options", [{}, {"tree": True, "min_ngram": 1, "min_share": 0.1}])
+@pytest.mark.parametrize("options", [slow({}), {"tree": True, "min_ngram": 1, "min_share": 0.1}])
 def test_samples_that_draft_for_one_another_are_independent(options: dict[str, object]) -> None:
     drafted = kept = 0
 

@@ -253,6 +253,7 @@ def test_texts_without_answers_are_refused(model, data, tmp_path) -> None:
         train("eagle", target=model, data=data, output=tmp_path, changes=[*QUICK, "answers.generate=false"])
 
 
+@pytest.mark.slow
 def test_builtin_code_is_source_without_the_held_out_modules(model) -> None:
     prompts = read_prompts("builtin:code", model, 40, 0)
     assert len(prompts) == 40 and prompts == read_prompts("builtin:code", model, 40, 0)

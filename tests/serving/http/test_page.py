@@ -22,6 +22,7 @@ HELLO = "Say hello to Noah."
 EDIT = "Replace the word lamp with clock in this text:\nWe sold the lamp and kept the kettle."
 WIDE, PHONE = {"width": 1200, "height": 800}, {"width": 360, "height": 740}
 HTML = '<img src="x" onerror="document.title = 1"><script>document.title = 2</script>'
+TOKENS = 8  # of an answer
 TIMEOUT = 60_000  # milliseconds until a test fails
 # the contrast, as WCAG 2 defines it, of each visible text with the nearest background behind it
 CONTRAST = """(selector) => {
@@ -77,7 +78,7 @@ def page(browser: Browser, running: Any) -> Iterator[Page]:
         yield found
 
 
-def choose(page: Page, *, tokens: int = 16, method: str | None = None, **fields: str) -> None:
+def choose(page: Page, *, tokens: int = TOKENS, method: str | None = None, **fields: str) -> None:
     """Fill in the settings, when the page knows the server's methods."""
     page.locator("#method option").first.wait_for(state="attached")
     page.locator("#max-tokens").fill(str(tokens))
@@ -105,7 +106,7 @@ def legend(page: Page) -> dict[str, int]:
     return {row.locator("span").nth(1).inner_text(): int(row.locator(".count").inner_text()) for row in rows}
 
 
-def asked(client: Any, *messages: str, tokens: int = 16, **extra: Any) -> Any:
+def asked(client: Any, *messages: str, tokens: int = TOKENS, **extra: Any) -> Any:
     """The answer of the API to messages that take turns."""
     roles = ("user", "assistant")
     return client.chat.completions.create(
@@ -247,10 +248,11 @@ def test_the_speedup_is_measured_with_the_same_request(page: Page) -> None:
     assert "accepted, from the predicted answer" in legend(page)
 
 
+@pytest.mark.slow
 def test_nothing_is_drafted_in_plain_decoding(page: Page, client: Any) -> None:
     choose(page, method="(plain)")
     assert send(page, HELLO) == asked(client, HELLO, speculation=False).choices[0].message.content
-    assert legend(page) == {"written by the target": 16}
+    assert legend(page) == {"written by the target": TOKENS}
     assert page.locator("#length").inner_text() == "1.00" and page.locator("#rate").inner_text() == "–"
     assert page.locator("#tree .node").count() == 2  # root and bonus token
 
@@ -385,6 +387,7 @@ def test_a_message_is_kept_when_the_server_is_gone(browser: Browser, model: Any,
             assert page.locator(".welcome").is_visible()
 
 
+@pytest.mark.slow
 def test_nothing_is_wider_than_a_phone(browser: Browser, running: Any) -> None:
     with opened(browser, running.url, viewport=PHONE, has_touch=True) as page:
         boxes = (
@@ -410,6 +413,7 @@ def test_nothing_is_wider_than_a_phone(browser: Browser, running: Any) -> None:
                 assert box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"]
 
 
+@pytest.mark.slow
 def test_every_control_is_reached_by_tab_and_has_a_name(page: Page) -> None:
     choose(page)
     send(page, HELLO)
@@ -432,7 +436,7 @@ def test_every_control_is_reached_by_tab_and_has_a_name(page: Page) -> None:
         assert each.evaluate("each => each.labels.length || each.textContent"), each
     live = page.get_by_role("log")
     assert live.get_attribute("aria-busy") == "false"
-    assert page.get_by_role("status").inner_text().startswith("16 tokens in")
+    assert page.get_by_role("status").inner_text().startswith(f"{TOKENS} tokens in")
 
 
 @pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
