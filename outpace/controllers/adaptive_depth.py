@@ -202,7 +202,7 @@ class AdaptiveDepth:
         self._tokens.learn(step)
         reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
         if not reads and all(step.generated) and "score" in step.seconds:
-            self._cost.record(step, drafted, read_by_draft)
+            self._cost.record(step, drafted, drafted + read_by_draft)
 
     def release(self, slots: Sequence[int]) -> None:
         self._rates.release(slots)

@@ -35,8 +35,8 @@ class AdaptiveTree:
     al. 2024). It is corrected by how often paths of about that probability were. A step generates one token
     per row and one for every node on an accepted path; so the best number of nodes, in the order of their
     probability, is where the expected number of tokens divided by the predicted time of the step is largest.
-    A further level is drafted if what it is expected to add pays for its forward. In the first steps sizes
-    are fixed.
+    A further level extends as many of the paths that would stay as pay for the head's forward over them; if
+    none do, drafting ends. In the first steps sizes are fixed.
 
     Tokens of the tree are chosen, not drawn, so a choice that depends on them leaves the output exact.
     """
@@ -55,14 +55,17 @@ class AdaptiveTree:
         self._accepted, self._tested = numpy.zeros(NUM_BINS), numpy.zeros(NUM_BINS)
         # accepted paths that end before the last level, and those whose next token was accepted too
         self._ended, self._went_on = PRIOR_PATHS, PRIOR_GOES_ON * PRIOR_PATHS
-        self._rows, self._context = 1, 0  # of the step that is planned
+        self._rows = 1  # of the step that is planned
+        self._num_read = 1  # tokens that the head has read for it, committed ones but the roots left out
+        self._step_seconds = numpy.zeros(1)  # predicted, without drafting, by number of draft tokens
+        self._level_seconds = self._read_seconds = 0.0  # of a forward of the head, and of each token in it
 
     def plan(self, ctx: Context) -> Plan:
         limits = [min(self._depth, limit) for limit in ctx.max_draft_depth]
         if ctx.unread is not None:  # a draft would delay the first token after a prompt
             limits = [0 if len(unread) else limit for limit, unread in zip(limits, ctx.unread, strict=True)]
         self._cost.update()
-        self._rows, self._context = len(limits), sum(ctx.committed)
+        self._predict(len(limits), sum(ctx.committed))
         self._num_drafts += any(limits)
         return Plan(tuple(limits), size=self)
 
@@ -75,19 +78,24 @@ class AdaptiveTree:
         counts = numpy.bincount(rows[: self._best(scores, levels)[0]], minlength=len(candidates))
         return counts.tolist()
 
-    def goes_on(
+    def extend(
         self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
-    ) -> bool:
+    ) -> list[int]:
         if self._num_drafts <= FIRST_STEPS:
-            return True
+            self._num_read += sum(map(len, newest))
+            return [len(each) for each in newest]
         scores, _ = self._sorted(candidates)
         number, tokens, seconds = self._best(scores, levels)
         if number == 0:  # not even the most probable paths pay
-            return False
-        reached = sum(float(self._probabilities(numpy.array(each)).sum()) for each in newest)
-        added = reached * self._went_on / self._ended
-        more = self._seconds(levels + 1, numpy.array([float(number)]))[0] - seconds
-        return added * seconds > tokens * max(more, 0.0)
+            return [0] * len(newest)
+        # what follows a path is less probable than the path: where it does not stay, nothing below it would
+        extended, of = self._sorted([[one for one in each if one >= scores[number - 1]] for each in newest])
+        added = numpy.cumsum(self._probabilities(extended)) * (self._went_on / self._ended)
+        more = self._level_seconds + self._read_seconds * numpy.arange(1.0, len(extended) + 1)
+        speeds = (tokens + added) / (seconds + more)
+        best = int(speeds.argmax()) + 1 if len(speeds) and speeds.max() > tokens / seconds else 0
+        self._num_read += best
+        return numpy.bincount(of[:best], minlength=len(newest)).tolist()
 
     def observe(self, step: Step) -> None:
         tree, ctx = step.draft.tree, step.ctx
@@ -97,7 +105,7 @@ class AdaptiveTree:
         reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
         if not reads and all(step.generated) and "score" in step.seconds:
             # the head reads what was generated in the step before, about as much as in this one
-            self._cost.record(step, drafted, sum(map(len, step.generated)))
+            self._cost.record(step, drafted, self._num_read - len(ctx.slots) + sum(map(len, step.generated)))
 
     def release(self, slots: Sequence[int]) -> None:
         """Does nothing: what was learned is about the drafter."""
@@ -138,14 +146,18 @@ class AdaptiveTree:
     def _best(self, scores: Numbers, levels: int) -> tuple[int, float, float]:
         """The best number of nodes, and the expected tokens and seconds of a step with them."""
         tokens = self._rows + numpy.concatenate(([0.0], numpy.cumsum(self._probabilities(scores))))
-        seconds = self._seconds(levels, numpy.arange(len(scores) + 1.0))
+        drafting = levels * self._level_seconds + self._num_read * self._read_seconds
+        seconds = self._step_seconds[: len(tokens)] + drafting
         best = int((tokens / seconds).argmax())
         return best, float(tokens[best]), float(seconds[best])
 
-    def _seconds(self, levels: int, nodes: Numbers) -> Numbers:
-        """Predicted seconds of steps with these numbers of nodes after so many levels."""
-        forwards = numpy.full(len(nodes), float(levels))
-        return numpy.maximum(LEAST_SECONDS, self._cost.seconds(self._rows, self._context, 0, forwards, nodes))
+    def _predict(self, rows: int, context: int) -> None:
+        """Predict the times of the next step, which has so many rows and tokens in the KV cache."""
+        self._rows = self._num_read = rows
+        nodes, zero, one = numpy.arange(rows * self._num_nodes + 1.0), numpy.zeros(1), numpy.ones(1)
+        self._step_seconds = numpy.maximum(LEAST_SECONDS, self._cost.verifying(rows, context, 0, nodes))
+        self._level_seconds = float(self._cost.drafting(one, zero, context)[0])
+        self._read_seconds = float(self._cost.drafting(zero, one, context)[0])
 
 
 def _bins(scores: Numbers) -> Indices:

@@ -65,7 +65,7 @@ class LeastMemory:
         reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
         if not reads and all(step.generated) and "score" in step.seconds:
             # the draft model reads what was generated in the step before, about as much as in this one
-            self._cost.record(step, drafted, sum(map(len, step.generated)))
+            self._cost.record(step, drafted, drafted + sum(map(len, step.generated)))
 
     def _speeds(self, ctx: Context, choices: Sequence[Sequence[int]], rates: Sequence[float]) -> Numbers:
         """(M,) predicted tokens per second with these depths (M × B)."""

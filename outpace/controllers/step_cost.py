@@ -50,8 +50,8 @@ class StepCost:
         self._changed: set[tuple[int, int]] = set()  # sizes whose factors are to be computed anew
 
     def record(self, step: Step, drafted: int, read_by_draft: int) -> None:
-        """Add a step that read no prompts: numbers of draft tokens, and of committed tokens that the draft
-        model read before it drafted."""
+        """Add a step that read no prompts: numbers of draft tokens, and of tokens that the draft model read
+        in all its forwards, committed ones included."""
         rows, context = len(step.ctx.slots), sum(step.ctx.committed)
         seconds, draft = step.seconds, step.draft
         computed = step.scores.computed or rows + drafted
@@ -62,7 +62,7 @@ class StepCost:
         fitted = self._target.record(forward.quantities, forward.seconds)
         self._changed.update(self._forwards if fitted else [size])
         if draft.forwards:
-            quantities = draft.forwards, drafted + read_by_draft, draft.forwards * context
+            quantities = draft.forwards, read_by_draft, draft.forwards * context
             self._draft.record(quantities, draft.seconds)
         self._other.record((1, rows, drafted), sum(seconds.values()) - forward.seconds - draft.seconds)
 
@@ -88,14 +88,23 @@ class StepCost:
 
     def seconds(self, rows: int, context: int, unread: int, forwards: Numbers, drafted: Numbers) -> Numbers:
         """Predicted seconds of steps with `rows` rows, which have `context` tokens together and read `unread`
-        tokens of prompts, for numbers of draft forwards and of draft tokens."""
-        target, draft, other = (each.coefficients for each in (self._target, self._draft, self._other))
+        tokens of prompts, for numbers of draft forwards and of draft tokens, as many of which the draft model
+        reads."""
+        return self.verifying(rows, context, unread, drafted) + self.drafting(forwards, drafted, context)
+
+    def verifying(self, rows: int, context: int, unread: int, drafted: Numbers) -> Numbers:
+        """Predicted seconds of steps without the draft model's forwards."""
+        target, other = self._target.coefficients, self._other.coefficients
         computed = self._padded(rows + unread + drafted)
         seconds = target[0] + target[1] * computed + target[2] * rows + target[3] * context
         if (factors := self._factors.get(rounded(rows))) is not None:
             seconds *= factors[GROUPS[numpy.minimum(numpy.rint(computed).astype(int), MAX_TOKENS)]]
-        seconds += draft[0] * forwards + draft[1] * drafted + draft[2] * forwards * context
         return seconds + (other[0] + other[1] * rows + other[2] * drafted)
+
+    def drafting(self, forwards: Numbers, tokens: Numbers, context: int) -> Numbers:
+        """Predicted seconds of numbers of draft forwards that read so many tokens in all."""
+        draft = self._draft.coefficients
+        return draft[0] * forwards + draft[1] * tokens + draft[2] * forwards * context
 
     def plain_seconds(self, rows: int, context: int, unread: int = 0) -> float:
         """Predicted seconds of a step without drafts."""

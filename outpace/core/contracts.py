@@ -98,11 +98,12 @@ class TreeSize(Protocol):
     """Decides while a tree of chosen tokens is drafted how large it gets. Numbers are the logarithms of the
     draft probabilities of paths, by row; `levels` is the number of levels drafted so far."""
 
-    def goes_on(
+    def extend(
         self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
-    ) -> bool:
-        """Whether a further level is drafted. `candidates`: paths that may stay, most probable first;
-        `newest`: those of the last level that would be extended."""
+    ) -> Sequence[int]:
+        """How many of the most probable paths of `newest` a further level extends, by row; 0 in all rows:
+        no further level. `candidates`: paths that may stay; `newest`: those of the last level that can be
+        extended; most probable first."""
         ...
 
     def keep(self, candidates: Sequence[Sequence[float]], levels: int) -> Sequence[int]:

@@ -27,8 +27,8 @@ FORWARD, TOKEN, DRAFT = 1.0, 0.05, 0.1  # seconds: of a forward of the target, o
 class Clock:
     """Times that are known exactly."""
 
-    def __init__(self, token: float = TOKEN, draft: float = DRAFT) -> None:
-        self.token, self.draft = token, draft
+    def __init__(self, token: float = TOKEN, draft: float = DRAFT, read: float = 0.0) -> None:
+        self.token, self.draft, self.read = token, draft, read
 
     def update(self) -> None:
         pass
@@ -36,14 +36,17 @@ class Clock:
     def record(self, *_: Any) -> None:
         pass
 
-    def seconds(self, rows: int, context: int, unread: int, forwards: Any, drafted: Any) -> Any:
-        return FORWARD + self.token * drafted + self.draft * forwards
+    def verifying(self, rows: int, context: int, unread: int, drafted: Any) -> Any:
+        return FORWARD + self.token * drafted
+
+    def drafting(self, forwards: Any, tokens: Any, context: int) -> Any:
+        return self.draft * forwards + self.read * tokens
 
 
 def controller(clock: Clock, num_rows: int = 1, num_nodes: int = 10) -> AdaptiveTree:
     made: Any = AdaptiveTree(6, num_nodes)
-    made._cost = clock
-    made._rows, made._num_drafts = num_rows, FIRST_STEPS + 1
+    made._cost, made._num_drafts = clock, FIRST_STEPS + 1
+    made._predict(num_rows, 0)
     return made
 
 
@@ -66,9 +69,17 @@ def test_the_nodes_with_the_most_tokens_per_second_are_kept(token: float) -> Non
 
 def test_a_level_is_drafted_while_it_pays() -> None:
     candidates = [logs(0.9, 0.05)]
-    assert controller(Clock(draft=0.05)).goes_on(candidates, candidates, 1)
-    assert not controller(Clock(draft=2.0)).goes_on(candidates, candidates, 1)
-    assert not controller(Clock(draft=0.05)).goes_on([logs(0.01)], [logs(0.01)], 1)
+    assert any(controller(Clock(draft=0.05)).extend(candidates, candidates, 1))
+    assert not any(controller(Clock(draft=2.0)).extend(candidates, candidates, 1))
+    assert not any(controller(Clock(draft=0.05)).extend([logs(0.01)], [logs(0.01)], 1))
+
+
+def test_only_paths_that_would_stay_are_extended() -> None:
+    candidates, newest = [logs(0.9, 0.85, 0.1, 0.001), logs(0.8)], [logs(0.9, 0.1, 0.001), logs(0.8)]
+    assert controller(Clock(token=0.01), 2).keep(candidates, 1) == [3, 1]
+    assert controller(Clock(token=0.01), 2).extend(candidates, newest, 1) == [2, 1]
+    # the third path adds less than the head's time for it is worth
+    assert controller(Clock(token=0.01, read=0.1), 2).extend(candidates, newest, 1) == [1, 1]
 
 
 def step(accepted: Sequence[int], scores: Sequence[float]) -> Step:
@@ -106,7 +117,7 @@ def test_the_first_steps_have_fixed_sizes_that_differ() -> None:
     candidates = [logs(*[0.9] * 20)]
     sizes = []
     for made._num_drafts in range(1, FIRST_STEPS + 1):
-        assert made.goes_on(candidates, candidates, 1)
+        assert made.extend(candidates, candidates, 1) == [20]
         sizes += made.keep(candidates, 6)
     assert sizes == [10, 3, 6, 1]
 

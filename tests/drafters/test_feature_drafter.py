@@ -208,8 +208,10 @@ def test_a_request_that_leaves_and_comes_back_drafts_as_if_it_had_stayed() -> No
         assert (logits - reference(head, text, path, hidden_states(model, text))).abs().max() < BOUND
 
 
-@pytest.mark.parametrize(("kind", "shape"), [slow("eagle", "chain"), ("eagle3", "tree")])
-def test_compiled_heads_draft_the_same(kind: str, shape: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "draft"), [slow("eagle", DRAFTS["chain"]), ("eagle3", DRAFTS["tree"])], ids=["chain", "tree"]
+)
+def test_compiled_heads_draft_the_same(kind: str, draft: int | Shape) -> None:
     pytest.importorskip("openvino")
     made = copy.deepcopy(target().model).float()
     model = HFTarget(made, compile=True)

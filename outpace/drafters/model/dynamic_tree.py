@@ -37,8 +37,8 @@ class Candidate(NamedTuple):
 def dynamic_tree(ctx: Context, plan: Plan, read: Read, *, width: int, num_nodes: int) -> TokenTree:
     """Build a tree of at most `num_nodes` draft tokens per row. At each level the `width` best paths of a row
     are extended by their `width` most probable tokens; all these tokens are candidates, of which the best
-    paths stay, or as few as `plan.size` says. `read` receives the extended paths only. Draft probabilities
-    are those at temperature 1."""
+    paths stay. With `plan.size` fewer are extended and stay. `read` receives the extended paths only. Draft
+    probabilities are those at temperature 1."""
     grower = Grower(ctx.roots)  # the paths that are extended
     candidates: list[list[Candidate]] = [[] for _ in ctx.slots]
     scores = [0.0] * len(ctx.slots)  # by node of `grower`
@@ -63,11 +63,15 @@ def dynamic_tree(ctx: Context, plan: Plan, read: Read, *, width: int, num_nodes:
         frontier, levels = [], level + 1
         for row, new in enumerate(found):
             candidates[row] = sorted((*candidates[row], *new), key=lambda one: (-one.score, one.depth))
-        best_of = [sorted(new, key=lambda each: -each.score)[:width] for new in found]
-        if plan.size is not None and not plan.size.goes_on(_scores(candidates), _scores(best_of), levels):
-            break
-        for row, best in enumerate(best_of):
-            if levels < plan.depth[row] and best:
+        best_of = [
+            sorted(new, key=lambda each: -each.score)[:width] if levels < depth else []
+            for new, depth in zip(found, plan.depth, strict=True)
+        ]
+        if plan.size is not None and any(best_of):
+            counts = plan.size.extend(_scores(candidates), _scores(best_of), levels)
+            best_of = [best[:count] for best, count in zip(best_of, counts, strict=True)]
+        for best in best_of:
+            if best:
                 nodes = grower.add_chosen(
                     [each.parent for each in best], torch.tensor([each.token for each in best])
                 )

@@ -1,0 +1,277 @@
+"""Which draft heads are accepted more after equal training: `python -m benchmarks.head_orderings`.
+
+Every head learns in as many steps from the same texts, from several seeds, at the best of several learning
+rates, which is searched with the first seed in shorter runs. Then the heads draft for the built-in prompts,
+which are none of the training texts. Acceptance lengths are compared prompt by prompt; they do not depend on
+how busy the machine is. A run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import json as json_files
+import random
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from safetensors.torch import load_file, save_file
+
+import outpace
+from outpace.bench.measure.bootstrap import median_interval
+from outpace.bench.measure.provenance import provenance, threads
+from outpace.bench.measure.workload import BUILT_IN, WorkloadItem, encode, load_items
+from outpace.bench.report.json_file import write_json
+from outpace.console import progress
+from outpace.tables import Table, print_tables
+from outpace.training.run import PROVENANCE, train
+from zoo_training.drafters import COMMON, DRAFTERS, PROMPTS, TARGET
+from zoo_training.prompts import write_prompts
+
+RATES = "1e-3,3e-3"
+TEMPERATURES = (0.0, 1.0)
+SHUFFLED = "eagle3-shuffled"
+# name -> recipe, and the head that it drafts with
+DRAFTED = {
+    "medusa": ("medusa", "medusa"),
+    "hydra": ("hydra", "hydra"),
+    "eagle": ("eagle", "eagle"),
+    "eagle2": ("eagle2", "eagle"),
+    "hass": ("eagle2", "hass"),
+    "eagle3": ("eagle3", "eagle3"),
+    SHUFFLED: ("eagle3", SHUFFLED),
+}
+# the first is to be accepted more than the second
+ORDERINGS = (
+    ("eagle", "medusa"),
+    ("hydra", "medusa"),
+    ("eagle2", "eagle"),
+    ("hass", "eagle2"),
+    ("eagle3", "eagle2"),
+    ("eagle3", SHUFFLED),
+)
+
+
+@dataclass(frozen=True)
+class Length:
+    """Tokens per step on one prompt."""
+
+    name: str  # of DRAFTED
+    seed: int  # of the training
+    prompt: str
+    temperature: float
+    tokens_per_step: float
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """The ratio of two acceptance lengths: its median over prompts, with a 95 % interval."""
+
+    name: str
+    over: str
+    temperature: float
+    prompts: int
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """The runs' folder, and what is equal in all of them."""
+
+    folder: Path
+    target: outpace.Model
+    changes: tuple[str, ...]
+
+    def prepare(self) -> None:
+        """Write the prompts."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._prompts.is_file():
+            write_prompts(self._prompts, PROMPTS, seed=0)
+
+    def run(self, head: str, seed: int, steps: int, rate: str) -> Path:
+        """Train a head, or do nothing if that was done; returns its folder."""
+        folder = self.folder / f"{head}-{steps}-{rate}-{seed}"
+        if (folder / PROVENANCE).is_file():
+            return folder
+        captured = self.folder / "captured"
+        if head == SHUFFLED:
+            captured = self._shuffled(captured)
+        plan = DRAFTERS[head.removesuffix("-shuffled")]
+        own = [each for each in plan.changes if not each.startswith("steps=")]
+        train(
+            plan.method,
+            target=self.target,
+            data=str(self._prompts),
+            output=folder,
+            changes=(
+                *COMMON,
+                *own,
+                *self.changes,
+                f"steps={steps}",
+                f"optimizer.rate={rate}",
+                f"seed={seed}",
+            ),
+            captured=captured,
+        )
+        return folder
+
+    def best_rate(self, head: str, steps: int, rates: Sequence[str]) -> str:
+        """The learning rate with the largest acceptance length on held-out texts after so many steps."""
+        found: dict[str, float] = {}
+        for rate in rates:
+            text = (self.run(head, 0, steps, rate) / PROVENANCE).read_text(encoding="utf-8")
+            found[rate] = json_files.loads(text)["evaluations"][-1]["acceptance_length"]
+        return max(rates, key=lambda rate: found[rate])
+
+    @property
+    def _prompts(self) -> Path:
+        return self.folder / "prompts.jsonl"
+
+    def _shuffled(self, captured: Path) -> Path:
+        """A copy of the hidden states in which those that EAGLE-3 reads belong to other tokens of the same
+        text. What the head is to predict follows from the last ones, which stay."""
+        folder = captured.with_name("captured-shuffled")
+        if folder.is_dir():
+            return folder
+        partial = folder.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(captured, partial)
+        for path in sorted(partial.glob("*/*.safetensors")):
+            tensors = load_file(path)
+            order = random.Random(path.name).sample(range(len(tensors["-1"])), len(tensors["-1"]))
+            save_file({key: each if key == "-1" else each[order] for key, each in tensors.items()}, path)
+        partial.rename(folder)
+        return folder
+
+
+def measured(
+    name: str, folder: Path, seed: int, target: outpace.Model, items: Sequence[WorkloadItem], max_tokens: int
+) -> list[Length]:
+    """The tokens per step of a head on every prompt, at each temperature."""
+    prompts = [encode(target.tokenizer, item).tolist() for item in items]
+    found: list[Length] = []
+    for temperature in TEMPERATURES:
+        results = outpace.generate(
+            target,
+            prompts,
+            DRAFTED[name][0],
+            head=str(folder),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=0,
+            ignore_eos=True,
+        )
+        for item, result in zip(items, results, strict=True):
+            length = result.statistics.num_tokens / result.statistics.num_steps
+            found.append(Length(name, seed, item.id, temperature, length))
+    return found
+
+
+def ordering(lengths: Sequence[Length], name: str, over: str, temperature: float) -> Ordering:
+    """Compare two names of DRAFTED. The seeds of a prompt are its repetitions: prompts are resampled."""
+    values = {
+        (each.name, each.prompt, each.seed): each.tokens_per_step
+        for each in lengths
+        if each.temperature == temperature
+    }
+    ratios: dict[str, list[float]] = {}
+    for (of, prompt, seed), value in values.items():
+        if of == name and (over, prompt, seed) in values:
+            ratios.setdefault(prompt, []).append(value / values[over, prompt, seed])
+    interval = median_interval(list(ratios.values()))
+    return Ordering(name, over, temperature, len(ratios), interval.median, interval.low, interval.high)
+
+
+def to_tables(lengths: Sequence[Length], orderings: Sequence[Ordering]) -> list[Table]:
+    """The mean acceptance lengths, and their ratios."""
+    rows: list[tuple[str, ...]] = []
+    for name in dict.fromkeys(each.name for each in lengths):
+        means: list[str] = []
+        for temperature in TEMPERATURES:
+            own = [
+                each.tokens_per_step
+                for each in lengths
+                if (each.name, each.temperature) == (name, temperature)
+            ]
+            means.append(f"{sum(own) / len(own):.2f}")
+        rows.append((name, *means))
+    ratios = [
+        (
+            f"{each.name} over {each.over}",
+            f"{each.temperature:g}",
+            f"{each.median:.3f}",
+            f"{each.low:.3f} to {each.high:.3f}",
+        )
+        for each in orderings
+    ]
+    columns = ("tokens per step", *(f"temperature {each:g}" for each in TEMPERATURES))
+    return [
+        Table("Acceptance length", columns, tuple(rows)),
+        Table("Ratios", ("heads", "temperature", "median", "95 %"), tuple(ratios)),
+    ]
+
+
+def main(
+    json: Annotated[Path, typer.Option(help="File to write.")],
+    folder: Annotated[Path, typer.Option(help="Folder of the training runs.")] = Path("out/orderings"),
+    steps: Annotated[int, typer.Option(min=1, help="Steps of every head.")] = 1000,
+    search_steps: Annotated[int, typer.Option(min=1, help="Steps with each learning rate.")] = 200,
+    rates: Annotated[str, typer.Option(help="Learning rates.")] = RATES,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of weights and order.")] = 3,
+    heads: Annotated[str, typer.Option(help="Of medusa, hydra, eagle, eagle2, hass, eagle3.")] = ",".join(
+        DRAFTED
+    ),
+    prompts: Annotated[int, typer.Option(min=3, help="Prompts of each built-in set.")] = 6,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 96,
+    changes: Annotated[list[str] | None, typer.Option("--set", help="A setting of every training.")] = None,
+    number: Annotated[int, typer.Option("--threads", min=1, help="CPU threads.")] = 1,
+) -> None:
+    """Train draft heads alike and compare their acceptance lengths."""
+    names = heads.split(",")
+    if unknown := set(names) - set(DRAFTED):
+        raise typer.BadParameter(f"there is no head {min(unknown)}: use {', '.join(DRAFTED)}")
+    items = [item for source in BUILT_IN for item in load_items(source, prompts)]
+    with threads(number):
+        training = Training(folder, outpace.load(TARGET, dtype="float32"), tuple(changes or ()))
+        training.prepare()
+        used = list(dict.fromkeys(DRAFTED[name][1] for name in names))
+        best = {head: training.best_rate(head, search_steps, rates.split(",")) for head in used}
+        lengths: list[Length] = []
+        with progress(len(names) * seeds) as advance:
+            for seed in range(seeds):
+                for name in names:
+                    head = DRAFTED[name][1]
+                    trained = training.run(head, seed, steps, best[head])
+                    lengths += measured(name, trained, seed, training.target, items, max_tokens)
+                    advance(f"{name}, seed {seed}", 1)
+    found = [
+        ordering(lengths, name, over, temperature)
+        for name, over in ORDERINGS
+        for temperature in TEMPERATURES
+        if {name, over} <= set(names)
+    ]
+    print_tables(to_tables(lengths, found))
+    data: dict[str, Any] = {
+        "schema": "outpace-head-orderings/1",
+        "provenance": provenance(),
+        "settings": {
+            "steps": steps,
+            "search_steps": search_steps,
+            "seeds": seeds,
+            "rates": best,
+            "changes": changes or [],
+            "max_tokens": max_tokens,
+        },
+        "ratios": [asdict(each) for each in found],
+        "lengths": [asdict(each) for each in lengths],
+    }
+    json.parent.mkdir(parents=True, exist_ok=True)
+    write_json(json, data)
+
+
+if __name__ == "__main__":
+    typer.run(main)
