@@ -20,7 +20,7 @@ import typer
 from safetensors.torch import load_file, save_file
 
 import outpace
-from outpace.bench.measure.bootstrap import median_interval
+from outpace.bench.measure.bootstrap import Interval, median_interval
 from outpace.bench.measure.provenance import provenance, threads
 from outpace.bench.measure.workload import BUILT_IN, WorkloadItem, encode, load_items
 from outpace.bench.report.json_file import write_json
@@ -67,15 +67,13 @@ class Length:
 
 @dataclass(frozen=True)
 class Ordering:
-    """The ratio of two acceptance lengths: its median over prompts, with a 95 % interval."""
+    """The ratio of two acceptance lengths."""
 
     name: str
     over: str
     temperature: float
     prompts: int
-    median: float
-    low: float
-    high: float
+    ratio: Interval
 
 
 @dataclass(frozen=True)
@@ -182,8 +180,7 @@ def ordering(lengths: Sequence[Length], name: str, over: str, temperature: float
     for (of, prompt, seed), value in values.items():
         if of == name and (over, prompt, seed) in values:
             ratios.setdefault(prompt, []).append(value / values[over, prompt, seed])
-    interval = median_interval(list(ratios.values()))
-    return Ordering(name, over, temperature, len(ratios), interval.median, interval.low, interval.high)
+    return Ordering(name, over, temperature, len(ratios), median_interval(list(ratios.values())))
 
 
 def to_tables(lengths: Sequence[Length], orderings: Sequence[Ordering]) -> list[Table]:
@@ -203,8 +200,8 @@ def to_tables(lengths: Sequence[Length], orderings: Sequence[Ordering]) -> list[
         (
             f"{each.name} over {each.over}",
             f"{each.temperature:g}",
-            f"{each.median:.3f}",
-            f"{each.low:.3f} to {each.high:.3f}",
+            f"{each.ratio.median:.3f}",
+            f"{each.ratio.low:.3f} to {each.ratio.high:.3f}",
         )
         for each in orderings
     ]
@@ -238,14 +235,14 @@ def main(
     with threads(number):
         training = Training(folder, outpace.load(TARGET, dtype="float32"), tuple(changes or ()))
         training.prepare()
-        used = list(dict.fromkeys(DRAFTED[name][1] for name in names))
+        used = dict.fromkeys(DRAFTED[name][1].removesuffix("-shuffled") for name in names)
         best = {head: training.best_rate(head, search_steps, rates.split(",")) for head in used}
         lengths: list[Length] = []
         with progress(len(names) * seeds) as advance:
             for seed in range(seeds):
                 for name in names:
                     head = DRAFTED[name][1]
-                    trained = training.run(head, seed, steps, best[head])
+                    trained = training.run(head, seed, steps, best[head.removesuffix("-shuffled")])
                     lengths += measured(name, trained, seed, training.target, items, max_tokens)
                     advance(f"{name}, seed {seed}", 1)
     found = [
