@@ -34,18 +34,24 @@ ZOO_PAIR = "--target outpace/zoo/weights/target --draft outpace/zoo/weights/draf
 LOAD = "--dtype float32 --contenders plain,adaptive"
 BESIDE_VLLM = "--dtype float32 --vllm {vllm} --vllm-options '--max-model-len 1024 --dtype float32'"
 HEADS = (
-    "--compile --no-eager --dtype float32 --methods speculative-sampling,eagle,eagle2,eagle2:adaptive=true,"
-    f"eagle3,eagle3:adaptive=true {ALL_PROMPTS} --num-prompts 6 --rounds 2 --max-tokens 96"
+    "--compile --no-eager --dtype float32 --methods speculative-sampling,eagle:tree=chain,eagle,eagle2,"
+    f"eagle2:adaptive=true,eagle3:adaptive=true {ALL_PROMPTS} --num-prompts 6 --rounds 2 --max-tokens 96"
 )
-# draft heads for the wider target: folder -> head; their decoder layers are as wide as the target's
+# draft heads for the wider target: folder -> head. They stay as they are, 3 % of the target: the share of a
+# head with one layer where the target has 30
+HEAD_COLUMNS = 1024
 WIDER_HEADS = {f"out/models/{name}-113m": f"zoo:{name}" for name in ("eagle", "eagle3")}
 WIDER_METHODS = ",".join(
-    f"{'eagle2' if head == 'zoo:eagle' else head.removeprefix('zoo:')}:head={folder}"
-    for folder, head in WIDER_HEADS.items()
+    f"{method}:head=out/models/{head}-113m"
+    for method, head in (
+        ("eagle:tree=chain", "eagle"),
+        ("eagle2:adaptive=true", "eagle"),
+        ("eagle3:adaptive=true", "eagle3"),
+    )
 )
 HEADS_OF_WIDER_TARGET = (
     f"{WIDER_PAIR} --compile --no-eager --dtype float32 --methods speculative-sampling,{WIDER_METHODS} "
-    f"{ALL_PROMPTS} --num-prompts 2 --rounds 2 --max-tokens 96"
+    f"{ALL_PROMPTS} --num-prompts 3 --rounds 1 --max-tokens 96 --temperature 0"
 )
 FAMILY = "--family training-free --temperature 0,1 --max-tokens 96"
 
@@ -85,6 +91,7 @@ STEPS: dict[str, tuple[str, str]] = {
     ),
     "heads/heads-cpu.json": ("bench", HEADS),
     "heads/heads-113m-cpu.json": ("bench", HEADS_OF_WIDER_TARGET),
+    "head-orderings/orderings-cpu.json": ("head_orderings", ""),
     "verification/verification-cpu.json": (
         "bench",
         "--methods speculative-sampling,block-verification,traversal,mcsd,specinfer,spectr-kseq,rsd-c,rsd-s,"
@@ -97,6 +104,10 @@ STEPS: dict[str, tuple[str, str]] = {
     "serving/rates-cpu.json": ("serving", f"{LOAD} --rates 1,2,4,8 --seconds 4"),
     "serving/rates-113m-cpu.json": ("serving", f"{WIDER_PAIR} {LOAD} --rates 0.5,1 --seconds 4"),
     "serving-vllm/streams-cpu.json": ("serving", f"{ZOO_PAIR} {BESIDE_VLLM} --seconds 4 --rounds 7"),
+    "serving-vllm/streams-113m-cpu.json": (
+        "serving",
+        f"{WIDER_PAIR} {BESIDE_VLLM} --max-tokens 64 --seconds 6 --rounds 4",
+    ),
     "indexes/indexes-cpu.json": ("indexes", ""),
     "indexes/suffix-trees-cpu.json": ("suffix_trees", "--peer {arctic}"),
 }
@@ -161,8 +172,7 @@ def main(
         for folder, head in WIDER_HEADS.items():
             if any(folder in word for word in words) and not Path(folder).exists():
                 make = [sys.executable, "-m", "benchmarks.wider_models", head, folder]
-                columns = WIDER_MODELS[WIDER_TARGET][1]
-                subprocess.run([*make, str(columns), "--target", WIDER_TARGET], check=True)
+                subprocess.run([*make, str(HEAD_COLUMNS), "--target", WIDER_TARGET], check=True)
         printed = program == "verifiers"
         output = subprocess.PIPE if printed else None
         # indexes are timed in CPU time, which would count idle threads that spin

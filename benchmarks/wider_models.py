@@ -3,7 +3,7 @@
 Timings of the zoo's models are dominated by what a step costs outside the matrices. This program adds columns
 to every MLP whose output weights are zero: the model computes the same function with more weights and more
 arithmetic, so drafts are accepted as before. Works for models with gated MLPs (Llama, Qwen, SmolLM), and for
-draft heads, whose decoder layer, if they have one, becomes as wide as the target's.
+draft heads, whose decoder layer gets the columns that are asked for; with its own number it stays as it is.
 """
 
 from __future__ import annotations
