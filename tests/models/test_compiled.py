@@ -161,6 +161,15 @@ def test_a_size_is_kept_while_filling_it_up_costs_less_than_a_change(pair):
     assert sizes == [6, 6, 6, 6, *[6] * 6, 1, 1, 6, 11, 11, 11, 11, 1, 64, 1]
 
 
+def test_a_larger_model_changes_its_size_earlier(pair, monkeypatch):
+    compiled = pair("llama")[1].compiled
+    for num_weights, expected in ((12_500_000, [11, 11, 11, 11, 6, 6]), (200_000_000, [11, 6, 11, 6, 6, 1])):
+        monkeypatch.setattr(compiled, "_num_weights", num_weights)
+        request = compiled._request_of(compiled.open(1, 64))
+        sizes = [request._padded_size(total) for total in (11, 6, 11, 6, 6, 1)]
+        assert sizes == expected
+
+
 def test_rows_share_forwards_and_chains_alone_are_cut():
     def part(slot, size, num, tree=False):
         seen = numpy.ones((size, size), bool) if tree else None

@@ -107,6 +107,7 @@ class CompiledForward:
         began = perf_counter()
         self.forward = forward
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
+        self._num_weights = sum(each.numel() for each in forward.model.parameters() if each.dim() > 1)
         self._compile(tuple(sorted(hidden)), on_stage)
         self.seconds = perf_counter() - began  # OpenVINO compile time, without comparing logits to eager ones
 
@@ -186,7 +187,9 @@ class CompiledForward:
     def _request_of(self, cache: PagedCache) -> InferRequest:
         request = cache.request
         if request is None or request.model is not self.model:
-            request = cache.request = InferRequest(self.model, cache, self._graph, self._rotations)
+            request = cache.request = InferRequest(
+                self.model, cache, self._graph, self._rotations, self._num_weights
+            )
         return request
 
     def _read_eagerly(

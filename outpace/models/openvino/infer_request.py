@@ -28,9 +28,9 @@ from outpace.models.openvino.runtime import InputTensor, shared
 # padded numbers of tokens of an inference: plain decoding, chains of five and of ten, trees, batches, chunks
 # of prompts; larger sizes are multiples of the last
 SIZES = (1, 6, 11, 16, 32, 64, 96, 128)
-MAX_PADDING = (
-    32  # padding tokens, summed over inferences that would fit a smaller size, before a change to it
-)
+# padding tokens, summed over inferences that would fit a smaller size, before a change to it: at most this many,
+# and as many as take the time of a change, which is about that of so many products of a weight and a number
+MAX_PADDING, PRODUCTS = 32, 100_000_000
 
 
 # numpy arrays, because every torch call between two forwards takes measurable time
@@ -63,7 +63,14 @@ class TokenInputs:
 class InferRequest:
     """An OpenVINO inference request for one KV cache; its input tensors are reused by all inferences."""
 
-    def __init__(self, model: Any, cache: PagedCache, graph: TracedModel, rotations: PositionTables) -> None:
+    def __init__(
+        self,
+        model: Any,
+        cache: PagedCache,
+        graph: TracedModel,
+        rotations: PositionTables,
+        num_weights: int,  # of the model's matrices
+    ) -> None:
         # no reference to the cache, which owns this object: a cycle would delay freeing the memory
         self.model, self._layers = model, graph.layers
         self._infer = request = model.create_infer_request()
@@ -105,6 +112,7 @@ class InferRequest:
             None  # (logits, padded tokens) of the last inference if it requested all tokens' logits
         )
         self._size = self._waste = 0
+        self._max_waste = min(MAX_PADDING, PRODUCTS // num_weights)
 
     def read(
         self, parts: Sequence[RowTokens], logits: bool, hidden: Set[int] = frozenset()
@@ -148,7 +156,7 @@ class InferRequest:
     def _padded_size(self, total: int) -> int:
         fit = next((size for size in SIZES if size >= total), -(-total // SIZES[-1]) * SIZES[-1])
         self._waste = self._waste + self._size - fit if fit < self._size else 0
-        if fit > self._size or self._waste > MAX_PADDING:
+        if fit > self._size or self._waste > self._max_waste:
             self._size, self._waste = fit, 0
         return self._size
 
