@@ -28,8 +28,8 @@ from outpace.models.openvino.runtime import InputTensor, shared
 # padded numbers of tokens of an inference: plain decoding, chains of five and of ten, trees, batches, chunks
 # of prompts; larger sizes are multiples of the last
 SIZES = (1, 6, 11, 16, 32, 64, 96, 128)
-# padding tokens, summed over inferences that would fit a smaller size, before a change to it: at most this many,
-# and as many as take the time of a change, which is about that of so many products of a weight and a number
+# padding tokens, summed over inferences that would fit a smaller size, before a change to it: at most 32, and
+# as many as take the time of a change, which is about that of 100 million multiplications
 MAX_PADDING, PRODUCTS = 32, 100_000_000
 
 
