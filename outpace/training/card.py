@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from outpace.models.names import ZOO
 from outpace.training.drafters import DRAFT_MODELS, FEATURE_HEADS
 from outpace.training.trainer import Evaluation
 
@@ -23,6 +24,7 @@ PAPERS = {
     "direct-alignment": ("direct alignment", "2403.00858"),
     "fastdraft": ("FastDraft", "2411.11055"),
 }
+HEAD_PER_TOKEN = ("medusa", "hydra")
 IN_VLLM = {"eagle": "eagle", "hass": "eagle", "eagle3": "eagle3", "medusa": "medusa"}
 MANY = 5  # draft tokens in the vLLM command
 
@@ -45,6 +47,8 @@ def card(
     title, paper = PAPERS[method]
     kind = "draft model" if method in DRAFT_MODELS else "draft head"
     share = sizes[0] / sizes[1]
+    # of the weights that are read for a token: each position has a head of its own
+    read = share / facts["config"]["head"]["num_heads"] if method in HEAD_PER_TOKEN else share
     parts = [
         "---\n"
         f"base_model: {json.dumps(target)}\n"
@@ -56,11 +60,11 @@ def card(
         f"A {kind} for {target}, trained with {title} ([arXiv:{paper}](https://arxiv.org/abs/{paper})). It "
         f"drafts tokens that the target verifies: the output's distribution stays that of the target. "
         f"{sizes[0]:,} parameters, {share:.1%} of the target's {sizes[1]:,}.",
-        *_measured(evaluations, share),
+        *_measured(evaluations, read),
         f"## Training\n\n{facts['texts']} texts with {facts['tokens']} tokens from {facts['data_name']}, "
         f"{_answers(facts)}. outpace {facts['versions']['outpace']}, torch {facts['versions']['torch']}, "
         f"transformers {facts['versions']['transformers']}. All settings are in `training.json`.",
-        f"## Use\n\n{_use(method, name, target)}",
+        f"## Use\n\n{_use(name, facts)}",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -99,17 +103,25 @@ def _answers(facts: Mapping[str, Any]) -> str:
     return f"with answers that the target generated at temperatures {temperatures}"
 
 
-def _use(method: str, name: str, target: str) -> str:
-    if method in DRAFT_MODELS:
-        used = f"--method speculative-sampling --draft {name}"
-        served: dict[str, Any] | None = {"model": name}
-    else:
-        used = f"--method {method} --head {name}"
-        served = {"method": IN_VLLM[method], "model": name} if method in IN_VLLM else None
-    commands = [f'outpace generate "..." --target {target} {used}']
+def _use(name: str, facts: Mapping[str, Any]) -> str:
+    method, target = facts["method"], facts["target_name"]
+    model = "--draft" if method in DRAFT_MODELS else "--head"
+    own = "speculative-sampling" if method in DRAFT_MODELS else method
+    commands = [f'outpace generate "..." --target {target} --method {own} {model} {name}']
     if method in FEATURE_HEADS and method != "eagle3":
         commands.append(f'outpace generate "..." --target {target} --method eagle2 --head {name}')
-    if served is not None:
-        config = json.dumps(served | {"num_speculative_tokens": MANY})
-        commands.append(f"vllm serve {target} --speculative-config '{config}'")
+    config = _vllm_config(name, facts)
+    if config is not None and not target.startswith(ZOO):
+        commands.append(f"vllm serve {target} --speculative-config '{json.dumps(config)}'")
     return "```bash\n" + "\n".join(commands) + "\n```"
+
+
+def _vllm_config(name: str, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """vLLM's speculative configuration; None for drafters that it does not load."""
+    method, head = facts["method"], facts["config"]["head"]
+    if method in DRAFT_MODELS:
+        return {"model": name, "num_speculative_tokens": MANY}
+    if method not in IN_VLLM or (method == "medusa" and head["draft_vocab"]):
+        return None
+    length = min(MANY, head["num_heads"]) if method in HEAD_PER_TOKEN else MANY
+    return {"method": IN_VLLM[method], "model": name, "num_speculative_tokens": length}

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,15 @@ from outpace.training.card import PAPERS, card, memory_bound_speedups
 from outpace.training.drafters import METHODS
 from outpace.training.trainer import Evaluation
 
-FACTS = {
+FACTS: dict[str, Any] = {
     "target_name": "org/target",
     "data_name": "prompts.jsonl",
     "texts": 7,
     "tokens": 900,
-    "config": {"answers": {"generate": True, "temperatures": [0.0, 1.0]}},
+    "config": {
+        "answers": {"generate": True, "temperatures": [0.0, 1.0]},
+        "head": {"draft_vocab": 0, "num_heads": 2},
+    },
     "versions": {"outpace": "1", "torch": "2", "transformers": "5"},
 }
 
@@ -31,9 +35,31 @@ def test_the_memory_bound_speedup_of_a_chain() -> None:
 def test_every_method_has_a_card(method: str) -> None:
     text = card("mine", FACTS | {"method": method}, [Evaluation(3, 0.4, 1.75, (0.5, 0.25))], (20, 100))
     assert text.startswith('---\nbase_model: "org/target"\n') and f"arXiv:{PAPERS[method][1]}" in text
-    assert "| 2 | 25.0% | 1.75 | 1.25 |" in text and "probability 0.400" in text
+    # heads for single positions are read once per step, not once per token
+    speedup = "1.46" if method in ("medusa", "hydra") else "1.25"
+    assert f"| 2 | 25.0% | 1.75 | {speedup} |" in text and "probability 0.400" in text
     assert "--draft mine" in text or f"--method {method} --head mine" in text
     assert "temperatures 0, 1" in text and "20.0% of the target's" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "head", "target", "length"),
+    [
+        ("eagle", {}, "org/target", 5),
+        ("distillspec", {}, "org/target", 5),
+        ("medusa", {}, "org/target", 2),
+        ("medusa", {"draft_vocab": 1000}, "org/target", None),  # vLLM loads whole vocabularies only
+        ("hydra", {}, "org/target", None),
+        ("eagle", {}, "zoo:target", None),  # a name that vLLM does not know
+    ],
+)
+def test_cards_have_a_command_for_vllm_where_it_loads_the_drafter(
+    method: str, head: dict[str, int], target: str, length: int | None
+) -> None:
+    config = FACTS["config"] | {"head": FACTS["config"]["head"] | head}
+    text = card("mine", FACTS | {"method": method, "target_name": target, "config": config}, [], (20, 100))
+    assert ("vllm serve" in text) == (length is not None)
+    assert length is None or f'"num_speculative_tokens": {length}}}' in text
 
 
 @pytest.mark.slow
