@@ -12,7 +12,7 @@ import numpy
 from numpy.typing import NDArray
 
 from outpace.controllers.linear_cost import Numbers
-from outpace.controllers.step_cost import StepCost
+from outpace.controllers.step_cost import StepCost, padded
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Step, Want
 
@@ -44,9 +44,12 @@ class AdaptiveTree:
     want = Want()
     plans_across_rows = True
 
-    def __init__(self, depth: int, num_nodes: int, sizes: Sequence[int] = ()) -> None:
-        """`depth`, `num_nodes`: of the largest tree of a row. `sizes`: those to which the target's forwards
-        are padded. ValueError below 1."""
+    def __init__(
+        self, depth: int, num_nodes: int, sizes: Sequence[int] = (), head_sizes: Sequence[int] = ()
+    ) -> None:
+        """`depth`, `num_nodes`: of the largest tree of a row. `sizes`, `head_sizes`: those to which forwards
+        of the target and the head are padded; a head with sizes computes the nodes of a tree, though not of a
+        chain, anew at every level. ValueError below 1."""
         if min(depth, num_nodes) < 1:
             raise ValueError(f"depth is {depth} and num_nodes {num_nodes}; use 1 or more")
         self._depth, self._num_nodes = depth, num_nodes
@@ -56,9 +59,12 @@ class AdaptiveTree:
         # accepted paths that end before the last level, and those whose next token was accepted too
         self._ended, self._went_on = PRIOR_PATHS, PRIOR_GOES_ON * PRIOR_PATHS
         self._rows = 1  # of the step that is planned
-        self._num_read = 1  # tokens that the head has read for it, committed ones but the roots left out
+        self._head_sizes = numpy.array(head_sizes, dtype=float)
+        self._num_computed = 0.0  # tokens in the head's forwards for it
+        self._nodes: list[int] = []  # by row: nodes that the head has read, the root included
+        self._is_chain: list[bool] = []  # by row: whether these are a chain
         self._step_seconds = numpy.zeros(1)  # predicted, without drafting, by number of draft tokens
-        self._level_seconds = self._read_seconds = 0.0  # of a forward of the head, and of each token in it
+        self._level_seconds = self._token_seconds = 0.0  # of a forward of the head, and of each token in it
 
     def plan(self, ctx: Context) -> Plan:
         limits = [min(self._depth, limit) for limit in ctx.max_draft_depth]
@@ -82,8 +88,7 @@ class AdaptiveTree:
         self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
     ) -> list[int]:
         if self._num_drafts <= FIRST_STEPS:
-            self._num_read += sum(map(len, newest))
-            return [len(each) for each in newest]
+            return self._extended([len(each) for each in newest])
         scores, _ = self._sorted(candidates)
         number, tokens, seconds = self._best(scores, levels)
         if number == 0:  # not even the most probable paths pay
@@ -91,11 +96,10 @@ class AdaptiveTree:
         # what follows a path is less probable than the path: where it does not stay, nothing below it would
         extended, of = self._sorted([[one for one in each if one >= scores[number - 1]] for each in newest])
         added = numpy.cumsum(self._probabilities(extended)) * (self._went_on / self._ended)
-        more = self._level_seconds + self._read_seconds * numpy.arange(1.0, len(extended) + 1)
+        more = self._level_seconds + self._token_seconds * self._computed(of.tolist())
         speeds = (tokens + added) / (seconds + more)
         best = int(speeds.argmax()) + 1 if len(speeds) and speeds.max() > tokens / seconds else 0
-        self._num_read += best
-        return numpy.bincount(of[:best], minlength=len(newest)).tolist()
+        return self._extended(numpy.bincount(of[:best], minlength=len(newest)).tolist())
 
     def observe(self, step: Step) -> None:
         tree, ctx = step.draft.tree, step.ctx
@@ -105,7 +109,8 @@ class AdaptiveTree:
         reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
         if not reads and all(step.generated) and "score" in step.seconds:
             # the head reads what was generated in the step before, about as much as in this one
-            self._cost.record(step, drafted, self._num_read - len(ctx.slots) + sum(map(len, step.generated)))
+            first = padded(numpy.array([float(sum(map(len, step.generated)))]), self._head_sizes)
+            self._cost.record(step, drafted, int(self._num_computed + first[0]))
 
     def release(self, slots: Sequence[int]) -> None:
         """Does nothing: what was learned is about the drafter."""
@@ -146,18 +151,44 @@ class AdaptiveTree:
     def _best(self, scores: Numbers, levels: int) -> tuple[int, float, float]:
         """The best number of nodes, and the expected tokens and seconds of a step with them."""
         tokens = self._rows + numpy.concatenate(([0.0], numpy.cumsum(self._probabilities(scores))))
-        drafting = levels * self._level_seconds + self._num_read * self._read_seconds
+        drafting = levels * self._level_seconds + self._num_computed * self._token_seconds
         seconds = self._step_seconds[: len(tokens)] + drafting
         best = int((tokens / seconds).argmax())
         return best, float(tokens[best]), float(seconds[best])
 
     def _predict(self, rows: int, context: int) -> None:
         """Predict the times of the next step, which has so many rows and tokens in the KV cache."""
-        self._rows = self._num_read = rows
+        self._rows, self._num_computed = rows, 0.0
+        self._nodes, self._is_chain = [1] * rows, [True] * rows
         nodes, zero, one = numpy.arange(rows * self._num_nodes + 1.0), numpy.zeros(1), numpy.ones(1)
         self._step_seconds = numpy.maximum(LEAST_SECONDS, self._cost.verifying(rows, context, 0, nodes))
         self._level_seconds = float(self._cost.drafting(one, zero, context)[0])
-        self._read_seconds = float(self._cost.drafting(zero, one, context)[0])
+        self._token_seconds = float(self._cost.drafting(zero, one, context)[0])
+
+    def _computed(self, rows: Sequence[int]) -> Numbers:
+        """(M,) tokens in a forward of the head over the first 1, 2, ... M of new nodes of these rows (M,)."""
+        totals, counts, total = list[float](), [0] * self._rows, 0
+        for row in rows:
+            total -= self._computed_in(row, counts[row])
+            counts[row] += 1
+            total += self._computed_in(row, counts[row])
+            totals.append(total)
+        return padded(numpy.array(totals, dtype=float), self._head_sizes)
+
+    def _computed_in(self, row: int, count: int) -> int:
+        """Tokens of a row in a forward of the head over so many of its new nodes."""
+        is_alone = not len(self._head_sizes) or count == 0 or (count == 1 and self._is_chain[row])
+        return count if is_alone else self._nodes[row] + count
+
+    def _extended(self, counts: list[int]) -> list[int]:
+        """Note that the head reads so many new nodes of each row; returns these numbers."""
+        rows = [row for row, count in enumerate(counts) for _ in range(count)]
+        if rows:
+            self._num_computed += float(self._computed(rows)[-1])
+        for row, count in enumerate(counts):
+            self._nodes[row] += count
+            self._is_chain[row] &= count <= 1
+        return counts
 
 
 def _bins(scores: Numbers) -> Indices:

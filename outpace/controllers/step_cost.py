@@ -80,7 +80,7 @@ class StepCost:
 
     def knows(self, rows: int) -> bool:
         """Whether steps of so many rows without drafts were measured a few times of late."""
-        plain = float(self._padded(numpy.array([float(rows)]))[0])
+        plain = float(padded(numpy.array([float(rows)]), self._sizes)[0])
         forwards = self._forwards.get((rounded(rows), rounded(plain)))
         if forwards is None or len(forwards) < MIN_TIMES:
             return False
@@ -95,7 +95,7 @@ class StepCost:
     def verifying(self, rows: int, context: int, unread: int, drafted: Numbers) -> Numbers:
         """Predicted seconds of steps without the draft model's forwards."""
         target, other = self._target.coefficients, self._other.coefficients
-        computed = self._padded(rows + unread + drafted)
+        computed = padded(rows + unread + drafted, self._sizes)
         seconds = target[0] + target[1] * computed + target[2] * rows + target[3] * context
         if (factors := self._factors.get(rounded(rows))) is not None:
             seconds *= factors[GROUPS[numpy.minimum(numpy.rint(computed).astype(int), MAX_TOKENS)]]
@@ -114,10 +114,10 @@ class StepCost:
         """Predicted seconds in which the draft model reads so many committed tokens before it drafts."""
         return self._draft.coefficients[1] * tokens
 
-    def _padded(self, tokens: Numbers) -> Numbers:
-        """The tokens of a forward with its padding."""
-        if not len(self._sizes):
-            return tokens
-        last = self._sizes[-1]
-        fit = self._sizes[numpy.searchsorted(self._sizes[:-1], tokens)]
-        return numpy.where(tokens > last, numpy.ceil(tokens / last) * last, fit)
+
+def padded(tokens: Numbers, sizes: Numbers) -> Numbers:  # (M,), (S,) -> (M,)
+    """The tokens of forwards with their padding; none without sizes."""
+    if not len(sizes):
+        return tokens
+    fit = sizes[numpy.searchsorted(sizes[:-1], tokens)]
+    return numpy.where(tokens > sizes[-1], numpy.ceil(tokens / sizes[-1]) * sizes[-1], fit)

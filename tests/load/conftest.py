@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,8 +39,8 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Resul
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("OUTPACE_API_KEY", raising=False)
 
-    def run(*arguments: object, load: Sequence[object] = ("--rates", 1000)) -> Result:
-        short = (*load, "--num-requests", 4, "--rounds", 1)
+    def run(*arguments: object) -> Result:
+        short = ("--rates", "1000", "--num-requests", 4, "--rounds", 1)
         return CliRunner().invoke(app, ["load", *map(str, [*short, *arguments])])
 
     return run

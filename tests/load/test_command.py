@@ -6,7 +6,9 @@ import gc
 import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -187,26 +189,39 @@ def test_a_server_without_usage(load, stub):
     assert row["time_to_first_token_ms"]["p50"] > 0 and "include_usage" in shown.stderr
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, as in a terminal; processes that run tests ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+COMMAND = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
+from outpace.cli import main
+sys.exit(main())
+"""
 
 
-def test_ctrl_c_prints_what_there_is(load, stub, tmp_path, interruptible):
+def test_ctrl_c_prints_what_there_is(stub, tmp_path):
+    started = threading.Event()
+
     def answer(number: int) -> Answer:
         if number == 6:  # the second request of the second turn
-            os.kill(os.getpid(), signal.SIGINT)
+            started.wait()
+            process.send_signal(signal.SIGINT)
             return Answer(stall=True)
         return Answer()
 
     stub.answer = answer
-    options = ("--rounds", 3, "--json", "--output", "out.json")
-    shown = load(stub.url, *options, load=("--concurrency", 1))
-    assert "interrupted after 5 requests" in error_message(shown, 130)
-    found = json.loads(shown.stdout)
+    options = "--concurrency 1 --num-requests 4 --rounds 3 --json --output out.json".split()
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "load", stub.url, *options],
+        cwd=tmp_path,
+        env=os.environ | {"NO_PROXY": "127.0.0.1", "PYTHONPATH": os.getcwd()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    started.set()
+    output, errors = process.communicate()
+    assert process.returncode == 130 and "Traceback" not in errors, errors
+    assert "outpace: interrupted after 5 requests" in errors.splitlines()
+    found = json.loads(output)
     assert not found["complete"] and found["results"][0]["requests"] == 5
     assert [(turn["complete"], len(turn["requests"])) for turn in found["turns"]] == [(True, 4), (False, 1)]
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["turns"] == found["turns"]

@@ -37,5 +37,5 @@ def eagle2(
         adaptive: depth and num_nodes are upper bounds: as many as pay by measured times and acceptance
     """
     growth = partial(dynamic_tree, width=width, num_nodes=num_nodes)
-    controller = AdaptiveTree(depth, num_nodes, target.sizes) if adaptive else Fixed(depth)
+    controller = AdaptiveTree(depth, num_nodes, target.sizes, head.model.sizes) if adaptive else Fixed(depth)
     return Parts(target, FeatureDrafter(head, target.vocab, growth, sampled=False), Match(), controller)

@@ -47,5 +47,5 @@ def eagle3(
     drafter = FeatureDrafter(head, target.vocab, growth, sampled=is_chain)
     if adaptive and is_chain:
         raise ValueError("adaptive sizes trees: use it with tree dynamic")
-    controller = AdaptiveTree(depth, num_nodes, target.sizes) if adaptive else Fixed(depth)
+    controller = AdaptiveTree(depth, num_nodes, target.sizes, head.model.sizes) if adaptive else Fixed(depth)
     return Parts(target, drafter, Rejection(), controller)
