@@ -108,9 +108,9 @@ class AdaptiveTree:
             self._learn(step)
         reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
         if not reads and all(step.generated) and "score" in step.seconds:
-            # the head reads what was generated in the step before, about as much as in this one
-            first = padded(numpy.array([float(sum(map(len, step.generated)))]), self._head_sizes)
-            self._cost.record(step, drafted, int(self._num_computed + first[0]))
+            # its first forward reads what was generated in the step before, about as much as in this one
+            first = self._padded(sum(map(len, step.generated))) - self._padded(len(ctx.slots))
+            self._cost.record(step, drafted, int(self._num_computed + first))
 
     def release(self, slots: Sequence[int]) -> None:
         """Does nothing: what was learned is about the drafter."""
@@ -158,7 +158,7 @@ class AdaptiveTree:
 
     def _predict(self, rows: int, context: int) -> None:
         """Predict the times of the next step, which has so many rows and tokens in the KV cache."""
-        self._rows, self._num_computed = rows, 0.0
+        self._rows, self._num_computed = rows, self._padded(rows)
         self._nodes, self._is_chain = [1] * rows, [True] * rows
         nodes, zero, one = numpy.arange(rows * self._num_nodes + 1.0), numpy.zeros(1), numpy.ones(1)
         self._step_seconds = numpy.maximum(LEAST_SECONDS, self._cost.verifying(rows, context, 0, nodes))
@@ -174,6 +174,9 @@ class AdaptiveTree:
             total += self._computed_in(row, counts[row])
             totals.append(total)
         return padded(numpy.array(totals, dtype=float), self._head_sizes)
+
+    def _padded(self, tokens: int) -> float:
+        return float(padded(numpy.array([float(tokens)]), self._head_sizes)[0])
 
     def _computed_in(self, row: int, count: int) -> int:
         """Tokens of a row in a forward of the head over so many of its new nodes."""

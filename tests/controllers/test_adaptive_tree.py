@@ -79,7 +79,19 @@ def test_only_paths_that_would_stay_are_extended() -> None:
     assert controller(Clock(token=0.01), 2).keep(candidates, 1) == [3, 1]
     assert controller(Clock(token=0.01), 2).extend(candidates, newest, 1) == [2, 1]
     # the third path adds less than the head's time for it is worth
-    assert controller(Clock(token=0.01, read=0.1), 2).extend(candidates, newest, 1) == [1, 1]
+    assert controller(Clock(token=0.01, draft=0.02, read=0.1), 2).extend(candidates, newest, 1) == [1, 1]
+
+
+def test_a_head_that_computes_trees_anew_is_asked_for_chains() -> None:
+    """With sizes, only a chain is extended without its first nodes, and forwards are padded."""
+    made: Any = AdaptiveTree(6, 10, head_sizes=(1, 4, 8))
+    made._predict(2, 0)
+    assert made._computed([0, 1, 0, 0, 1]).tolist() == [1, 4, 4, 8, 8]  # 1, 1 + 1, 3 + 1, 4 + 1 and 4 + 3
+    made._extended([1, 1])
+    assert made._computed([1, 0]).tolist() == [1, 4]  # both rows are chains
+    made._extended([2, 1])
+    assert made._computed([1, 0]).tolist() == [1, 8]  # 1 in the chain, 4 + 1 in the tree
+    assert made._num_computed == 4 + 4 + 8
 
 
 def step(accepted: Sequence[int], scores: Sequence[float]) -> Step:
@@ -114,6 +126,7 @@ def test_probabilities_follow_what_was_accepted() -> None:
 
 def test_the_first_steps_have_fixed_sizes_that_differ() -> None:
     made: Any = AdaptiveTree(6, 10)
+    made._predict(1, 0)
     candidates = [logs(*[0.9] * 20)]
     sizes = []
     for made._num_drafts in range(1, FIRST_STEPS + 1):
