@@ -35,7 +35,7 @@ LOAD = "--dtype float32 --contenders plain,adaptive"
 BESIDE_VLLM = "--dtype float32 --vllm {vllm} --vllm-options '--max-model-len 1024 --dtype float32'"
 HEADS = (
     "--compile --no-eager --dtype float32 --methods speculative-sampling,eagle:tree=chain,eagle,eagle2,"
-    f"eagle2:adaptive=true,eagle3:adaptive=true {ALL_PROMPTS} --num-prompts 6 --rounds 2 --max-tokens 96"
+    f"eagle2:adaptive=true,eagle3:adaptive=true {ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
 )
 # draft heads for the wider target: folder -> head. They stay as they are, 3 % of the target: the share of a
 # head with one layer where the target has 30
