@@ -16,8 +16,10 @@ from outpace.controllers.step_cost import StepCost, padded
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Step, Want
 
-FIRST_STEPS = 4  # with the largest tree, before times are known
-MOST_NODES = (1.0, 0.3, 0.6, 0.1)  # share of the largest number of nodes in these, so that times differ
+# in the first steps, the share of the largest number of nodes, and of the paths of a level that are extended:
+# times are unknown then, and need sizes that differ; a large tree takes a CPU as long as several plain steps
+FIRST_SHARES = (0.1, 0.3, 0.2, 0.1)
+FIRST_STEPS = len(FIRST_SHARES)
 NUM_BINS, BINS_PER_E = 24, 3.0  # of path probabilities, by their logarithms
 PRIOR_NODES = 8.0  # weight of a path's draft probability beside what was measured, in nodes
 KEEP = 0.999  # share of the evidence that is kept per step
@@ -77,8 +79,7 @@ class AdaptiveTree:
 
     def keep(self, candidates: Sequence[Sequence[float]], levels: int) -> list[int]:
         if self._num_drafts <= FIRST_STEPS:
-            share = MOST_NODES[self._num_drafts - 1]
-            most = max(1, round(share * self._num_nodes))
+            most = self._first(self._num_nodes)
             return [min(most, len(each)) for each in candidates]
         scores, rows = self._sorted(candidates)
         counts = numpy.bincount(rows[: self._best(scores, levels)[0]], minlength=len(candidates))
@@ -88,7 +89,7 @@ class AdaptiveTree:
         self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
     ) -> list[int]:
         if self._num_drafts <= FIRST_STEPS:
-            return self._extended([len(each) for each in newest])
+            return self._extended([self._first(len(each)) for each in newest])
         scores, _ = self._sorted(candidates)
         number, tokens, seconds = self._best(scores, levels)
         if number == 0:  # not even the most probable paths pay
@@ -100,6 +101,10 @@ class AdaptiveTree:
         speeds = (tokens + added) / (seconds + more)
         best = int(speeds.argmax()) + 1 if len(speeds) and speeds.max() > tokens / seconds else 0
         return self._extended(numpy.bincount(of[:best], minlength=len(newest)).tolist())
+
+    def _first(self, most: int) -> int:
+        """The share of `most` in one of the first steps, at least 1 if `most` is."""
+        return min(most, max(1, round(FIRST_SHARES[self._num_drafts - 1] * most)))
 
     def observe(self, step: Step) -> None:
         tree, ctx = step.draft.tree, step.ctx

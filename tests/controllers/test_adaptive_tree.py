@@ -125,14 +125,13 @@ def test_probabilities_follow_what_was_accepted() -> None:
 
 
 def test_the_first_steps_have_fixed_sizes_that_differ() -> None:
-    made: Any = AdaptiveTree(6, 10)
+    made: Any = AdaptiveTree(6, 20)
     made._predict(1, 0)
-    candidates = [logs(*[0.9] * 20)]
-    sizes = []
+    candidates, sizes, extended = [logs(*[0.9] * 20)], list[int](), list[int]()
     for made._num_drafts in range(1, FIRST_STEPS + 1):
-        assert made.extend(candidates, candidates, 1) == [20]
+        extended += made.extend(candidates, [candidates[0][:10]], 1)
         sizes += made.keep(candidates, 6)
-    assert sizes == [10, 3, 6, 1]
+    assert sizes == [2, 6, 4, 2] and extended == [1, 3, 2, 1]
 
 
 def test_sizes_below_one_are_refused() -> None:
