@@ -102,6 +102,7 @@ def test_the_loop_stays_readable_at_once() -> None:
     assert len(read("outpace/decode.py").splitlines()) <= 160
 
 
+@pytest.mark.slow
 def test_the_gpu_check_always_ends_and_reports(tmp_path: Path) -> None:
     """With next to no time it stops what it started and still writes what it knows."""
     command = [sys.executable, "scripts/gpu_check.py", "--out", str(tmp_path), "--limit", "2"]
@@ -111,6 +112,7 @@ def test_the_gpu_check_always_ends_and_reports(tmp_path: Path) -> None:
     assert result["timed_out"] and (tmp_path / "tests.md").exists() and (tmp_path / "bench.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_missing_extra_skips_a_test_and_a_misspelling_does_not(tmp_path: Path) -> None:
     (tmp_path / "test_sample.py").write_text(
         "def lazily(name):\n    raise ModuleNotFoundError(f'No module named {name}', name=name)\n"

@@ -70,8 +70,11 @@ class Apart:
         return Draft(tree, forwards, seconds)
 
     def observe(self, step: Step) -> None:
+        ended = {step.ctx.slots[row] for row in step.finished}
         for drafter, rows in self._divided(step.ctx.slots):
-            drafter.observe(step_of_rows(step, rows))
+            # what a drafter would learn at the end of its last request, nobody would use
+            if not self._open[self._group(step.ctx.slots[rows[0]])] <= ended:
+                drafter.observe(step_of_rows(step, rows))
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -80,7 +83,7 @@ class Apart:
                 self._open[group].discard(slot)
                 if self._open[group]:
                     self._drafters[group].release([slot])
-                else:  # what the drafter would learn at the end of its last request, nobody would use
+                else:
                     del self._drafters[group], self._open[group]
 
     def _group(self, slot: int) -> int:

@@ -69,6 +69,7 @@ def gone(pids: list[int]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.slow
 def test_peers_run_at_the_best_of_their_settings_and_report_their_precision(
     tiny: Any, tmp_path: Path, pids: list[int]
 ) -> None:

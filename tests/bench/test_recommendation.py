@@ -137,6 +137,7 @@ def speedups(measurement: Measurement) -> dict[str, float]:
     return {row.contender: row.speedup.median for row in measurement.rows() if row.selection == "all"}
 
 
+@pytest.mark.slow
 def test_copying_from_the_prompt_is_recommended_for_edits() -> None:
     measurement = measured(edits())
     assert picked(measurement).method == "prompt-lookup"

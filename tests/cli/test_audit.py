@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from outpace.cli.app import app
+from outpace.proof import suite
 
 WRONG = '''"""A drafter that chooses the likeliest token and claims to have drawn it."""
 
@@ -41,7 +43,10 @@ def audit(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_a_report_lists_enumerations_and_measurements(tiny) -> None:
+def test_a_report_lists_enumerations_and_measurements(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    # tests/proof plants the others
+    few = dict(islice(suite.mistakes().items(), 5))
+    monkeypatch.setattr(suite, "mistakes", lambda: few)
     code, out = audit(
         "prompt-lookup",
         "--target",
@@ -67,7 +72,7 @@ def test_a_report_lists_enumerations_and_measurements(tiny) -> None:
         assert proof["recipe"] == "prompt-lookup" and proof["holds"] and proof["verdict"] == "exact"
         assert proof["outcomes"] > 0 and proof["temperatures"] == [0.0, 0.7, 1.0]
         assert proof["accepted"] > 0 and proof["deepest"] >= min(2, proof["allowed"])
-    assert len(report["mistakes"]) >= 20 and all(mistake["caught"] for mistake in report["mistakes"])
+    assert len(report["mistakes"]) == 5 and all(mistake["caught"] for mistake in report["mistakes"])
     (check,) = report["target"]["methods"]
     assert check["bugs"] == 0 and check["holds"] and check["drafted"] > 0
     test = check["sampling"]["all"]
@@ -76,7 +81,8 @@ def test_a_report_lists_enumerations_and_measurements(tiny) -> None:
 
 @pytest.mark.slow
 def test_a_recipe_with_a_false_claim_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outpace.proof.suite.mistakes", dict)
+    monkeypatch.setattr(suite, "mistakes", dict)
+    monkeypatch.setattr(suite, "PLANS", {"table": suite.PLANS["table"]})
     file = tmp_path / "likeliest.py"
     file.write_text(WRONG)
     code, out = audit("--recipe", str(file), "--json")
@@ -87,6 +93,7 @@ def test_a_recipe_with_a_false_claim_fails(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_a_known_mistake_that_slips_through_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outpace.proof.suite.mistakes", lambda: {"harmless": lambda: 0.0})
+    monkeypatch.setattr(suite, "mistakes", lambda: {"harmless": lambda: 0.0})
+    monkeypatch.setattr(suite, "PLANS", {"table": suite.PLANS["table"]})
     code, out = audit("autoregressive")
     assert code == 1 and "MISSED" in out and "FAILED" in out

@@ -157,6 +157,7 @@ def test_what_is_no_index_is_not_shown(outpace_, tmp_path):
     assert "Errno" not in missing.stderr
 
 
+@pytest.mark.slow
 def test_an_index_for_another_tokenizer_is_refused(outpace_, tiny, texts):
     """Both tokenizers have the same number of tokens, so only their fingerprints differ."""
     for tokenizer, refused in ((tiny.target, False), (tiny.lookalike, True)):

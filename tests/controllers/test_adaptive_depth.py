@@ -38,6 +38,7 @@ def mean_depth(load: Load) -> float:
     return mean(sum(depths) / len(depths) for depths in load.planned)
 
 
+@pytest.mark.slow
 def test_depths_fall_to_0_as_load_rises_and_plain_decoding_is_never_much_faster() -> None:
     depths: list[float] = []
     for rows in LOADS:
@@ -91,6 +92,7 @@ def test_requests_whose_drafts_are_accepted_get_longer_ones() -> None:
     assert load.speed > shared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [2, 4, 8])
 def test_trimmed_drafts_are_faster_where_draft_probabilities_tell_what_is_accepted(rows: int) -> None:
     speeds: dict[bool, float] = {}

@@ -177,6 +177,7 @@ def test_lookup_forgets_a_request_that_is_released() -> None:
     assert lookup.propose(context([4, 4]), Plan((5,))).tree.tokens.tolist() == [4, 4]
 
 
+@pytest.mark.slow
 def test_synthetic_acceptance_has_the_given_rate() -> None:
     prompts = [(1, 2)]
     text = plain(prompts=prompts, max_tokens=3_000)[0]

@@ -197,6 +197,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_what_there_is(stub, tmp_path):
     started = threading.Event()
 

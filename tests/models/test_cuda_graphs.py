@@ -132,6 +132,7 @@ def live_bytes(at_least):
     return sum(size for size in storages.values() if size >= at_least)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["committed", "provisional"])
 def test_a_cache_that_grows_never_holds_its_memory_twice(pair, monkeypatch, kept):
     targets = pair("llama")

@@ -29,7 +29,7 @@ from outpace.proof.joint import (
 from outpace.proof.models import tables
 from outpace.proof.mutants.joint import TargetNoiseReused, joint_variants
 from outpace.proof.reference import difference, plain_distribution, table_logits
-from outpace.proof.suite import prove
+from outpace.proof.suite import PLANS, prove
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.base.speculative_sampling import speculative_sampling
 from outpace.recipes.serving.bass import bass
@@ -74,6 +74,7 @@ def test_rows_of_one_prompt_are_independent(recipe: Recipe, options: dict[str, o
     assert largest_joint_error(found, LOGITS, PAIR) < BOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [slow({}), {"tree": True, "min_ngram": 1, "min_share": 0.1}])
 def test_samples_that_draft_for_one_another_are_independent(options: dict[str, object]) -> None:
     drafted = kept = 0
@@ -213,6 +214,6 @@ def test_noise_that_depends_on_other_runs_is_noticed_with_a_shared_controller() 
 
 @pytest.mark.slow
 def test_drafters_across_rows_are_always_proven_together() -> None:
-    models = tables()
-    assert {proof.rows for proof in prove(multi_sample, models)} == {1, 2, 3}
-    assert {proof.rows for proof in prove(autoregressive, models)} == {1}
+    models, plan = tables(), replace(PLANS["table"], most=600, most_varied=100)
+    assert {proof.rows for proof in prove(multi_sample, models, plan)} == {1, 2, 3}
+    assert {proof.rows for proof in prove(autoregressive, models, plan)} == {1}

@@ -40,6 +40,7 @@ def enumerated(p: Tensor, q: Tensor, count: int, verifier: Verifier, children: A
     return expected_accepted(lambda: parts, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(3))
 def test_closed_forms_are_what_the_rules_keep(seed: int, count: int) -> None:

@@ -157,6 +157,7 @@ def test_within_a_small_budget_requests_are_preempted_and_go_on_with_what_is_lef
     assert len(again) == scheduler.num_preemptions and max(again) > 70
 
 
+@pytest.mark.slow
 def test_with_a_budget_for_drafts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = converse(Scheduler(methods(), prefix_cache=False))
     kv_bytes = 1400 * (TOKEN_BYTES + DRAFT.token_bytes)
@@ -240,6 +241,7 @@ class NamesTheUnread(Batch):
                 self.prefix_cache.name(slot, self.requests[slot].text())
 
 
+@pytest.mark.slow
 def test_entries_that_do_not_exist_are_found_by_these_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outpace.decode.Batch", NamesTheUnread)
     with pytest.raises(AssertionError):

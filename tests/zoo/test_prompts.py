@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from zoo_training import prompts
 from zoo_training.corpus import read_corpus
 
 
+@pytest.mark.slow
 def test_prompts_are_of_all_kinds_and_of_the_training_split(tmp_path) -> None:
     path = tmp_path / "prompts.jsonl"
     prompts.main(path, number=120, seed=1)

@@ -9,16 +9,13 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from outpace.cli.failures import INTERRUPTED, Debug, report_failures
 from outpace.cli.options import Json
 from outpace.cli.output import print_json, print_status, print_table
-
-if TYPE_CHECKING:
-    pass
 
 PROMPTS = (
     "def parse(line):\n",

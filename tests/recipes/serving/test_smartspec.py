@@ -28,6 +28,7 @@ from outpace.proof.reference import table_logits
 from outpace.recipes.serving.smartspec import smartspec
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
+from tests.tiers import slow
 
 TARGET, UNLIKE = TableTarget(6, seed=1), TableTarget(6, seed=2, order=2)
 PROMPTS = [torch.tensor([1, 2, 3]), torch.tensor([4, 0]), torch.tensor([5, 5, 1, 0])]
@@ -176,7 +177,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("width", "sampled"), [(1, True), (1, False), (2, True), (2, False)])
+@pytest.mark.parametrize(("width", "sampled"), [(1, True), (1, False), slow(2, True), slow(2, False)])
 def test_trimmed_drafts_keep_the_distribution(width: int, sampled: bool) -> None:
     found: list[Experienced] = []
     build = controllers_by_row(lambda: trimmed(width, sampled, found, DraftModel))
@@ -186,6 +187,7 @@ def test_trimmed_drafts_keep_the_distribution(width: int, sampled: bool) -> None
     assert 50 < sum(ended) < len(ended) - 50 and enumeration.counts.deepest > 1
 
 
+@pytest.mark.slow
 def test_rows_that_trim_one_another_are_independent() -> None:
     """A path of one row ends because another row's tokens are worth more; both depend on drawn tokens."""
     row = SamplingParams(1.0, max_tokens=4, logit_bias=((2, float("-inf")),))
@@ -196,6 +198,7 @@ def test_rows_that_trim_one_another_are_independent() -> None:
     assert 50 < sum(ended) < len(ended) - 50 and enumeration.counts.deepest > 1
 
 
+@pytest.mark.slow
 def test_tokens_that_are_dropped_for_their_own_draft_probability_are_caught() -> None:
     found: list[Experienced] = []
     build = controllers_by_row(lambda: trimmed(1, True, found, DropsAfterLooking))

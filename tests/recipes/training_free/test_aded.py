@@ -73,6 +73,7 @@ def test_adapting_accepts_more_the_longer_a_text_goes_on() -> None:
     assert accepted(never) == [1.0, 1.0]  # a table that is empty and stays so
 
 
+@pytest.mark.slow
 def test_an_ended_request_is_used_by_later_requests_and_not_by_rows_of_its_batch() -> None:
     target, words = zoo()
     prompt, params = words(CODE)["input_ids"], SamplingParams(max_tokens=40)

@@ -126,6 +126,7 @@ def accepted(build: Parts) -> float:
     return 60 / len(found)
 
 
+@pytest.mark.slow
 def test_texts_of_the_target_are_worth_more_than_others(tmp_path: Path) -> None:
     target, words = zoo()
     poem = "Shall I compare thee to a summer's day? Thou art more lovely and more temperate. "

@@ -236,6 +236,7 @@ def test_an_auxiliary_is_a_word_or_a_model() -> None:
         configure(sam_decoding, target, {"auxiliary": "other"}, FunctionOpener(lambda name: TABLE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
 def test_the_distribution_is_the_targets_with_token_recycling(models: Models) -> None:
     build = row_by_row(

@@ -135,6 +135,7 @@ def test_distribution_is_the_targets_with_texts_of_earlier_requests(tree: bool) 
     assert len(first.draft.tree) > 1  # the proof is of drafts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", [0.0, 0.5, 1.0])
 def test_distribution_is_the_targets_with_a_fallback(score: float) -> None:
     models = tables()

@@ -53,6 +53,7 @@ def test_a_tree_of_any_shape() -> None:
     assert accepted(1, parents=(0, 0)) == pytest.approx(accepted(1, widths=(2,)), abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("vocab", "widths", "replace"),
     [

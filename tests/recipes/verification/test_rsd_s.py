@@ -47,15 +47,12 @@ def test_one_path_is_speculative_sampling(seed: int) -> None:
 @pytest.mark.slow
 def test_accepts_more_than_branching_into_as_many_nodes_when_the_drafter_is_good() -> None:
     # six nodes each: early ends of unlikely paths pay for a level more
-    for seed in range(2):
-        target, draft = TableTarget(3, seed=seed, order=2), TableTarget(3, seed=seed, order=2)
-        generator = torch.Generator().manual_seed(seed)
-        draft.logits = target.logits + 0.3 * torch.randn(
-            target.logits.shape, generator=generator, dtype=torch.float64
-        )
-        beam = expected_accepted(lambda t=target, d=draft: rsd_s.build(t, draft=d, widths=(2, 2, 2)), 3)
-        branching = expected_accepted(lambda t=target, d=draft: rsd_c.build(t, draft=d, widths=(2, 2)), 2)
-        assert beam > branching
+    target, draft = TableTarget(3, seed=0, order=2), TableTarget(3, seed=0, order=2)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(target.logits.shape, generator=generator, dtype=torch.float64)
+    draft.logits = target.logits + 0.3 * noise
+    beam = expected_accepted(lambda: rsd_s.build(target, draft=draft, widths=(2, 2, 2)), 3)
+    assert beam > expected_accepted(lambda: rsd_c.build(target, draft=draft, widths=(2, 2)), 2)
 
 
 def test_the_default_beam_spends_as_much_as_that_of_constant_branching() -> None:

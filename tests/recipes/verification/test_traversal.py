@@ -23,6 +23,7 @@ def accepted(recipe: Recipe, seed: int, **options: object) -> float:
     return expected_accepted(lambda: recipe.build(target, draft=draft, **options), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_more_is_accepted_than_by_rejection_from_the_root_down(seed: int, replace: bool) -> None:

@@ -142,6 +142,7 @@ def test_the_distribution_is_the_targets_with_learned_frozen_weights() -> None:
     assert found.counts.enough and found.counts.accepted > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.2, 0.4, 0.6])
 @pytest.mark.parametrize(
     ("theirs", "ours"),
