@@ -35,8 +35,8 @@ class AdaptiveDepth:
     if no plain step of so many rows was measured of late, so that drafts are compared with what was measured.
 
     A draft model reads the tokens that it has missed before it drafts. That time is spread over the steps
-    that gain by it: a share of CATCH_UP_STEPS, namely that of the last steps in which drafts would have paid
-    had it read everything, and not more than the request still needs. The time in which the target reads
+    that gain by it: of the steps that the request still needs, at most CATCH_UP_STEPS, the share of the last
+    steps in which drafts would have paid had it read everything. The time in which the target reads
     prompts is left out: it is spent with and without drafts, which would look cheap beside it.
 
     The depths of a step follow from earlier steps alone, not from tokens drawn in it. With `trims` they only
@@ -127,7 +127,9 @@ class AdaptiveDepth:
         """The depths with the most expected tokens per second."""
         self._share_paid += (self._pays - self._share_paid) / CATCH_UP_STEPS
         if not self._hold or ctx.slots != self._choice_slots:
-            self._choice_slots, self._hold = ctx.slots, HOLD_STEPS
+            reads = ctx.unread is not None and any(map(len, ctx.unread))
+            # drafts that fit into the padding of a step that reads prompts would not pay in the next step
+            self._choice_slots, self._hold = ctx.slots, 1 if reads else HOLD_STEPS
             self._choice = self._choose(ctx, limits)
         self._hold -= 1
         return [min(depth, limit) for depth, limit in zip(self._choice, limits, strict=True)]
@@ -153,7 +155,7 @@ class AdaptiveDepth:
 
         missed = numpy.array(self._missed(ctx))
         steps_left = numpy.array(ctx.max_draft_depth) * (1 - rates)
-        spread = numpy.maximum(1, numpy.minimum(CATCH_UP_STEPS * self._share_paid, steps_left))
+        spread = numpy.maximum(1, self._share_paid * numpy.minimum(CATCH_UP_STEPS, steps_left))
         catch_up = self._cost.reading(choices.sum_over_drafted_rows(missed / spread))
         speeds = tokens / (seconds + catch_up)
         best = divmod(int(speeds.argmax()), speeds.shape[1])
@@ -199,10 +201,13 @@ class AdaptiveDepth:
             else:
                 self._rates.skip(slot)
             drafted += num_drafted
-        self._tokens.learn(step)
+        if self._trims:
+            self._tokens.learn(step)
         reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
-        if not reads and all(step.generated) and "score" in step.seconds:
-            self._cost.record(step, drafted, drafted + read_by_draft)
+        if "score" in step.seconds:
+            self._cost.record_drafting(step, drafted + read_by_draft)
+            if not reads and all(step.generated):
+                self._cost.record(step, drafted)
 
     def release(self, slots: Sequence[int]) -> None:
         self._rates.release(slots)

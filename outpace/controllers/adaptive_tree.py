@@ -66,7 +66,8 @@ class AdaptiveTree:
         self._nodes: list[int] = []  # by row: nodes that the head has read, the root included
         self._is_chain: list[bool] = []  # by row: whether these are a chain
         self._step_seconds = numpy.zeros(1)  # predicted, without drafting, by number of draft tokens
-        self._level_seconds = self._token_seconds = 0.0  # of a forward of the head, and of each token in it
+        # of a draft, of each forward of the head, and of each token in it
+        self._start_seconds = self._level_seconds = self._token_seconds = 0.0
 
     def plan(self, ctx: Context) -> Plan:
         limits = [min(self._depth, limit) for limit in ctx.max_draft_depth]
@@ -115,7 +116,8 @@ class AdaptiveTree:
         if not reads and all(step.generated) and "score" in step.seconds:
             # its first forward reads what was generated in the step before, about as much as in this one
             first = self._padded(sum(map(len, step.generated))) - self._padded(len(ctx.slots))
-            self._cost.record(step, drafted, int(self._num_computed + first))
+            self._cost.record(step, drafted)
+            self._cost.record_drafting(step, int(self._num_computed + first))
 
     def release(self, slots: Sequence[int]) -> None:
         """Does nothing: what was learned is about the drafter."""
@@ -156,8 +158,8 @@ class AdaptiveTree:
     def _best(self, scores: Numbers, levels: int) -> tuple[int, float, float]:
         """The best number of nodes, and the expected tokens and seconds of a step with them."""
         tokens = self._rows + numpy.concatenate(([0.0], numpy.cumsum(self._probabilities(scores))))
-        drafting = levels * self._level_seconds + self._num_computed * self._token_seconds
-        seconds = self._step_seconds[: len(tokens)] + drafting
+        forwards = levels * self._level_seconds + self._num_computed * self._token_seconds
+        seconds = self._step_seconds[: len(tokens)] + self._start_seconds + forwards
         best = int((tokens / seconds).argmax())
         return best, float(tokens[best]), float(seconds[best])
 
@@ -166,8 +168,10 @@ class AdaptiveTree:
         self._rows, self._num_computed = rows, self._padded(rows)
         self._nodes, self._is_chain = [1] * rows, [True] * rows
         nodes, zero, one = numpy.arange(rows * self._num_nodes + 1.0), numpy.zeros(1), numpy.ones(1)
+        one_level, two_levels = (self._cost.drafting(levels, zero, context) for levels in (one, 2 * one))
         self._step_seconds = numpy.maximum(LEAST_SECONDS, self._cost.verifying(rows, context, 0, nodes))
-        self._level_seconds = float(self._cost.drafting(one, zero, context)[0])
+        self._level_seconds = float((two_levels - one_level)[0])
+        self._start_seconds = float(one_level[0]) - self._level_seconds
         self._token_seconds = float(self._cost.drafting(zero, one, context)[0])
 
     def _computed(self, rows: Sequence[int]) -> Numbers:

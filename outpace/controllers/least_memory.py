@@ -64,8 +64,9 @@ class LeastMemory:
         ctx, drafted = step.ctx, len(step.draft.tree) - len(step.ctx.slots)
         reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
         if not reads and all(step.generated) and "score" in step.seconds:
+            self._cost.record(step, drafted)
             # the draft model reads what was generated in the step before, about as much as in this one
-            self._cost.record(step, drafted, drafted + sum(map(len, step.generated)))
+            self._cost.record_drafting(step, drafted + sum(map(len, step.generated)))
 
     def _speeds(self, ctx: Context, choices: Sequence[Sequence[int]], rates: Sequence[float]) -> Numbers:
         """(M,) predicted tokens per second with these depths (M × B)."""

@@ -30,8 +30,8 @@ class Forward:
 
 class StepCost:
     """The sum of three linear functions: of the target's forward (tokens computed, rows, and tokens in the KV
-    cache), of the draft model's (forwards, tokens computed, and tokens in the KV cache of each forward), and
-    of everything else (rows and draft tokens).
+    cache), of drafting (once per draft, forwards, tokens computed, and tokens in the KV cache of each
+    forward), and of everything else (rows and draft tokens).
 
     Forwards are not quite linear: kernels change with the number of tokens. So the target's prediction is
     multiplied by what the last forwards of as many tokens and rows took, relative to it. Padding counts as
@@ -41,7 +41,7 @@ class StepCost:
     def __init__(self, sizes: Sequence[int] = ()) -> None:
         """`sizes`: those to which the target's forwards are padded, as in core.contracts.Target."""
         self._sizes = numpy.array(sizes, dtype=float)
-        self._target, self._draft, self._other = LinearCost(4), LinearCost(3), LinearCost(3)
+        self._target, self._draft, self._other = LinearCost(4), LinearCost(4), LinearCost(3)
         # rounded number of rows -> by group of numbers of tokens: measured over predicted seconds
         self._factors: dict[int, Numbers] = {}
         self._num_steps = 0
@@ -49,11 +49,10 @@ class StepCost:
         self._forwards: dict[tuple[int, int], deque[Forward]] = {}
         self._changed: set[tuple[int, int]] = set()  # sizes whose factors are to be computed anew
 
-    def record(self, step: Step, drafted: int, read_by_draft: int) -> None:
-        """Add a step that read no prompts: numbers of draft tokens, and of tokens that the draft model read
-        in all its forwards, committed ones included."""
+    def record(self, step: Step, drafted: int) -> None:
+        """Add a step that read no prompts, but for its drafting: number of draft tokens."""
         rows, context = len(step.ctx.slots), sum(step.ctx.committed)
-        seconds, draft = step.seconds, step.draft
+        seconds = step.seconds
         computed = step.scores.computed or rows + drafted
         self._num_steps += 1
         forward = Forward(self._num_steps, (1, computed, rows, context), seconds["score"])
@@ -61,10 +60,14 @@ class StepCost:
         self._forwards.setdefault(size, deque(maxlen=NUM_TIMES)).append(forward)
         fitted = self._target.record(forward.quantities, forward.seconds)
         self._changed.update(self._forwards if fitted else [size])
-        if draft.forwards:
-            quantities = draft.forwards, read_by_draft, draft.forwards * context
-            self._draft.record(quantities, draft.seconds)
-        self._other.record((1, rows, drafted), sum(seconds.values()) - forward.seconds - draft.seconds)
+        self._other.record((1, rows, drafted), sum(seconds.values()) - forward.seconds - step.draft.seconds)
+
+    def record_drafting(self, step: Step, read: int) -> None:
+        """Add a step's draft: number of tokens that the draft model read in all its forwards, committed ones
+        included."""
+        if forwards := step.draft.forwards:
+            quantities = 1, forwards, read, forwards * sum(step.ctx.committed)
+            self._draft.record(quantities, step.draft.seconds)
 
     def update(self) -> None:
         """Take the steps recorded since the last update into account."""
@@ -102,9 +105,9 @@ class StepCost:
         return seconds + (other[0] + other[1] * rows + other[2] * drafted)
 
     def drafting(self, forwards: Numbers, tokens: Numbers, context: int) -> Numbers:
-        """Predicted seconds of numbers of draft forwards that read so many tokens in all."""
+        """Predicted seconds of a draft with numbers of forwards that read so many tokens in all."""
         draft = self._draft.coefficients
-        return draft[0] * forwards + draft[1] * tokens + draft[2] * forwards * context
+        return draft[0] * (forwards > 0) + (draft[1] + draft[3] * context) * forwards + draft[2] * tokens
 
     def plain_seconds(self, rows: int, context: int, unread: int = 0) -> float:
         """Predicted seconds of a step without drafts."""
@@ -112,7 +115,7 @@ class StepCost:
 
     def reading(self, tokens: Numbers) -> Numbers:
         """Predicted seconds in which the draft model reads so many committed tokens before it drafts."""
-        return self._draft.coefficients[1] * tokens
+        return self._draft.coefficients[2] * tokens
 
 
 def padded(tokens: Numbers, sizes: Numbers) -> Numbers:  # (M,), (S,) -> (M,)

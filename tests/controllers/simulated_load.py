@@ -51,6 +51,7 @@ class Load:
     # draft probabilities of the tokens, which are also their probabilities of being accepted: the probability
     # of the first makes their mean the acceptance rate. None: all tokens have the acceptance rate
     draft_probs: tuple[float, float] | None = None
+    sizes: Sequence[int] = ()  # to which the target's forwards are padded
 
     def __post_init__(self) -> None:
         self._random = Random(self.seed)
@@ -94,10 +95,12 @@ class Load:
         for row, depth in enumerate(depths):
             if depth:
                 self._read[row] = self._lengths[row] + min(accepted[row], depth - 1)
+        total = rows + drafted + sum(self._unread)
+        computed = next((size for size in self.sizes if size >= total), total)
         noise = 1 + self.jitter * self._random.gauss(0, 1)
         seconds = {
             "draft": draft_seconds,
-            "score": self.costs.of_target(rows + drafted + sum(self._unread)) * max(0.5, noise),
+            "score": self.costs.of_target(computed) * max(0.5, noise),
             "verify": self.costs.other + self.costs.per_draft_token * drafted,
         }
         self.seconds += sum(seconds.values())
@@ -109,7 +112,8 @@ class Load:
         tree = TokenTree(torch.zeros(len(forest.parents), dtype=torch.int64), forest, confidence)
         draft = Draft(tree, forwards, draft_seconds)
         verdict = Verdict(leaf, [0] * rows)
-        self.controller.observe(Step(ctx, draft, Scores(0, None), verdict, tuple(leaf), generated, seconds))
+        scores = Scores(0, None, computed=computed)
+        self.controller.observe(Step(ctx, draft, scores, verdict, tuple(leaf), generated, seconds))
         for row in range(rows):
             self._unread[row] = 0
             self._lengths[row] += len(generated[row])

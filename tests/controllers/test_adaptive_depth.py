@@ -154,6 +154,15 @@ def test_long_prompts_do_not_make_a_loaded_server_slower(rows: int) -> None:
     assert load.run(1000).speed > (1.2 if rows == 1 else 0.97) * plain
 
 
+@pytest.mark.parametrize("prompt", [100, 200])
+def test_drafts_that_fit_into_the_padding_of_read_prompts_end_with_the_prompts(prompt: int) -> None:
+    rates, costs, sizes = [0.8] * 16, Costs(per_token=2e-3), (16, 32, 64, 128, 256, 512)
+    load = Load(AdaptiveDepth(8, sizes), rates, costs, prompt=prompt, length=64, sizes=sizes).run(WARM_UP)
+    load.seconds, load.tokens = 0.0, 0
+    plain = Load(Fixed(0), rates, costs, prompt=prompt, length=64, sizes=sizes).run(1000).speed
+    assert load.run(1000).speed > 0.96 * plain
+
+
 def test_rejected_tokens_end_a_test_of_the_tokens_after_them_are_not_counted() -> None:
     rates = AcceptanceRates()
     load = Load(Fixed(8), [0.7])

@@ -122,8 +122,11 @@ class Clock(StepCost):
     def knows(self, rows: int) -> bool:
         return True
 
-    def record(self, step: Step, drafted: int, read_by_draft: int) -> None:
+    def record(self, step: Step, drafted: int) -> None:
         """Does nothing: nothing is left to measure."""
+
+    def record_drafting(self, step: Step, read: int) -> None:
+        """Does nothing, as `record`."""
 
     def seconds(self, rows: int, context: int, unread: int, forwards: Numbers, drafted: Numbers) -> Numbers:
         return 1 + self.per_token * drafted + self.per_forward * forwards

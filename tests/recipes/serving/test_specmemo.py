@@ -331,8 +331,11 @@ class Clock(StepCost):
         super().__init__()
         self.per_node, self.per_forward = per_node, per_forward
 
-    def record(self, step: Step, drafted: int, read_by_draft: int) -> None:
+    def record(self, step: Step, drafted: int) -> None:
         """Does nothing: nothing is left to measure."""
+
+    def record_drafting(self, step: Step, read: int) -> None:
+        """Does nothing, as `record`."""
 
     def seconds(self, rows: int, context: int, unread: int, forwards: Numbers, drafted: Numbers) -> Numbers:
         return 1 + self.per_node * drafted + self.per_forward * forwards
