@@ -104,7 +104,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "serving/rates-cpu.json": ("serving", f"{LOAD} --rates 1,2,4,8 --seconds 4"),
     "serving/rates-113m-cpu.json": ("serving", f"{WIDER_PAIR} {LOAD} --rates 0.5,1 --seconds 4"),
     "serving-vllm/streams-cpu.json": ("serving", f"{ZOO_PAIR} {BESIDE_VLLM} --seconds 4 --rounds 7"),
-    "serving-vllm/streams-113m-cpu.json": (
+    "serving-vllm-113m/streams-113m-cpu.json": (
         "serving",
         f"{WIDER_PAIR} {BESIDE_VLLM} --max-tokens 64 --seconds 6 --rounds 4",
     ),
