@@ -27,12 +27,15 @@ help:  ## list the targets
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
+# --no-compile: byte-compiling torch, most of which is never imported, would take half of the install's time
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
+
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(INSTALL) .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	$(INSTALL) '.[$(EXTRAS)]'
 	@touch $@ $(VENV)/.installed
 
 install: $(VENV)/.installed-dev  ## make .venv with everything a developer needs
