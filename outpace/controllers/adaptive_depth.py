@@ -128,7 +128,8 @@ class AdaptiveDepth:
         self._share_paid += (self._pays - self._share_paid) / CATCH_UP_STEPS
         if not self._hold or ctx.slots != self._choice_slots:
             reads = ctx.unread is not None and any(map(len, ctx.unread))
-            # drafts that fit into the padding of a step that reads prompts would not pay in the next step
+            # Draft tokens cost the target nothing where they take the place of padding, of which forwards
+            # that read prompts have much. The next may have none, so such a choice holds for one step.
             self._choice_slots, self._hold = ctx.slots, 1 if reads else HOLD_STEPS
             self._choice = self._choose(ctx, limits)
         self._hold -= 1

@@ -16,14 +16,17 @@ from outpace.controllers.step_cost import StepCost, padded
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Step, Want
 
-# in the first steps, the share of the largest number of nodes, and of the paths of a level that are extended:
-# times are unknown then, and need sizes that differ; a large tree takes a CPU as long as several plain steps
+# Tree sizes in the first steps, before times were measured: shares of `num_nodes`, and of the paths of a
+# level that the next level extends. Different sizes tell what a node costs; all are small, because verifying
+# a large tree takes a CPU as long as several steps without drafts.
 FIRST_SHARES = (0.1, 0.3, 0.2, 0.1)
 FIRST_STEPS = len(FIRST_SHARES)
 NUM_BINS, BINS_PER_E = 24, 3.0  # of path probabilities, by their logarithms
 PRIOR_NODES = 8.0  # weight of a path's draft probability beside what was measured, in nodes
 KEEP = 0.999  # share of the evidence that is kept per step
-PRIOR_GOES_ON, PRIOR_PATHS = 0.7, 4.0  # see `_goes_on`
+# assumed before any was counted: how often the token after an accepted path is accepted, and of how many
+# paths that is known
+PRIOR_GOES_ON, PRIOR_PATHS = 0.7, 4.0
 LEAST_SECONDS = 1e-9
 
 Indices = NDArray[numpy.int64]
@@ -49,9 +52,10 @@ class AdaptiveTree:
     def __init__(
         self, depth: int, num_nodes: int, sizes: Sequence[int] = (), head_sizes: Sequence[int] = ()
     ) -> None:
-        """`depth`, `num_nodes`: of the largest tree of a row. `sizes`, `head_sizes`: those to which forwards
-        of the target and the head are padded; a head with sizes computes the nodes of a tree, though not of a
-        chain, anew at every level. ValueError below 1."""
+        """`depth`, `num_nodes`: levels and draft tokens of the largest tree of one row. `sizes`,
+        `head_sizes`: numbers of tokens to which compiled forwards of the target and of the draft head are
+        padded; empty if these are not compiled. At every level a compiled head computes all nodes of a branching tree again,
+        and of a chain only the new node. ValueError for a depth or number of nodes below 1."""
         if min(depth, num_nodes) < 1:
             raise ValueError(f"depth is {depth} and num_nodes {num_nodes}; use 1 or more")
         self._depth, self._num_nodes = depth, num_nodes
@@ -104,7 +108,7 @@ class AdaptiveTree:
         return self._extended(numpy.bincount(of[:best], minlength=len(newest)).tolist())
 
     def _first(self, most: int) -> int:
-        """The share of `most` in one of the first steps, at least 1 if `most` is."""
+        """`most` times this step's share in FIRST_SHARES, rounded: at least 1, unless `most` is 0."""
         return min(most, max(1, round(FIRST_SHARES[self._num_drafts - 1] * most)))
 
     def observe(self, step: Step) -> None:
@@ -114,7 +118,7 @@ class AdaptiveTree:
             self._learn(step)
         reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
         if not reads and all(step.generated) and "score" in step.seconds:
-            # its first forward reads what was generated in the step before, about as much as in this one
+            # the head's first forward reads what the step before generated, about as much as in this one
             first = self._padded(sum(map(len, step.generated))) - self._padded(len(ctx.slots))
             self._cost.record(step, drafted)
             self._cost.record_drafting(step, int(self._num_computed + first))
@@ -175,7 +179,8 @@ class AdaptiveTree:
         self._token_seconds = float(self._cost.drafting(zero, one, context)[0])
 
     def _computed(self, rows: Sequence[int]) -> Numbers:
-        """(M,) tokens in a forward of the head over the first 1, 2, ... M of new nodes of these rows (M,)."""
+        """(M,) tokens that the head's next forward computes, with padding, if it extends the first 1, 2, ...
+        M of the new nodes. `rows` (M,): the row of each of them."""
         totals, counts, total = list[float](), [0] * self._rows, 0
         for row in rows:
             total -= self._computed_in(row, counts[row])
@@ -188,12 +193,13 @@ class AdaptiveTree:
         return float(padded(numpy.array([float(tokens)]), self._head_sizes)[0])
 
     def _computed_in(self, row: int, count: int) -> int:
-        """Tokens of a row in a forward of the head over so many of its new nodes."""
+        """Tokens that the head's next forward computes for this row if it extends `count` of its new nodes:
+        just these, or a compiled head all nodes of the row once they branch."""
         is_alone = not len(self._head_sizes) or count == 0 or (count == 1 and self._is_chain[row])
         return count if is_alone else self._nodes[row] + count
 
     def _extended(self, counts: list[int]) -> list[int]:
-        """Note that the head reads so many new nodes of each row; returns these numbers."""
+        """Record that the head extends `counts[row]` new nodes of each row; returns `counts`."""
         rows = [row for row, count in enumerate(counts) for _ in range(count)]
         if rows:
             self._num_computed += float(self._computed(rows)[-1])

@@ -50,7 +50,8 @@ class StepCost:
         self._changed: set[tuple[int, int]] = set()  # sizes whose factors are to be computed anew
 
     def record(self, step: Step, drafted: int) -> None:
-        """Add a step that read no prompts, but for its drafting: number of draft tokens."""
+        """Add the times of a step that read no prompts, without that of drafting. `drafted`: its draft
+        tokens."""
         rows, context = len(step.ctx.slots), sum(step.ctx.committed)
         seconds = step.seconds
         computed = step.scores.computed or rows + drafted
@@ -63,8 +64,8 @@ class StepCost:
         self._other.record((1, rows, drafted), sum(seconds.values()) - forward.seconds - step.draft.seconds)
 
     def record_drafting(self, step: Step, read: int) -> None:
-        """Add a step's draft: number of tokens that the draft model read in all its forwards, committed ones
-        included."""
+        """Add the time that a step took to draft. `read`: tokens that the draft model's forwards computed in
+        it: the draft, and committed tokens that it had not read before."""
         if forwards := step.draft.forwards:
             quantities = 1, forwards, read, forwards * sum(step.ctx.committed)
             self._draft.record(quantities, step.draft.seconds)
