@@ -54,8 +54,9 @@ class AdaptiveTree:
     ) -> None:
         """`depth`, `num_nodes`: levels and draft tokens of the largest tree of one row. `sizes`,
         `head_sizes`: numbers of tokens to which compiled forwards of the target and of the draft head are
-        padded; empty if these are not compiled. At every level a compiled head computes all nodes of a branching tree again,
-        and of a chain only the new node. ValueError for a depth or number of nodes below 1."""
+        padded; empty if these are not compiled. At every level a compiled head computes all nodes of a
+        branching tree again, and of a chain only the new node. ValueError for a depth or number of nodes
+        below 1."""
         if min(depth, num_nodes) < 1:
             raise ValueError(f"depth is {depth} and num_nodes {num_nodes}; use 1 or more")
         self._depth, self._num_nodes = depth, num_nodes
