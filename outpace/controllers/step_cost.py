@@ -123,5 +123,5 @@ def padded(tokens: Numbers, sizes: Numbers) -> Numbers:  # (M,), (S,) -> (M,)
     """The tokens of forwards with their padding; none without sizes."""
     if not len(sizes):
         return tokens
-    fit = sizes[numpy.searchsorted(sizes[:-1], tokens)]
-    return numpy.where(tokens > sizes[-1], numpy.ceil(tokens / sizes[-1]) * sizes[-1], fit)
+    rest = tokens % sizes[-1]
+    return tokens - rest + numpy.where(rest > 0, sizes[numpy.searchsorted(sizes[:-1], rest)], 0)

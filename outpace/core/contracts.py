@@ -251,8 +251,8 @@ class Target(Protocol):
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Numbers of tokens to which forwards are padded, ascending; above the last to a multiple of it.
-        Empty: they are not padded."""
+        """Numbers of tokens to which forwards are padded, ascending. Above the last, the remainder of a
+        division by it is padded. Empty: they are not padded."""
         ...
 
     @property

@@ -51,7 +51,7 @@ class Load:
     # draft probabilities of the tokens, which are also their probabilities of being accepted: the probability
     # of the first makes their mean the acceptance rate. None: all tokens have the acceptance rate
     draft_probs: tuple[float, float] | None = None
-    sizes: Sequence[int] = ()  # to which the target's forwards are padded
+    sizes: Sequence[int] = ()  # to which the target's forwards are padded, beyond multiples of the last
 
     def __post_init__(self) -> None:
         self._random = Random(self.seed)
@@ -96,7 +96,9 @@ class Load:
             if depth:
                 self._read[row] = self._lengths[row] + min(accepted[row], depth - 1)
         total = rows + drafted + sum(self._unread)
-        computed = next((size for size in self.sizes if size >= total), total)
+        most = max(self.sizes, default=total)
+        whole, rest = divmod(total, most)
+        computed = whole * most + next((size for size in (0, *self.sizes) if size >= rest), rest)
         noise = 1 + self.jitter * self._random.gauss(0, 1)
         seconds = {
             "draft": draft_seconds,

@@ -21,7 +21,7 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.models.hf import target as hf
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.compiled import group_rows
-from outpace.models.openvino.infer_request import SIZES, InferRequest, RowTokens, row_tokens_of
+from outpace.models.openvino.infer_request import SIZES, InferRequest, RowTokens, padded_sizes, row_tokens_of
 from tests.tiers import slow
 
 ROUNDING = 3e-5  # of logits of about 1, in float32
@@ -168,6 +168,16 @@ def test_a_larger_model_changes_its_size_earlier(pair, monkeypatch):
         request = compiled._request_of(compiled.open(1, 64))
         sizes = [request._padded_size(total) for total in (11, 6, 11, 6, 6, 1)]
         assert sizes == expected
+
+
+def test_a_larger_model_has_more_sizes(pair, monkeypatch):
+    eager, compiled = pair("llama")
+    large = compiled.compiled
+    monkeypatch.setattr(large, "_num_weights", 200_000_000)
+    request = large._request_of(large.open(1, 64))
+    sizes = [request._padded_size(total) for total in (3, 22, 98, 129, 7)]
+    assert sizes == [4, 24, 112, 256, 8] and set(sizes) <= {*padded_sizes(200_000_000), 256}
+    same((eager, compiled), SLOTS, (13, 3, 90), ROWS, monkeypatch)
 
 
 def test_rows_share_forwards_and_chains_alone_are_cut():

@@ -31,7 +31,6 @@ from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
 from outpace.models.openvino.compiled import CompiledForward, OnStage, compiled
-from outpace.models.openvino.infer_request import SIZES
 from outpace.models.unsupported import attends_by_cache_slot, refuse, rope_limit
 
 CHUNK = 512  # maximum number of prompt tokens per forward
@@ -148,7 +147,7 @@ class HFTarget:
     @property
     def sizes(self) -> Sequence[int]:
         """Numbers of tokens to which compiled forwards on a CPU are padded; empty for other forwards."""
-        return SIZES if isinstance(self.reader, CompiledForward) else ()
+        return self.reader.sizes if isinstance(self.reader, CompiledForward) else ()
 
     @property
     def token_bytes(self) -> int:

@@ -22,13 +22,18 @@ from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import Planes, SlotCache
 from outpace.models.openvino.export import refuse_untraceable, trace
-from outpace.models.openvino.infer_request import SIZES, InferRequest, RowTokens, row_tokens_of
+from outpace.models.openvino.infer_request import (
+    MAX_TOKENS,
+    InferRequest,
+    RowTokens,
+    padded_sizes,
+    row_tokens_of,
+)
 from outpace.models.openvino.paged_attention import PAGED_INPUTS
 from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.runtime import HINTS, build, convert, fix_batch_of_one, openvino, torch_type
 
-MAX_TOKENS = SIZES[-1]  # maximum number of tokens of one inference; only larger trees exceed it
 # tree attention mask of the nodes (rows) in `check`
 TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
 STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
@@ -108,6 +113,7 @@ class CompiledForward:
         self.forward = forward
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
         self._num_weights = sum(each.numel() for each in forward.model.parameters() if each.dim() > 1)
+        self.sizes = padded_sizes(self._num_weights)  # numbers of tokens to which inferences are padded
         self._compile(tuple(sorted(hidden)), on_stage)
         self.seconds = perf_counter() - began  # OpenVINO compile time, without comparing logits to eager ones
 
@@ -141,7 +147,7 @@ class CompiledForward:
         """Run one inference of every size, as the first inference of a size takes much longer."""
         cache = self.open(1, MAX_TOKENS)
         cache.reserve(0, MAX_TOKENS)
-        for size in SIZES:
+        for size in self.sizes:
             self._request_of(cache).read([_chain(cache, size, self._graph.features)], True)
 
     def open(self, slots: int, capacity: int) -> PagedCache:

@@ -25,9 +25,13 @@ from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.runtime import InputTensor, shared
 
+MAX_TOKENS = 128  # of an inference; only larger trees exceed it, and are padded to multiples of it
 # padded numbers of tokens of an inference: plain decoding, chains of five and of ten, trees, batches, chunks
-# of prompts; larger sizes are multiples of the last
-SIZES = (1, 6, 11, 16, 32, 64, 96, 128)
+# of prompts
+SIZES = (1, 6, 11, 16, 32, 64, 96, MAX_TOKENS)
+# those of models with so many weights that a padding token costs more than a change of size
+LARGE = 30_000_000
+LARGE_SIZES = (1, 2, 4, 6, 8, 11, 13, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, MAX_TOKENS)
 # padding tokens, summed over inferences that would fit a smaller size, before a change to it: at most 32, and
 # as many as take the time of a change, which is about that of 100 million multiplications
 MAX_PADDING, PRODUCTS = 32, 100_000_000
@@ -111,6 +115,7 @@ class InferRequest:
         self._kept: tuple[int, int] | None = (
             None  # (logits, padded tokens) of the last inference if it requested all tokens' logits
         )
+        self._sizes = padded_sizes(num_weights)
         self._size = self._waste = 0
         self._max_waste = min(MAX_PADDING, PRODUCTS // num_weights)
 
@@ -154,7 +159,7 @@ class InferRequest:
         return output[:num].clone() if selected is None else output[torch.from_numpy(selected)]
 
     def _padded_size(self, total: int) -> int:
-        fit = next((size for size in SIZES if size >= total), -(-total // SIZES[-1]) * SIZES[-1])
+        fit = next((size for size in self._sizes if size >= total), -(-total // MAX_TOKENS) * MAX_TOKENS)
         self._waste = self._waste + self._size - fit if fit < self._size else 0
         if fit > self._size or self._waste > self._max_waste:
             self._size, self._waste = fit, 0
@@ -249,12 +254,17 @@ class InferRequest:
         if self._keep is None or (kept is None and self._kept == (total, size)):
             return
         num = total if kept is None else len(kept)
-        keep = self._keep.take(max(1, min(size, next((each for each in SIZES if each >= num), size))))
+        keep = self._keep.take(max(1, min(size, next((each for each in self._sizes if each >= num), size))))
         self._kept = (total, size) if kept is None else None
         if kept is None:
             keep[:] = self._count[: len(keep)]
         else:
             keep[num:], keep[:num] = 0, kept
+
+
+def padded_sizes(num_weights: int) -> tuple[int, ...]:
+    """Numbers of tokens to which inferences of a model with so many weights in its matrices are padded."""
+    return LARGE_SIZES if num_weights >= LARGE else SIZES
 
 
 def row_tokens_of(
@@ -270,7 +280,7 @@ def row_tokens_of(
     if row.depths is None or row.visible is None:
         return [RowTokens(row.slot, row.start, numbers, position_ids[row.start : row.end], None, num, new)]
     size, gap, chain = len(row.depths), max(0, row.base - row.start), list[RowTokens]()
-    if alone := min(gap, max(0, gap + size - SIZES[-1])):
+    if alone := min(gap, max(0, gap + size - MAX_TOKENS)):
         part = slice(row.start, row.start + alone)
         first = None if states is None else states[:alone]
         chain.append(RowTokens(row.slot, row.start, own[part], position_ids[part], None, 0, first))

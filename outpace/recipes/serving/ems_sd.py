@@ -12,7 +12,7 @@ what followed its last n-gram the first time it occurred in its text, up to `dep
 
 Use it for batches of summaries, edits and questions about a text. Eager forwards pad neither tokens nor keys.
 Forwards compiled for a CPU process a batch's tokens without padding between rows too, and fill up the end to
-one of eight sizes; CUDA graphs pad every row. The KV cache of compiled forwards is allocated in blocks; an
+one of a few sizes; CUDA graphs pad every row. The KV cache of compiled forwards is allocated in blocks; an
 eager slot is allocated for its longest text at once.
 
 The paper is about greedy decoding and publishes lookup in the prompt and a draft model as two separate
