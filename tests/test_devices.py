@@ -210,7 +210,7 @@ def test_parts_meet_tables_that_are_elsewhere(name: str, elsewhere: Elsewhere) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", find())
+@pytest.mark.parametrize("name", QUICK)
 def test_so_they_do_with_all_sampling_parameters(name: str, elsewhere: Elsewhere) -> None:
     same_texts(name, tables(), list(crossed(3, 3)), elsewhere)
 

@@ -38,7 +38,7 @@ TEXTS = (
     "for name, value in sorted(table.items()):\n    print(name, value)\n" * 3,
     "def read(path):\n    with open(path) as file:\n        return file.read()\n\n\ndef write(path, text):\n",
 )
-ROWS, TOKENS = 2, 12  # one token and sixty; the slow tests decode all texts, twice as far
+ROWS, TOKENS = 2, 8  # prompts of one token and of sixty
 LONG = 24  # long enough for a drafter to repeat what it has learnt from the tokens before
 
 
@@ -138,7 +138,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "frequency_penalty": {"frequency_penalty": 0.8},
     "logit_bias": {"logit_bias": ((300, 4.0), (301, 3.0), (13, float("-inf")))},
     "bad_words": {"bad_words": ((203,), (325, 331), (12,))},
-    "min_tokens": {"min_tokens": 10, "stop": (203, 12)},
+    "min_tokens": {"min_tokens": 6, "stop": (203, 12)},
 }
 SETTINGS["all"] = {name: value for params in SETTINGS.values() for name, value in params.items()}
 
@@ -187,7 +187,11 @@ def built(name: str) -> Callable[[], Parts]:
 
 
 NOTHING_DRAFTED = {"autoregressive", "dresd", "multi-sample", "rest"}  # without an index, or further samples
-LEARN = {"stand", "token-recycling"}  # from the tokens that were generated, and draft from them only
+LEARN = {
+    "lookahead",
+    "stand",
+    "token-recycling",
+}  # from the tokens that were generated, and draft from them only
 
 
 @pytest.mark.parametrize("name", sorted(find()))

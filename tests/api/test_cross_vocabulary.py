@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import outpace
+from tests.tiers import slow
 
 PROMPTS = ["def add(a, b):", "class Stack:\n    def push", "naïve 🙂"]
 METHODS = [
@@ -31,7 +32,7 @@ def test_there_are_such_methods() -> None:
     assert {"tli", "slem"} <= set(METHODS)
 
 
-@pytest.mark.parametrize("draft", ["stranger", "lookalike", "draft"])
+@pytest.mark.parametrize("draft", ["stranger", slow("lookalike"), slow("draft")])
 @pytest.mark.parametrize("method", METHODS)
 def test_greedy_text_is_that_of_plain_decoding(loaded, tiny, plain, method, draft) -> None:
     other = outpace.load(getattr(tiny, draft), dtype="float64")

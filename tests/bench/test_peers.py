@@ -103,6 +103,7 @@ def test_peers_run_at_the_best_of_their_settings_and_report_their_precision(
     assert len(pids) == NUM_PROCESSES and gone(pids)
 
 
+@pytest.mark.slow
 def test_those_that_die_or_do_not_start_are_left_out(
     tiny: Any, tmp_path: Path, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

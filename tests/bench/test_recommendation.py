@@ -166,6 +166,7 @@ def test_an_index_of_past_answers_is_recommended(tmp_path: Path) -> None:
     assert (advice.method, advice.options) == ("rest", {"index": past})
 
 
+@pytest.mark.slow
 def test_rounds_do_not_make_questions_come_again() -> None:
     measurement = measured(questions(), rounds=3)
     assert picked(measurement).method == "autoregressive"
@@ -188,6 +189,7 @@ def test_plain_decoding_is_recommended_where_the_draft_model_knows_nothing() -> 
     assert picked(measured(edits(), "speculative-sampling,rest")).method == "autoregressive"
 
 
+@pytest.mark.slow
 def test_a_repeated_prompt_counts_once_and_halves_show_the_gain_of_learning() -> None:
     measurement = measured(questions(), "rest,prompt-lookup", repeat=2)
     rows = {row.contender: row for row in measurement.rows() if row.selection == "all"}

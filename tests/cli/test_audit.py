@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def likeliest(target: Target, *, draft: Target, depth: int = 2) -> Parts:
 '''
 
 
+def short(*kinds: str) -> dict[str, suite.Plan]:
+    """Proofs of these kinds on shorter texts than the command's."""
+    return {kind: replace(suite.PLANS[kind], most=300, most_varied=100) for kind in kinds}
+
+
 def audit(*arguments: str) -> tuple[int, str]:
     # one process: the tests replace functions, which other processes would not see
     result = CliRunner().invoke(app, ["audit", *arguments, "--processes", "1"])
@@ -47,9 +53,7 @@ def test_a_report_lists_enumerations_and_measurements(tiny, monkeypatch: pytest.
     # tests/proof plants the others
     few = dict(islice(suite.mistakes().items(), 5))
     monkeypatch.setattr(suite, "mistakes", lambda: few)
-    monkeypatch.setattr(
-        suite, "PLANS", {kind: suite.PLANS[kind] for kind in ("table", "peaked", "transformers")}
-    )
+    monkeypatch.setattr(suite, "PLANS", short("table", "peaked", "transformers"))
     code, out = audit(
         "prompt-lookup",
         "--target",
@@ -85,7 +89,7 @@ def test_a_report_lists_enumerations_and_measurements(tiny, monkeypatch: pytest.
 @pytest.mark.slow
 def test_a_recipe_with_a_false_claim_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "mistakes", dict)
-    monkeypatch.setattr(suite, "PLANS", {"table": suite.PLANS["table"]})
+    monkeypatch.setattr(suite, "PLANS", short("table"))
     file = tmp_path / "likeliest.py"
     file.write_text(WRONG)
     code, out = audit("--recipe", str(file), "--json")
@@ -97,6 +101,6 @@ def test_a_recipe_with_a_false_claim_fails(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.slow
 def test_a_known_mistake_that_slips_through_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "mistakes", lambda: {"harmless": lambda: 0.0})
-    monkeypatch.setattr(suite, "PLANS", {"table": suite.PLANS["table"]})
+    monkeypatch.setattr(suite, "PLANS", short("table"))
     code, out = audit("autoregressive")
     assert code == 1 and "MISSED" in out and "FAILED" in out

@@ -14,6 +14,7 @@ from outpace.controllers.fixed import Fixed
 from outpace.controllers.linear_cost import LinearCost, Numbers
 from outpace.controllers.step_cost import StepCost
 from tests.controllers.simulated_load import Costs, Load
+from tests.tiers import slow
 
 WARM_UP = 200  # steps, in which costs and acceptance rates become known
 CHEAP_DRAFT = Costs(draft=0.5e-3)
@@ -55,10 +56,9 @@ def test_depths_fall_to_0_as_load_rises_and_plain_decoding_is_never_much_faster(
     [
         (0.6, 1),
         (0.2, 4),
-        (0.9, 16),
         *(
             pytest.param(rate, rows, marks=pytest.mark.slow)
-            for rate, rows in [(0.2, 1), (0.9, 1), (0.6, 4), (0.9, 4), (0.2, 16), (0.6, 16)]
+            for rate, rows in [(0.2, 1), (0.9, 1), (0.6, 4), (0.9, 4), (0.2, 16), (0.6, 16), (0.9, 16)]
         ),
     ],
 )
@@ -104,6 +104,7 @@ def test_trimmed_drafts_are_faster_where_draft_probabilities_tell_what_is_accept
     assert speeds[True] > 1.02 * speeds[False], speeds
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_where_draft_probabilities_tell_nothing() -> None:
     speeds = [
         warm(AdaptiveDepth(8, trims=trims), [0.7] * 4, CHEAP_DRAFT).run(600).speed for trims in (False, True)
@@ -144,7 +145,7 @@ def test_tokens_that_the_draft_model_has_missed_delay_its_return() -> None:
     assert depths[1] < depths[0]
 
 
-@pytest.mark.parametrize("rows", [1, 4, 16, 32])
+@pytest.mark.parametrize("rows", [1, 4, slow(16), slow(32)])
 def test_long_prompts_do_not_make_a_loaded_server_slower(rows: int) -> None:
     """Beside the reading of a prompt drafts look cheap, and the draft model has the whole prompt to read."""
     rates, costs = [0.75] * rows, Costs(draft=0.5e-3)
@@ -154,7 +155,7 @@ def test_long_prompts_do_not_make_a_loaded_server_slower(rows: int) -> None:
     assert load.run(1000).speed > (1.2 if rows == 1 else 0.97) * plain
 
 
-@pytest.mark.parametrize("prompt", [100, 200])
+@pytest.mark.parametrize("prompt", [100, slow(200)])
 def test_drafts_that_fit_into_the_padding_of_read_prompts_end_with_the_prompts(prompt: int) -> None:
     rates, costs, sizes = [0.8] * 16, Costs(per_token=2e-3), (1, 6, 11, 16, 32, 64, 96, 128)
     load = Load(AdaptiveDepth(8, sizes), rates, costs, prompt=prompt, length=64, sizes=sizes).run(WARM_UP)

@@ -75,6 +75,7 @@ def q(path: Sequence[int], temperature: float = 1.0) -> float:
     return probability
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("widths", "temperature"),
     [

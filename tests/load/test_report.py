@@ -88,6 +88,7 @@ def test_sentences_about_failures_and_doubts():
     assert not messages(summarise(turns(), NAMES, LIMITS), reports_usage=True)
 
 
+@pytest.mark.slow
 def test_the_chart_has_a_panel_for_goodput_only_with_objectives():
     pytest.importorskip("matplotlib")
     both = [*turns(), *turns(Concurrency(4))]

@@ -80,6 +80,7 @@ def test_a_forward_that_was_wrapped_runs_the_copys_modules(tiny):
     assert isinstance(copied._old_forward, MethodType) and copied._old_forward.__self__ is copied
 
 
+@pytest.mark.slow
 def test_threads_share_a_target_and_the_users_own_forwards_stay_right(tiny):
     model = tiny("llama")
     target, draft = HFTarget(model), HFTarget(tiny("llama"))

@@ -214,6 +214,6 @@ def test_noise_that_depends_on_other_runs_is_noticed_with_a_shared_controller() 
 
 @pytest.mark.slow
 def test_drafters_across_rows_are_always_proven_together() -> None:
-    models, plan = tables(), replace(PLANS["table"], most=600, most_varied=100)
+    models, plan = tables(), replace(PLANS["table"], most=200, most_varied=50)
     assert {proof.rows for proof in prove(multi_sample, models, plan)} == {1, 2, 3}
     assert {proof.rows for proof in prove(autoregressive, models, plan)} == {1}

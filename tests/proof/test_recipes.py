@@ -25,7 +25,7 @@ def test_drafts_are_accepted_and_the_distribution_is_plain_decoding(name: str) -
     assert recipe.guarantee is Guarantee.EXACT
     proof = prove_default(recipe, models("peaked"), 300)
     if proof.allowed and proof.accepted < 100:  # longer texts, so that more than a first token is accepted
-        proof = prove_default(recipe, models("peaked"), 1_200)
+        proof = prove_default(recipe, models("peaked"), 600)
     assert proof.outcomes >= 5
     assert proof.verdict == "exact"
     assert proof.accepted > 0 or not proof.allowed
@@ -33,7 +33,7 @@ def test_drafts_are_accepted_and_the_distribution_is_plain_decoding(name: str) -
 
 # `outpace audit --all` enumerates longer texts, on the other kinds of models too
 PLANNED = {
-    "table": replace(PLANS["table"], most=500, most_varied=100),
+    "table": replace(PLANS["table"], most=300, most_varied=100),
     "transformers": replace(PLANS["transformers"], most=250, most_varied=100),
 }
 
@@ -42,7 +42,10 @@ PLANNED = {
 @pytest.mark.parametrize("kind", PLANNED)
 @pytest.mark.parametrize("name", names())
 def test_the_distribution_is_plain_decoding_with_every_option(name: str, kind: str) -> None:
-    proofs = list(prove(get(name), models(kind), PLANNED[kind]))
+    plan = PLANNED[kind]
+    if name == "lookahead":  # it drafts n-grams of its own text, which has to be longer for that
+        plan = replace(plan, most=500)
+    proofs = list(prove(get(name), models(kind), plan))
     assert {0.0, 0.7, 1.0} <= {temperature for proof in proofs for temperature in proof.temperatures}
     assert {256} <= {proof.batch for proof in proofs} and any(proof.predicted for proof in proofs)
     for proof in proofs:

@@ -122,9 +122,8 @@ def test_the_mean_over_drafts_is_the_expectation_over_everything(
 @pytest.mark.slow
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
 @pytest.mark.parametrize("drafting", DRAFTING)
-@pytest.mark.parametrize("seed", range(2))
-def test_no_rule_keeps_more_than_its_bound(seed: int, drafting: str, widths: tuple[int, ...]) -> None:
-    drafts = list(every_draft(*pair(seed), widths, drafting))
+def test_no_rule_keeps_more_than_its_bound(drafting: str, widths: tuple[int, ...]) -> None:
+    drafts = list(every_draft(*pair(0), widths, drafting))
     bounds = [
         (probability, length_bounds(tree, distribution)) for probability, (tree, distribution, _) in drafts
     ]

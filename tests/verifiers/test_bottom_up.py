@@ -76,7 +76,7 @@ def test_one_drafted_token_is_judged_as_ever(seed: int) -> None:
     [
         (2, (2, 1), 6),
         pytest.param(2, (1, 2), 15, marks=pytest.mark.slow),
-        (2, (2, 2), 3),
+        pytest.param(2, (2, 2), 3, marks=pytest.mark.slow),
         pytest.param(2, (2, 1, 1), 4, marks=pytest.mark.slow),
         pytest.param(3, (2, 1), 4, marks=pytest.mark.slow),
     ],

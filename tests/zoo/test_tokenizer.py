@@ -57,6 +57,7 @@ def test_the_chat_template_renders_what_training_saw(tokenizer: PreTrainedTokeni
         assert all(weight == 1 for weight in weights[len(prompt) :])
 
 
+@pytest.mark.slow
 def test_the_corpus_is_source_and_leaves_the_held_out_modules_out() -> None:
     corpus = read_corpus()
     assert len(corpus.held_out) >= 12 and len(corpus.train) > 200

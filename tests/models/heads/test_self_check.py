@@ -128,7 +128,7 @@ HEADS: list[dict[str, Any]] = [
 ]
 
 
-SLOW = ({"norm_before_residual": True}, {"norm_before_fc": True}, {"fc_norm": True})
+SLOW = ({"norm_before_residual": True}, {"norm_output": True}, {"norm_before_fc": True}, {"fc_norm": True})
 
 
 @pytest.mark.parametrize(

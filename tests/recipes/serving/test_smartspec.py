@@ -180,7 +180,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("width", "sampled"), [(1, True), (1, False), slow(2, True), slow(2, False)])
+@pytest.mark.parametrize(("width", "sampled"), [slow(1, True), (1, False), slow(2, True), slow(2, False)])
 def test_trimmed_drafts_keep_the_distribution(width: int, sampled: bool) -> None:
     found: list[Experienced] = []
     build = controllers_by_row(lambda: trimmed(width, sampled, found, DraftModel))

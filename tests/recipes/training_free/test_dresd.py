@@ -97,6 +97,7 @@ def test_a_state_is_the_one_that_chose_the_next_token() -> None:
     assert len(found) == 3  # nine tokens and the one after them
 
 
+@pytest.mark.slow
 def test_stored_states_find_themselves() -> None:
     target, words = zoo()
     others = [

@@ -33,6 +33,7 @@ from outpace.recipes.heads.eagle2 import eagle2
 from outpace.recipes.training_free.rasd import rasd
 from outpace.recipes.training_free.reader import reader
 from outpace.sampling.target_probs import LazyTargetProbs
+from tests.tiers import slow
 
 BOTH = pytest.mark.parametrize("recipe", [rasd, reader], ids=lambda recipe: recipe.name)
 HEAD_DEPTH = 6
@@ -108,7 +109,7 @@ def error(kind: str, build: Callable[[], Parts]) -> float:
 
 
 @BOTH
-@pytest.mark.parametrize("kind", ["wide", "transformers"])
+@pytest.mark.parametrize("kind", ["wide", slow("transformers")])
 def test_the_distribution_is_the_targets_and_both_drafts_are_accepted(
     recipe: Recipe, kind: str, tmp_path: File
 ) -> None:
@@ -174,6 +175,7 @@ def test_the_text_is_plain_decodings_and_the_head_drafts_as_in_eagle2(
             assert sorted(paths(tree, row)) == sorted(paths(alone, 0))
 
 
+@pytest.mark.slow
 def test_rasd_keeps_what_begins_with_the_heads_most_probable_tokens(tmp_path: File) -> None:
     parts = rasd.build(
         models("wide").target,

@@ -78,7 +78,8 @@ class Chosen(NGramProbabilityDrafter):
         grower.add_chosen([each.node for each in parents for _ in range(each.count)], torch.tensor(tokens))
 
 
-@pytest.mark.parametrize("levels", [(1, 1), pytest.param((2,), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("levels", [(1, 1), (2,)])
 def test_drawn_drafts_are_accepted_more_than_the_likeliest(levels: tuple[int, ...]) -> None:
     def kept(kind: type[NGramProbabilityDrafter], seed: int) -> float:
         target = TableTarget(4, seed=seed, order=2, spread=1.0)

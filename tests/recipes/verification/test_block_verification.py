@@ -26,6 +26,7 @@ def test_more_is_accepted_than_by_speculative_sampling(seed: int, confidence: fl
     assert block > accepted(speculative_sampling, 3, seed, 2, confidence_threshold=confidence)
 
 
+@pytest.mark.slow
 def test_a_longer_draft_gains_more() -> None:
     def gain(depth: int) -> float:
         recipes = block_verification, speculative_sampling

@@ -156,6 +156,7 @@ def test_learned_pairs_are_dropped_with_the_request() -> None:
         assert texts(parts, prompts[row : row + 1], sampling[row : row + 1])[0] == together[row]
 
 
+@pytest.mark.slow
 def test_single_precision_distributions_stay_distributions() -> None:
     target, model = TableTarget(4, seed=3, order=2), TableTarget(3, seed=5, order=2)
     target.logits, model.logits = target.logits.float(), (9 * model.logits).float()

@@ -110,7 +110,7 @@ def test_the_distribution_is_the_targets_while_the_draft_learns(options: dict[st
     found = enumerate_distributions(
         lambda: replace(example, drafter=Counted(example.drafter, lambda: build().drafter)),
         CASES,
-        replays=5,
+        replays=2,
         most=3_000,
     )
     assert error_of(found) < 1e-10
@@ -362,6 +362,7 @@ def test_a_text_learns_the_hybrid_loss() -> None:
     assert losses == [pytest.approx(total / count, rel=1e-9)]
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_leaves_the_last_weights() -> None:
     parts = learning_parts(**LEARN)
     learning = learning_of(parts)
@@ -393,6 +394,7 @@ def test_an_update_that_raises_ends_learning_not_decoding() -> None:
     assert learning.adapter.weights is good and learning.num_updates == updates
 
 
+@pytest.mark.slow
 def test_an_interrupted_update_leaves_the_last_weights() -> None:
     parts = learning_parts(**LEARN)
     learning = learning_of(parts)

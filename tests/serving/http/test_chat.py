@@ -134,6 +134,7 @@ def test_log_probabilities_are_those_of_plain_decoding(client: Any, model: Any, 
     assert streamed == entries
 
 
+@pytest.mark.slow
 def test_sampling_parameters_have_an_effect(client: Any, model: Any) -> None:
     def text(**given: Any) -> str:
         found = client.chat.completions.create(**GREEDY | {"max_tokens": 8} | given)

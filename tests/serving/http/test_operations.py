@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan
 from outpace.drafters.model.draft_model import DraftModel
+from tests.tiers import slow
 
 
 def values(running: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -151,7 +152,7 @@ def test_a_drafter_that_raises_ends_the_drafts_of_one_request_only(
     assert errors == 1 and "its request goes on without drafts" in caplog.text and "broken" in caplog.text
 
 
-@pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.parametrize("prefix_cache", [True, slow(False)])
 def test_prompt_tokens_that_were_in_memory_are_counted(model: Any, serve: Any, prefix_cache: bool) -> None:
     body = {"model": "zoo", "temperature": 0, "max_tokens": 8}
     question = [{"role": "user", "content": "Say hello to Noah."}]

@@ -172,6 +172,7 @@ def test_a_conversation_goes_on_and_begins_again(page: Page, client: Any) -> Non
     assert send(page, HELLO) == first
 
 
+@pytest.mark.slow
 def test_the_tree_of_every_step_can_be_chosen(page: Page) -> None:
     choose(page)
     send(page, EDIT)
@@ -202,6 +203,7 @@ def titles(runs: Any) -> list[str]:
     return [each.get_attribute("title") for each in runs.all()]
 
 
+@pytest.mark.slow
 def test_branches_lie_below_the_accepted_path(page: Page) -> None:
     draft = [("a", None), ("b", None), ("c", 0), ("d", 0), ("e", 3), ("f", 1)]
     step = {
@@ -228,6 +230,7 @@ def test_branches_lie_below_the_accepted_path(page: Page) -> None:
     assert places["b"][1] == places["f"][1] and places["e"][0] == places["!"][0]
 
 
+@pytest.mark.slow
 def test_the_speedup_is_measured_with_the_same_request(page: Page) -> None:
     bodies: list[Any] = []
     page.on(
@@ -299,6 +302,7 @@ def test_text_is_never_html(page: Page) -> None:
     assert page.locator("#tree .node title").nth(1).text_content() == f"{json.dumps(HTML)}, accepted"
 
 
+@pytest.mark.slow
 def test_text_that_was_held_back_keeps_its_source(page: Page) -> None:
     chunks = [chunk("He", ["Hello", " you"], "prompt-lookup", 1), chunk("llo you now", [" now"])]
     page.route("**/chat/completions", stream(*chunks))
@@ -315,6 +319,7 @@ def test_text_that_was_held_back_keeps_its_source(page: Page) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_events_are_read_wherever_the_body_is_divided(page: Page) -> None:
     first, second = 'data: {"a":\ndata: "Straße 😀"}\n\n', 'event: x\r\ndata:{"a":2}\r\n\r\n'
     body = f"{first}: keep-alive\n\n{second}data: [DONE]\n\ndata: 3\n\n"
@@ -337,6 +342,7 @@ def test_events_are_read_wherever_the_body_is_divided(page: Page) -> None:
         assert found == ["Straße 😀", 2]
 
 
+@pytest.mark.slow
 def test_an_answer_that_breaks_off_says_so(page: Page) -> None:
     sentence = "the server shut down before the answer was complete: ask again"
     for end, words in (
@@ -378,6 +384,7 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, model: Any, s
         page.locator("#method option").first.wait_for(state="attached")
 
 
+@pytest.mark.slow
 def test_a_message_is_kept_when_the_server_is_gone(browser: Browser, model: Any, serve: Any) -> None:
     with serve(model, "autoregressive") as running:
         with opened(browser, running.url, errors=("ERR_CONNECTION_REFUSED",)) as page:
