@@ -2,8 +2,9 @@
 
 Starts `outpace serve` with adaptive drafts and loads it like `outpace load`: the same requests without
 drafts, with drafts of a fixed length, with n-gram lookup, and with adaptive drafts take turns in every
-round. With --vllm, servers of vLLM take part: plain, with a draft model, and with n-gram lookup. All servers
-run all the time, as turns are compared within a round; a server without requests does nothing.
+round. So does a second server, without a draft model, whose adaptive drafts are n-grams. With --vllm,
+servers of vLLM take part: plain, with a draft model, and with n-gram lookup. All servers run all the time,
+as turns are compared within a round; a server without requests does nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from outpace.bench.load.plan import LoadPlan, TurnLength
 from outpace.bench.load.ratios import compare
 from outpace.bench.load.report import LoadReport
 from outpace.bench.load.request_body import RequestOptions
-from outpace.bench.load.server import Contender, parse_server
+from outpace.bench.load.server import Contender, Server, parse_server
 from outpace.bench.load.tables import tables
 from outpace.bench.measure.method_names import split_outside
 from outpace.bench.measure.provenance import provenance
@@ -48,7 +49,9 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {  # contender -> fields of its requ
     "fixed": {"speculation": {"method": "speculative-sampling"}},
     "lookup": {"speculation": {"method": "prompt-lookup", "num_speculative_tokens": DRAFT_TOKENS}},
     "adaptive": {},
+    "adaptive lookup": {},
 }
+WITHOUT_DRAFT = "adaptive lookup"  # the contender whose server has no draft model
 CONTENDERS = ",".join(SETTINGS)
 TIMEOUT = 120.0  # seconds that a request may take
 START_SECONDS = 300  # most time that vLLM takes to start
@@ -100,7 +103,9 @@ def main(
     dtype: Annotated[str, typer.Option(help="dtype of outpace's models.")] = "auto",
     compile_: Annotated[bool, typer.Option("--compile/--eager", help="Compile the models.")] = True,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
-    contenders: Annotated[str, typer.Option(help="Of plain, fixed, lookup, adaptive.")] = CONTENDERS,
+    contenders: Annotated[
+        str, typer.Option(help="Of plain, fixed, lookup, adaptive, adaptive lookup.")
+    ] = CONTENDERS,
     rates: Annotated[str | None, typer.Option(help="Requests per second, as in 1,2,4.")] = None,
     concurrency: Annotated[str | None, typer.Option(help="Concurrent streams, as in 1,4,16.")] = None,
     prompts: Annotated[str, typer.Option(help="Prompt sets or files.")] = "code,edit",
@@ -117,12 +122,22 @@ def main(
         raise typer.BadParameter("vLLM loads folders: give those of the models as --target and --draft")
     items = [item for source in split_outside(prompts, ",") for item in load_items(source)]
     levels = parse_levels(rates, concurrency or (None if rates else "1,4,16"))
-    options = ["--dtype", dtype, "--methods", "speculative-sampling,prompt-lookup", "--no-prefix-cache"]
+    own = contenders.split(",")
+    if unknown := set(own) - set(SETTINGS):
+        raise typer.BadParameter(f"there is no contender {min(unknown)}: use {', '.join(SETTINGS)}")
+    options = [target, "--dtype", dtype, "--no-prefix-cache"]
     options += ["--compile"] * compile_ + (["--threads", str(threads)] if threads else [])
+    with_draft = ["--draft", draft, "--methods", "speculative-sampling,prompt-lookup"]
     with ExitStack() as running:
-        process = running.enter_context(serving([target, "--draft", draft, *options]))
-        server = parse_server(f"outpace={process.url}")
-        chosen = [Contender(name, server, SETTINGS[name]) for name in contenders.split(",")]
+        chosen: list[Contender] = []
+        servers: dict[str, Server] = {}
+        for name in own:
+            key = "outpace-without-draft" if name == WITHOUT_DRAFT else "outpace"
+            if key not in servers:
+                more = [] if name == WITHOUT_DRAFT else with_draft
+                process = running.enter_context(serving([*options, *more]))
+                servers[key] = parse_server(f"{key}={process.url}")
+            chosen.append(Contender(name, servers[key], SETTINGS[name]))
         for index, (name, config) in enumerate(vllm_configs(draft).items() if vllm else ()):
             assert vllm is not None
             other = vllm_server(vllm, target, port + index, config, vllm_options)
@@ -137,7 +152,6 @@ def main(
             asyncio.run(test.run(advance))
     objectives = Objectives(None, None)
     report = LoadReport(test, objectives, provenance("cpu"))
-    own = contenders.split(",")
     ratios = [*report.ratios]
     for each in chosen[len(own) :]:
         ratios += compare(test.turns, [each.name, *own], objectives, seed=test.plan.seed)

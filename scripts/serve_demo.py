@@ -25,6 +25,7 @@ def run_page(page: Path) -> None:
     """Run a page's programs. CalledProcessError if one fails or the server does not stop properly."""
     text = page.read_text(encoding="utf-8")
     saved, programs = dict(SAVED.findall(text)), PROGRAM.findall(text)
+    assert programs, f"{page} has no program to run"
     arguments = shlex.split(SERVER.findall(text)[0])
     command = [sys.executable, "-m", "outpace", *arguments, "--port", "0"]
     print("$", shlex.join(["outpace", *arguments]), flush=True)

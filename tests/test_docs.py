@@ -47,6 +47,7 @@ RUN_ELSEWHERE = {
     "make install": (".ci/run", "make test"),  # which installs first
     ".venv/bin/pre-commit install": (".ci/run", ".venv/bin/pre-commit run"),
     "make demo": (".ci/run", "make demo"),
+    "make serve-demo": (".ci/run", "make serve-demo"),
     "make test": (".ci/run", "make test"),
     "make check": (".ci/run", "make --keep-going check"),
     "make docs": (".ci/run", "make docs"),
@@ -83,7 +84,6 @@ RUN_ELSEWHERE = {
     ),
     **dict.fromkeys(
         (
-            "make serve-demo",
             "outpace serve zoo:target --draft zoo:draft --method speculative-sampling",
             "python client.py",
             "outpace serve zoo:target --draft zoo:draft --methods prompt-lookup",
@@ -91,7 +91,7 @@ RUN_ELSEWHERE = {
             "python steps.py",
             "python tools.py",
         ),
-        ("tests/serving/http/test_documentation.py", "test_the_programs_of_a_page_run_against_its_server"),
+        ("Makefile", "scripts/serve_demo.py README.md docs/serving.md"),
     ),
     "make gpu-check OUT=out": ("tests/test_repository.py", "test_the_gpu_check_always_ends_and_reports"),
 }

@@ -76,13 +76,6 @@ def test_a_method_that_translates_takes_the_draft_with_tokens_of_its_own(outpace
     assert bench.exit_code == 0 and "loading draft zoo:draft-2k" in bench.stderr
 
 
-@pytest.mark.slow
-def test_demo_needs_no_options(outpace_, stocked):
-    result = outpace_("demo", "--max-tokens", 8)
-    assert result.exit_code == 0, result.output
-    assert "zoo:target answers, zoo:draft drafts" in result.stdout
-
-
 def test_names_of_the_zoo_work_in_python(stocked):
     assert outpace.zoo.path("zoo:target") == stocked / "target"
     result = outpace.generate("zoo:target", "def", "mcsd", draft="zoo:draft", widths=(2, 1), max_tokens=4)[0]

@@ -19,17 +19,25 @@ def test_adaptive_drafts_are_compared_with_none(tmp_path: Path) -> None:
         dtype="float32",
         compile_=False,
         threads=1,
-        contenders="plain,adaptive",
+        contenders="plain,adaptive,adaptive lookup",
         concurrency="2",
         max_tokens=16,
-        seconds=2,
+        seconds=1,
         rounds=3,
     )
     data = json.loads(file.read_text(encoding="utf-8"))
     assert data["complete"] and "turns" not in data
-    assert {row["contender"]: row["failed"] for row in data["results"]} == {"plain": 0, "adaptive": 0}
-    (ratio,) = data["ratios"]
-    assert ratio["load"] == "2 streams" and ratio["ratios"]["output_tokens_per_second"]["low"] > 0
+    assert {row["contender"]: row["failed"] for row in data["results"]} == dict.fromkeys(
+        ("plain", "adaptive", "adaptive lookup"), 0
+    )
+    assert len(data["ratios"]) == 2
+    for ratio in data["ratios"]:
+        assert ratio["load"] == "2 streams" and ratio["ratios"]["output_tokens_per_second"]["low"] > 0
+
+
+def test_a_contender_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="there is no contender quick: use plain"):
+        serving.main(tmp_path / "serving.json", contenders="plain,quick")
 
 
 def test_vllm_needs_folders(tmp_path: Path) -> None:

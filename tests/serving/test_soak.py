@@ -19,13 +19,13 @@ HELD = Held(100.0, 10, 8, 3, 0, 0, 0)
 
 @pytest.mark.slow
 def test_a_server_withstands_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = questions(soak.TARGET)[::4]
+    some = questions(soak.TARGET)[::8]
     monkeypatch.setattr(soak, "questions", lambda model: some)
-    run = soak.soak("little memory", soak.SETTINGS["little memory"], 60, 40, seed=1)
+    run = soak.soak("little memory", soak.SETTINGS["little memory"], 40, 20, seed=1)
     assert not run.faults
     numbers = run.mixed.numbers
-    assert sum(numbers.values()) == 60 and numbers["killed client"] == 8
-    assert sum(run.short.numbers.values()) == 40
+    assert sum(numbers.values()) == 40 and numbers["killed client"] == 8
+    assert sum(run.short.numbers.values()) == 20
 
 
 def made(**changed: Any) -> soak.Run:
