@@ -55,17 +55,22 @@ WITHOUT_DRAFT = "adaptive lookup"  # the contender whose server has no draft mod
 CONTENDERS = ",".join(SETTINGS)
 TIMEOUT = 120.0  # seconds that a request may take
 START_SECONDS = 300  # most time that vLLM takes to start
+# without a limit, three servers of vLLM would each claim nearly all memory for their KV caches
+VLLM_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}  # GiB
 
 
 @contextmanager
 def vllm_server(
-    python: Path, model: str, port: int, config: Mapping[str, Any], options: str
+    python: Path, model: str, port: int, config: Mapping[str, Any], options: str, threads: int
 ) -> Iterator[str]:
     """The address of a server of vLLM. RuntimeError if it does not start."""
+    binding = {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}"}
+    environment = {**os.environ, **VLLM_ENVIRONMENT, **binding}
     command = [str(python.with_name("vllm")), "serve", model, "--port", str(port), *shlex.split(options)]
     if config:
         command += ["--speculative-config", dumps(config)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    output = subprocess.DEVNULL
+    with subprocess.Popen(command, env=environment, stdout=output, stderr=output) as process:
         try:
             end = time.monotonic() + START_SECONDS
             while not _answers(f"http://127.0.0.1:{port}/health"):
@@ -140,7 +145,8 @@ def main(
             chosen.append(Contender(name, servers[key], SETTINGS[name]))
         for index, (name, config) in enumerate(vllm_configs(draft).items() if vllm else ()):
             assert vllm is not None
-            other = vllm_server(vllm, target, port + index, config, vllm_options)
+            cpus = threads or os.cpu_count() or 1
+            other = vllm_server(vllm, target, port + index, config, vllm_options, cpus)
             chosen.append(Contender(name, parse_server(f"{name}={running.enter_context(other)}")))
         test = LoadTest(
             chosen,

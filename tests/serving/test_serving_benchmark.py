@@ -51,6 +51,6 @@ def test_a_server_of_vllm_that_does_not_start_is_reported(tmp_path: Path) -> Non
     program.chmod(0o755)
     with (
         pytest.raises(RuntimeError, match="vLLM did not start: run .*serve model --port 1"),
-        serving.vllm_server(tmp_path / "python", "model", 1, {}, ""),
+        serving.vllm_server(tmp_path / "python", "model", 1, {}, "", 1),
     ):
         pass
