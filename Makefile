@@ -27,7 +27,9 @@ help:  ## list the targets
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# --no-compile: byte-compiling torch, most of which is never imported, would take half of the install's time
+# --no-compile: byte-compiling torch, most of which is never imported, would take half of the install's time. The
+# first import of a module compiles it and stores the bytecode: without that every process would compile anew.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
