@@ -10,6 +10,7 @@ refused.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,7 +207,7 @@ def render(folder: Path, *, plot_path: Path | None = None) -> str:
     lines += ["Measured with:", ""]
     for name, data in files.items():
         source = data["provenance"]
-        command = " ".join(map(str, source["argv"]))
+        command = shlex.join(map(str, source["argv"]))
         lines.append(
             f"- [{name}]({folder.name}/{name}): `{command}`; {source['device']}, {source['threads']} "
             "threads, "

@@ -44,19 +44,19 @@ from outpace.console import progress
 from outpace.tables import print_tables
 
 DRAFT_TOKENS = 5  # of drafts of one length, and of vLLM's
+WITHOUT_DRAFT = "adaptive lookup"  # the contender whose server has no draft model
 SETTINGS: Mapping[str, Mapping[str, Any]] = {  # contender -> fields of its requests
     "plain": {"speculation": False},
     "fixed": {"speculation": {"method": "speculative-sampling"}},
     "lookup": {"speculation": {"method": "prompt-lookup", "num_speculative_tokens": DRAFT_TOKENS}},
     "adaptive": {},
-    "adaptive lookup": {},
+    WITHOUT_DRAFT: {},
 }
-WITHOUT_DRAFT = "adaptive lookup"  # the contender whose server has no draft model
 CONTENDERS = ",".join(SETTINGS)
 TIMEOUT = 120.0  # seconds that a request may take
 START_SECONDS = 300  # most time that vLLM takes to start
-# without a limit, three servers of vLLM would each claim nearly all memory for their KV caches
-VLLM_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}  # GiB
+# A KV cache of 1 GiB: without a limit each of the three servers would claim nearly all memory.
+VLLM_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
 @contextmanager
@@ -65,12 +65,20 @@ def vllm_server(
 ) -> Iterator[str]:
     """The address of a server of vLLM. RuntimeError if it does not start."""
     binding = {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}"}
-    environment = {**os.environ, **VLLM_ENVIRONMENT, **binding}
-    command = [str(python.with_name("vllm")), "serve", model, "--port", str(port), *shlex.split(options)]
+    variables = [f"{name}={value}" for name, value in (VLLM_ENVIRONMENT | binding).items()]
+    command = [
+        "env",
+        *variables,
+        str(python.with_name("vllm")),
+        "serve",
+        model,
+        "--port",
+        str(port),
+        *shlex.split(options),
+    ]
     if config:
         command += ["--speculative-config", dumps(config)]
-    output = subprocess.DEVNULL
-    with subprocess.Popen(command, env=environment, stdout=output, stderr=output) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             end = time.monotonic() + START_SECONDS
             while not _answers(f"http://127.0.0.1:{port}/health"):

@@ -187,11 +187,7 @@ def built(name: str) -> Callable[[], Parts]:
 
 
 NOTHING_DRAFTED = {"autoregressive", "dresd", "multi-sample", "rest"}  # without an index, or further samples
-LEARN = {
-    "lookahead",
-    "stand",
-    "token-recycling",
-}  # from the tokens that were generated, and draft from them only
+LEARN = {"lookahead", "stand", "token-recycling"}  # they draft only from generated tokens
 
 
 @pytest.mark.parametrize("name", sorted(find()))

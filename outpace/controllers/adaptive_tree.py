@@ -16,9 +16,10 @@ from outpace.controllers.step_cost import StepCost, padded
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Step, Want
 
-# Tree sizes in the first steps, before times were measured: shares of `num_nodes`, and of the paths of a
-# level that the next level extends. Different sizes tell what a node costs; all are small, because verifying
-# a large tree takes a CPU as long as several steps without drafts.
+# In the first steps nothing is known about times, so tree sizes are fixed. Step i drafts the i-th share of
+# `num_nodes` draft tokens, and extends that share of the paths of each level. The shares differ, so that the
+# times show what a draft token costs, and are small, because verifying a large tree takes a CPU as long as
+# several steps without drafts.
 FIRST_SHARES = (0.1, 0.3, 0.2, 0.1)
 FIRST_STEPS = len(FIRST_SHARES)
 NUM_BINS, BINS_PER_E = 24, 3.0  # of path probabilities, by their logarithms
@@ -119,7 +120,8 @@ class AdaptiveTree:
             self._learn(step)
         reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
         if not reads and all(step.generated) and "score" in step.seconds:
-            # the head's first forward reads what the step before generated, about as much as in this one
+            # The first head forward of a draft also reads the tokens that the previous step generated. Their
+            # number was not kept: this step's is used, which is about the same.
             first = self._padded(sum(map(len, step.generated))) - self._padded(len(ctx.slots))
             self._cost.record(step, drafted)
             self._cost.record_drafting(step, int(self._num_computed + first))

@@ -50,8 +50,8 @@ class StepCost:
         self._changed: set[tuple[int, int]] = set()  # sizes whose factors are to be computed anew
 
     def record(self, step: Step, drafted: int) -> None:
-        """Add the times of a step that read no prompts, without that of drafting. `drafted`: its draft
-        tokens."""
+        """Record how long a step took, without the time of drafting. The step read no prompts. `drafted`:
+        number of its draft tokens, in all rows."""
         rows, context = len(step.ctx.slots), sum(step.ctx.committed)
         seconds = step.seconds
         computed = step.scores.computed or rows + drafted
@@ -64,8 +64,8 @@ class StepCost:
         self._other.record((1, rows, drafted), sum(seconds.values()) - forward.seconds - step.draft.seconds)
 
     def record_drafting(self, step: Step, read: int) -> None:
-        """Add the time that a step took to draft. `read`: tokens that the draft model's forwards computed in
-        it: the draft, and committed tokens that it had not read before."""
+        """Record how long drafting took in a step. `read`: number of tokens in the forwards of the draft
+        model: draft tokens, and committed tokens that were not in its KV cache yet."""
         if forwards := step.draft.forwards:
             quantities = 1, forwards, read, forwards * sum(step.ctx.committed)
             self._draft.record(quantities, step.draft.seconds)
@@ -120,7 +120,8 @@ class StepCost:
 
 
 def padded(tokens: Numbers, sizes: Numbers) -> Numbers:  # (M,), (S,) -> (M,)
-    """The tokens of forwards with their padding; none without sizes."""
+    """Numbers of tokens that forwards over `tokens` tokens compute, padding included; `sizes` as in
+    core.contracts.Target.sizes. A single tree above the last size is padded more, which is left out here."""
     if not len(sizes):
         return tokens
     rest = tokens % sizes[-1]

@@ -251,8 +251,9 @@ class Target(Protocol):
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Numbers of tokens to which forwards are padded, ascending. Above the last, the remainder of a
-        division by it is padded. Empty: they are not padded."""
+        """Padded sizes of forwards in tokens, ascending: a forward over n tokens is computed as one over the
+        smallest size of at least n. More tokens than the last size are split into forwards of that size, and
+        only what is left over is padded. Empty: forwards are not padded."""
         ...
 
     @property

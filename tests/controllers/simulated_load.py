@@ -51,7 +51,7 @@ class Load:
     # draft probabilities of the tokens, which are also their probabilities of being accepted: the probability
     # of the first makes their mean the acceptance rate. None: all tokens have the acceptance rate
     draft_probs: tuple[float, float] | None = None
-    sizes: Sequence[int] = ()  # to which the target's forwards are padded, beyond multiples of the last
+    sizes: Sequence[int] = ()  # padded sizes of the target's forwards, as in core.contracts.Target
 
     def __post_init__(self) -> None:
         self._random = Random(self.seed)

@@ -25,15 +25,18 @@ from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.runtime import InputTensor, shared
 
-MAX_TOKENS = 128  # of an inference; only larger trees exceed it, and are padded to multiples of it
-# padded numbers of tokens of an inference: plain decoding, chains of five and of ten, trees, batches, chunks
-# of prompts
+# most tokens of one inference; only a larger tree has more, and is padded to a multiple of this
+MAX_TOKENS = 128
+# numbers of tokens to which an inference is padded: for plain decoding, chains of five and of ten, trees,
+# batches, chunks of prompts
 SIZES = (1, 6, 11, 16, 32, 64, 96, MAX_TOKENS)
-# those of models with so many weights that a padding token costs more than a change of size
+# From so many weights on there are more sizes, because forwards take as long as they have tokens. Above 16
+# they are four tokens or more apart: with this many weights, four tokens of padding take as long as the
+# change to another size (PRODUCTS).
 LARGE = 30_000_000
 LARGE_SIZES = (1, 2, 4, 6, 8, 11, 13, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, MAX_TOKENS)
-# padding tokens, summed over inferences that would fit a smaller size, before a change to it: at most 32, and
-# as many as take the time of a change, which is about that of 100 million multiplications
+# An inference keeps the size of the one before it, although a smaller size would do, until the padding tokens
+# added that way number MAX_PADDING, or take as long as a change of size: about 100 million multiplications.
 MAX_PADDING, PRODUCTS = 32, 100_000_000
 
 
