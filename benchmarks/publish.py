@@ -32,7 +32,7 @@ WIDER_PAIR = "--target out/models/target-113m --draft out/models/draft-12m"
 # vLLM loads folders
 ZOO_PAIR = "--target outpace/zoo/weights/target --draft outpace/zoo/weights/draft"
 LOAD = "--dtype float32 --contenders plain,adaptive"
-BESIDE_VLLM = "--dtype float32 --vllm {vllm} --vllm-options '--max-model-len 1024 --dtype float32'"
+BESIDE_VLLM = "--dtype bfloat16 --vllm {vllm} --vllm-options '--max-model-len 1024 --dtype bfloat16'"
 HEADS = (
     "--compile --no-eager --dtype float32 --methods speculative-sampling,eagle:tree=chain,eagle,eagle2,"
     f"eagle2:adaptive=true,eagle3:adaptive=true {ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"

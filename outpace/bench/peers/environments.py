@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from outpace.bench.measure.method_names import split_outside
+from outpace.bench.peers.vllm_variables import vllm_variables
 
 IN_PROCESS = "transformers"
 PROBE = """
@@ -39,6 +40,8 @@ class PeerEngine:
     draft: str = "draft"  # the engine's name for decoding with a draft model
     lookup: str = "prompt-lookup"  # the engine's name for prompt lookup
     compiles: bool = False  # whether it supports both compiled and eager forwards
+    # interpreter, number of threads -> environment variables of its process
+    variables: Callable[[str, int], Mapping[str, str]] | None = None
 
 
 WORKERS = Path(__file__).parent / "workers"
@@ -60,6 +63,7 @@ PEER_ENGINES = {
         draft="draft_model",
         lookup="ngram",
         compiles=True,
+        variables=vllm_variables,
     ),
 }
 

@@ -206,6 +206,8 @@ class PeerLauncher:
             "batch": self.batch,
         }
         environment = environment_of(self.environment, self.threads, own=peer.own)
+        if peer.engine.variables:
+            environment |= peer.engine.variables(peer.python, self.threads)
         worker = Worker(peer.python, Path(peer.engine.script), settings, environment)
         self.register(worker)
         about = worker.ready()

@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-CACHE_GIB = 1
 SLACK = 8  # extra positions in max_model_len beyond the longest request
 NATIVE = {
     "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
@@ -27,10 +26,6 @@ def start(
     unsupported dtype."""
     if settings["dtype"] not in NATIVE:
         raise ValueError(f"vLLM has no {settings['dtype']}: use --dtype {', '.join(NATIVE)}")
-    os.environ["OMP_NUM_THREADS"] = str(settings["threads"])
-    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # no thread pinning, as for all contenders
-    os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(CACHE_GIB)
-    os.environ["VLLM_NO_USAGE_STATS"] = "1"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     vllm = import_module("vllm")
     depth = settings["depth"] or 0
