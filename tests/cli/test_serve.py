@@ -114,6 +114,13 @@ def test_a_port_in_use_is_named(started: Any) -> None:
     assert result.exit_code == 2 and "choose another --port or --host" in result.stderr
 
 
+def test_connections_send_small_pieces_at_once() -> None:
+    with serve._listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 @pytest.mark.parametrize(
     ("text", "size"), [("2GiB", 2 << 30), ("500MB", 500_000_000), ("1024", 1024), (None, None)]
 )

@@ -176,12 +176,16 @@ def _listen(host: str, port: int) -> socket.socket:
     """A socket that listens on this address; ValueError if that is impossible."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ValueError(
             f"{host}, port {port}, cannot be listened on: {reason}; choose another --port or --host"
         ) from error
+    # Connections inherit this. asyncio sets it only for sockets that name their protocol, which these do not:
+    # without it the first token of an answer waits for the client to acknowledge the headers, up to 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _address(host: str, listener: socket.socket) -> str:
