@@ -31,10 +31,10 @@ WIDER_TARGET = "out/models/target-113m"
 WIDER_PAIR = "--target out/models/target-113m --draft out/models/draft-12m"
 # vLLM loads folders
 ZOO_PAIR = "--target outpace/zoo/weights/target --draft outpace/zoo/weights/draft"
-LOAD = "--dtype float32 --contenders plain,adaptive"
+LOAD = "--dtype bfloat16 --contenders plain,adaptive"
 BESIDE_VLLM = "--dtype bfloat16 --vllm {vllm} --vllm-options '--max-model-len 1024 --dtype bfloat16'"
 HEADS = (
-    "--compile --no-eager --dtype float32 --methods speculative-sampling,eagle:tree=chain,eagle,eagle2,"
+    "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain,eagle,eagle2,"
     f"eagle2:adaptive=true,eagle3:adaptive=true {ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
 )
 # draft heads for the wider target: folder -> head. They stay as they are, 3 % of the target: the share of a
@@ -50,7 +50,7 @@ WIDER_METHODS = ",".join(
     )
 )
 HEADS_OF_WIDER_TARGET = (
-    f"{WIDER_PAIR} --compile --no-eager --dtype float32 --methods speculative-sampling,{WIDER_METHODS} "
+    f"{WIDER_PAIR} --compile --no-eager --dtype bfloat16 --methods speculative-sampling,{WIDER_METHODS} "
     f"{ALL_PROMPTS} --num-prompts 3 --rounds 1 --max-tokens 96 --temperature 0"
 )
 FAMILY = "--family training-free --temperature 0,1 --max-tokens 96"
@@ -101,8 +101,8 @@ STEPS: dict[str, tuple[str, str]] = {
     "verification/verifiers-cpu.json": ("verifiers", "--draft zoo:draft"),
     "verification/verifiers-chain-cpu.json": ("verifiers", "--draft zoo:draft --widths 1,1,1,1"),
     "verification/rules-cpu.json": ("verification_rules", ""),
-    "serving/rates-cpu.json": ("serving", f"{LOAD} --rates 1,2,4,8 --seconds 4"),
-    "serving/rates-113m-cpu.json": ("serving", f"{WIDER_PAIR} {LOAD} --rates 0.5,1 --seconds 4"),
+    "serving/rates-cpu.json": ("serving", f"{LOAD} --rates 2,4,8,16 --seconds 4"),
+    "serving/rates-113m-cpu.json": ("serving", f"{WIDER_PAIR} {LOAD} --rates 1,2 --seconds 4"),
     "serving-vllm/streams-cpu.json": ("serving", f"{ZOO_PAIR} {BESIDE_VLLM} --seconds 4 --rounds 7"),
     "serving-vllm-113m/streams-113m-cpu.json": (
         "serving",
