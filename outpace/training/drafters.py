@@ -109,6 +109,9 @@ def untrained(
     for module in (*own, head.rotary_emb):
         module.to(torch.float32).to(target.device)
     random_weights(config.seed, own)
+    if isinstance(head, Eagle3Head):  # its LM head as in speculators: the target's, then trained
+        with torch.no_grad():
+            head.lm_head.weight.copy_(_lm_head_rows(target, ids))
     return head
 
 
@@ -195,18 +198,22 @@ def _position_head(
     for parameter in head.own.values():
         parameter.data = parameter.data.float()
     with torch.no_grad():
-        _begin_as_target(head, next(target.head.parameters()).detach().float())
+        _begin_as_target(head, _lm_head_rows(target, ids))
     return head
 
 
-def _begin_as_target(head: PositionHead, lm_head: torch.Tensor) -> None:  # (V, D)
-    size = lm_head.shape[1]
-    ids = head.draft_ids
+def _lm_head_rows(target: HFTarget, ids: torch.Tensor | None) -> torch.Tensor:  # (K, D)
+    """The weights of the target's LM head for the tokens of a draft vocabulary."""
+    weight = next(target.head.parameters()).detach().float()
+    return weight if ids is None else weight[ids.to(weight.device)]
+
+
+def _begin_as_target(head: PositionHead, rows: torch.Tensor) -> None:  # (K, D) of the target's LM head
+    size = rows.shape[1]
     for name, parameter in head.own.items():
         if isinstance(head, MlpSpeculatorHead) or not name.endswith("weight"):
             continue
         if name.startswith("lm_head"):
-            rows = lm_head if ids is None else lm_head[ids.to(lm_head.device)]
             parameter[:, size:].zero_()  # of ReDrafter: the columns for its recurrent state
             parameter[:, :size] = rows
         elif name.startswith("blocks") or ".linear." in name:

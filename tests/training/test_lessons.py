@@ -15,6 +15,7 @@ from outpace import recipes
 from outpace.api.model import Model
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
+from outpace.models.heads.eagle3 import Eagle3Head
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
@@ -157,6 +158,15 @@ def test_training_begins_with_the_targets_own_lm_head(method: str) -> None:
     logits, _ = head(0, head.begin(hidden), torch.tensor([1, 2, 3]))
     expected = target().head(hidden.to(torch.float64))
     assert (logits - expected).abs().max() < 1e-3
+
+
+def test_training_of_eagle3_begins_with_the_targets_lm_head_for_the_draft_vocabulary() -> None:
+    config = changed(CONFIG, ["head.draft_vocab=5"])
+    head = untrained("eagle3", Model("target", target()), config, [Example(greedy_text(1, 2, 6), 3)])
+    assert isinstance(head, Eagle3Head)
+    assert head.draft_ids is not None
+    (lm_head,) = target().head.parameters()
+    assert torch.equal(head.lm_head.weight, lm_head[head.draft_ids].float())
 
 
 @torch.no_grad()
