@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
@@ -149,7 +150,10 @@ class Training:
 def measured(
     name: str, folder: Path, seed: int, target: outpace.Model, items: Sequence[WorkloadItem], max_tokens: int
 ) -> list[Length]:
-    """The tokens per step of a head on every prompt, at each temperature."""
+    """The tokens per step of a head on every prompt, at each temperature; kept in the head's folder."""
+    kept = folder / f"lengths-{name}-{len(items)}-{max_tokens}.json"
+    if kept.is_file():
+        return [Length(**each) for each in json_files.loads(kept.read_text(encoding="utf-8"))["lengths"]]
     prompts = [encode(target.tokenizer, item).tolist() for item in items]
     found: list[Length] = []
     for temperature in TEMPERATURES:
@@ -166,6 +170,7 @@ def measured(
         for item, result in zip(items, results, strict=True):
             length = result.statistics.num_tokens / result.statistics.num_steps
             found.append(Length(name, seed, item.id, temperature, length))
+    write_json(kept, {"lengths": [asdict(each) for each in found]})
     return found
 
 
@@ -183,19 +188,21 @@ def ordering(lengths: Sequence[Length], name: str, over: str, temperature: float
     return Ordering(name, over, temperature, len(ratios), median_interval(list(ratios.values())))
 
 
+def means(lengths: Sequence[Length]) -> dict[tuple[str, float], float]:
+    """(name, temperature) -> tokens per step, the mean over prompts and seeds."""
+    found: dict[tuple[str, float], list[float]] = {}
+    for each in lengths:
+        found.setdefault((each.name, each.temperature), []).append(each.tokens_per_step)
+    return {key: fmean(values) for key, values in found.items()}
+
+
 def to_tables(lengths: Sequence[Length], orderings: Sequence[Ordering]) -> list[Table]:
     """The mean acceptance lengths, and their ratios."""
-    rows: list[tuple[str, ...]] = []
-    for name in dict.fromkeys(each.name for each in lengths):
-        means: list[str] = []
-        for temperature in TEMPERATURES:
-            own = [
-                each.tokens_per_step
-                for each in lengths
-                if (each.name, each.temperature) == (name, temperature)
-            ]
-            means.append(f"{sum(own) / len(own):.2f}")
-        rows.append((name, *means))
+    mean = means(lengths)
+    rows = [
+        (name, *(f"{mean[name, temperature]:.2f}" for temperature in TEMPERATURES))
+        for name in dict.fromkeys(each.name for each in lengths)
+    ]
     ratios = [
         (
             f"{each.name} over {each.over}",
@@ -263,6 +270,10 @@ def main(
             "changes": changes or [],
             "max_tokens": max_tokens,
         },
+        "results": [
+            {"name": name, "temperature": temperature, "tokens_per_step": value}
+            for (name, temperature), value in means(lengths).items()
+        ],
         "ratios": [asdict(each) for each in found],
         "lengths": [asdict(each) for each in lengths],
     }
