@@ -111,7 +111,7 @@ def untrained(
     random_weights(config.seed, own)
     if isinstance(head, Eagle3Head):  # its LM head as in speculators: the target's, then trained
         with torch.no_grad():
-            head.lm_head.weight.copy_(_lm_head_rows(target, ids))
+            next(head.lm_head.parameters()).copy_(_lm_head_rows(target, ids))
     return head
 
 
