@@ -3,7 +3,8 @@
 Every head learns in as many steps from the same texts, from several seeds, at the best of several learning
 rates, which is searched with the first seed in shorter runs. Then the heads draft for the built-in prompts,
 which are none of the training texts. Acceptance lengths are compared prompt by prompt; they do not depend on
-how busy the machine is. A run that was stopped goes on.
+how busy the machine is. A run that was stopped goes on. Trained heads in the folder are used again:
+give another folder after a change to training.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 import outpace
 from outpace.bench.measure.bootstrap import Interval, median_interval
-from outpace.bench.measure.provenance import provenance, threads
+from outpace.bench.measure.provenance import commit, provenance, threads
 from outpace.bench.measure.workload import BUILT_IN, WorkloadItem, encode, load_items
 from outpace.bench.report.json_file import write_json
 from outpace.console import progress
@@ -150,10 +151,13 @@ class Training:
 def measured(
     name: str, folder: Path, seed: int, target: outpace.Model, items: Sequence[WorkloadItem], max_tokens: int
 ) -> list[Length]:
-    """The tokens per step of a head on every prompt, at each temperature; kept in the head's folder."""
-    kept = folder / f"lengths-{name}-{len(items)}-{max_tokens}.json"
+    """The tokens per step of a head on every prompt, at each temperature; kept in the head's folder
+    for the commit that was measured."""
+    kept, revision = folder / f"lengths-{name}-{len(items)}-{max_tokens}.json", commit()
     if kept.is_file():
-        return [Length(**each) for each in json_files.loads(kept.read_text(encoding="utf-8"))["lengths"]]
+        before = json_files.loads(kept.read_text(encoding="utf-8"))
+        if before.get("commit") == revision:
+            return [Length(**each) for each in before["lengths"]]
     prompts = [encode(target.tokenizer, item).tolist() for item in items]
     found: list[Length] = []
     for temperature in TEMPERATURES:
@@ -170,7 +174,7 @@ def measured(
         for item, result in zip(items, results, strict=True):
             length = result.statistics.num_tokens / result.statistics.num_steps
             found.append(Length(name, seed, item.id, temperature, length))
-    write_json(kept, {"lengths": [asdict(each) for each in found]})
+    write_json(kept, {"commit": revision, "lengths": [asdict(each) for each in found]})
     return found
 
 
