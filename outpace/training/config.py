@@ -38,6 +38,7 @@ class Head:
 
     # most frequent tokens of the data: those drafted (eagle3, medusa, hydra, redrafter); 0: all
     draft_vocab: int = 32_000
+    norm_before_residual: bool = True  # add the attention's output to normed features (eagle3)
     unroll: int = 3  # steps of its own outputs on which the head is trained (eagle3, hass)
     decay: float = 0.8  # weight of each further step over the one before (eagle3, medusa)
     noise: float = 0.2  # width of the uniform noise on features, divided by length / 512 (eagle, hass)

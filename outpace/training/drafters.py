@@ -100,7 +100,11 @@ def untrained(
     if method == "eagle3":
         size = target.vocab if ids is None else len(ids)
         head: DraftHead = Eagle3Head(
-            head_config(target, size), target.embed, default_taps(target.num_layers), draft_ids=ids
+            head_config(target, size),
+            target.embed,
+            default_taps(target.num_layers),
+            draft_ids=ids,
+            norm_before_residual=config.head.norm_before_residual,
         )
         own = [head.fc, head.layers, head.norm, head.lm_head]
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,8 @@ from outpace.api.model import Model
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.heads.eagle3 import Eagle3Head
+from outpace.models.heads.formats.files import HeadFileError
+from outpace.models.heads.formats.folder import save_head
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
@@ -24,7 +27,7 @@ from outpace.recipes.base.autoregressive import autoregressive
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.answers import sampled
 from outpace.training.config import Distillation, TrainConfig, changed
-from outpace.training.drafters import POSITION_HEADS, defaults, lesson, smaller, untrained
+from outpace.training.drafters import POSITION_HEADS, defaults, lesson, save, smaller, untrained
 from outpace.training.features import FeatureSource
 from outpace.training.lessons.draft_models import (
     AlignmentLesson,
@@ -167,6 +170,20 @@ def test_training_of_eagle3_begins_with_the_targets_lm_head_for_the_draft_vocabu
     assert head.draft_ids is not None
     (lm_head,) = target().head.parameters()
     assert torch.equal(head.lm_head.weight, lm_head[head.draft_ids].float())
+
+
+def test_heads_of_eagle3_are_trained_for_the_layout_that_they_are_written_in(tmp_path: Path) -> None:
+    model = Model("target", target())
+    head = untrained("eagle3", model, CONFIG)
+    save(head, tmp_path / "speculators", model)
+    config = json.loads((tmp_path / "speculators" / "config.json").read_text())
+    assert config["norm_before_residual"] is True
+    assert isinstance(head, Eagle3Head)
+    with pytest.raises(HeadFileError, match=r"head\.norm_before_residual=false"):
+        save_head(head, tmp_path / "raw", target(), layout="raw")
+    plain = untrained("eagle3", model, changed(CONFIG, ["head.norm_before_residual=false"]))
+    assert isinstance(plain, Eagle3Head)
+    save_head(plain, tmp_path / "raw", target(), layout="raw")
 
 
 @torch.no_grad()

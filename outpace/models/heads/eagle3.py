@@ -103,8 +103,10 @@ def norms_of_taps(config: LlamaConfig, count: int) -> nn.ModuleDict:
 
 
 def default_taps(num_layers: int) -> tuple[int, ...]:
-    """The layers of the paper: the inputs of layers 2, n // 2 and n - 3 are the outputs of those before.
-    Models of fewer than 7 layers use distinct layers spread over their depth."""
+    """Layers near the beginning, the middle and the end. With 32 layers or more they are the paper's: the
+    inputs of layers 2, n // 2 and n - 3 are the outputs of those before. In less deep models the last of them
+    is closer to the end, in proportion; models of fewer than 7 layers use distinct layers spread over their
+    depth."""
     if num_layers >= 7:
-        return 1, num_layers // 2 - 1, num_layers - 4
+        return 1, num_layers // 2 - 1, num_layers - min(4, max(2, num_layers // 8))
     return tuple(sorted({0, (num_layers - 1) // 2, max(0, num_layers - 1)}))

@@ -10,8 +10,10 @@ import torch
 
 from outpace.models.heads.draft_head import DraftHead, head_config
 from outpace.models.heads.eagle import EagleHead
-from outpace.models.heads.eagle3 import Eagle3Head, default_taps
+from outpace.models.heads.eagle3 import Eagle3Head
 from outpace.models.hf.target import HFTarget
+
+PAPERS_TAPS = (1, 3, 4)  # inputs of layers 2, n // 2 and n - 3 of eight
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def eagle3(target: HFTarget) -> Callable[..., Eagle3Head]:
     def make(*, taps: Any = None, draft_ids: Any = None, **options: bool) -> Eagle3Head:
         ids = None if draft_ids is None else torch.tensor(draft_ids)
         config = head_config(target, target.vocab if ids is None else len(ids))
-        taps = default_taps(target.num_layers) if taps is None else taps
+        taps = PAPERS_TAPS if taps is None else taps
         head = Eagle3Head(config, target.embed, taps, draft_ids=ids, **options)
         disturbed(head, 2)
         return head

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.heads.draft_head import DraftHead
-from outpace.models.heads.eagle3 import Eagle3Head
+from outpace.models.heads.eagle3 import Eagle3Head, default_taps
 from outpace.models.heads.fingerprint import KEY as FINGERPRINT
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.heads.formats.files import HeadFileError
@@ -261,6 +261,23 @@ def test_without_numbers_of_layers_they_are_the_papers(eagle3: Any, target: HFTa
         folder = written(eagle3(), target, tmp_path / layout, layout)
         change(folder, remove=(IDS, "eagle_config"))
         assert load_head("eagle3", folder, target).taps == (1, 3, 4)  # 2, 8 // 2, 8 - 3 from the embedding
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "taps"),
+    [
+        (1, (0,)),
+        (2, (0, 1)),
+        (6, (0, 2, 5)),
+        (7, (1, 2, 5)),
+        (8, (1, 3, 6)),
+        (16, (1, 7, 14)),
+        (32, (1, 15, 28)),  # of the paper, as for all deeper models
+        (80, (1, 39, 76)),
+    ],
+)
+def test_layers_of_new_heads(num_layers: int, taps: tuple[int, ...]) -> None:
+    assert default_taps(num_layers) == taps
 
 
 def test_two_keys_that_name_different_layers_are_refused(

@@ -64,7 +64,8 @@ def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config,
     assert isinstance(head, Eagle3Head) and isinstance(head.config, LlamaConfig)
     if eagle3_parts.layer_of(head).norm_before_residual:
         raise HeadFileError(
-            "SGLang ignores norm_before_residual: train the head without it, or write the layout speculators"
+            "SGLang ignores norm_before_residual: train the head with head.norm_before_residual=false, or "
+            "write the layout speculators"
         )
     if eagle3_parts.layer_of(head).qk_norm:
         raise HeadFileError(
