@@ -29,7 +29,7 @@ from outpace.bench.report.json_file import write_json
 from outpace.console import progress
 from outpace.tables import Table, print_tables
 from outpace.training.run import PROVENANCE, train
-from zoo_training.drafters import COMMON, DRAFTERS, PROMPTS, TARGET
+from zoo_training.drafters import COMMON, PROMPTS, TARGET
 from zoo_training.prompts import write_prompts
 
 RATES = "1e-3,3e-3"
@@ -44,6 +44,12 @@ DRAFTED = {
     "hass": ("eagle2", "hass"),
     "eagle3": ("eagle3", "eagle3"),
     SHUFFLED: ("eagle3", SHUFFLED),
+}
+# settings of the heads; those of the package are smaller
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "medusa": ("head.draft_vocab=1536", "head.num_heads=4"),
+    "hydra": ("head.draft_vocab=1536", "head.num_heads=3"),
+    "eagle3": ("head.draft_vocab=2048",),
 }
 # the first is to be accepted more than the second
 ORDERINGS = (
@@ -100,16 +106,15 @@ class Training:
         captured = self.folder / "captured"
         if head == SHUFFLED:
             captured = self._shuffled(captured)
-        plan = DRAFTERS[head.removesuffix("-shuffled")]
-        own = [each for each in plan.changes if not each.startswith("steps=")]
+        method = head.removesuffix("-shuffled")
         train(
-            plan.method,
+            method,
             target=self.target,
             data=str(self._prompts),
             output=folder,
             changes=(
                 *COMMON,
-                *own,
+                *SETTINGS.get(method, ()),
                 *self.changes,
                 f"steps={steps}",
                 f"optimizer.rate={rate}",

@@ -91,7 +91,7 @@ STEPS: dict[str, tuple[str, str]] = {
     ),
     "heads/heads-cpu.json": ("bench", HEADS),
     "heads/heads-113m-cpu.json": ("bench", HEADS_OF_WIDER_TARGET),
-    "head-orderings/orderings-cpu.json": ("head_orderings", "--set bfloat16=true"),
+    "head-orderings/orderings-cpu.json": ("head_orderings", ""),
     "verification/verification-cpu.json": (
         "bench",
         "--methods speculative-sampling,block-verification,traversal,mcsd,specinfer,spectr-kseq,rsd-c,rsd-s,"

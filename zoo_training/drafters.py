@@ -29,6 +29,7 @@ COMMON = (
     "answers.max_tokens=160",
     "capture.disk_gigabytes=8",
     "evaluate_every=500",
+    "bfloat16=true",
 )
 FILES = ("training.json", "README.md")  # beside configuration and weights
 
@@ -45,10 +46,12 @@ class Plan:
 
 DRAFTERS = {
     "eagle": Plan("eagle", ("steps=5000",)),
-    "medusa": Plan("medusa", ("steps=6000", "head.draft_vocab=1536", "head.num_heads=4")),
-    "hydra": Plan("hydra", ("steps=2000", "head.draft_vocab=1536", "head.num_heads=3")),
-    "redrafter": Plan("redrafter", ("steps=2000", "head.draft_vocab=1536")),
-    "mlp-speculator": Plan("mlp-speculator", ("steps=2000", "head.inner_size=256", "head.tied=true")),
+    "medusa": Plan("medusa", ("steps=6000", "head.draft_vocab=1024", "head.num_heads=3")),
+    "hydra": Plan("hydra", ("steps=3000", "head.draft_vocab=768", "head.num_heads=3", "head.prefix=false")),
+    "redrafter": Plan("redrafter", ("steps=3000", "head.draft_vocab=1024")),
+    "mlp-speculator": Plan(
+        "mlp-speculator", ("steps=3000", "head.inner_size=192", "head.tied=true", "head.num_heads=4")
+    ),
     "eagle3": Plan("eagle3", ("steps=2000", "head.draft_vocab=2048")),
     "hass": Plan("hass", ("steps=1000",), head="eagle"),
     "draft": Plan("distillspec", ("steps=2000",), draft="zoo:draft"),
