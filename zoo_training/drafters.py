@@ -52,8 +52,8 @@ DRAFTERS = {
     "mlp-speculator": Plan(
         "mlp-speculator", ("steps=3000", "head.inner_size=192", "head.tied=true", "head.num_heads=4")
     ),
-    "eagle3": Plan("eagle3", ("steps=2000", "head.draft_vocab=2048")),
-    "hass": Plan("hass", ("steps=1000",), head="eagle"),
+    "eagle3": Plan("eagle3", ("steps=3000", "head.draft_vocab=2048")),
+    "hass": Plan("hass", ("steps=3000",), head="eagle"),
     "draft": Plan("distillspec", ("steps=2000",), draft="zoo:draft"),
 }
 
