@@ -34,18 +34,23 @@ ZOO_PAIR = "--target outpace/zoo/weights/target --draft outpace/zoo/weights/draf
 LOAD = "--dtype bfloat16 --contenders plain,adaptive"
 BESIDE_VLLM = "--dtype bfloat16 --vllm {vllm} --vllm-options '--max-model-len 1024 --dtype bfloat16'"
 HEADS = (
-    "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain,eagle,eagle2,"
-    f"eagle2:adaptive=true,eagle3:adaptive=true {ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
+    "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain,"
+    "eagle2:adaptive=true,eagle:head=zoo:hass:tree=chain,eagle2:head=zoo:hass:adaptive=true,"
+    "eagle3:tree=chain:depth=5,eagle3:adaptive=true,medusa,hydra,mlp-speculator,redrafter "
+    f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
 )
 # draft heads for the wider target: folder -> head. They stay as they are, 3 % of the target: the share of a
 # head with one layer where the target has 30
 HEAD_COLUMNS = 1024
-WIDER_HEADS = {f"out/models/{name}-113m": f"zoo:{name}" for name in ("eagle", "eagle3")}
+WIDER_HEADS = {f"out/models/{name}-113m": f"zoo:{name}" for name in ("eagle", "hass", "eagle3")}
 WIDER_METHODS = ",".join(
     f"{method}:head=out/models/{head}-113m"
     for method, head in (
         ("eagle:tree=chain", "eagle"),
         ("eagle2:adaptive=true", "eagle"),
+        ("eagle:tree=chain", "hass"),
+        ("eagle2:adaptive=true", "hass"),
+        ("eagle3:tree=chain:depth=5", "eagle3"),
         ("eagle3:adaptive=true", "eagle3"),
     )
 )
