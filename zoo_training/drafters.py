@@ -46,11 +46,11 @@ class Plan:
 
 DRAFTERS = {
     "eagle": Plan("eagle", ("steps=5000",)),
-    "medusa": Plan("medusa", ("steps=6000", "head.draft_vocab=1024", "head.num_heads=3")),
-    "hydra": Plan("hydra", ("steps=3000", "head.draft_vocab=768", "head.num_heads=3", "head.prefix=false")),
-    "redrafter": Plan("redrafter", ("steps=3000", "head.draft_vocab=1024")),
+    "medusa": Plan("medusa", ("steps=4000", "head.draft_vocab=1024", "head.num_heads=3")),
+    "hydra": Plan("hydra", ("steps=2000", "head.draft_vocab=768", "head.num_heads=3", "head.prefix=false")),
+    "redrafter": Plan("redrafter", ("steps=2000", "head.draft_vocab=1024")),
     "mlp-speculator": Plan(
-        "mlp-speculator", ("steps=3000", "head.inner_size=192", "head.tied=true", "head.num_heads=4")
+        "mlp-speculator", ("steps=2000", "head.inner_size=192", "head.tied=true", "head.num_heads=4")
     ),
     "eagle3": Plan("eagle3", ("steps=3000", "head.draft_vocab=2048")),
     "hass": Plan("hass", ("steps=3000",), head="eagle"),

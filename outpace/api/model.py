@@ -53,6 +53,8 @@ def load(
     allow_pickle: bool = False,
     threads: int | None = None,
     compile: bool = False,
+    weights: str | None = None,
+    draft_weights: str | None = None,
 ) -> Model:
     """Load a causal language model for `generate` and `stream`.
 
@@ -65,8 +67,11 @@ def load(
         allow_pickle: load pickled weights, which can run code; safetensors cannot.
         threads: number of CPU threads of torch, for the whole process.
         compile: compile the forward pass: with OpenVINO on a CPU, with CUDA graphs on a GPU.
+        weights: int8 or int4: compress the weights, with `compile` on a CPU. The distribution is then that of
+            the compressed model.
+        draft_weights: the same for drafts that are given to this model by name.
 
-    Drafts given to this model by name are loaded with the same options, except revision and threads.
+    Drafts given to this model by name are loaded with the same options, except revision, threads and weights.
     Raises ValueError for a model that does not exist or is not supported.
     """
     if threads is not None and threads < 1:
@@ -83,10 +88,11 @@ def load(
             resolve(str(target)),
             revision=revision,
             threads=threads,
+            weights=weights,
             on_stage=lambda stage: advance(f"{stage} {target}", 1),
             **shared,
         )
-    shared["device"] = str(loaded.device)
+    shared |= {"device": str(loaded.device), "weights": draft_weights}
     return Model(str(target), loaded, tokenizer, loaded.model.generation_config, shared)
 
 

@@ -113,7 +113,9 @@ class ModelOpener:
         if model.tokenizer is None or names_target(folder):
             return
         # eagerly: a compiled forward would be compiled again for the layers that are compared
-        target = model.target if model.target.compiled is None else HFTarget(model.target.model)
+        target = model.target
+        if target.compiled is not None:
+            target = HFTarget(target.model, weights=target.compressed_weights)
         tokens = encode(model.tokenizer, SAMPLE, target.vocab)[: target.max_length]
         if len(tokens) < SHORTEST:
             return

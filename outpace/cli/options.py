@@ -44,6 +44,10 @@ Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
 Compile = Annotated[
     bool, typer.Option("--compile", help="Compile the models: seconds at the start, then faster steps.")
 ]
+Weights = Annotated[
+    str | None, typer.Option(help="With --compile: int8 or int4, smaller and less exact weights.")
+]
+DraftWeights = Annotated[str | None, typer.Option(help="The same for draft models.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no statistics and no progress.")]
 
@@ -138,6 +142,8 @@ class LoadingOptions:
     ] = False
     threads: Threads = None
     compile: Compile = False
+    weights: Weights = None
+    draft_weights: DraftWeights = None
 
     @staticmethod
     def parameters() -> list[Parameter]:

@@ -66,6 +66,8 @@ class BenchModels:
     dtype: str = "auto"
     device: str | None = None
     compile: bool = False
+    weights: str | None = None  # of the target, as in `outpace.load`
+    draft_weights: str | None = None
     eager: bool = True
     # is called with a message for each model that is loaded
     on_message: Callable[[str], None] = lambda line: None
@@ -78,7 +80,7 @@ class BenchModels:
         )
         self.draft = usual_draft(self.target) if self.draft is None else self.draft
         self._loaded: dict[str, Model] = {}
-        self.model = self._load("target", self.target)
+        self.model = self._load("target", self.target, self.weights)
         self.modes = [ModeModels(self.model, self._load_draft)]
         if self.eager and self.model.target.compiled:
             eager = cache(lambda name: self._eager(self._load_draft(name)))
@@ -90,10 +92,10 @@ class BenchModels:
             names = {"target": self.target, **({"draft": self.draft} if self.draft else {})}
             self.peer_models = {kind: self._load_separately(kind, name) for kind, name in names.items()}
 
-    def _load(self, kind: str, name: str) -> Model:
+    def _load(self, kind: str, name: str, weights: str | None) -> Model:
         self.on_message(f"loading {kind} {name}")
         began = perf_counter()
-        model = load(name, dtype=self.dtype, device=self.device, compile=self.compile)
+        model = load(name, dtype=self.dtype, device=self.device, compile=self.compile, weights=weights)
         self.load_seconds[kind] = perf_counter() - began
         if model.target.compiled:
             self.compile_seconds[kind] = model.target.compiled.seconds
@@ -102,7 +104,8 @@ class BenchModels:
 
     def _load_draft(self, name: str) -> Model:
         if name not in self._loaded:
-            self._loaded[name] = self._load("draft" if name == self.draft else f"draft {name}", name)
+            kind = "draft" if name == self.draft else f"draft {name}"
+            self._loaded[name] = self._load(kind, name, self.draft_weights)
         return self._loaded[name]
 
     def _load_separately(self, kind: str, name: str) -> Any:
@@ -116,7 +119,8 @@ class BenchModels:
 
     def _eager(self, model: Model) -> Model:
         """The same model and weights with eager forwards."""
-        return replace(model, target=HFTarget(model.target.model))
+        target = HFTarget(model.target.model, weights=model.target.compressed_weights)
+        return replace(model, target=target)
 
     @property
     def targets(self) -> dict[tuple[str, str], Target]:
@@ -185,7 +189,7 @@ class BenchModels:
                 "versions": {**source["versions"], **versions},
                 "dtype": self._dtype_name,
             },
-            settings=about | ({"compile": True} if self.model.target.compiled else {}) | (settings or {}),
+            settings=about | self._compiling | (settings or {}),
             load_seconds=self.load_seconds,
             compile_seconds=self.compile_seconds,
             left_out=left_out,
@@ -193,8 +197,16 @@ class BenchModels:
         )
 
     @property
+    def _compiling(self) -> dict[str, Any]:
+        """Settings of compiled models that are not the defaults."""
+        formats = {"weights": self.weights, "draft_weights": self.draft_weights}
+        found = {name: each for name, each in formats.items() if each is not None}
+        return {"compile": True, **found} if self.model.target.compiled else {}
+
+    @property
     def _dtype_name(self) -> str:
-        return str(self.torch_dtype).removeprefix("torch.")
+        name = str(self.torch_dtype).removeprefix("torch.")
+        return f"{name}, weights {self.weights}" if self.weights else name
 
     def _peers(
         self, ours: Sequence[MethodContender], *, needed_tokens: int, batch: int

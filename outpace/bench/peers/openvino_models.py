@@ -14,6 +14,7 @@ from time import perf_counter
 
 from outpace.bench.peers.environments import PeerEnvironment
 from outpace.bench.peers.worker import environment_of
+from outpace.models.cache_folder import cache_folder
 from outpace.models.names import resolve
 
 CONVERT = "from optimum.commands.optimum_cli import main; main()"
@@ -33,12 +34,6 @@ def folder_of(name: str) -> Path:
     if found is None:
         raise ValueError(f"{name} is in no folder on this machine")
     return Path(found).parent
-
-
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """The folder for converted models: outpace/openvino below XDG_CACHE_HOME or ~/.cache."""
-    cache = environment.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    return Path(cache) / "outpace" / "openvino"
 
 
 def key(model: Path, weights: str, versions: Mapping[str, str]) -> str:
@@ -66,7 +61,7 @@ def converted(
     """(Folder of the converted model, seconds of the conversion); 0 seconds if it was cached. ValueError if
     the conversion fails."""
     model, weights = folder_of(name), weight_format(dtype)
-    cache = cache_folder(environment)
+    cache = cache_folder(environment, "openvino")
     model_folder = cache / f"{model.name}-{key(model, weights, peer.versions)}"
     if (model_folder / DONE).is_file():
         return model_folder, 0.0

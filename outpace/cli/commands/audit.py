@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from outpace.cli.failures import INTERRUPTED, Debug, report_failures
-from outpace.cli.options import Json
+from outpace.cli.options import DraftWeights, Json, Weights
 from outpace.cli.output import print_json, print_status, print_table
 
 PROMPTS = (
@@ -52,6 +52,8 @@ def audit(
         int | None, typer.Option(min=1, help="Number of parallel processes; default: one per CPU.")
     ] = None,
     compile: Annotated[bool, typer.Option("--compile", help="Run your model through OpenVINO.")] = False,
+    weights: Weights = None,
+    draft_weights: DraftWeights = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -89,6 +91,8 @@ def audit(
                 dtype=dtype,
                 threads=threads,
                 compile=compile,
+                weights=weights,
+                draft_weights=draft_weights,
             )
     except KeyboardInterrupt:
         report["interrupted"] = True

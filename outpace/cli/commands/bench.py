@@ -68,6 +68,8 @@ def bench(
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: cuda where there is one.")] = None,
     threads: Annotated[int | None, Option(min=1, help="CPU threads.")] = None,
     compile: o.Compile = False,
+    weights: o.Weights = None,
+    draft_weights: o.DraftWeights = None,
     eager: Annotated[bool, Option(help="With --compile, measure eager forwards too.")] = True,
     seed: Annotated[int, Option(help="Seed of all samples.")] = 0,
     peer: Annotated[
@@ -128,6 +130,8 @@ def bench(
             dtype=dtype,
             device=device,
             compile=compile,
+            weights=weights,
+            draft_weights=draft_weights,
             eager=eager,
             on_message=print_status,
         )
@@ -185,8 +189,11 @@ def _report(measurement: Measurement, files: list[Path], recommend: Path | None,
     failures = write_files(measurement, rows, files)
     if recommend and rows and not (measurement.interrupted or measurement.error):
         write_json(recommend, measurement.advice(rows))
-        compiled = " --compile" if measurement.settings.get("compile") else ""
-        print_status(f"Use it with: outpace generate{compiled} --method @{recommend}")
+        given = measurement.settings
+        loading = " --compile" if given.get("compile") else ""
+        for name in ("weights", "draft_weights"):
+            loading += f" --{name.replace('_', '-')} {given[name]}" if name in given else ""
+        print_status(f"Use it with: outpace generate{loading} --method @{recommend}")
     made = f"{len(measurement.runs)} of {measurement.total} runs"
     written = [str(file) for file in files if file.suffix == ".json"]
     where = f"; they are in {written[0]}" if written and not failures else ""

@@ -53,9 +53,7 @@ def serve(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The model, as a name or folder.")] = TARGET,
     method: Annotated[
         str | None,
-        typer.Option(
-            "--method", "-m", help="A method of `outpace list`, or @FILE of bench; default: smartspec."
-        ),
+        typer.Option("--method", "-m", help="A method of `outpace list`, or @FILE; default: smartspec."),
     ] = None,
     recipe: o.RecipeFile = None,
     speculative_config: o.SpeculativeConfig = None,
@@ -79,7 +77,7 @@ def serve(
         typer.Option(
             envvar="OUTPACE_API_KEY",
             show_envvar=False,
-            help="Key that requests must send; may be repeated; also OUTPACE_API_KEY.",
+            help="A key that requests must send; also OUTPACE_API_KEY.",
         ),
     ] = None,
     rate_limit: Annotated[
@@ -90,7 +88,7 @@ def serve(
         int, typer.Option(min=1, metavar="N", help="Most texts decoded at the same time.")
     ] = 16,
     max_waiting: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Most texts that wait; more get status 429.")
+        int, typer.Option(min=1, metavar="N", help="Most texts that wait for a row.")
     ] = 1024,
     kv_memory: Annotated[
         str | None,
@@ -101,7 +99,7 @@ def serve(
     ] = True,
     shutdown_timeout: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="Time for requests to end after Ctrl-C or SIGTERM."),
+        typer.Option(min=0, metavar="SECONDS", help="Time for requests to end at a stop."),
     ] = 30.0,
     debug: Debug = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outpace.cli.failures import Debug, report_failures
-from outpace.cli.options import Compile, Json, Target, Threads
+from outpace.cli.options import Compile, DraftWeights, Json, Target, Threads, Weights
 from outpace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def verifiers(
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")] = None,
     threads: Threads = None,
     compile: Compile = False,
+    weights: Weights = None,
+    draft_weights: DraftWeights = None,
     seed: Annotated[int, Option(help="Seed of the texts and the drafts.")] = 0,
     plot: Annotated[Path | None, Option(help="Draw the table into this file: .svg, .png or .pdf.")] = None,
     json: Json = False,
@@ -72,6 +74,7 @@ def verifiers(
     from outpace.bench.measure import provenance
 
     how = {"dtype": dtype, "device": device, "compile": compile}
+    how |= {"weights": weights, "draft_weights": draft_weights}
     with provenance.threads(threads):
         found, about = _record(target, draft, shape, num_trees, temperature, prompts, num_prompts, seed, how)
     results, facts = summarise(found, len(shape), seed), orderings(found)

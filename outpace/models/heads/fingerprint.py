@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from outpace.core.contracts import TargetWithLayers
@@ -22,20 +25,29 @@ KEY = "outpace_target"  # of the fingerprint in the configuration of a head
 def target_fingerprint(target: TargetWithLayers) -> str:
     """SHA-256 of the target's sizes and of a few weights of each parameter, as bfloat16.
 
-    It is the same in float32 and bfloat16. It may differ in float16 if the checkpoint is float32, whose
-    weights are then rounded twice, and differs for quantised weights."""
+    It is the same in float32 and bfloat16, and after outpace has compressed the weights. It may differ in
+    float16 if the checkpoint is float32, whose weights are then rounded twice, and differs for weights that
+    were quantised otherwise."""
+    compressed = getattr(target, "compressed_weights", None)
+    if compressed is not None:
+        return compressed.fingerprint
     model = getattr(target, "model", None)  # of transformers; table models have none
-    parameters = [
-        each
-        for module in ([model] if isinstance(model, PreTrainedModel) else [target.embed, target.head])
-        for each in module.parameters()
-        if each.is_floating_point()
-    ]
+    if isinstance(model, PreTrainedModel):
+        return model_fingerprint(model)
+    return _fingerprint([target.embed, target.head], target)
+
+
+def model_fingerprint(model: PreTrainedModel) -> str:
+    """The fingerprint of a target with this model."""
+    return _fingerprint([model], model.config.get_text_config())
+
+
+def _fingerprint(modules: Sequence[nn.Module], sizes_of: Any) -> str:
+    parameters = [each for module in modules for each in module.parameters() if each.is_floating_point()]
     sample = torch.cat(
         [each.detach().flatten()[:: max(1, each.numel() // SAMPLE)][:SAMPLE].cpu() for each in parameters]
     )
-    config = model.config.get_text_config() if isinstance(model, PreTrainedModel) else target
-    sizes = {name: getattr(config, name, None) for name in CONFIG}
+    sizes = {name: getattr(sizes_of, name, None) for name in CONFIG}
     found = hashlib.sha256(json.dumps(sizes).encode())
     found.update(sample.bfloat16().view(torch.int16).numpy().tobytes())
     return found.hexdigest()

@@ -31,6 +31,7 @@ from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
 from outpace.models.openvino.compiled import CompiledForward, OnStage, compiled
+from outpace.models.openvino.compressed_weights import CompressedWeights, compress
 from outpace.models.unsupported import attends_by_cache_slot, refuse, rope_limit
 
 CHUNK = 512  # maximum number of prompt tokens per forward
@@ -46,10 +47,13 @@ def load(
     allow_pickle: bool = False,
     threads: int | None = None,
     compile: bool = False,
+    weights: str | None = None,  # int8 or int4: compressed weights, for a compiled model on a CPU
     on_stage: OnStage = lambda stage: None,
 ) -> tuple[HFTarget, Tokenizer]:
     """Load a checkpoint folder or hub name as a target, with its tokenizer. `threads` sets torch's number of
     threads for the process. ValueError if the checkpoint cannot be used."""
+    if weights is not None and not compile:
+        raise ValueError(f"weights in {weights} need a compiled model: add compile=True (--compile)")
     if threads is not None:
         torch.set_num_threads(threads)
     model, tokenizer = load_checkpoint(
@@ -60,7 +64,12 @@ def load(
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
     )
-    return HFTarget(model, compile=compile, on_stage=on_stage), tokenizer
+    if weights is None:
+        return HFTarget(model, compile=compile, on_stage=on_stage), tokenizer
+    if model.device.type != "cpu":
+        raise ValueError(f"weights in {weights} are for CPUs: use device cpu, or leave out weights")
+    compressed = compress(model, weights, advance=on_stage)
+    return HFTarget(model, compile=True, on_stage=on_stage, weights=compressed), tokenizer
 
 
 class HFTarget:
@@ -80,8 +89,10 @@ class HFTarget:
         hidden: frozenset[
             int
         ] = frozenset(),  # layers whose outputs compiled forwards have from the beginning
+        weights: CompressedWeights | None = None,  # of the model, for its compiled forwards
     ) -> None:
         self.model = model
+        self.compressed_weights = weights
         self.forward = Forward(model)
         refuse(model, self.forward.parameters)
         config = model.config.get_text_config()
@@ -101,7 +112,7 @@ class HFTarget:
                 stacklevel=2,
             )
         self.reader = (
-            compiled(self.forward, on_stage, trees=not self.chains_only, hidden=hidden)
+            compiled(self.forward, on_stage, trees=not self.chains_only, hidden=hidden, weights=weights)
             if compile
             else self.forward
         )

@@ -21,6 +21,7 @@ from outpace.models.hf.forward import Forward
 from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import Planes, SlotCache
+from outpace.models.openvino.compressed_weights import CompressedWeights
 from outpace.models.openvino.export import refuse_untraceable, trace
 from outpace.models.openvino.infer_request import (
     MAX_TOKENS,
@@ -46,6 +47,7 @@ def compiled(
     *,
     trees: bool = True,
     hidden: frozenset[int] = frozenset(),  # layers whose outputs the graph has from the beginning
+    weights: CompressedWeights | None = None,  # of the model
 ) -> CompiledForward | GraphReplay | Forward:
     """Compile a model's forwards with OpenVINO (CPU) or CUDA graphs. If that fails, warn with the reason and
     return the eager forwards. ValueError for an unsupported dtype, ModuleNotFoundError without OpenVINO."""
@@ -57,7 +59,11 @@ def compiled(
             raise ValueError(f"{known}: load {name} in float32 or bfloat16")
         openvino()
     try:
-        made = CompiledForward(forward, on_stage, hidden) if on_cpu else GraphReplay(forward, record_graph)
+        made = (
+            CompiledForward(forward, on_stage, hidden, weights)
+            if on_cpu
+            else GraphReplay(forward, record_graph)
+        )
         on_stage(STAGES[4])
         check(made, forward, trees=trees)
         return made
@@ -108,9 +114,10 @@ class CompiledForward:
         forward: Forward,
         on_stage: OnStage = lambda stage: None,
         hidden: frozenset[int] = frozenset(),
+        weights: CompressedWeights | None = None,
     ) -> None:
         began = perf_counter()
-        self.forward = forward
+        self.forward, self._weights = forward, weights
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
         self._num_weights = sum(each.numel() for each in forward.model.parameters() if each.dim() > 1)
         self.sizes = padded_sizes(self._num_weights)  # numbers of tokens to which inferences are padded
@@ -124,7 +131,7 @@ class CompiledForward:
         on_stage(STAGES[0])
         self._graph = trace(forward.model, forward.planes, selects=forward.selects, layers=layers)
         on_stage(STAGES[1])
-        model = convert(self._graph, forward.model.dtype)
+        model = convert(self._graph, forward.model.dtype, self._weights)
         self._rotations = PositionTables(openvino(), model, model.inputs[1].get_node())
         fix_batch_of_one(model)
         on_stage(STAGES[2])

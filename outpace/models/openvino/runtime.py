@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
@@ -13,7 +13,11 @@ from outpace.models.openvino.export import TracedModel
 from outpace.models.openvino.paged_attention import PAGED_INPUTS, conversion
 from outpace.models.threads import num_cpus
 
+if TYPE_CHECKING:
+    from outpace.models.openvino.compressed_weights import CompressedWeights
+
 LARGE = 1 << 16  # elements from which a constant is a weight matrix; biases and norms stay in float32
+INPUT_GROUP = 64  # inputs that share a scale
 HINTS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}  # names in OpenVINO's options
 
 
@@ -28,9 +32,10 @@ def openvino() -> Any:
     return openvino
 
 
-def convert(graph: TracedModel, dtype: torch.dtype) -> Any:
-    """Convert the graph to an OpenVINO model; with bfloat16 as `dtype`, weights are stored in bfloat16.
-    ValueError if the model ignores some of the graph's inputs."""
+def convert(graph: TracedModel, dtype: torch.dtype, compressed: CompressedWeights | None = None) -> Any:
+    """Convert the graph to an OpenVINO model, with `compressed` in place of the matrices that it has; with
+    bfloat16 as `dtype`, other matrices are stored in bfloat16. ValueError if the model ignores some of the
+    graph's inputs."""
     ov = openvino()
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
@@ -53,6 +58,8 @@ def convert(graph: TracedModel, dtype: torch.dtype) -> Any:
         port.get_node().set_partial_shape(ov.PartialShape(shape))
     for port in model.inputs[len(shapes) - len(graph.example["cached"]) :]:
         port.get_node().set_element_type(ov.Type.dynamic)  # OpenVINO chooses the dtype of its KV cache
+    if compressed is not None:
+        compressed.use_in(model)
     if min(torch.get_num_threads(), num_cpus()) == 1:
         split_gates(model)
     if dtype == torch.bfloat16:
@@ -116,6 +123,9 @@ def build(model: Any, dtype: torch.dtype) -> Any:
     options = {
         "INFERENCE_PRECISION_HINT": hint,
         "KV_CACHE_PRECISION": hint,  # OpenVINO's default is 8 bits
+        # with compressed weights: inputs of matrices in 8 bits, which changes logits about as much as
+        # bfloat16 does; never in float32
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if dtype == torch.float32 else INPUT_GROUP,
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": False,  # target and draft share the cores with other processes

@@ -1,0 +1,204 @@
+"""Weights of 8 or 4 bits for compiled models: integers with scales, made by NNCF and kept in a cache.
+
+A matrix is divided into groups: its rows in 8 bits, `GROUP` columns of a row in 4 bits. A group stores each
+of its weights as an integer, with one scale and one zero point. In 4 bits, the embedding, the LM head and
+matrices whose rows are no multiple of a group stay in 8.
+
+The torch parameters are set to the values of the integers, so that forwards that run eagerly, and draft heads
+that use the embedding and the LM head, are those of the same model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from importlib.metadata import version
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from outpace.models.cache_folder import cache_folder
+from outpace.models.heads.fingerprint import model_fingerprint
+from outpace.models.openvino.runtime import openvino
+
+FORMATS = ("int8", "int4")
+GROUP = 64  # columns of a row that share a scale, in 4 bits
+LEAST_SHARE = 0.5  # of a model's weights that are in matrices; a model with fewer is refused
+TRACED = "self.model."  # before the name of a parameter in a traced graph
+FILE = "weights.xml"
+ONE_CALL = 1 << 28  # weights that are compressed together, to bound the memory for their float32 values
+
+
+@dataclass(frozen=True, eq=False)
+class CompressedWeights:
+    """The compressed matrices of a model."""
+
+    format: str  # of FORMATS
+    fingerprint: str  # of the model before
+    nodes: Mapping[str, Any]  # name of a parameter -> OpenVINO node that computes it from integers
+    num_bytes: int  # of integers, scales and zero points
+    bytes_before: int  # of the same matrices in the model's dtype
+
+    def use_in(self, graph: Any) -> None:
+        """Replace the constants of a traced graph by these."""
+        for constant in graph.get_ordered_ops():
+            name = constant.get_friendly_name().removeprefix(TRACED)
+            if constant.get_type_name() != "Constant" or name not in self.nodes:
+                continue
+            for reader in list(constant.output(0).get_target_inputs()):
+                reader.replace_source_output(self.nodes[name].output(0))
+
+
+def compress(
+    model: PreTrainedModel,
+    format: str,
+    environment: Mapping[str, str] = os.environ,
+    advance: Callable[[str], None] = lambda stage: None,
+) -> CompressedWeights:
+    """Compress a model's matrices, or read them from the cache, and set its parameters to these values.
+    ValueError for an unknown format and for models that have most of their weights elsewhere,
+    ModuleNotFoundError without OpenVINO or NNCF."""
+    if format not in FORMATS:
+        raise ValueError(f"there are no weights in {format}: use {' or '.join(FORMATS)}")
+    ov, found = openvino(), dict(_matrices(model))
+    whole = sum(each.numel() for each in model.parameters())
+    own = sum(each.weight.numel() for each in found.values())
+    if own < LEAST_SHARE * whole:
+        raise ValueError(
+            f"{type(model).__name__} has {own / whole:.0%} of its weights in linear layers and embeddings, "
+            f"and only these can be compressed to {format}: leave out weights"
+        )
+    fingerprint = model_fingerprint(model)
+    folder = cache_folder(environment, "weights") / f"{type(model).__name__}-{_key(model, found, format)}"
+    if not (folder / FILE).is_file():
+        advance(f"compressing to {format}")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            fresh = Path(temporary) / "weights"
+            fresh.mkdir()
+            ov.save_model(_compressed(found, format), str(fresh / FILE), compress_to_fp16=False)
+            if not folder.is_dir():  # another process may have written it meanwhile
+                os.replace(fresh, folder)
+    stored = ov.Core().read_model(str(folder / FILE))
+    nodes = {each.get_friendly_name(): each.input_value(0).get_node() for each in stored.get_results()}
+    for name, each in found.items():
+        with torch.no_grad():
+            each.weight.copy_(_value(nodes[name]))
+    size = sum(each.weight.numel() * each.weight.element_size() for each in found.values())
+    num_bytes = (folder / FILE).with_suffix(".bin").stat().st_size
+    return CompressedWeights(format, fingerprint, nodes, num_bytes, size)
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A weight matrix."""
+
+    weight: nn.Parameter
+    transposed: bool  # (inputs, outputs), not (outputs, inputs)
+    is_large: bool  # stays in 8 bits: an embedding or an LM head
+
+
+def _matrices(model: PreTrainedModel) -> Iterator[tuple[str, _Matrix]]:
+    """Name and matrix of each linear layer and embedding; a weight that two of them share is named once."""
+    at_ends = {id(each.weight) for each in _ends(model)}
+    seen: set[int] = set()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if not isinstance(module, nn.Linear | nn.Embedding | Conv1D) or id(weight) in seen or weight is None:
+            continue
+        seen.add(id(weight))
+        is_large = id(weight) in at_ends or isinstance(module, nn.Embedding)
+        yield names[id(weight)], _Matrix(weight, isinstance(module, Conv1D), is_large)
+
+
+def _ends(model: PreTrainedModel) -> list[Any]:
+    return [
+        each for each in (model.get_input_embeddings(), model.get_output_embeddings()) if each is not None
+    ]
+
+
+def _key(model: PreTrainedModel, matrices: Mapping[str, _Matrix], format: str) -> str:
+    """Name of a model's folder in the cache: a hash of all matrices and of what decides about the result."""
+    settings = [format, GROUP, version("nncf"), version("openvino"), type(model).__name__]
+    found = hashlib.blake2b(json.dumps(settings).encode(), digest_size=8)
+    for name, each in matrices.items():
+        found.update(name.encode())
+        found.update(each.weight.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def _compressed(matrices: Mapping[str, _Matrix], format: str) -> Any:
+    """A graph without inputs whose results are the matrices, computed from integers."""
+    ov, results = openvino(), []
+    small = format == "int4"
+    for in_four_bits in (False, True):
+        group: dict[str, _Matrix] = {}
+        chosen = [item for item in matrices.items() if _in_four_bits(item[1], small) == in_four_bits]
+        for index, (name, each) in enumerate(chosen):
+            group[name] = each
+            if index == len(chosen) - 1 or sum(one.weight.numel() for one in group.values()) > ONE_CALL:
+                results += _by_nncf(group, in_four_bits)
+                group = {}
+    return ov.Model(results, [], "weights")
+
+
+def _in_four_bits(matrix: _Matrix, small: bool) -> bool:
+    columns = matrix.weight.shape[0 if matrix.transposed else 1]
+    return small and not matrix.is_large and columns % GROUP == 0
+
+
+def _by_nncf(matrices: Mapping[str, _Matrix], in_four_bits: bool) -> list[Any]:
+    """Results of the compressed matrices, named as they are."""
+    nncf, ov = _nncf(), openvino()
+    inputs, products = [], []
+    for each in matrices.values():
+        weight = each.weight.detach().float().contiguous().numpy()
+        columns = weight.shape[0 if each.transposed else 1]
+        inputs.append(ov.opset13.parameter([1, columns], ov.Type.f32))
+        products.append(ov.opset13.matmul(inputs[-1], ov.op.Constant(weight), False, not each.transposed))
+    graph = ov.Model(products, inputs, "products")
+    modes = nncf.CompressWeightsMode
+    options: dict[str, Any] = {"mode": modes.INT8_ASYM}
+    if in_four_bits:
+        options = {"mode": modes.INT4_ASYM, "group_size": GROUP, "all_layers": True}
+    with redirect_stdout(StringIO()):  # its progress bars
+        graph = nncf.compress_weights(graph, **options)
+    results = []
+    for name, product in zip(matrices, graph.get_results(), strict=True):
+        result = ov.opset13.result(product.input_value(0).get_node().input_value(1))
+        result.set_friendly_name(name)
+        results.append(result)
+    return results
+
+
+def _value(node: Any) -> Tensor:
+    """What a node without inputs computes, in float32."""
+    ov = openvino()
+    graph = ov.Model([ov.opset13.result(node.output(0))], [], "value")
+    exact = ov.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return torch.from_numpy(exact()[0].copy())
+
+
+def _nncf() -> Any:
+    """The nncf module, without its log lines and usage statistics."""
+    os.environ.setdefault("NNCF_CI", "1")  # else it reports its use over the network
+    try:
+        import nncf
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "nncf is not installed: pip install 'outpace[compile]'", name="nncf"
+        ) from error
+    nncf.set_log_level(logging.ERROR)
+    return nncf

@@ -1,0 +1,138 @@
+"""Compressed weights: few values per group, the nearest ones; the model that runs is theirs in every way."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import outpace
+from outpace.core.contracts import Prompt, Want
+from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.hf.target import HFTarget
+from outpace.models.openvino import compressed_weights
+from outpace.models.openvino.compressed_weights import FORMATS, GROUP, compress
+
+ROUNDING = 3e-5  # of logits of about 1, in float32
+SIZES: dict[str, Any] = {"hidden_size": 2 * GROUP, "intermediate_size": 3 * GROUP, "head_dim": GROUP}
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": str(tmp_path)}
+
+
+def check_values(before: Tensor, after: Tensor, columns: int, bits: int) -> None:
+    """Each group has few values, and they are as close to the weights as evenly spaced ones can be."""
+    old, new = before.reshape(-1, columns), after.reshape(-1, columns)
+    assert all(1 < len(group.unique()) <= 2**bits for group in new)
+    steps = (old.amax(-1).clamp(min=0) - old.amin(-1).clamp(max=0)) / (2**bits - 1)
+    errors = (old - new).abs() / steps[:, None]
+    # half a step, as zero points are integers another half; scales are rounded to float16
+    assert errors.max() <= 0.5 + 0.5 + 2 ** (bits - 11)
+    assert 0.2 < errors.mean() < 0.3  # 0.25 for errors between 0 and half a step
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_every_group_has_few_values(name: str, format: str, tiny: Any, environment: dict[str, str]) -> None:
+    sizes = {"hidden_size": 2 * GROUP, "n_inner": 3 * GROUP} if name == "gpt2" else SIZES
+    model = tiny(name, **sizes).float()
+    before = {key: each.detach().clone() for key, each in model.named_parameters()}
+    made = compress(model, format, environment)
+    after = dict(model.named_parameters())
+    at_ends = ("embed_tokens", "lm_head", "wte", "wpe")
+    for key, old in before.items():
+        if key not in made.nodes:
+            assert torch.equal(old, after[key])
+            continue
+        transposed = "h.0" in key or "h.1" in key
+        pair = [each.detach().T.contiguous() if transposed else each.detach() for each in (old, after[key])]
+        small = format == "int4" and not any(each in key for each in at_ends)
+        check_values(*pair, columns=GROUP if small else pair[0].shape[1], bits=4 if small else 8)
+    assert sum(before[key].numel() for key in made.nodes) > 0.95 * sum(
+        each.numel() for each in before.values()
+    )
+    assert made.num_bytes < made.bytes_before / 2
+
+
+def test_rows_that_are_no_multiple_of_a_group_have_8_bits(tiny: Any, environment: dict[str, str]) -> None:
+    model = tiny("llama", **SIZES | {"intermediate_size": GROUP + 8}).float()
+    before = model.model.layers[0].mlp.down_proj.weight.detach().clone()
+    compress(model, "int4", environment)
+    check_values(before, model.model.layers[0].mlp.down_proj.weight.detach(), GROUP + 8, 8)
+
+
+def logits(target: HFTarget, tokens: Tensor) -> Tensor:
+    cache = target.open(1, 64)
+    found = target.prefill([Prompt(tokens)], (0,), cache, Want(prompt_logits=True))[1].logits
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_compiled_logits_are_those_of_the_compressed_model(
+    format: str, tiny: Any, environment: dict[str, str]
+) -> None:
+    model = tiny("llama", **SIZES).float()
+    whole = HFTarget(copy.deepcopy(model))
+    made = compress(model, format, environment)
+    compiled = HFTarget(model, compile=True, weights=made)
+    assert compiled.compiled is not None
+    tokens = torch.arange(3, 23)
+    ours, eager, exact = (logits(each, tokens) for each in (compiled, HFTarget(model), whole))
+    assert (ours - eager).abs().max() < ROUNDING
+    assert (ours - exact).abs().max() > 100 * ROUNDING
+    # a graph that also has the outputs of layers
+    cache = compiled.open(1, 64)
+    compiled.prefill([Prompt(tokens)], (0,), cache, Want(hidden=frozenset({0, -1})))
+    assert (logits(compiled, tokens) - eager).abs().max() < ROUNDING
+    # a head that was trained for the model before is used with it
+    assert target_fingerprint(compiled) == target_fingerprint(whole) != target_fingerprint(HFTarget(model))
+
+
+def test_a_model_is_compressed_once(
+    tiny: Any, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, other = tiny("llama", **SIZES), tiny("llama", **SIZES), tiny("llama", **SIZES)
+    with torch.no_grad():
+        other.model.layers[1].mlp.up_proj.weight[5, 6] += 0.1
+    stages: list[str] = []
+    compress(first.float(), "int4", environment, stages.append)
+    calls: list[Any] = []
+    original = compressed_weights._by_nncf
+    monkeypatch.setattr(compressed_weights, "_by_nncf", lambda *given: calls.append(1) or original(*given))
+    compress(second.float(), "int4", environment, stages.append)
+    assert not calls and len(stages) == 1
+    assert all(map(torch.equal, first.parameters(), second.parameters()))
+    compress(other.float(), "int4", environment, stages.append)
+    assert calls and len(stages) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "int8"}, "compile=True"),
+        ({"weights": "int3", "compile": True}, "use int8 or int4"),
+    ],
+)
+def test_unsuited_settings_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        outpace.load("zoo:draft", **options)
+
+
+def test_models_with_most_weights_elsewhere_are_refused(tiny: Any, environment: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="leave out weights"):
+        compress(tiny("mixtral", intermediate_size=512).float(), "int8", environment)
+
+
+def test_without_nncf_the_extra_is_named(
+    tiny: Any, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "nncf", None)
+    with pytest.raises(ModuleNotFoundError, match=r"outpace\[compile\]"):
+        compress(tiny("llama", **SIZES).float(), "int8", environment)
