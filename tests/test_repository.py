@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zlib
 from importlib import import_module
 from pathlib import Path
 
@@ -95,7 +96,16 @@ def test_tracked_files_stay_small() -> None:
     sizes = [
         path.stat().st_size for name in listed.stdout.split("\0") if (path := ROOT / name).is_file() and name
     ]
-    assert sum(sizes) <= 56 * MEGABYTE
+    assert sum(sizes) <= 76 * MEGABYTE
+
+
+@pytest.mark.slow
+def test_the_package_is_downloaded_quickly() -> None:
+    """Its files compressed, as in a wheel."""
+    files = [
+        each for each in (ROOT / "outpace").rglob("*") if each.is_file() and "__pycache__" not in each.parts
+    ]
+    assert sum(len(zlib.compress(each.read_bytes(), 1)) for each in files) <= 60_000_000
 
 
 def test_the_loop_stays_readable_at_once() -> None:

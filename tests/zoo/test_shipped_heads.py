@@ -17,7 +17,7 @@ from outpace.models.names import USUAL_HEADS, usual_head
 USUAL = USUAL_HEADS["zoo:target"]
 METHODS = [method for method in USUAL if usual_head("zoo:target", method)]
 DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "zoo.md"
-MOST_BYTES = 7_000_000  # of one head
+MOST_BYTES = 7_500_000  # of one head
 PROMPT = "class Queue:\n    def __init__(self):\n        self.items = []\n\n    def"
 
 
