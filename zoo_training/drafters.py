@@ -6,6 +6,7 @@ run that was stopped goes on. With `--install` a drafter's files are copied into
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import typer
 import outpace
 from outpace.models.heads.formats.files import read_files, write_files
 from outpace.models.heads.formats.folder import EMBEDDING
-from outpace.models.names import HEADS
+from outpace.models.names import HEADS, ZOO
 from outpace.training.run import train
 from zoo_training.prompts import write_prompts
 
@@ -31,7 +32,7 @@ COMMON = (
     "evaluate_every=500",
     "bfloat16=true",
 )
-FILES = ("training.json", "README.md")  # beside configuration and weights
+PROVENANCE, CARD = "training.json", "README.md"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def train_drafter(name: str, output: Path, seed: int) -> Path:
     folder."""
     plan = DRAFTERS[name]
     folder = output / (name if seed == 0 else f"{name}-{seed}")
-    if (folder / "training.json").is_file():
+    if (folder / PROVENANCE).is_file():
         return folder
     head = None if plan.head is None else str(train_drafter(plan.head, output, seed))
     prompts = output / "prompts.jsonl"
@@ -82,11 +83,13 @@ def train_drafter(name: str, output: Path, seed: int) -> Path:
     return folder
 
 
-def install_head(folder: Path, place: Path) -> None:
-    """Copy a head's files without its copy of the target's embedding, which other engines need."""
+def install_head(folder: Path, place: Path, begun_with: str | None) -> None:
+    """Copy a head's files without its copy of the target's embedding, which other engines need. `begun_with`:
+    name in the package of the head that its training began with."""
     place.mkdir(parents=True, exist_ok=True)
-    for file in FILES:
-        shutil.copyfile(folder / file, place / file)
+    shutil.copyfile(folder / CARD, place / CARD)
+    facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8")) | {"start": begun_with}
+    (place / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     config, tensors = read_files(folder)
     write_files(place, config, {name: each for name, each in tensors.items() if name != EMBEDDING})
 
@@ -110,7 +113,8 @@ def main(
     for name in names or DRAFTERS:
         folder = train_drafter(name, output, seed)
         if install and DRAFTERS[name].draft is None:
-            install_head(folder, HEADS / name)
+            begun_with = DRAFTERS[name].head
+            install_head(folder, HEADS / name, None if begun_with is None else f"{ZOO}{begun_with}")
         typer.echo(f"{folder} is ready")
 
 

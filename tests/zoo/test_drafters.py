@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ def runs(monkeypatch) -> list:
             (method, output.name, given["head"], given["captured"], changed(defaults(method), changes))
         )
         output.mkdir(parents=True)
-        for file in drafters.FILES:
-            (output / file).write_text(method)
+        (output / drafters.CARD).write_text(method)
+        (output / drafters.PROVENANCE).write_text(json.dumps({"method": method, "start": given["head"]}))
         weights = {"fc.weight": torch.ones(2), "embed_tokens.weight": torch.ones(3)}
         write_files(output, {"method": method}, weights)
 
@@ -51,11 +52,14 @@ def test_each_drafter_is_trained_once_after_the_one_it_begins_with(runs, tmp_pat
 
 def test_only_heads_are_installed(runs, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(drafters, "HEADS", tmp_path / "heads")
-    drafters.main(["medusa", "draft"], tmp_path / "out", seed=0, threads=1, install=True)
-    assert [path.name for path in (tmp_path / "heads").iterdir()] == ["medusa"]
-    config, weights = read_files(tmp_path / "heads" / "medusa")
-    assert config == {"method": "medusa"} and list(weights) == ["fc.weight"]
-    assert all((tmp_path / "heads" / "medusa" / file).read_text() == "medusa" for file in drafters.FILES)
+    drafters.main(["medusa", "hass", "draft"], tmp_path / "out", seed=0, threads=1, install=True)
+    assert sorted(path.name for path in (tmp_path / "heads").iterdir()) == ["hass", "medusa"]
+    for name, start in (("medusa", None), ("hass", "zoo:eagle")):  # no folder of this machine
+        place = tmp_path / "heads" / name
+        config, weights = read_files(place)
+        assert config == {"method": name} and list(weights) == ["fc.weight"]
+        assert (place / drafters.CARD).read_text() == name
+        assert json.loads((place / drafters.PROVENANCE).read_text()) == {"method": name, "start": start}
     with pytest.raises(typer.BadParameter, match="there is no drafter lion"):
         drafters.main(["lion"], tmp_path, seed=0, threads=1, install=False)
 
