@@ -96,6 +96,7 @@ STEPS: dict[str, tuple[str, str]] = {
     ),
     "heads/heads-cpu.json": ("bench", HEADS),
     "heads/heads-113m-cpu.json": ("bench", HEADS_OF_WIDER_TARGET),
+    "weights/weights-cpu.json": ("weights", ""),
     "head-orderings/orderings-cpu.json": ("head_orderings", ""),
     "verification/verification-cpu.json": (
         "bench",
