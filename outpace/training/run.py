@@ -198,7 +198,7 @@ def _finish(
     """Write what the drafter was made of, and its model card."""
     facts = identity | {
         "target_name": model.name,
-        "data_name": data,
+        "data_name": Path(data).name,  # cards are published: no folders of this machine
         "texts": found.num_texts,
         "tokens": found.num_tokens,
         "parameters": sizes[0],
