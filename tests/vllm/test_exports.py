@@ -79,18 +79,31 @@ def check(config: dict[str, Any], method: str, **options: Any) -> None:
     assert lengths[0] == pytest.approx(lengths[1], rel=0.05), lengths
 
 
-@pytest.mark.parametrize(
-    ("name", "layout"), [("eagle3", "speculators"), ("eagle3", "raw"), ("eagle", "eagle")]
-)
+SHORT = "steps=300 texts=200 answers.max_tokens=64 evaluate_every=300".split()
+
+
+@pytest.mark.parametrize(("name", "layout"), [("eagle3", "speculators"), ("eagle", "eagle")])
 def test_a_head_drafts_as_it_does_here(name: str, layout: LayoutName, tmp_path: Path) -> None:
     head = load_head(name, resolve(f"zoo:{name}"), model().target)
     save_head(head, tmp_path, model().target, layout=layout, name=resolve(TARGET))
     check({"method": name, "model": str(tmp_path)}, name, head=str(tmp_path), tree="chain", depth=DEPTH)
 
 
+def test_a_head_for_the_raw_layout_drafts_as_it_does_here(tmp_path: Path) -> None:
+    """A head of its own: that of the package is trained with norm_before_residual, which the layout lacks."""
+    changes = [*SHORT, "head.norm_before_residual=false"]
+    folder = train(
+        "eagle3", target=model(), data="builtin:code", output=tmp_path / "trained", changes=changes
+    ).folder
+    raw = tmp_path / "raw"
+    head = load_head("eagle3", folder, model().target)
+    save_head(head, raw, model().target, layout="raw", name=resolve(TARGET))
+    check({"method": "eagle3", "model": str(raw)}, "eagle3", head=str(raw), tree="chain", depth=DEPTH)
+
+
 def test_medusa_drafts_as_it_does_here(tmp_path: Path) -> None:
     """A head of its own: that of the package drafts a part of the vocabulary, which vLLM does not read."""
-    changes = "steps=300 texts=200 answers.max_tokens=64 head.num_heads=3 evaluate_every=300".split()
+    changes = [*SHORT, "head.num_heads=3"]
     folder = str(
         train("medusa", target=model(), data="builtin:code", output=tmp_path, changes=changes).folder
     )
