@@ -45,9 +45,9 @@ def _fits(ids: Tensor, mask: Tensor | None, vocab: int) -> bool:  # (K,), (V,)
     return within and (mask is None or torch.equal(ids.sort().values, mask.nonzero().flatten()))
 
 
-def draft_vocabulary(ids: Tensor | None, vocab: int) -> Tensors:
-    """Both tensors for these target tokens; None: all `vocab` of them."""
-    ids = torch.arange(vocab) if ids is None else ids.cpu()
+def draft_vocabulary(ids: Tensor, vocab: int) -> Tensors:
+    """Both tensors for these of the target's `vocab` tokens."""
+    ids = ids.cpu()
     return {
         "d2t": ids - torch.arange(len(ids)),
         "t2d": torch.zeros(vocab, dtype=torch.bool).index_fill(0, ids, True),

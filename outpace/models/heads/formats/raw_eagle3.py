@@ -83,5 +83,6 @@ def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config,
     }
     if "embed_tokens." not in head.from_target:
         tensors["embed_tokens.weight"] = next(head.embed_tokens.parameters())
-    # SpecForge demands both tensors, with the whole vocabulary too
-    return config, tensors | draft_vocabulary(head.draft_ids, target.vocab)
+    if head.draft_ids is not None:  # vLLM refuses the maps where the draft vocabulary is the whole one
+        tensors |= draft_vocabulary(head.draft_ids, target.vocab)
+    return config, tensors
