@@ -71,7 +71,8 @@ def load(
             the compressed model.
         draft_weights: the same for drafts that are given to this model by name.
 
-    Drafts given to this model by name are loaded with the same options, except revision, threads and weights.
+    A draft that `generate` is given by name, with this model as its target, is loaded with the same dtype,
+    device, compile, trust_remote_code and allow_pickle.
     Raises ValueError for a model that does not exist or is not supported.
     """
     if threads is not None and threads < 1:
@@ -83,7 +84,7 @@ def load(
         "allow_pickle": allow_pickle,
         "compile": compile,
     }
-    with progress(len(STAGES) if compile else 0) as advance:
+    with progress((len(STAGES) + (weights is not None)) if compile else 0) as advance:
         loaded, tokenizer = load_target(
             resolve(str(target)),
             revision=revision,

@@ -1,4 +1,4 @@
-"""Where converted models are kept."""
+"""The folder in which outpace keeps models that it converted or compressed."""
 
 from __future__ import annotations
 

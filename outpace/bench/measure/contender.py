@@ -87,7 +87,9 @@ class MethodContender:
 
     @property
     def precision(self) -> str:
-        return precision_of(getattr(self.parts.target, "model", None))
+        name = precision_of(getattr(self.parts.target, "model", None))
+        compressed = getattr(self.parts.target, "compressed_weights", None)
+        return name if compressed is None else f"{name}, {compressed.format} weights"
 
     @property
     def mode(self) -> str:

@@ -205,8 +205,7 @@ class BenchModels:
 
     @property
     def _dtype_name(self) -> str:
-        name = str(self.torch_dtype).removeprefix("torch.")
-        return f"{name}, weights {self.weights}" if self.weights else name
+        return str(self.torch_dtype).removeprefix("torch.")
 
     def _peers(
         self, ours: Sequence[MethodContender], *, needed_tokens: int, batch: int

@@ -51,7 +51,8 @@ class CompressedWeights:
     bytes_before: int  # of the same matrices in the model's dtype
 
     def use_in(self, graph: Any) -> None:
-        """Replace the constants of a traced graph by these."""
+        """Let a graph that OpenVINO converted compute its matrices from the integers, in place of the float32
+        constants of the same names."""
         for constant in graph.get_ordered_ops():
             name = constant.get_friendly_name().removeprefix(TRACED)
             if constant.get_type_name() != "Constant" or name not in self.nodes:
@@ -81,8 +82,8 @@ def compress(
         )
     fingerprint = model_fingerprint(model)
     folder = cache_folder(environment, "weights") / f"{type(model).__name__}-{_key(model, found, format)}"
+    advance(f"compressing to {format}")
     if not (folder / FILE).is_file():
-        advance(f"compressing to {format}")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
             fresh = Path(temporary) / "weights"
@@ -140,7 +141,8 @@ def _key(model: PreTrainedModel, matrices: Mapping[str, _Matrix], format: str) -
 
 
 def _compressed(matrices: Mapping[str, _Matrix], format: str) -> Any:
-    """A graph without inputs whose results are the matrices, computed from integers."""
+    """The OpenVINO model that the cache stores: it has no inputs, and one output per matrix, which it
+    computes from constants of integers, scales and zero points."""
     ov, results = openvino(), []
     small = format == "int4"
     for in_four_bits in (False, True):
@@ -160,7 +162,7 @@ def _in_four_bits(matrix: _Matrix, small: bool) -> bool:
 
 
 def _by_nncf(matrices: Mapping[str, _Matrix], in_four_bits: bool) -> list[Any]:
-    """Results of the compressed matrices, named as they are."""
+    """OpenVINO outputs that compute the compressed matrices; their names are the parameters'."""
     nncf, ov = _nncf(), openvino()
     inputs, products = [], []
     for each in matrices.values():
@@ -184,7 +186,7 @@ def _by_nncf(matrices: Mapping[str, _Matrix], in_four_bits: bool) -> list[Any]:
 
 
 def _value(node: Any) -> Tensor:
-    """What a node without inputs computes, in float32."""
+    """The float32 weights that an OpenVINO node computes from constants."""
     ov = openvino()
     graph = ov.Model([ov.opset13.result(node.output(0))], [], "value")
     exact = ov.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
@@ -192,7 +194,7 @@ def _value(node: Any) -> Tensor:
 
 
 def _nncf() -> Any:
-    """The nncf module, without its log lines and usage statistics."""
+    """Import nncf, and switch off its log lines and the statistics of use that it sends."""
     os.environ.setdefault("NNCF_CI", "1")  # else it reports its use over the network
     try:
         import nncf

@@ -123,8 +123,8 @@ def build(model: Any, dtype: torch.dtype) -> Any:
     options = {
         "INFERENCE_PRECISION_HINT": hint,
         "KV_CACHE_PRECISION": hint,  # OpenVINO's default is 8 bits
-        # with compressed weights: inputs of matrices in 8 bits, which changes logits about as much as
-        # bfloat16 does; never in float32
+        # products with compressed weights: OpenVINO may round their inputs to 8 bits, in groups of so many
+        # that share a scale; 0: it does not, so that float32 logits are those of the compressed weights
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if dtype == torch.float32 else INPUT_GROUP,
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "PERFORMANCE_HINT": "LATENCY",
