@@ -1,8 +1,9 @@
 """Batched generation with a zoo model, for distillation data and for evaluation."""
 
 import torch
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from outpace.models.cache_argument import CACHE_ARGUMENT
 from zoo_training.tasks import Task
 from zoo_training.tokenizer import END, PAD, REPLY, USER, token_id
 
@@ -40,16 +41,19 @@ def complete(
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts], device=device)
     mask = (ids != pad).long()
-    past, feed = None, ids
+    cache, feed = DynamicCache(config=model.config), ids
     done = torch.zeros(len(prompts), dtype=torch.bool, device=device)
     taken: list[torch.Tensor] = []
     for _ in range(length):
         positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -feed.shape[1] :]
         out = model.model(
-            input_ids=feed, attention_mask=mask, position_ids=positions, past_key_values=past, use_cache=True
+            input_ids=feed,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=True,
+            **{CACHE_ARGUMENT: cache},
         )
         logits = model.lm_head(out.last_hidden_state[:, -1]).float()
-        past = out.past_key_values
         if temperature > 0:
             drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
         else:

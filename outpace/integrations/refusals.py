@@ -11,9 +11,11 @@ from transformers import GenerationConfig
 from transformers.generation import logits_process as processors
 from transformers.generation import stopping_criteria as criteria
 
+from outpace.models.cache_argument import CACHE_ARGUMENTS
+
 PLAIN_MODES = ("greedy_search", "sample")
 OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-UNDERSTOOD = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
+UNDERSTOOD = {"attention_mask", "position_ids", *CACHE_ARGUMENTS, "use_cache", "logits_to_keep"}
 # processors that keep state between calls or run the model, so they cannot be applied at every node of a
 # draft tree
 STATEFUL = (
@@ -121,11 +123,12 @@ def _criteria(stopping_criteria: Sequence[Any], num_rows: int) -> None:
 
 
 def _inputs(kwargs: Mapping[str, Any]) -> None:
-    cache = kwargs.get("past_key_values")
-    if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0):
-        raise ValueError(
-            "past_key_values cannot be continued: leave it out and pass the whole prompt as input_ids"
-        )
+    for name in CACHE_ARGUMENTS:
+        cache = kwargs.get(name)
+        if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0):
+            raise ValueError(
+                f"{name} cannot be continued: leave it out and pass the whole prompt as input_ids"
+            )
     if unknown := sorted(
         name for name, value in kwargs.items() if name not in UNDERSTOOD and value is not None
     ):

@@ -7,6 +7,8 @@ from collections.abc import Sequence, Set
 from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig as Config
 
+from outpace.models.cache_argument import cache_argument
+
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
 STATE_INPUTS = ("cache_params", "state", "mems")  # forward arguments of models with a recurrent state
 # model types whose own attention code is known to use position ids; other models with attention code of
@@ -37,7 +39,7 @@ def refuse(model: PreTrainedModel, parameters: Set[str]) -> None:
             f"{name} with ALiBi adds its biases twice under transformers' sdpa attention: "
             "load it with attn_implementation='eager'"
         )
-    if "past_key_values" not in parameters:
+    if cache_argument(parameters) is None:
         raise ValueError(f"{name} takes no key-value cache: choose a model that does")
     if unknown := sorted(kinds - ATTENTION):
         raise ValueError(

@@ -14,6 +14,7 @@ from transformers import (
 )
 
 import outpace
+from outpace.models.cache_argument import CACHE_ARGUMENT
 
 PROMPTS = ["def add(a, b):", "for", "class Stack:\n    def push"]
 
@@ -279,7 +280,7 @@ def test_drafts_may_be_folders(model, tiny, one, monkeypatch):
         ),
         ({"prompt_lookup_num_tokens": 3}, "drafts by itself"),
         ({"assistant_model": "draft"}, "drafts by itself"),
-        ({"past_key_values": DynamicCache()}, "past_key_values cannot be continued"),
+        ({CACHE_ARGUMENT: DynamicCache()}, f"{CACHE_ARGUMENT} cannot be continued"),
         ({"guidance_scale": 2.0}, "cannot be applied to drafted tokens"),
         ({"synced_gpus": True}, "synced_gpus"),
         ({"inputs_embeds": torch.zeros(1, 3, 32, dtype=torch.float64)}, "inputs_embeds cannot be passed on"),

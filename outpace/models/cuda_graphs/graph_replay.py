@@ -81,9 +81,9 @@ class GraphReplay:
             return self.forward.model(
                 input_ids=fixed.ids,
                 position_ids=fixed.positions,
-                past_key_values=fixed,
                 use_cache=True,
                 return_dict=True,
+                **{self.forward.cache_argument: fixed},
             ).logits
 
         for _ in range(WARMUP_RUNS):

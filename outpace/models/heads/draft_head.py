@@ -21,6 +21,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from outpace.core.contracts import TargetWithLayers
+from outpace.models.cache_argument import CACHE_ARGUMENT
 
 
 class DraftHead(PreTrainedModel):
@@ -77,7 +78,7 @@ class DraftHead(PreTrainedModel):
         self,
         input_ids: Tensor,  # (1, N)
         position_ids: Tensor,  # (1, N)
-        past_key_values: Any = None,
+        cache: Any = None,
         features: Tensor | None = None,  # (1, N, F); None: zeros
         logits_to_keep: int | Tensor = 0,
         use_cache: bool = True,
@@ -90,14 +91,12 @@ class DraftHead(PreTrainedModel):
             config=self.config,
             inputs_embeds=embedded,
             attention_mask=None,
-            past_key_values=past_key_values,
             position_ids=position_ids,
+            **{CACHE_ARGUMENT: cache},
         )
-        states = self.states(embedded, given, position_ids, mask, past_key_values)
+        states = self.states(embedded, given, position_ids, mask, cache)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        return CausalLMOutputWithPast(
-            logits=self.lm_head(self.norm(states)[:, kept]), past_key_values=past_key_values
-        )
+        return CausalLMOutputWithPast(logits=self.lm_head(self.norm(states)[:, kept]))
 
     def states(
         self,
@@ -105,7 +104,7 @@ class DraftHead(PreTrainedModel):
         features: Tensor,  # (R, N, F)
         position_ids: Tensor,  # (R or 1, N)
         mask: Any,  # attention mask, as transformers passes it to layers
-        past_key_values: Any,
+        cache: Any,
     ) -> Tensor:  # (R, N, D)
         """The output of the last layer, before `norm`."""
         arguments = self.combined(embedded, features)
@@ -116,8 +115,8 @@ class DraftHead(PreTrainedModel):
                 states,
                 attention_mask=mask,
                 position_ids=position_ids,
-                past_key_values=past_key_values,
                 position_embeddings=angles,
+                **{CACHE_ARGUMENT: cache},
                 **arguments,
             )
         return states

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from outpace.core.contracts import Want
+from outpace.models.cache_argument import CACHE_ARGUMENT, cache_argument
 from outpace.models.hf.attention import EAGER, FUSED
 from outpace.models.hf.captures import OutputCapture, per_node
 from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
@@ -32,6 +33,7 @@ class Forward:
         model = self.model
         self.device = next(model.get_input_embeddings().parameters()).device
         self.parameters = frozenset(inspect.signature(model.forward).parameters)
+        self.cache_argument = cache_argument(self.parameters) or CACHE_ARGUMENT
         self.selects = "logits_to_keep" in self.parameters
         self._captures = OutputCapture(model, model.config.get_text_config().num_hidden_layers)
 
@@ -63,7 +65,7 @@ class Forward:
     def _arguments(
         self, ids: Tensor, positions: Tensor, cache: Any, features: Tensor | None = None
     ) -> dict[str, Any]:
-        arguments = {"input_ids": ids, "past_key_values": cache, "use_cache": True, "return_dict": True}
+        arguments = {"input_ids": ids, self.cache_argument: cache, "use_cache": True, "return_dict": True}
         if "position_ids" in self.parameters:
             arguments["position_ids"] = positions
         if features is not None:

@@ -10,6 +10,7 @@ size of a draft head's features.
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Callable, Set
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.cache_utils import Cache
 from transformers.masking_utils import causal_mask_function
 
+from outpace.models.cache_argument import CACHE_ARGUMENT, cache_argument
 from outpace.models.hf.captures import OutputCapture
 from outpace.models.hf.kv_cache import Planes
 from outpace.models.openvino.paged_attention import PAGED_INPUTS
@@ -171,6 +173,8 @@ class TraceWrapper(nn.Module):
         super().__init__()
         self.model, self.planes, self.selects = model, planes, selects
         self.layers, self.features = layers, features
+        parameters = inspect.signature(model.forward).parameters.keys()
+        self.cache_argument = cache_argument(parameters) or CACHE_ARGUMENT
         self.windows: list[int] = []
 
     def forward(
@@ -195,9 +199,9 @@ class TraceWrapper(nn.Module):
             output = self.model(
                 input_ids=ids,
                 position_ids=positions,
-                past_key_values=past,
                 use_cache=True,
                 return_dict=True,
+                **{self.cache_argument: past},
                 **options,
             )
         self.windows = past.windows
