@@ -12,7 +12,7 @@ from __future__ import annotations
 import json as json_files
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -98,8 +98,8 @@ class Training:
         if not self._prompts.is_file():
             write_prompts(self._prompts, PROMPTS, seed=0)
 
-    def run(self, head: str, seed: int, steps: int, rate: str) -> Path:
-        """Train a head, or do nothing if that was done; returns its folder."""
+    def run(self, head: str, seed: int, steps: int, rate: str, draft: str | None = None) -> Path:
+        """Train a head, or the draft model `draft`, unless that was done; returns its folder."""
         folder = self.folder / f"{head}-{steps}-{rate}-{seed}"
         if (folder / PROVENANCE).is_file():
             return folder
@@ -112,6 +112,7 @@ class Training:
             target=self.target,
             data=str(self._prompts),
             output=folder,
+            draft=draft,
             changes=(
                 *COMMON,
                 *SETTINGS.get(method, ()),
@@ -124,11 +125,11 @@ class Training:
         )
         return folder
 
-    def best_rate(self, head: str, steps: int, rates: Sequence[str]) -> str:
+    def best_rate(self, head: str, steps: int, rates: Sequence[str], draft: str | None = None) -> str:
         """The learning rate with the largest acceptance length on held-out texts after so many steps."""
         found: dict[str, float] = {}
         for rate in rates:
-            text = (self.run(head, 0, steps, rate) / PROVENANCE).read_text(encoding="utf-8")
+            text = (self.run(head, 0, steps, rate, draft) / PROVENANCE).read_text(encoding="utf-8")
             found[rate] = json_files.loads(text)["evaluations"][-1]["acceptance_length"]
         return max(rates, key=lambda rate: found[rate])
 
@@ -154,10 +155,17 @@ class Training:
 
 
 def measured(
-    name: str, folder: Path, seed: int, target: outpace.Model, items: Sequence[WorkloadItem], max_tokens: int
+    name: str,
+    recipe: str,
+    drafter: Mapping[str, Any],
+    folder: Path,
+    seed: int,
+    target: outpace.Model,
+    items: Sequence[WorkloadItem],
+    max_tokens: int,
 ) -> list[Length]:
-    """The tokens per step of a head on every prompt, at each temperature; kept in the head's folder
-    for the commit that was measured."""
+    """The tokens per step of a recipe with a trained drafter (its option and folder) on every prompt, at each
+    temperature; kept in `folder` for the commit that was measured."""
     kept, revision = folder / f"lengths-{name}-{len(items)}-{max_tokens}.json", commit()
     if kept.is_file():
         before = json_files.loads(kept.read_text(encoding="utf-8"))
@@ -169,12 +177,12 @@ def measured(
         results = outpace.generate(
             target,
             prompts,
-            DRAFTED[name][0],
-            head=str(folder),
+            recipe,
             max_tokens=max_tokens,
             temperature=temperature,
             seed=0,
             ignore_eos=True,
+            **drafter,
         )
         for item, result in zip(items, results, strict=True):
             length = result.statistics.num_tokens / result.statistics.num_steps
@@ -257,9 +265,12 @@ def main(
         with progress(len(names) * seeds) as advance:
             for seed in range(seeds):
                 for name in names:
-                    head = DRAFTED[name][1]
+                    recipe, head = DRAFTED[name]
                     trained = training.run(head, seed, steps, best[head.removesuffix("-shuffled")])
-                    lengths += measured(name, trained, seed, training.target, items, max_tokens)
+                    drafter = {"head": str(trained)}
+                    lengths += measured(
+                        name, recipe, drafter, trained, seed, training.target, items, max_tokens
+                    )
                     advance(f"{name}, seed {seed}", 1)
     found = [
         ordering(lengths, name, over, temperature)

@@ -77,8 +77,9 @@ def measured(files: Mapping[str, Result], target: Mapping[str, Any]) -> Measured
     if isinstance(value, Mapping):
         middle = value.get("median", value.get("mean"))
         return None if middle is None else MeasuredValue(middle, value.get("low"), value.get("high"))
-    if "over_row" in target and value is not None:
-        other = value_of(data, {**target["select"], **target["over_row"]}, target["value"])
+    if value is not None and {"over_row", "over_value"} & set(target):
+        row = {**target["select"], **target.get("over_row", {})}
+        other = value_of(data, row, target.get("over_value", target["value"]))
         return MeasuredValue(value / other) if other else None
     return MeasuredValue(float(value)) if isinstance(value, int | float) else None
 
@@ -99,11 +100,13 @@ def field_of(row: Mapping[str, Any], name: str) -> Any:
 
 
 def rows_table(files: Mapping[str, Result], spec: Mapping[str, Any]) -> Table:
-    """The result rows of a file; spec: title, file, and columns as pairs of heading and field."""
+    """The result rows of a file; spec: title, file, columns as pairs of heading and field, and `select`, the
+    values of fields that the rows have."""
     headings = tuple(heading for heading, _ in spec["columns"])
     cells = [
         tuple(_text(field_of(row, name)) for _, name in spec["columns"])
         for row in files.get(spec["file"], {}).get("results", ())
+        if all(row.get(key) == value for key, value in spec.get("select", {}).items())
     ]
     return Table(spec["title"], headings, tuple(cells))
 

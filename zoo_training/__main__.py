@@ -8,10 +8,14 @@ from typing import Annotated
 import typer
 
 from zoo_training.build import build
+from zoo_training.models import SHAPES
 
 
 def main(
-    name: Annotated[str, typer.Argument(help="target, draft (learns from target), draft-2k or draft-bytes.")],
+    name: Annotated[
+        str,
+        typer.Argument(help=f"One of {', '.join(SHAPES)}; draft learns from target."),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for models and checkpoints.")] = Path("zoo-build"),
     steps: Annotated[int | None, typer.Option(min=1, help="Stop after this many steps.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="Stop after this much training time.")] = None,

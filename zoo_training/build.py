@@ -40,6 +40,7 @@ DATA = {
     "tasks.",
     "draft": "Distilled from zoo:target (forward KL and total variation, its whole distribution at every "
     "token) on training text and on text that the target itself wrote at temperatures 1 and 0.3.",
+    "draft-undistilled": "The text that zoo:target was trained on. Not distilled from any target.",
     "draft-2k": "The text that zoo:target was trained on, in a vocabulary of its own. Not distilled from any "
     "target.",
     "draft-bytes": "The text that zoo:target was trained on, byte by byte. Not distilled from any target.",

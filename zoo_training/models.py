@@ -25,12 +25,19 @@ SHAPES = {
     "draft": Shape(
         160, 352, 2, 5, 5, 32
     ),  # two layers, the minimum for induction: a previous-token head and an induction head
+    "draft-undistilled": Shape(160, 352, 2, 5, 5, 32),
     "draft-2k": Shape(160, 352, 2, 5, 5, 32),
     "draft-bytes": Shape(
         128, 416, 4, 4, 4, 32
     ),  # deeper: it must compose words from bytes, which larger vocabularies have as tokens
 }
-VOCABULARIES = {"target": VOCABULARY, "draft": VOCABULARY, "draft-2k": 2048, "draft-bytes": BYTES}
+VOCABULARIES = {
+    "target": VOCABULARY,
+    "draft": VOCABULARY,
+    "draft-undistilled": VOCABULARY,
+    "draft-2k": 2048,
+    "draft-bytes": BYTES,
+}
 
 
 def make_config(name: str, vocabulary: int, end: int, pad: int) -> LlamaConfig:

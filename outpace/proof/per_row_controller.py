@@ -16,7 +16,9 @@ from outpace.core.context import Context
 from outpace.core.contracts import Controller, Parts, Plan, Shape, Step
 from outpace.drafters.compose.rows import context_of_rows, step_of_rows
 
-Stop = Callable[[Sequence[int], Sequence[Sequence[float]]], list[bool]]  # of a Plan
+# of a Plan
+Stop = Callable[[Sequence[int], Sequence[Sequence[float]]], list[bool]]
+Choice = Callable[[Sequence[tuple[int, Sequence[int]]]], Sequence[tuple[int, int]]]
 TIME_PER_NODE = 0.2  # of a step, relative to a step without nodes
 
 
@@ -42,8 +44,11 @@ class ControllersApart:
 
     def plan(self, ctx: Context) -> Plan:
         depths, shapes, stops = [0] * len(ctx.slots), set[Shape | None](), dict[int, tuple[Stop, int]]()
+        choices = list[tuple[Choice, list[int]]]()
         for controller, rows in self._divided(ctx.slots):
             plan = controller.plan(context_of_rows(ctx, rows))
+            if plan.choice is not None:
+                choices.append((plan.choice, rows))
             shapes.add(plan.shape)
             for own, (row, depth) in enumerate(zip(rows, plan.depth, strict=True)):
                 depths[row] = depth
@@ -62,7 +67,14 @@ class ControllersApart:
                     stopped[leaf] = answer
             return stopped
 
-        return Plan(tuple(depths), shape, stop=stop if stops else None)
+        def choice(found: Sequence[tuple[int, Sequence[int]]]) -> list[tuple[int, int]]:
+            chosen = [(0, 0)] * len(found)
+            for asked, rows in choices:
+                for row, sizes in zip(rows, asked([found[row] for row in rows]), strict=True):
+                    chosen[row] = sizes
+            return chosen
+
+        return Plan(tuple(depths), shape, stop=stop if stops else None, choice=choice if choices else None)
 
     def observe(self, step: Step) -> None:
         for controller, rows in self._divided(step.ctx.slots):

@@ -232,3 +232,29 @@ def test_a_front_page_that_is_out_of_date_is_an_error(
     assert CliRunner().invoke(app, ["--check"]).exit_code == 1
     assert CliRunner().invoke(app, []).exit_code == 0 and (tmp_path / "plot.svg").is_file()
     assert CliRunner().invoke(app, ["--check"]).exit_code == 0
+
+
+def test_fields_of_a_row_are_divided_and_rows_are_selected() -> None:
+    rows = [
+        {"method": "head", "workload": "code", "milliseconds": {"draft": 2.0, "target": 8.0}},
+        {"method": "head", "workload": "edit", "milliseconds": {"draft": 3.0, "target": 8.0}},
+    ]
+    files = {"a.json": result(results=rows)}
+    share = {
+        "file": "a.json",
+        "select": {"workload": "code"},
+        "value": "milliseconds.draft",
+        "over_value": "milliseconds.target",
+    }
+    found = results.measured(files, share)
+    assert found and found.value == 0.25
+    table = results.rows_table(
+        files,
+        {
+            "title": "Times",
+            "file": "a.json",
+            "select": {"workload": "edit"},
+            "columns": [["draft", "milliseconds.draft"]],
+        },
+    )
+    assert table.rows == (("3",),)

@@ -1,0 +1,63 @@
+"""How often looked-up tokens are what the target generates, by the length of the match before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy
+
+from outpace.controllers.linear_cost import Numbers
+
+# matched tokens before a looked-up token: first of each group
+GROUPS = (1, 2, 3, 4, 6, 9, 14, 22)
+PRIOR_RATES = numpy.array((0.3, 0.5, 0.6, 0.7, 0.8, 0.87, 0.92, 0.95))
+PRIOR_TOKENS = 4.0  # weight of these, in tokens
+SHARED_TOKENS = 8.0  # weight of the rates of all requests in those of one, in tokens
+KEEP_ALL, KEEP_OWN = 0.998, 0.95  # share of the evidence that is kept per step: of all requests, of one
+
+
+class MatchRates:
+    """Per request the probability that a looked-up token is generated if those before it in the draft were.
+
+    A token drafted at depth d follows as many matching tokens as the lookup matched, plus d - 1. The longer
+    the match, the likelier the token. Lookups are compared with what was generated in every step, whether
+    they were drafted or not: a looked-up token is accepted with the probability that the target generates it.
+    """
+
+    def __init__(self, longest: int) -> None:
+        """`longest`: tokens that are drafted at most; longer matches count as this long."""
+        self._group = numpy.searchsorted(GROUPS, numpy.arange(2 * longest), side="right").clip(1) - 1
+        self._longest = longest
+        self._tested = numpy.full(len(GROUPS), PRIOR_TOKENS)
+        self._accepted = PRIOR_RATES * self._tested
+        self._own: dict[int, tuple[Numbers, Numbers]] = {}  # slot -> accepted, tested
+
+    def reached(self, slot: int) -> Numbers:  # (longest, longest)
+        """Entry (m - 1, d - 1): the probability that a draft's first d tokens are accepted after a match of m
+        tokens; the last row is for longer matches too."""
+        rates = self._accepted / self._tested
+        if (own := self._own.get(slot)) is not None:
+            rates = (own[0] + SHARED_TOKENS * rates) / (own[1] + SHARED_TOKENS)
+        before = 1 + numpy.arange(self._longest)[:, None] + numpy.arange(self._longest)
+        return rates[self._group[numpy.minimum(before, len(self._group) - 1)]].cumprod(1)
+
+    def record(self, slot: int, matched: int, looked_up: Sequence[int], generated: Sequence[int]) -> None:
+        """Compare the tokens that were looked up after a match with those that a step generated."""
+        accepted, tested = numpy.zeros(len(GROUPS)), numpy.zeros(len(GROUPS))
+        for before, (one, other) in enumerate(
+            zip(looked_up, generated, strict=False), min(matched, self._longest)
+        ):
+            group = self._group[min(before, len(self._group) - 1)]
+            tested[group] += 1
+            if one != other:
+                break
+            accepted[group] += 1
+        own_accepted, own_tested = self._own.get(slot, (0.0, 0.0))
+        self._own[slot] = own_accepted * KEEP_OWN + accepted, own_tested * KEEP_OWN + tested
+        self._accepted = self._accepted * KEEP_ALL + accepted
+        self._tested = self._tested * KEEP_ALL + tested
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Forget these requests; what they taught about all requests stays."""
+        for slot in slots:
+            self._own.pop(slot, None)

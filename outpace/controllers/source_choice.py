@@ -1,0 +1,171 @@
+"""In each row a looked-up draft or one of a draft model, whichever is expected to generate more per second.
+
+Letters: K tokens of the longest draft of the model, N of the longest looked-up draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy
+from numpy.typing import NDArray
+
+from outpace.controllers.acceptance_rates import AcceptanceRates
+from outpace.controllers.linear_cost import Numbers
+from outpace.controllers.match_rates import MatchRates
+from outpace.controllers.step_cost import StepCost
+from outpace.core.context import Context
+from outpace.core.contracts import Plan, Step, Want
+
+FIRST_DEPTHS = (1.0, 0.5, 0.25)  # of the model's drafts in the first steps, as shares of the longest
+HOLD_STEPS = 8  # steps for which predictions hold while the rows are the same
+CATCH_UP_STEPS = 8  # steps over which the time is spread in which a draft model reads missed tokens
+LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was measured
+
+
+Found = tuple[int, Sequence[int]]  # length of a match, and the tokens after it
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """Expected tokens per second of a request."""
+
+    # entry (m - 1, l): of the best part of a looked-up draft of l tokens after a match of m, and its length
+    speeds: Numbers  # (N, N + 1)
+    lengths: NDArray[numpy.int64]  # (N, N + 1)
+    tokens: Numbers  # (K,) that a step with a draft of 1, 2, ... K tokens of the model generates
+    seconds: Numbers  # (K,) of such a step
+
+
+class SourceChoice:
+    """Implementation of core.contracts.Controller that chooses for each row whether its looked-up draft is
+    verified, and how much of it, or how many tokens a draft model drafts: what maximises the expected number
+    of generated tokens, divided by the predicted time of a step in which all rows do the same.
+
+    What is expected of a lookup follows from the length of its match (`MatchRates`), of the draft model from
+    how often its tokens were accepted. In the first steps the draft model drafts, so that times are known.
+
+    The choice follows from committed tokens, from earlier steps and from times, never from tokens that are
+    drawn in the step.
+    """
+
+    want = Want()
+    plans_across_rows = True
+
+    def __init__(self, lookup_depth: int, depth: int, sizes: Sequence[int] = ()) -> None:
+        """`lookup_depth`, `depth`: longest drafts. `sizes`: those to which the target's forwards are padded.
+        ValueError for a depth below 1."""
+        if min(lookup_depth, depth) < 1:
+            raise ValueError(f"depth is {depth} and lookup_depth {lookup_depth}; use 1 or more")
+        self._lookup_depth, self._depth = lookup_depth, depth
+        self._rates, self._matches, self._cost = AcceptanceRates(), MatchRates(lookup_depth), StepCost(sizes)
+        self._num_drafts = self._hold = 0
+        self._predicted_slots: tuple[int, ...] = ()
+        self._predicted: list[_Predicted] = []  # by row
+        self._read_seconds = 0.0  # predicted, of the draft model for a missed token
+        self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read
+        # of the step that is planned: its state, longest useful drafts, lookups, and sizes of drafts
+        self._ctx: Context | None = None
+        self._limits: list[int] = []
+        self._found: Sequence[Found] = ()
+        self._sizes: list[tuple[int, int]] = []
+
+    def plan(self, ctx: Context) -> Plan:
+        self._limits = [min(max(self._lookup_depth, self._depth), limit) for limit in ctx.max_draft_depth]
+        if ctx.unread is not None:  # a draft would delay the first token after a prompt
+            unread = zip(self._limits, ctx.unread, strict=True)
+            self._limits = [0 if len(each) else limit for limit, each in unread]
+        self._ctx = ctx
+        return Plan(tuple(self._limits), choice=self._choose)
+
+    def _choose(self, found: Sequence[Found]) -> list[tuple[int, int]]:
+        """Per row how many of the looked-up tokens are drafted, and how many tokens the model drafts: one of
+        the two is 0."""
+        ctx, self._found = self._ctx, found
+        assert ctx is not None
+        if self._num_drafts < len(FIRST_DEPTHS):
+            depth = max(1, round(FIRST_DEPTHS[self._num_drafts] * self._depth))
+            self._sizes = [(0, min(depth, limit)) for limit in self._limits]
+            self._num_drafts += any(self._limits)
+            return self._sizes
+        if not self._hold or ctx.slots != self._predicted_slots:
+            self._predict(ctx)
+        self._hold -= 1
+        rows = zip(self._predicted, found, self._limits, self._missed(ctx), strict=True)
+        self._sizes = [self._best(*row) for row in rows]
+        return self._sizes
+
+    def _best(self, predicted: _Predicted, found: Found, limit: int, missed: int) -> tuple[int, int]:
+        if not limit:
+            return 0, 0
+        matched = min(max(found[0], 1), self._lookup_depth) - 1
+        length = min(len(found[1]), limit, self._lookup_depth)
+        seconds = predicted.seconds[:limit] + missed * self._read_seconds
+        speeds = predicted.tokens[:limit] / seconds
+        depth = int(speeds.argmax())
+        if predicted.speeds[matched, length] >= speeds[depth]:
+            return int(predicted.lengths[matched, length]), 0
+        return 0, depth + 1
+
+    def _predict(self, ctx: Context) -> None:
+        """Predict the speeds of the next steps with these rows."""
+        self._predicted_slots, self._hold = ctx.slots, HOLD_STEPS
+        rows, context = len(ctx.slots), sum(ctx.committed)
+        self._cost.update()
+        looked_up, depths = numpy.arange(self._lookup_depth + 1.0), numpy.arange(1.0, self._depth + 1)
+        verifying = self._cost.verifying(rows, context, 0, rows * looked_up).clip(LEAST_SECONDS)
+        drafting = self._cost.seconds(rows, context, 0, depths, rows * depths).clip(LEAST_SECONDS)
+        self._read_seconds = float(self._cost.reading(numpy.ones(1))[0]) / CATCH_UP_STEPS
+        self._predicted = []
+        for slot in ctx.slots:
+            reached = self._matches.reached(slot)
+            tokens = 1 + numpy.concatenate((numpy.zeros((len(reached), 1)), reached.cumsum(1)), 1)
+            speeds = tokens / verifying
+            best = numpy.maximum.accumulate(speeds, 1)
+            places = numpy.where(speeds == best, numpy.arange(speeds.shape[1]), 0)
+            rate = self._rates.rate(slot)
+            self._predicted.append(
+                _Predicted(
+                    best,
+                    numpy.maximum.accumulate(places, 1),
+                    1 + (rate**depths).cumsum(),
+                    drafting,
+                )
+            )
+
+    def _missed(self, ctx: Context) -> list[int]:
+        """Per row the number of tokens that the draft model has not read, apart from the root."""
+        rows = zip(ctx.slots, ctx.committed, strict=True)
+        return [committed - self._read.get(slot, 1) for slot, committed in rows]
+
+    def observe(self, step: Step) -> None:
+        ctx, forest = step.ctx, step.draft.tree.forest
+        missed = self._missed(ctx)
+        read_by_draft = 0
+        for row, slot in enumerate(ctx.slots):
+            generated = step.generated[row]
+            if not generated:
+                continue
+            matched, looked_up = self._found[row]
+            if looked_up:
+                self._matches.record(slot, matched, looked_up, generated)
+            if depth := self._sizes[row][1]:
+                accepted, drafted = forest.depths[step.verdict.leaf[row]], len(forest.nodes[row]) - 1
+                self._rates.record(slot, depth, drafted, min(accepted + 1, drafted), accepted)
+                read_by_draft += missed[row] + drafted
+                self._read[slot] = ctx.committed[row] + len(generated)
+            else:
+                self._rates.skip(slot)
+        reads = ctx.unread is not None and any(map(len, ctx.unread))
+        if "score" in step.seconds:
+            self._cost.record_drafting(step, read_by_draft)
+            if not reads and all(step.generated):
+                self._cost.record(step, len(step.draft.tree) - len(ctx.slots))
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._rates.release(slots)
+        self._matches.release(slots)
+        self._hold = 0  # the slots may get other requests
+        for slot in slots:
+            self._read.pop(slot, None)

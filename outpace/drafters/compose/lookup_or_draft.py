@@ -1,0 +1,43 @@
+"""Looked-up drafts where the text repeats, drafts of a model where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from outpace.core.claim import Claim
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Drafter, Plan, Step
+from outpace.drafters.lookup.text_lookup import TextLookup, first_found, within
+from outpace.indexes.candidates import NO_CANDIDATES
+
+
+class LookupOrDraft:
+    """Implementation of core.contracts.Drafter: in each row a part of the chain that `lookup` finds, or a
+    chain of `drafter`, as the plan's `choice` says. Which of them follows from committed tokens and earlier
+    steps, so that the q recorded by `drafter` is the distribution of its tokens."""
+
+    def __init__(self, lookup: TextLookup, drafter: Drafter) -> None:
+        self._lookup, self._drafter = lookup, drafter
+        self.want = drafter.want
+        self.claims: tuple[type[Claim], ...] = drafter.claims
+        self.learns_across_rows = lookup.learns_across_rows or drafter.learns_across_rows
+        self.drafts_across_rows = drafter.drafts_across_rows
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        assert plan.choice is not None
+        found = self._lookup.look_up(ctx, plan)
+        sizes = plan.choice([(each.matched, each.tokens) for each in found])
+        kept = [
+            within(each, looked_up) if looked_up else NO_CANDIDATES
+            for each, (looked_up, _) in zip(found, sizes, strict=True)
+        ]
+        return first_found(ctx, kept, self._drafter, replace(plan, depth=tuple([each[1] for each in sizes])))
+
+    def observe(self, step: Step) -> None:
+        self._lookup.observe(step)
+        self._drafter.observe(step)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._lookup.release(slots)
+        self._drafter.release(slots)

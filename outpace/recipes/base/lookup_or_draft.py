@@ -1,0 +1,55 @@
+"""Lookup or draft: the text's own repetition or a draft model, whichever pays more in each row and step.
+
+New here: SourceChoice, which predicts the tokens per second of a looked-up draft from the length of its
+match, and of a model's draft from its acceptance rate, with measured times of forwards, and LookupOrDraft,
+which drafts what it chooses. Reuses: SuffixAutomatonLookup, DraftModel, FeatureDrafter, PlannedRows,
+Rejection. It combines SAM Decoding's lookup with SmartSpec's goodput; SAM Decoding itself uses a match
+of at least a fixed length.
+
+Exact at any temperature: source and length of a draft follow from committed tokens, earlier steps and
+measured times, not from tokens that are drawn in the step. Since times are measured, two runs with the same
+seed may draw different texts from the same distribution; greedy texts are equal.
+
+Use it when answers repeat their prompts in some places only, or when you do not know. A draft model reads the
+tokens that were generated from lookups before it drafts again.
+"""
+
+from outpace.controllers.source_choice import SourceChoice
+from outpace.core.contracts import Parts, Target, recipe
+from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
+from outpace.drafters.compose.planned_rows import PlannedRows
+from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.feature_drafter import FeatureDrafter
+from outpace.drafters.model.grow import grow
+from outpace.models.heads.head_model import EagleModel
+from outpace.verifiers.rejection import Rejection
+
+
+@recipe(paper="arXiv:2411.10666, arXiv:2406.14066", family="base", one_of=("draft", "head"))
+def lookup_or_draft(
+    target: Target,
+    *,
+    draft: Target | None = None,
+    head: EagleModel | None = None,
+    depth: int = 6,
+    lookup_depth: int = 30,
+    sampled: bool = True,
+) -> Parts:
+    """The continuation of a repeated suffix or a drafted chain, verified by rejection.
+
+    Args:
+        draft: draft model with the target's vocabulary; give it or `head`
+        head: folder with a head of EAGLE or HASS that was trained for the target; give it or `draft`
+        depth: most tokens drafted per step by the model or the head
+        lookup_depth: most tokens drafted per step from a repeated suffix
+        sampled: draw the drafted tokens; false drafts the most probable ones
+    """
+    if draft is not None:
+        drafter = PlannedRows(DraftModel(draft, sampled=sampled))
+    else:
+        assert head is not None
+        drafter = FeatureDrafter(head, target.vocab, grow, sampled=sampled)
+    lookup = SuffixAutomatonLookup(length_offset=lookup_depth)
+    controller = SourceChoice(lookup_depth, depth, target.sizes)
+    return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)

@@ -1,0 +1,40 @@
+"""Rates of looked-up tokens: by the length of the match, learned from what was generated."""
+
+from __future__ import annotations
+
+import numpy
+
+from outpace.controllers.match_rates import MatchRates
+
+
+def test_longer_matches_are_trusted_more_and_later_tokens_less() -> None:
+    reached = MatchRates(12).reached(0)
+    assert reached.shape == (12, 12)
+    assert (numpy.diff(reached, axis=1) < 0).all() and (numpy.diff(reached, axis=0) >= 0).all()
+
+
+def test_rates_follow_what_was_generated() -> None:
+    rates = MatchRates(8)
+    before = rates.reached(0)
+    for _ in range(40):
+        rates.record(0, 1, [5, 6, 7], [5, 9])  # the first token comes true, the second does not
+    after = rates.reached(0)
+    assert after[0, 0] > 0.9 > before[0, 0] and after[0, 1] < 0.1 < before[0, 1]
+    assert numpy.allclose(after[7], before[7])  # a match of 8 tokens was not seen
+    # another request begins with what all have taught, and keeps its own
+    other = rates.reached(1)
+    assert before[0, 0] < other[0, 0]
+    for _ in range(20):
+        rates.record(1, 1, [5], [6])
+    assert rates.reached(1)[0, 0] < 0.5 < rates.reached(0)[0, 0]
+    rates.release([0, 1])
+    assert (rates.reached(0) == rates.reached(1)).all()
+
+
+def test_tokens_after_the_generated_ones_teach_nothing() -> None:
+    rates, other = MatchRates(8), MatchRates(8)
+    rates.record(0, 3, [1, 2, 3, 4, 5], [1, 2])
+    other.record(0, 3, [1, 2], [1, 2])
+    assert (rates.reached(0) == other.reached(0)).all()
+    rates.record(0, 100, [1], [1])  # longer than any draft: counts as the longest
+    assert rates.reached(0)[7, 0] > other.reached(0)[7, 0]
