@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from outpace.core.context import Context
-from outpace.core.contracts import Controller, Parts, Plan, Shape, Step
+from outpace.core.contracts import Controller, Parts, Plan, Shape, Step, TreeSize
 from outpace.drafters.compose.rows import context_of_rows, step_of_rows
 
 # of a Plan
@@ -32,6 +32,35 @@ def controllers_by_row(
     return lambda: replace(build(), controller=ControllersApart(lambda: build().controller, groups))
 
 
+class SizesApart:
+    """Implementation of core.contracts.TreeSize: each of `sizes` decides for its rows."""
+
+    def __init__(self, sizes: Sequence[tuple[TreeSize, list[int]]]) -> None:
+        self._sizes = sizes
+
+    def extend(
+        self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
+    ) -> list[int]:
+        return self._joined(
+            len(candidates),
+            lambda size, rows: size.extend(
+                [candidates[row] for row in rows], [newest[row] for row in rows], levels
+            ),
+        )
+
+    def keep(self, candidates: Sequence[Sequence[float]], levels: int) -> list[int]:
+        return self._joined(
+            len(candidates), lambda size, rows: size.keep([candidates[row] for row in rows], levels)
+        )
+
+    def _joined(self, rows: int, ask: Callable[[TreeSize, list[int]], Sequence[int]]) -> list[int]:
+        counts = [0] * rows
+        for size, own in self._sizes:
+            for row, count in zip(own, ask(size, own), strict=True):
+                counts[row] = count
+        return counts
+
+
 class ControllersApart:
     """Implementation of core.contracts.Controller: one controller per slot, or per group of slots, created by
     `make`. ValueError if their plans differ in shape."""
@@ -44,11 +73,13 @@ class ControllersApart:
 
     def plan(self, ctx: Context) -> Plan:
         depths, shapes, stops = [0] * len(ctx.slots), set[Shape | None](), dict[int, tuple[Stop, int]]()
-        choices = list[tuple[Choice, list[int]]]()
+        choices, sizes = list[tuple[Choice, list[int]]](), list[tuple[TreeSize, list[int]]]()
         for controller, rows in self._divided(ctx.slots):
             plan = controller.plan(context_of_rows(ctx, rows))
             if plan.choice is not None:
                 choices.append((plan.choice, rows))
+            if plan.size is not None:
+                sizes.append((plan.size, rows))
             shapes.add(plan.shape)
             for own, (row, depth) in enumerate(zip(rows, plan.depth, strict=True)):
                 depths[row] = depth
@@ -74,7 +105,13 @@ class ControllersApart:
                     chosen[row] = sizes
             return chosen
 
-        return Plan(tuple(depths), shape, stop=stop if stops else None, choice=choice if choices else None)
+        return Plan(
+            tuple(depths),
+            shape,
+            stop=stop if stops else None,
+            size=SizesApart(sizes) if sizes else None,
+            choice=choice if choices else None,
+        )
 
     def observe(self, step: Step) -> None:
         for controller, rows in self._divided(step.ctx.slots):

@@ -52,6 +52,14 @@ def test_the_distribution_is_plain_decoding_with_every_option(name: str, kind: s
         assert proof.holds, f"{proof.options} {proof.settings}: {proof.verdict}, error {proof.error}"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["eagle2", "eagle3"])
+def test_proofs_of_adaptive_trees_have_trees_of_adaptive_sizes(name: str) -> None:
+    plan = replace(PLANS["table"], most=200, most_varied=50)
+    proofs = [each for each in prove(get(name), models("table"), plan) if each.options.get("adaptive")]
+    assert proofs and all(proof.holds and not proof.same_as_default for proof in proofs)
+
+
 def test_twenty_mistakes_or_more_are_planted() -> None:
     assert len(mistakes()) >= 20 and len(find()) >= 20
 
