@@ -190,6 +190,12 @@ def test_a_gain_that_is_not_certain_means_do_not_speculate() -> None:
         assert advice.reason.startswith("do not speculate")
 
 
+def test_a_slow_method_that_could_adapt_its_trees_is_to_be_measured_again() -> None:
+    choices = {**CHOICES, "fast": MethodChoice("eagle2", {}, None, could_adapt=True)}
+    advice = recommend(headline(rows_of(*paired(2.0)), "all", 0.0), choices)
+    assert advice.reason.endswith("measure it with adaptive=true.")
+
+
 def test_one_or_two_prompts_make_nothing_certain() -> None:
     advice = recommend(headline(rows_of(*paired(0.5, prompts=2)), "all", 0.0), CHOICES)
     assert advice.reason == (

@@ -56,7 +56,8 @@ def method_contenders(
         plain = {
             name: value for name, value in given.items() if isinstance(value, (bool, int, float, str, tuple))
         }
-        choices[method.label] = MethodChoice(method.name, plain, needed)
+        could_adapt = "adaptive" in recipe.options and not {"adaptive", "tree"} & set(method.options)
+        choices[method.label] = MethodChoice(method.name, plain, needed, could_adapt)
     return list(found.values()), choices
 
 

@@ -41,6 +41,7 @@ class MethodChoice:
     method: str
     options: Mapping[str, Any]
     draft: str | None
+    could_adapt: bool = False  # it has the option `adaptive` for the sizes of its trees, which is off
 
 
 def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) -> Recommendation:
@@ -74,6 +75,8 @@ def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) ->
             f"the speedup of the fastest method, {nearest.contender}, is {gain.median:.2f} "
             f"(95 % interval {gain.low:.2f} to {gain.high:.2f})"
         )
+        if choices[nearest.contender].could_adapt:
+            why += "; its trees may be too large for this machine: measure it with adaptive=true"
     elif offered:
         why = "none of the measured methods is lossless"
     else:
