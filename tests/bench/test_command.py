@@ -85,6 +85,7 @@ def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
     assert {row["method"] for row in json.loads(path.read_text())["results"]} == {
         "plain",
         "speculative-sampling",
+        "lookup-or-draft",
     }
     done = call(tiny, tmp_path, "--family", "magic")
     assert (
