@@ -12,7 +12,7 @@ from outpace.controllers.linear_cost import Numbers
 GROUPS = (1, 2, 3, 4, 6, 9, 14, 22)
 PRIOR_RATES = numpy.array((0.3, 0.5, 0.6, 0.7, 0.8, 0.87, 0.92, 0.95))
 PRIOR_TOKENS = 4.0  # weight of these, in tokens
-SHARED_TOKENS = 8.0  # weight of the rates of all requests in those of one, in tokens
+OWN_PRIOR = 4.0  # tokens of a request that count as much as what is known of all requests
 KEEP_ALL, KEEP_OWN = 0.998, 0.95  # share of the evidence that is kept per step: of all requests, of one
 
 
@@ -20,8 +20,10 @@ class MatchRates:
     """Per request the probability that a looked-up token is generated if those before it in the draft were.
 
     A token drafted at depth d follows as many matching tokens as the lookup matched, plus d - 1. The longer
-    the match, the likelier the token. Lookups are compared with what was generated in every step, whether
-    they were drafted or not: a looked-up token is accepted with the probability that the target generates it.
+    the match, the likelier the token: these rates are those of all requests. A request has its own odds
+    relative to them, the same factor for matches of every length, so that a few tokens show whether its text
+    is one that repeats. Lookups are compared with what was generated in every step, whether they were drafted
+    or not: a looked-up token is accepted with the probability that the target generates it.
     """
 
     def __init__(self, longest: int) -> None:
@@ -30,14 +32,19 @@ class MatchRates:
         self._longest = longest
         self._tested = numpy.full(len(GROUPS), PRIOR_TOKENS)
         self._accepted = PRIOR_RATES * self._tested
-        self._own: dict[int, tuple[Numbers, Numbers]] = {}  # slot -> accepted, tested
+        # slot -> tokens that were accepted, that would have been at the rates of all, and that were tested
+        self._own: dict[int, tuple[float, float, float]] = {}
 
     def reached(self, slot: int) -> Numbers:  # (longest, longest)
         """Entry (m - 1, d - 1): the probability that a draft's first d tokens are accepted after a match of m
         tokens; the last row is for longer matches too."""
         rates = self._accepted / self._tested
         if (own := self._own.get(slot)) is not None:
-            rates = (own[0] + SHARED_TOKENS * rates) / (own[1] + SHARED_TOKENS)
+            accepted, expected, tested = own
+            usual = expected / max(tested, 1e-9)
+            share = (accepted + OWN_PRIOR * usual) / (tested + OWN_PRIOR)
+            odds = rates / (1 - rates) * share * (1 - usual) / (usual * (1 - share))
+            rates = odds / (1 + odds)
         before = 1 + numpy.arange(self._longest)[:, None] + numpy.arange(self._longest)
         return rates[self._group[numpy.minimum(before, len(self._group) - 1)]].cumprod(1)
 
@@ -52,8 +59,14 @@ class MatchRates:
             if one != other:
                 break
             accepted[group] += 1
-        own_accepted, own_tested = self._own.get(slot, (0.0, 0.0))
-        self._own[slot] = own_accepted * KEEP_OWN + accepted, own_tested * KEEP_OWN + tested
+        expected = float(tested @ (self._accepted / self._tested))
+        own = self._own.get(slot, (0.0, 0.0, 0.0))
+        new = float(accepted.sum()), expected, float(tested.sum())
+        self._own[slot] = (
+            own[0] * KEEP_OWN + new[0],
+            own[1] * KEEP_OWN + new[1],
+            own[2] * KEEP_OWN + new[2],
+        )
         self._accepted = self._accepted * KEEP_ALL + accepted
         self._tested = self._tested * KEEP_ALL + tested
 
