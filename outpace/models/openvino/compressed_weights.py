@@ -1,8 +1,8 @@
 """Weights of 8 or 4 bits for compiled models: integers with scales, made by NNCF and kept in a cache.
 
 A matrix is divided into groups: its rows in 8 bits, `GROUP` columns of a row in 4 bits. A group stores each
-of its weights as an integer, with one scale and one zero point. In 4 bits, the embedding, the LM head and
-matrices whose rows are no multiple of a group stay in 8.
+of its weights as an integer, with one scale and one zero point. With 4 bits, matrices whose rows are no
+multiple of a group have 8.
 
 The torch parameters are set to the values of the integers, so that forwards that run eagerly, and draft heads
 that use the embedding and the LM head, are those of the same model.
@@ -34,6 +34,7 @@ from outpace.models.openvino.runtime import openvino
 
 FORMATS = ("int8", "int4")
 GROUP = 64  # columns of a row that share a scale, in 4 bits
+LAYOUT = 2  # counted up when other matrices are compressed, or in another way
 LEAST_SHARE = 0.5  # of a model's weights that are in matrices; a model with fewer is refused
 TRACED = "self.model."  # before the name of a parameter in a traced graph
 FILE = "weights.xml"
@@ -107,12 +108,14 @@ class _Matrix:
 
     weight: nn.Parameter
     transposed: bool  # (inputs, outputs), not (outputs, inputs)
-    is_large: bool  # stays in 8 bits: an embedding or an LM head
+
+    @property
+    def columns(self) -> int:
+        return self.weight.shape[0 if self.transposed else 1]
 
 
 def _matrices(model: PreTrainedModel) -> Iterator[tuple[str, _Matrix]]:
     """Name and matrix of each linear layer and embedding; a weight that two of them share is named once."""
-    at_ends = {id(each.weight) for each in _ends(model)}
     seen: set[int] = set()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for module in model.modules():
@@ -120,19 +123,12 @@ def _matrices(model: PreTrainedModel) -> Iterator[tuple[str, _Matrix]]:
         if not isinstance(module, nn.Linear | nn.Embedding | Conv1D) or id(weight) in seen or weight is None:
             continue
         seen.add(id(weight))
-        is_large = id(weight) in at_ends or isinstance(module, nn.Embedding)
-        yield names[id(weight)], _Matrix(weight, isinstance(module, Conv1D), is_large)
-
-
-def _ends(model: PreTrainedModel) -> list[Any]:
-    return [
-        each for each in (model.get_input_embeddings(), model.get_output_embeddings()) if each is not None
-    ]
+        yield names[id(weight)], _Matrix(weight, isinstance(module, Conv1D))
 
 
 def _key(model: PreTrainedModel, matrices: Mapping[str, _Matrix], format: str) -> str:
     """Name of a model's folder in the cache: a hash of all matrices and of what decides about the result."""
-    settings = [format, GROUP, version("nncf"), version("openvino"), type(model).__name__]
+    settings = [format, GROUP, LAYOUT, version("nncf"), version("openvino"), type(model).__name__]
     found = hashlib.blake2b(json.dumps(settings).encode(), digest_size=8)
     for name, each in matrices.items():
         found.update(name.encode())
@@ -144,10 +140,10 @@ def _compressed(matrices: Mapping[str, _Matrix], format: str) -> Any:
     """The OpenVINO model that the cache stores: it has no inputs, and one output per matrix, which it
     computes from constants of integers, scales and zero points."""
     ov, results = openvino(), []
-    small = format == "int4"
+    fit = {name for name, each in matrices.items() if format == "int4" and each.columns % GROUP == 0}
     for in_four_bits in (False, True):
         group: dict[str, _Matrix] = {}
-        chosen = [item for item in matrices.items() if _in_four_bits(item[1], small) == in_four_bits]
+        chosen = [item for item in matrices.items() if (item[0] in fit) == in_four_bits]
         for index, (name, each) in enumerate(chosen):
             group[name] = each
             if index == len(chosen) - 1 or sum(one.weight.numel() for one in group.values()) > ONE_CALL:
@@ -156,19 +152,13 @@ def _compressed(matrices: Mapping[str, _Matrix], format: str) -> Any:
     return ov.Model(results, [], "weights")
 
 
-def _in_four_bits(matrix: _Matrix, small: bool) -> bool:
-    columns = matrix.weight.shape[0 if matrix.transposed else 1]
-    return small and not matrix.is_large and columns % GROUP == 0
-
-
 def _by_nncf(matrices: Mapping[str, _Matrix], in_four_bits: bool) -> list[Any]:
     """OpenVINO outputs that compute the compressed matrices; their names are the parameters'."""
     nncf, ov = _nncf(), openvino()
     inputs, products = [], []
     for each in matrices.values():
         weight = each.weight.detach().float().contiguous().numpy()
-        columns = weight.shape[0 if each.transposed else 1]
-        inputs.append(ov.opset13.parameter([1, columns], ov.Type.f32))
+        inputs.append(ov.opset13.parameter([1, each.columns], ov.Type.f32))
         products.append(ov.opset13.matmul(inputs[-1], ov.op.Constant(weight), False, not each.transposed))
     graph = ov.Model(products, inputs, "products")
     modes = nncf.CompressWeightsMode
