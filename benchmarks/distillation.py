@@ -61,6 +61,7 @@ def main(
     steps: Annotated[int, typer.Option(min=1, help="Steps of distillation.")] = 1000,
     search_steps: Annotated[int, typer.Option(min=1, help="Steps with each learning rate.")] = 200,
     rates: Annotated[str, typer.Option(help="Learning rates.")] = "3e-4,1e-3",
+    methods: Annotated[str, typer.Option(help="Of distillspec and fastdraft.")] = ",".join(METHODS),
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the order of texts and of answers.")] = 3,
     prompts: Annotated[int, typer.Option(min=3, help="Prompts of each built-in set.")] = 6,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 96,
@@ -69,14 +70,16 @@ def main(
 ) -> None:
     """Train a draft with and without a target and compare acceptance lengths."""
     items = [item for source in BUILT_IN for item in load_items(source, prompts)]
-    with threads(number), progress(3 + len(METHODS) * seeds) as advance:
+    names = methods.split(",")
+    if unknown := set(names) - set(METHODS):
+        raise typer.BadParameter(f"there is no method {min(unknown)}: use {', '.join(METHODS)}")
+    with threads(number), progress(3 + len(names) * seeds) as advance:
         draft = undistilled(folder, draft_steps)
         advance(UNDISTILLED, 1)
         training = Training(folder, outpace.load(TARGET, dtype="float32"), tuple(changes or ()))
         training.prepare()
         best = {
-            method: training.best_rate(method, search_steps, rates.split(","), str(draft))
-            for method in METHODS
+            method: training.best_rate(method, search_steps, rates.split(","), str(draft)) for method in names
         }
         lengths: list[Length] = []
 
@@ -89,13 +92,16 @@ def main(
             # one model beside several seeds of the others
             lengths += [replace(each, seed=seed) for each in found for seed in range(seeds)]
             advance(name, 1)
-        for method in METHODS:
+        for method in names:
             for seed in range(seeds):
                 trained = training.run(method, seed, steps, best[method], str(draft))
                 lengths += measure(method, str(trained), trained, seed)
                 advance(f"{method}, seed {seed}", 1)
     ratios = [
-        ordering(lengths, name, over, temperature) for name, over in ORDERINGS for temperature in TEMPERATURES
+        ordering(lengths, name, over, temperature)
+        for name, over in ORDERINGS
+        for temperature in TEMPERATURES
+        if name in (*names, SHIPPED)
     ]
     print_tables(to_tables(lengths, ratios))
     data: dict[str, Any] = {

@@ -58,6 +58,11 @@ HEADS_OF_WIDER_TARGET = (
     f"{WIDER_PAIR} --compile --no-eager --dtype bfloat16 --methods speculative-sampling,{WIDER_METHODS} "
     f"{ALL_PROMPTS} --num-prompts 3 --rounds 1 --max-tokens 96 --temperature 0"
 )
+BOTH_SOURCES = (
+    "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain:head={head},"
+    "prompt-lookup,suffix-decoding,lookup-or-draft,lookup-or-draft:head={head} "
+    f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96 --selection all"
+)
 FAMILY = "--family training-free --temperature 0,1 --max-tokens 96"
 
 # file -> (program, its arguments); {peers}, {arctic} and {vllm} are replaced by the options of this program
@@ -96,7 +101,13 @@ STEPS: dict[str, tuple[str, str]] = {
     ),
     "heads/heads-cpu.json": ("bench", HEADS),
     "heads/heads-113m-cpu.json": ("bench", HEADS_OF_WIDER_TARGET),
+    "lookup-or-draft/lookup-or-draft-cpu.json": ("bench", BOTH_SOURCES.format(head="zoo:hass")),
+    "lookup-or-draft/lookup-or-draft-113m-cpu.json": (
+        "bench",
+        f"{WIDER_PAIR} {BOTH_SOURCES.format(head='out/models/hass-113m')}",
+    ),
     "weights/weights-cpu.json": ("weights", ""),
+    "distillation/distillation-cpu.json": ("distillation", ""),
     "head-orderings/orderings-cpu.json": ("head_orderings", ""),
     "verification/verification-cpu.json": (
         "bench",
