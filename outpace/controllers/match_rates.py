@@ -28,25 +28,25 @@ class MatchRates:
 
     def __init__(self, longest: int) -> None:
         """`longest`: tokens that are drafted at most; longer matches count as this long."""
-        self._group = numpy.searchsorted(GROUPS, numpy.arange(2 * longest), side="right").clip(1) - 1
+        self._group = numpy.searchsorted(GROUPS, numpy.arange(2 * longest + 1), side="right").clip(1) - 1
         self._longest = longest
         self._tested = numpy.full(len(GROUPS), PRIOR_TOKENS)
         self._accepted = PRIOR_RATES * self._tested
         # slot -> tokens that were accepted, that would have been at the rates of all, and that were tested
         self._own: dict[int, tuple[float, float, float]] = {}
 
-    def reached(self, slot: int) -> Numbers:  # (longest, longest)
-        """Entry (m - 1, d - 1): the probability that a draft's first d tokens are accepted after a match of m
-        tokens; the last row is for longer matches too."""
+    def reached(self, slot: int, matched: int) -> Numbers:  # (longest,)
+        """Entry d - 1: the probability that the first d tokens after a match of so many tokens are
+        accepted."""
+        before = max(1, min(matched, self._longest))
         rates = self._accepted / self._tested
         if (own := self._own.get(slot)) is not None:
             accepted, expected, tested = own
             usual = expected / max(tested, 1e-9)
             share = (accepted + OWN_PRIOR * usual) / (tested + OWN_PRIOR)
-            odds = rates / (1 - rates) * share * (1 - usual) / (usual * (1 - share))
+            odds = rates / (1 - rates) * (share * (1 - usual) / (usual * (1 - share)))
             rates = odds / (1 + odds)
-        before = 1 + numpy.arange(self._longest)[:, None] + numpy.arange(self._longest)
-        return rates[self._group[numpy.minimum(before, len(self._group) - 1)]].cumprod(1)
+        return rates[self._group[before : before + self._longest]].cumprod()
 
     def record(self, slot: int, matched: int, looked_up: Sequence[int], generated: Sequence[int]) -> None:
         """Compare the tokens that were looked up after a match with those that a step generated."""

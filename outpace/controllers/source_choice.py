@@ -6,36 +6,22 @@ Letters: K tokens of the longest draft of the model, N of the longest looked-up 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy
-from numpy.typing import NDArray
 
 from outpace.controllers.acceptance_rates import AcceptanceRates
-from outpace.controllers.linear_cost import Numbers
 from outpace.controllers.match_rates import MatchRates
 from outpace.controllers.step_cost import StepCost
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Step, Want
 
 FIRST_DEPTHS = (1.0, 0.5, 0.25)  # of the model's drafts in the first steps, as shares of the longest
-HOLD_STEPS = 8  # steps for which predictions hold while the rows are the same
+HOLD_STEPS = 8  # steps for which predicted times hold while the rows are the same
 CATCH_UP_STEPS = 8  # steps over which the time is spread in which a draft model reads missed tokens
 LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was measured
 
 
 Found = tuple[int, Sequence[int]]  # length of a match, and the tokens after it
-
-
-@dataclass(frozen=True)
-class _Predicted:
-    """Expected tokens per second of a request."""
-
-    # entry (m - 1, l): of the best part of a looked-up draft of l tokens after a match of m, and its length
-    speeds: Numbers  # (N, N + 1)
-    lengths: NDArray[numpy.int64]  # (N, N + 1)
-    tokens: Numbers  # (K,) that a step with a draft of 1, 2, ... K tokens of the model generates
-    seconds: Numbers  # (K,) of such a step
 
 
 class SourceChoice:
@@ -61,9 +47,12 @@ class SourceChoice:
         self._lookup_depth, self._depth = lookup_depth, depth
         self._rates, self._matches, self._cost = AcceptanceRates(), MatchRates(lookup_depth), StepCost(sizes)
         self._num_drafts = self._hold = 0
+        # predicted seconds, of steps with these rows
         self._predicted_slots: tuple[int, ...] = ()
-        self._predicted: list[_Predicted] = []  # by row
-        self._read_seconds = 0.0  # predicted, of the draft model for a missed token
+        self._lookup_seconds = numpy.ones(1)  # (N + 1,) by number of looked-up tokens
+        self._draft_seconds = numpy.ones(1)  # (K,) by number of drafted tokens, from 1
+        self._read_seconds = 0.0  # of the draft model for a missed token
+        self._depths = numpy.arange(1.0, depth + 1)
         self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read
         # of the step that is planned: its state, longest useful drafts, lookups, and sizes of drafts
         self._ctx: Context | None = None
@@ -92,47 +81,33 @@ class SourceChoice:
         if not self._hold or ctx.slots != self._predicted_slots:
             self._predict(ctx)
         self._hold -= 1
-        rows = zip(self._predicted, found, self._limits, self._missed(ctx), strict=True)
+        rows = zip(ctx.slots, found, self._limits, self._missed(ctx), strict=True)
         self._sizes = [self._best(*row) for row in rows]
         return self._sizes
 
-    def _best(self, predicted: _Predicted, found: Found, limit: int, missed: int) -> tuple[int, int]:
+    def _best(self, slot: int, found: Found, limit: int, missed: int) -> tuple[int, int]:
         if not limit:
             return 0, 0
-        matched = min(max(found[0], 1), self._lookup_depth) - 1
-        length = min(len(found[1]), limit, self._lookup_depth)
-        seconds = predicted.seconds[:limit] + missed * self._read_seconds
-        speeds = predicted.tokens[:limit] / seconds
-        depth = int(speeds.argmax())
-        if predicted.speeds[matched, length] >= speeds[depth]:
-            return int(predicted.lengths[matched, length]), 0
-        return 0, depth + 1
+        matched, length = found[0], min(len(found[1]), limit, self._lookup_depth)
+        speeds = 1 / self._lookup_seconds[: length + 1]
+        if length:
+            speeds[1:] *= 1 + self._matches.reached(slot, matched).cumsum()[:length]
+        looked_up = int(speeds.argmax())
+        tokens = 1 + (self._rates.rate(slot) ** self._depths[:limit]).cumsum()
+        drafted = tokens / (self._draft_seconds[:limit] + missed * self._read_seconds)
+        depth = int(drafted.argmax())
+        return (looked_up, 0) if speeds[looked_up] >= drafted[depth] else (0, depth + 1)
 
     def _predict(self, ctx: Context) -> None:
-        """Predict the speeds of the next steps with these rows."""
+        """Predict the times of the next steps with these rows."""
         self._predicted_slots, self._hold = ctx.slots, HOLD_STEPS
         rows, context = len(ctx.slots), sum(ctx.committed)
         self._cost.update()
-        looked_up, depths = numpy.arange(self._lookup_depth + 1.0), numpy.arange(1.0, self._depth + 1)
-        verifying = self._cost.verifying(rows, context, 0, rows * looked_up).clip(LEAST_SECONDS)
-        drafting = self._cost.seconds(rows, context, 0, depths, rows * depths).clip(LEAST_SECONDS)
+        looked_up = numpy.arange(self._lookup_depth + 1.0)
+        self._lookup_seconds = self._cost.verifying(rows, context, 0, rows * looked_up).clip(LEAST_SECONDS)
+        drafting = self._cost.seconds(rows, context, 0, self._depths, rows * self._depths)
+        self._draft_seconds = drafting.clip(LEAST_SECONDS)
         self._read_seconds = float(self._cost.reading(numpy.ones(1))[0]) / CATCH_UP_STEPS
-        self._predicted = []
-        for slot in ctx.slots:
-            reached = self._matches.reached(slot)
-            tokens = 1 + numpy.concatenate((numpy.zeros((len(reached), 1)), reached.cumsum(1)), 1)
-            speeds = tokens / verifying
-            best = numpy.maximum.accumulate(speeds, 1)
-            places = numpy.where(speeds == best, numpy.arange(speeds.shape[1]), 0)
-            rate = self._rates.rate(slot)
-            self._predicted.append(
-                _Predicted(
-                    best,
-                    numpy.maximum.accumulate(places, 1),
-                    1 + (rate**depths).cumsum(),
-                    drafting,
-                )
-            )
 
     def _missed(self, ctx: Context) -> list[int]:
         """Per row the number of tokens that the draft model has not read, apart from the root."""
