@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import socket
+import struct
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,10 @@ from transformers import (
 )
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+GGUF = ".gguf"
+# what transformers raises for checkpoints that it cannot load; the last two where a GGUF file ends too early
+FAILURES = (OSError, SafetensorError, ValueError, ImportError, struct.error, IndexError)
+
 
 def load_checkpoint(
     name: str,
@@ -31,10 +37,12 @@ def load_checkpoint(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> tuple[PreTrainedModel, Tokenizer]:
-    """Load a causal language model onto its device, with its tokenizer. `allow_pickle` permits weights that
-    are not safetensors. ValueError if the checkpoint or the device cannot be used."""
+    """Load a causal language model onto its device, with its tokenizer. `name`: a folder, a GGUF file or a
+    name on the hub. `allow_pickle` permits weights that are not safetensors. ValueError if the checkpoint or
+    the device cannot be used."""
     torch_device = choose_device(device)
-    if looks_like_folder(name) and not Path(name).is_dir():
+    place, file = location(name)
+    if looks_like_folder(place) and not Path(place).is_dir():
         raise ValueError(
             f"there is no checkpoint folder {name}: check the path, or give a hub name (owner/model)"
         )
@@ -42,23 +50,24 @@ def load_checkpoint(
         "revision": revision,
         "trust_remote_code": trust_remote_code,
         "local_files_only": hub_is_away(name),  # else the hub client retries for half a minute
+        **file,
     }
     try:
-        config = AutoConfig.from_pretrained(name, **options)
+        config = AutoConfig.from_pretrained(place, **options)
         refuse_other_kinds(name, config)
-        if not allow_pickle:
+        if not allow_pickle and not file:
             refuse_pickle(name)
             options["use_safetensors"] = True
         kind = choose_dtype(dtype, torch_device, config)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name, config=config, dtype=kind, output_loading_info=True, **options
+            place, config=config, dtype=kind, output_loading_info=True, **options
         )
         model, info = loaded
         options.pop("use_safetensors", None)
-        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        tokenizer = AutoTokenizer.from_pretrained(place, **options)
     except Refused:
         raise
-    except (OSError, SafetensorError, ValueError, ImportError) as error:
+    except FAILURES as error:
         raise ValueError(explain(name, error)) from error
     if missing := sorted(info["missing_keys"]):  # transformers would initialise them at random
         raise ValueError(f"{name} lacks {len(missing)} of its weights, {missing[0]} first: download it again")
@@ -66,6 +75,19 @@ def load_checkpoint(
     if getattr(model, "hf_device_map", None) is None and not getattr(model, "is_quantized", False):
         nn.Module.to(model, torch_device)
     return model, tokenizer
+
+
+def location(name: str) -> tuple[str, dict[str, str]]:
+    """The folder or hub name of a checkpoint, and the option with which transformers reads a GGUF file in
+    it."""
+    if not name.endswith(GGUF):
+        return name, {}
+    path = Path(name)
+    if not path.is_file():
+        raise Refused(f"there is no file {name}: check the path")
+    if find_spec("gguf") is None:
+        raise Refused("gguf is not installed: pip install 'outpace[gguf]'")
+    return str(path.parent), {"gguf_file": path.name}
 
 
 class Refused(ValueError):
@@ -133,9 +155,10 @@ def refuse_unused_layers(name: str, config: Any, unexpected: Iterable[str]) -> N
 
 def load_tokenizer(name: str) -> Tokenizer:
     """The tokenizer of a checkpoint, loaded without the model. ValueError if it cannot be loaded."""
+    place, file = location(name)
     try:
-        return AutoTokenizer.from_pretrained(name, local_files_only=hub_is_away(name))
-    except (OSError, ValueError, ImportError) as error:
+        return AutoTokenizer.from_pretrained(place, local_files_only=hub_is_away(name), **file)
+    except FAILURES as error:
         raise ValueError(explain(name, error)) from error
 
 
@@ -189,6 +212,12 @@ def explain(name: str, error: Exception) -> str:
     """Error message for a failure to load this checkpoint: the cause and the fix in one sentence."""
     text = " ".join(str(error).split())
     lower = text.lower()
+    if name.endswith(GGUF):
+        if "architecture" in lower and "not supported" in lower:
+            return (
+                f"{name} cannot be loaded ({text[:120]}): use a folder of this model with safetensors weights"
+            )
+        return f"{name} cannot be read ({text[:120]}): it is cut short or no GGUF file, download it again"
     if (
         isinstance(error, SafetensorError)
         or "safetensor" in lower
