@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -200,7 +199,8 @@ def main(
     if not list_:
         for name in steps:
             (results.RESULTS / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(OUT / name, results.RESULTS / name)
+            data = json.loads((OUT / name).read_text(encoding="utf-8"))
+            (results.RESULTS / name).write_text(results.compact(data), encoding="utf-8")
         results.write(results.pages())
         front_page.main()
 

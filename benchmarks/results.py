@@ -221,6 +221,16 @@ def render(folder: Path, *, plot_path: Path | None = None) -> str:
     return "\n".join([*lines, ""])
 
 
+def compact(data: Mapping[str, Any]) -> str:
+    """JSON of a result file with a line per row: indented, the files of all pages would be twice as large."""
+    fields: list[str] = []
+    for key, value in data.items():
+        rows = [json.dumps(row) for row in value] if isinstance(value, list) else None
+        text = json.dumps(value) if not rows else "[\n" + ",\n".join(rows) + "\n]"
+        fields.append(f"{json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(fields) + "\n}\n"
+
+
 def pages(results: Path = RESULTS) -> list[Path]:
     """The result folders that have a page.json."""
     return sorted(path.parent for path in results.glob(f"*/{PAGE}"))

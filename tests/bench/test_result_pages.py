@@ -258,3 +258,10 @@ def test_fields_of_a_row_are_divided_and_rows_are_selected() -> None:
         },
     )
     assert table.rows == (("3",),)
+
+
+def test_compact_files_hold_the_same() -> None:
+    data = result(PLAIN, FAST, best={"a": [1.5, None], "b": "x"}, failed=[])
+    text = results.compact(data)
+    assert json.loads(text) == data
+    assert len(text.splitlines()) < 3 * len(data) + len(data["runs"])
