@@ -10,9 +10,9 @@ on.
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,14 +21,13 @@ from benchmarks.head_orderings import (
     TEMPERATURES,
     Length,
     Training,
-    means,
     measured,
     ordering,
     to_tables,
+    write_lengths,
 )
-from outpace.bench.measure.provenance import provenance, threads
+from outpace.bench.measure.provenance import threads
 from outpace.bench.measure.workload import BUILT_IN, load_items
-from outpace.bench.report.json_file import write_json
 from outpace.console import progress
 from outpace.models.names import resolve
 from outpace.tables import print_tables
@@ -104,27 +103,16 @@ def main(
         if name in (*names, SHIPPED)
     ]
     print_tables(to_tables(lengths, ratios))
-    data: dict[str, Any] = {
-        "schema": "outpace-distillation/1",
-        "provenance": provenance(),
-        "settings": {
-            "draft_steps": draft_steps,
-            "steps": steps,
-            "search_steps": search_steps,
-            "seeds": seeds,
-            "rates": best,
-            "changes": changes or [],
-            "max_tokens": max_tokens,
-        },
-        "results": [
-            {"name": name, "temperature": temperature, "tokens_per_step": value}
-            for (name, temperature), value in means(lengths).items()
-        ],
-        "ratios": [asdict(each) for each in ratios],
-        "lengths": [asdict(each) for each in lengths],
+    settings = {
+        "draft_steps": draft_steps,
+        "steps": steps,
+        "search_steps": search_steps,
+        "seeds": seeds,
+        "rates": best,
+        "changes": changes or [],
+        "max_tokens": max_tokens,
     }
-    json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(json, data)
+    write_lengths(json, "outpace-distillation/1", settings, lengths, ratios)
 
 
 if __name__ == "__main__":

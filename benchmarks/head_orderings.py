@@ -236,6 +236,30 @@ def to_tables(lengths: Sequence[Length], orderings: Sequence[Ordering]) -> list[
     ]
 
 
+def write_lengths(
+    path: Path,
+    schema: str,
+    settings: dict[str, Any],
+    lengths: Sequence[Length],
+    orderings: Sequence[Ordering],
+) -> None:
+    """Write acceptance lengths, their means and their ratios as a result file."""
+    results = [
+        {"name": name, "temperature": temperature, "tokens_per_step": value}
+        for (name, temperature), value in means(lengths).items()
+    ]
+    data: dict[str, Any] = {
+        "schema": schema,
+        "provenance": provenance(),
+        "settings": settings,
+        "results": results,
+        "ratios": [asdict(each) for each in orderings],
+        "lengths": [asdict(each) for each in lengths],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, data)
+
+
 def main(
     json: Annotated[Path, typer.Option(help="File to write.")],
     folder: Annotated[Path, typer.Option(help="Folder of the training runs.")] = Path("out/orderings"),
@@ -279,26 +303,15 @@ def main(
         if {name, over} <= set(names)
     ]
     print_tables(to_tables(lengths, found))
-    data: dict[str, Any] = {
-        "schema": "outpace-head-orderings/1",
-        "provenance": provenance(),
-        "settings": {
-            "steps": steps,
-            "search_steps": search_steps,
-            "seeds": seeds,
-            "rates": best,
-            "changes": changes or [],
-            "max_tokens": max_tokens,
-        },
-        "results": [
-            {"name": name, "temperature": temperature, "tokens_per_step": value}
-            for (name, temperature), value in means(lengths).items()
-        ],
-        "ratios": [asdict(each) for each in found],
-        "lengths": [asdict(each) for each in lengths],
+    settings = {
+        "steps": steps,
+        "search_steps": search_steps,
+        "seeds": seeds,
+        "rates": best,
+        "changes": changes or [],
+        "max_tokens": max_tokens,
     }
-    json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(json, data)
+    write_lengths(json, "outpace-head-orderings/1", settings, lengths, found)
 
 
 if __name__ == "__main__":

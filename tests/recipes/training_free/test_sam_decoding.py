@@ -29,18 +29,10 @@ from outpace.recipes._option_kinds import FunctionOpener
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.training_free.sam_decoding import sam_decoding
 from outpace.sampling.target_probs import LazyTargetProbs
+from tests.recipes.counting_model import counting
 
 VOCAB = 120
 TABLE = TableTarget(4)
-
-
-def counting() -> TableTarget:
-    """A model that counts without end: nothing comes twice in fewer than `VOCAB` tokens."""
-    model = TableTarget(VOCAB, order=1)
-    model.logits = torch.zeros_like(model.logits)
-    for state in range(2 * VOCAB):
-        model.logits[state, (state % VOCAB + 1) % VOCAB] = 30.0
-    return model
 
 
 def saved(folder: Path, *texts: Sequence[int]) -> str:
@@ -110,22 +102,24 @@ def test_a_draft_ends_where_the_text_would() -> None:
 
 
 def test_copying_takes_long_steps() -> None:
-    steps = run(sam_decoding.build(counting()), [*range(VOCAB), 0, 1])
+    steps = run(sam_decoding.build(counting(VOCAB)), [*range(VOCAB), 0, 1])
     assert sum(len(step.generated[0]) for step in steps) / len(steps) > 10
-    assert len(run(sam_decoding.build(counting()), [5])) == 80  # nothing came twice
+    assert len(run(sam_decoding.build(counting(VOCAB)), [5])) == 80  # nothing came twice
 
 
 def test_a_longer_match_gives_a_longer_draft_up_to_the_most() -> None:
     for matched in range(1, 20):
         prompt = [*range(VOCAB - 1), VOCAB - 1, *range(20, 20 + matched)]
         for least in (1, 11):
-            [step, *_] = run(sam_decoding.build(counting(), standalone_depth=30, length_offset=least), prompt)
+            [step, *_] = run(
+                sam_decoding.build(counting(VOCAB), standalone_depth=30, length_offset=least), prompt
+            )
             assert len(step.draft.tree) - 1 == min(30, least + 4 * matched)
 
 
 def test_a_corpus_is_drafted_from_where_it_knows_more(tmp_path: Path) -> None:
     corpus = saved(tmp_path, range(40), [50, 51, 52], range(60, VOCAB))
-    target = counting()
+    target = counting(VOCAB)
     for length in (1, 8):  # no match in its own text, so that any match in the index counts
         [step, *_] = run(sam_decoding.build(target, index=corpus), [119, *range(10, 10 + length)], 25)
         assert int(step.draft.tree.tokens[1]) == 10 + length
@@ -140,7 +134,7 @@ def test_a_corpus_is_drafted_from_where_it_knows_more(tmp_path: Path) -> None:
 
 def test_a_corpus_gives_a_tree_of_what_followed(tmp_path: Path) -> None:
     corpus = saved(tmp_path, [1, 2, 3], [1, 2, 4], [1, 2, 3])
-    [step, *_] = run(sam_decoding.build(counting(), index=corpus), [9, 1, 2], 20)
+    [step, *_] = run(sam_decoding.build(counting(VOCAB), index=corpus), [9, 1, 2], 20)
     tree = step.draft.tree
     assert [int(tree.tokens[node]) for node in tree.forest.children[0]] == [3, 4]  # the more frequent first
 
@@ -151,7 +145,7 @@ def test_a_corpus_for_other_tokens_is_refused(tmp_path: Path) -> None:
 
 
 def test_short_matches_are_left_to_the_auxiliary() -> None:
-    parts = sam_decoding.build(counting(), auxiliary=counting(), widths=(2, 1), min_ngram=3)
+    parts = sam_decoding.build(counting(VOCAB), auxiliary=counting(VOCAB), widths=(2, 1), min_ngram=3)
     for matched, nodes, forwards in ((1, 4, 2), (2, 4, 2), (3, 40, 0), (9, 40, 0)):
         prompt = [*range(VOCAB), *range(20, 20 + matched)]
         [step, *_] = run(parts, prompt)
@@ -175,13 +169,13 @@ def test_short_matches_are_left_to_the_trees_of_a_head() -> None:
 
 
 def test_together_they_need_fewer_steps_than_either() -> None:
-    draft = counting()
+    draft = counting(VOCAB)
     draft.logits[60:VOCAB] = draft.logits[VOCAB + 60 :] = 0.0  # it knows only the first half of the numbers
     draft.logits[:, 0] += 0.1
     prompt = [*range(60, 110), 119]
-    both = sam_decoding.build(counting(), auxiliary=draft, min_ngram=2)
-    model = sam_decoding.build(counting(), auxiliary=draft, min_ngram=99)
-    alone = sam_decoding.build(counting())
+    both = sam_decoding.build(counting(VOCAB), auxiliary=draft, min_ngram=2)
+    model = sam_decoding.build(counting(VOCAB), auxiliary=draft, min_ngram=99)
+    alone = sam_decoding.build(counting(VOCAB))
     steps = [len(run(parts, prompt, 110)) for parts in (both, model, alone)]
     assert steps[0] < min(steps[1:])
 
@@ -207,7 +201,7 @@ def test_distribution_is_the_targets_with_a_corpus(models: Models, auxiliary: bo
 
 
 def test_short_matches_are_left_to_token_recycling() -> None:
-    parts = sam_decoding.build(counting(), auxiliary="token-recycling", min_ngram=3, nodes=6)
+    parts = sam_decoding.build(counting(VOCAB), auxiliary="token-recycling", min_ngram=3, nodes=6)
     prompt = [*range(50, VOCAB), 0]
     first, second, *_ = run(parts, prompt, 60)
     assert len(first.draft.tree) == 1  # nothing is known of any token yet
@@ -225,9 +219,9 @@ def test_an_auxiliary_is_a_word_or_a_model() -> None:
 
     def open_model(name: Any) -> TableTarget:
         opened.append(name)
-        return counting()
+        return counting(VOCAB)
 
-    target = counting()
+    target = counting(VOCAB)
     for given, kind in (("token-recycling", str), ("none", type(None)), ("a folder", TableTarget)):
         found = configure(sam_decoding, target, {"auxiliary": given}, FunctionOpener(open_model))["auxiliary"]
         assert isinstance(found, kind)
