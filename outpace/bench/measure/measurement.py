@@ -196,8 +196,10 @@ class Measurement:
         return recommend(self.decisive(rows), self.choices)
 
     def answers(self, rows: Sequence[ResultRow]) -> list[str]:
-        """Conclusions, one sentence each: the gain of compiling, the peers' best settings, the
-        recommendation."""
+        """Conclusions, one sentence each: whose distribution the outputs have if weights are compressed, the
+        gain of compiling, the peers' best settings, the recommendation."""
+        format = self.settings.get("weights")
+        compressed = [f"The target's distribution is that of its weights compressed to {format}."]
         gain = self.compiling(rows)
         compiling = gain and (
             f"Compiled forwards: plain decoding is {gain.median:.2f} times as fast as with the models as "
@@ -211,6 +213,7 @@ class Measurement:
             for name, each in self.peer_settings.items()
         ]
         return [
+            *(compressed if format else []),
             *([compiling] if compiling else []),
             *settings,
             f"Recommendation: {self.recommendation(rows).reason}",

@@ -226,5 +226,3 @@ def _print(measurement: Measurement, rows: list[ResultRow]) -> None:
             line += f"; best chain: {f'--depth {depth}' if depth else 'none'}, {chains[name].speedup:.2f}x"
         typer.echo(line)
     typer.echo("\n".join(["", notes(rows), "", *measurement.answers(rows)]))
-    if weights := measurement.settings.get("weights"):
-        typer.echo(f"The target's distribution is that of its weights compressed to {weights}.")
