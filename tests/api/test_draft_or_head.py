@@ -18,7 +18,7 @@ from outpace.models.heads.head_model import untrained_eagle
 from outpace.recipes import find, get
 from outpace.serving.methods import open_methods
 
-METHODS = ["rasd", "reader"]
+METHODS = ["lookup-or-draft", "rasd", "reader"]
 TEXT = "for index in range(10):\n    print(index)\nfor"
 
 
