@@ -45,11 +45,12 @@ def lookup_or_draft(
         lookup_depth: most tokens drafted per step from a repeated suffix
         sampled: draw the drafted tokens; false drafts the most probable ones
     """
-    if draft is not None:
+    if draft is not None and head is None:
         drafter = PlannedRows(DraftModel(draft, sampled=sampled))
-    else:
-        assert head is not None
+    elif head is not None and draft is None:
         drafter = FeatureDrafter(head, target.vocab, grow, sampled=sampled)
+    else:
+        raise ValueError("draft and head are two drafters of the chain: give one of them")
     lookup = SuffixAutomatonLookup(length_offset=lookup_depth)
     controller = SourceChoice(lookup_depth, depth, target.sizes)
     return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)
