@@ -222,7 +222,7 @@ def render(folder: Path, *, plot_path: Path | None = None) -> str:
 
 
 def compact(data: Mapping[str, Any]) -> str:
-    """JSON of a result file with a line per row: indented, the files of all pages would be twice as large."""
+    """JSON of a result file with a line per row: smaller than with a line per field."""
     fields: list[str] = []
     for key, value in data.items():
         rows = [json.dumps(row) for row in value] if isinstance(value, list) else None

@@ -71,6 +71,6 @@ class MatchRates:
         self._tested = self._tested * KEEP_ALL + tested
 
     def release(self, slots: Sequence[int]) -> None:
-        """Forget these requests; what they taught about all requests stays."""
+        """Drop the odds of the requests in these slots; the rates of all requests are kept."""
         for slot in slots:
             self._own.pop(slot, None)

@@ -21,7 +21,8 @@ CATCH_UP_STEPS = 8  # steps over which the time is spread in which a draft model
 LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was measured
 
 
-Found = tuple[int, Sequence[int]]  # length of a match, and the tokens after it
+# length of the text's suffix that occurred before, the tokens that followed it there, most tokens to draft
+Found = tuple[int, Sequence[int], int]
 
 
 class SourceChoice:
@@ -54,41 +55,43 @@ class SourceChoice:
         self._read_seconds = 0.0  # of the draft model for a missed token
         self._depths = numpy.arange(1.0, depth + 1)
         self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read
-        # of the step that is planned: its state, longest useful drafts, lookups, and sizes of drafts
-        self._ctx: Context | None = None
-        self._limits: list[int] = []
-        self._found: Sequence[Found] = ()
-        self._sizes: list[tuple[int, int]] = []
+        self._ctx: Context | None = None  # of the step that is planned
+        # slot -> what was looked up in that step, and how many tokens the draft model drafts
+        self._planned: dict[int, tuple[Found, int]] = {}
 
     def plan(self, ctx: Context) -> Plan:
-        self._limits = [min(max(self._lookup_depth, self._depth), limit) for limit in ctx.max_draft_depth]
+        longest = max(self._lookup_depth, self._depth)
+        limits = [min(longest, limit) for limit in ctx.max_draft_depth]
         if ctx.unread is not None:  # a draft would delay the first token after a prompt
-            unread = zip(self._limits, ctx.unread, strict=True)
-            self._limits = [0 if len(each) else limit for limit, each in unread]
+            limits = [0 if len(unread) else limit for limit, unread in zip(limits, ctx.unread, strict=True)]
         self._ctx = ctx
-        return Plan(tuple(self._limits), choice=self._choose)
+        self._planned.clear()
+        return Plan(tuple(limits), choice=self._choose)
 
     def _choose(self, found: Sequence[Found]) -> list[tuple[int, int]]:
         """Per row how many of the looked-up tokens are drafted, and how many tokens the model drafts: one of
         the two is 0."""
-        ctx, self._found = self._ctx, found
+        ctx = self._ctx
         assert ctx is not None
         if self._num_drafts < len(FIRST_DEPTHS):
             depth = max(1, round(FIRST_DEPTHS[self._num_drafts] * self._depth))
-            self._sizes = [(0, min(depth, limit)) for limit in self._limits]
-            self._num_drafts += any(self._limits)
-            return self._sizes
-        if not self._hold or ctx.slots != self._predicted_slots:
-            self._predict(ctx)
-        self._hold -= 1
-        rows = zip(ctx.slots, found, self._limits, self._missed(ctx), strict=True)
-        self._sizes = [self._best(*row) for row in rows]
-        return self._sizes
+            sizes = [(0, min(depth, limit)) for _, _, limit in found]
+            self._num_drafts += any(limit for _, _, limit in found)
+        else:
+            if not self._hold or ctx.slots != self._predicted_slots:
+                self._predict(ctx)
+            self._hold -= 1
+            rows = zip(ctx.slots, found, self._missed(ctx), strict=True)
+            sizes = [self._best(*row) for row in rows]
+        rows = zip(ctx.slots, found, sizes, strict=True)
+        self._planned |= {slot: (each, depth) for slot, each, (_, depth) in rows}
+        return sizes
 
-    def _best(self, slot: int, found: Found, limit: int, missed: int) -> tuple[int, int]:
+    def _best(self, slot: int, found: Found, missed: int) -> tuple[int, int]:
+        matched, following, limit = found
         if not limit:
             return 0, 0
-        matched, length = found[0], min(len(found[1]), limit, self._lookup_depth)
+        length = min(len(following), limit, self._lookup_depth)
         speeds = 1 / self._lookup_seconds[: length + 1]
         if length:
             speeds[1:] *= 1 + self._matches.reached(slot, matched).cumsum()[:length]
@@ -120,12 +123,12 @@ class SourceChoice:
         read_by_draft = 0
         for row, slot in enumerate(ctx.slots):
             generated = step.generated[row]
-            if not generated:
+            if not generated or slot not in self._planned:
                 continue
-            matched, looked_up = self._found[row]
-            if looked_up:
-                self._matches.record(slot, matched, looked_up, generated)
-            if depth := self._sizes[row][1]:
+            (matched, following, _), depth = self._planned[slot]
+            if following:
+                self._matches.record(slot, matched, following, generated)
+            if depth:
                 accepted, drafted = forest.depths[step.verdict.leaf[row]], len(forest.nodes[row]) - 1
                 self._rates.record(slot, depth, drafted, min(accepted + 1, drafted), accepted)
                 read_by_draft += missed[row] + drafted

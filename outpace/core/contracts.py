@@ -122,9 +122,9 @@ class Plan:
     # -> (F,) True: this leaf gets none. Tokens that were drawn already stay in the tree
     stop: Callable[[Sequence[int], Sequence[Sequence[float]]], list[bool]] | None = None
     size: TreeSize | None = None  # of trees of the most probable paths; None: the method's own
-    # for each row the length of a match in its text and the tokens after it -> for each row how many of these
-    # tokens are drafted, and how many tokens a draft model drafts in their place
-    choice: Callable[[Sequence[tuple[int, Sequence[int]]]], Sequence[tuple[int, int]]] | None = None
+    # by row (length of the text's suffix that occurred before, the tokens that followed it there, most tokens
+    # to draft) -> by row (how many of these tokens to draft, how many tokens the draft model drafts instead)
+    choice: Callable[[Sequence[tuple[int, Sequence[int], int]]], Sequence[tuple[int, int]]] | None = None
 
     def within(self, max_depth: Sequence[int]) -> Plan:  # (B,)
         """The same plan with the depth of each row limited to `max_depth`, its longest useful path."""

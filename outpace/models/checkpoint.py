@@ -78,8 +78,8 @@ def load_checkpoint(
 
 
 def location(name: str) -> tuple[str, dict[str, str]]:
-    """The folder or hub name of a checkpoint, and the option with which transformers reads a GGUF file in
-    it."""
+    """The first argument of transformers' `from_pretrained` for a checkpoint, and further options: a GGUF
+    file is its folder and `gguf_file`. Refused if there is no such file or the package gguf is missing."""
     if not name.endswith(GGUF):
         return name, {}
     path = Path(name)

@@ -16,9 +16,10 @@ from outpace.core.context import Context
 from outpace.core.contracts import Controller, Parts, Plan, Shape, Step, TreeSize
 from outpace.drafters.compose.rows import context_of_rows, step_of_rows
 
-# of a Plan
+# the types of Plan.stop and Plan.choice
 Stop = Callable[[Sequence[int], Sequence[Sequence[float]]], list[bool]]
-Choice = Callable[[Sequence[tuple[int, Sequence[int]]]], Sequence[tuple[int, int]]]
+Found = tuple[int, Sequence[int], int]
+Choice = Callable[[Sequence[Found]], Sequence[tuple[int, int]]]
 TIME_PER_NODE = 0.2  # of a step, relative to a step without nodes
 
 
@@ -98,7 +99,7 @@ class ControllersApart:
                     stopped[leaf] = answer
             return stopped
 
-        def choice(found: Sequence[tuple[int, Sequence[int]]]) -> list[tuple[int, int]]:
+        def choice(found: Sequence[Found]) -> list[tuple[int, int]]:
             chosen = [(0, 0)] * len(found)
             for asked, rows in choices:
                 for row, sizes in zip(rows, asked([found[row] for row in rows]), strict=True):

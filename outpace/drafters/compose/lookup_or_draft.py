@@ -27,7 +27,8 @@ class LookupOrDraft:
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         assert plan.choice is not None
         found = self._lookup.look_up(ctx, plan)
-        sizes = plan.choice([(each.matched, each.tokens) for each in found])
+        limits = zip(found, plan.depth, strict=True)
+        sizes = plan.choice([(each.matched, each.tokens, limit) for each, limit in limits])
         kept = [
             within(each, looked_up) if looked_up else NO_CANDIDATES
             for each, (looked_up, _) in zip(found, sizes, strict=True)

@@ -1,4 +1,4 @@
-"""Lookup or draft: the text's own repetition or a draft model, whichever pays more in each row and step.
+"""Lookup or draft: suffix lookup or a draft model, in each row and step what is expected to be faster.
 
 New here: SourceChoice, which predicts the tokens per second of a looked-up draft from the length of its
 match, and of a model's draft from its acceptance rate, with measured times of forwards, and LookupOrDraft,
@@ -6,9 +6,10 @@ which drafts what it chooses. Reuses: SuffixAutomatonLookup, DraftModel, Feature
 Rejection. It combines SAM Decoding's lookup with SmartSpec's goodput; SAM Decoding itself uses a match
 of at least a fixed length.
 
-Exact at any temperature: source and length of a draft follow from committed tokens, earlier steps and
-measured times, not from tokens that are drawn in the step. Since times are measured, two runs with the same
-seed may draw different texts from the same distribution; greedy texts are equal.
+Exact at any temperature: before a token of the step is drawn it is decided, from committed tokens, earlier
+steps and measured times, whether a row's draft is looked up or drawn, and how long it is. Since times are
+measured, two runs with the same seed may draw different texts from the same distribution; greedy texts are
+equal.
 
 Use it when answers repeat their prompts in some places only, or when you do not know. A draft model reads the
 tokens that were generated from lookups before it drafts again.

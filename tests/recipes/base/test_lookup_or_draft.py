@@ -12,6 +12,7 @@ from outpace.controllers.source_choice import FIRST_DEPTHS, SourceChoice
 from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
+from outpace.drafters.compose.routed import routed
 from outpace.models.table import TableTarget
 from outpace.proof.per_row_controller import ControllersApart
 from outpace.recipes import RecipeError, configure
@@ -62,6 +63,31 @@ def test_a_model_that_is_never_right_ends_up_unused() -> None:
     steps = run([[0]], wrong)
     assert sum(depths(step)[0] for step in steps[-20:]) <= 20
     assert all(len(step.generated[0]) == 1 for step in steps)
+
+
+def test_a_step_for_which_nothing_was_planned_teaches_nothing() -> None:
+    """A server's drafter does not ask for a plan where only the last token of a text is left."""
+    parts, _ = routed({"only": lookup_or_draft(counting(VOCAB), draft=counting(VOCAB))})
+    prompts = [torch.tensor([0]), torch.tensor([50])]
+    sampling = [SamplingParams(max_tokens=tokens) for tokens in (1, 20)]
+    session = Session(parts, prompts, sampling, LazyTargetProbs)
+    for _ in session.steps():
+        pass
+    alone = Session(parts, prompts[:1], sampling[:1], LazyTargetProbs)
+    assert [step.generated for step in alone.steps()] == [([1],)]
+    assert session.request(1).output() == [*range(51, 71)]
+
+
+def test_a_row_that_is_drafted_elsewhere_gets_no_tokens_of_the_model() -> None:
+    """As where its output is predicted: the plan of that row has depth 0."""
+    controller = SourceChoice(LOOKUP_DEPTH, DEPTH)
+    parts = lookup_or_draft(counting(VOCAB), draft=counting(VOCAB))
+    session = Session(
+        replace(parts, controller=controller), [torch.tensor([0])], [SamplingParams()], LazyTargetProbs
+    )
+    for _ in range(len(FIRST_DEPTHS) + 2):
+        plan = controller.plan(session.context())
+        assert plan.choice is not None and plan.choice([(9, [1, 2, 3], 0)]) == [(0, 0)]
 
 
 def test_unsuited_options_are_refused() -> None:
