@@ -16,8 +16,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from outpace.bench.peers import environments as peer_kinds
+from outpace.bench.peers.converted_models import key
 from outpace.bench.peers.environments import PEER_ENGINES, PeerEnvironment, find_environment, parse_peers
-from outpace.bench.peers.openvino_models import converted, key
+from outpace.bench.peers.openvino_models import converted
 from outpace.bench.peers.worker import Worker
 from outpace.cli.commands.bench import bench
 
@@ -189,7 +190,7 @@ def test_peers_of_their_own_environment_are_measured_on_a_cpu(
 CONVERTER = """#!/bin/sh
 for last; do :; done
 case "$*" in *broken*) echo oh no >&2; exit 1;; esac
-mkdir -p "$last" && echo x > "$last/openvino_model.xml"
+mkdir -p "$last" && echo x > "$last/openvino_model.xml" && echo "$*" > "$last/arguments"
 """
 
 
@@ -203,16 +204,18 @@ def test_a_model_is_converted_once_for_its_content_and_versions(tmp_path: Path) 
         (model / "config.json").write_text("{}")
     peer = PeerEnvironment(PEER_ENGINES["openvino"], str(python), {"openvino": "1"})
     messages, environment = list[str](), os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    first, seconds = converted(peer, str(models[0]), "bfloat16", environment, messages.append)
+    first, seconds = converted(peer, str(models[0]), "bfloat16", None, environment, messages.append)
     assert (
         first.parent == tmp_path / "cache" / "outpace" / "openvino"
         and (first / "openvino_model.xml").is_file()
     )
     assert seconds > 0 and len(messages) == 1 and "converting" in messages[0]
-    assert converted(peer, str(models[0]), "bfloat16", environment, messages.append) == (first, 0.0)
+    assert converted(peer, str(models[0]), "bfloat16", None, environment, messages.append) == (first, 0.0)
+    four, _ = converted(peer, str(models[0]), "bfloat16", "int4", environment, messages.append)
+    assert four != first and "--weight-format int4 --sym" in (four / "arguments").read_text()
     assert len({key(models[0], "fp16", {"a": version}) for version in "12"}) == 2
     (models[0] / "config.json").write_text("{ }")
-    assert converted(peer, str(models[0]), "bfloat16", environment, messages.append)[0] != first
+    assert converted(peer, str(models[0]), "bfloat16", None, environment, messages.append)[0] != first
     with pytest.raises(ValueError, match="could not be converted: oh no"):
-        converted(peer, str(models[1]), "bfloat16", environment, messages.append)
+        converted(peer, str(models[1]), "bfloat16", None, environment, messages.append)
     assert not [path for path in first.parent.iterdir() if path.name.startswith(".")]

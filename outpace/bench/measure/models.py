@@ -221,6 +221,7 @@ class BenchModels:
         launcher = PeerLauncher(
             names={"target": self.target, "draft": self.draft},
             dtype=self._dtype_name,
+            weights={"target": self.weights, "draft": self.draft_weights},
             threads=torch.get_num_threads(),
             needed_tokens=needed_tokens,
             max_length=self.model.max_length,

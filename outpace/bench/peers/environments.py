@@ -15,6 +15,7 @@ from outpace.bench.measure.method_names import split_outside
 from outpace.bench.peers.vllm_variables import vllm_variables
 
 IN_PROCESS = "transformers"
+PROGRAM = "llama-server"
 PROBE = """
 import importlib.metadata, importlib.util, json, sys
 found = {}
@@ -36,10 +37,12 @@ class PeerEngine:
     packages: tuple[str, ...]  # packages whose versions are reported
     install: str  # packages for pip install
     script: Path  # worker script, run by that interpreter
-    converts: bool = False  # whether models must be converted to the engine's format
     draft: str = "draft"  # the engine's name for decoding with a draft model
     lookup: str = "prompt-lookup"  # the engine's name for prompt lookup
+    lookup_types: tuple[str, ...] = ()  # its ways of prompt lookup, if it has several
     compiles: bool = False  # whether it supports both compiled and eager forwards
+    compressed: tuple[str, ...] = ()  # formats of compressed weights that the benchmark can give it
+    is_program: bool = False  # --peer names its own program; the worker runs in our interpreter
     # interpreter, number of threads -> environment variables of its process
     variables: Callable[[str, int], Mapping[str, str]] | None = None
 
@@ -52,7 +55,7 @@ PEER_ENGINES = {
         ("openvino-genai", "openvino", "optimum-intel", "nncf"),
         "openvino-genai optimum-intel nncf",
         WORKERS / "openvino_engine.py",
-        converts=True,
+        compressed=("int8", "int4"),
     ),
     "vllm": PeerEngine(
         "vllm",
@@ -65,16 +68,28 @@ PEER_ENGINES = {
         compiles=True,
         variables=vllm_variables,
     ),
+    "llamacpp": PeerEngine(
+        "llamacpp",
+        "gguf",
+        (),
+        "gguf",
+        WORKERS / "llamacpp_engine.py",
+        lookup="ngram",
+        lookup_types=("ngram-simple", "ngram-map-k"),
+        compressed=("int8", "int4"),
+        is_program=True,
+    ),
 }
 
 
 @dataclass(frozen=True)
 class PeerEnvironment:
-    """A peer engine, the Python interpreter of its environment, and the versions of its packages."""
+    """A peer engine, the Python interpreter of its worker, and the versions of its packages."""
 
     engine: PeerEngine
     python: str
     versions: Mapping[str, str]
+    program: str = ""  # the engine's own program, if it is one
 
     @property
     def own(self) -> bool:
@@ -83,8 +98,9 @@ class PeerEnvironment:
 
 
 def parse_peers(text: str) -> dict[str, str | None]:
-    """Parse `transformers,openvino=/path/to/python` into {engine name: interpreter}; None is the running
-    interpreter. ValueError for an unknown engine or a missing path."""
+    """Parse `transformers,openvino=/path/to/python` into {engine name: interpreter or program}; None is the
+    running interpreter, or the engine's program on the search path. ValueError for an unknown engine or a
+    missing path."""
     peers: dict[str, str | None] = {}
     for piece in split_outside(text, ","):
         name, equals, python = (part.strip() for part in piece.partition("="))
@@ -93,10 +109,11 @@ def parse_peers(text: str) -> dict[str, str | None]:
                 f"there is no peer {name!r}: --peer takes {', '.join((IN_PROCESS, *PEER_ENGINES))}"
             )
         if equals and (name == IN_PROCESS or not python):
-            raise ValueError(
-                f"{piece!r} names no interpreter: write "
-                f"{' or '.join(f'{engine}=/path/to/python' for engine in PEER_ENGINES)}"
+            examples = (
+                f"{engine.name}=/path/to/{PROGRAM if engine.is_program else 'python'}"
+                for engine in PEER_ENGINES.values()
             )
+            raise ValueError(f"{piece!r} names no interpreter or program: write {' or '.join(examples)}")
         peers[name] = python or None
     if not peers:
         raise ValueError(f"--peer names no engine: it takes {', '.join((IN_PROCESS, *PEER_ENGINES))}")
@@ -134,10 +151,33 @@ def find_environment(engine: PeerEngine, python: str | None) -> PeerEnvironment:
     return PeerEnvironment(engine, interpreter, facts["versions"])
 
 
+def find_program(engine: PeerEngine, path: str | None) -> PeerEnvironment:
+    """An engine that is a program, by its path or on the search path, with its version; ValueError if it is
+    not there or does not run."""
+    named = os.path.expanduser(path or PROGRAM)
+    program = shutil.which(named)
+    if program is None:
+        raise ValueError(
+            f"--peer {engine.name}: there is no program {named}; build llama.cpp with "
+            f"cmake --build build --target {PROGRAM} llama-quantize, and name it: "
+            f"--peer {engine.name}=llama.cpp/build/bin/{PROGRAM}"
+        )
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise ValueError(f"--peer {engine.name}: {program} --version fails: is it {PROGRAM}?") from error
+    lines = (line.partition("version:")[2].strip() for line in (done.stdout + done.stderr).splitlines())
+    version = next(filter(None, lines), "unknown")
+    return PeerEnvironment(engine, sys.executable, {"llama.cpp": version}, os.path.abspath(program))
+
+
 def find_environments(peers: Mapping[str, str | None], device: str | None) -> list[PeerEnvironment]:
     """The environments of these engines, except transformers, which runs in this process. ValueError if one
     is not installed or `device` is not the CPU."""
     named = [(PEER_ENGINES[name], python) for name, python in peers.items() if name in PEER_ENGINES]
     if named and device not in (None, "cpu"):
         raise ValueError(f"--peer {named[0][0].name} is measured on a CPU: use --device cpu")
-    return [find_environment(engine, python) for engine, python in named]
+    return [
+        find_program(engine, path) if engine.is_program else find_environment(engine, path)
+        for engine, path in named
+    ]

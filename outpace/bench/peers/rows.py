@@ -14,9 +14,9 @@ from torch import Tensor
 
 from outpace.bench.measure.acceptance_bound import AcceptanceBound
 from outpace.bench.measure.contender import Contender, MethodContender, RunOutcome
+from outpace.bench.peers import gguf_models, openvino_models
 from outpace.bench.peers.best_setting import BestSetting
 from outpace.bench.peers.environments import PeerEnvironment
-from outpace.bench.peers.openvino_models import converted
 from outpace.bench.peers.worker import Worker, WorkerDied, environment_of
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.names import resolve
@@ -26,6 +26,8 @@ NEUTRAL_SETTINGS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty"
 DRAFT_DEPTHS = (3, 5)  # draft lengths to try, besides those of speculative-sampling in this benchmark
 LOOKUPS = ((5, 3), (10, 3))  # (draft length, longest n-gram) to try, besides those of our prompt-lookup
 Options = dict[str, Any]
+# engine -> what writes a model in its format; the others read folders
+CONVERTERS = {"openvino": openvino_models.converted, "llamacpp": gguf_models.converted}
 
 
 @dataclass
@@ -95,7 +97,10 @@ def peer_rows(peer: PeerEnvironment, methods: Sequence[MethodContender], draft: 
     if depths := draft_depths(methods) if draft is not None else []:
         ways.append(("draft", engine.draft, [{"depth": depth} for depth in depths]))
     if found := lookups(methods):
-        options = [{"depth": depth, "max_ngram": max_ngram} for depth, max_ngram in found]
+        types: list[Options] = [{"type": name} for name in engine.lookup_types] or [{}]
+        options = [
+            kind | {"depth": depth, "max_ngram": max_ngram} for kind in types for depth, max_ngram in found
+        ]
         ways.append(("prompt-lookup", engine.lookup, options))
     modes: list[Options] = [{"eager": False}, {"eager": True}] if engine.compiles else [{}]
     return [
@@ -139,6 +144,7 @@ class PeerLauncher:
 
     names: Mapping[str, str | None]  # "target" and "draft" -> name of the model
     dtype: str  # torch dtype, such as "bfloat16"
+    weights: Mapping[str, str | None]  # "target" and "draft" -> "int8", "int4" or None: whole weights
     threads: int
     needed_tokens: int  # tokens of the longest prompt and its output
     max_length: int | None  # maximum tokens of a sequence; None: no limit known
@@ -179,13 +185,15 @@ class PeerLauncher:
         return contenders
 
     def _model(self, peer: PeerEnvironment, kind: str) -> str:
-        name = str(self.names[kind])
-        if not peer.engine.converts:
+        name, weights, engine = str(self.names[kind]), self.weights[kind], peer.engine.name
+        if weights is not None and weights not in peer.engine.compressed:
+            raise ValueError(f"with {engine} only whole weights are measured, not {weights}")
+        if (convert := CONVERTERS.get(engine)) is None:
             return resolve(name)
-        folder, seconds = converted(peer, name, self.dtype, self.environment, self.on_message)
+        place, seconds = convert(peer, name, self.dtype, weights, self.environment, self.on_message)
         if seconds:
-            self.seconds[f"converting {kind} for {peer.engine.name}"] = seconds
-        return str(folder)
+            self.seconds[f"converting {kind} for {engine}"] = seconds
+        return str(place)
 
     def _start(
         self, peer: PeerEnvironment, row: PeerRow, options: Options, models: Mapping[str, str]
@@ -198,6 +206,8 @@ class PeerLauncher:
             **models,
             "depth": options.get("depth"),
             "max_ngram": options.get("max_ngram"),
+            "lookup_type": options.get("type"),
+            "program": peer.program,
             "eager": options.get("eager", False),
             "dtype": self.dtype,
             "threads": self.threads,

@@ -73,7 +73,10 @@ def bench(
     eager: Annotated[bool, Option(help="With --compile, measure eager forwards too.")] = True,
     seed: Annotated[int, Option(help="Seed of all samples.")] = 0,
     peer: Annotated[
-        str | None, Option(help="Other engines to measure: transformers,openvino,vllm=/path/to/python.")
+        str | None,
+        Option(
+            help="Other engines to measure: transformers, openvino=/path/to/python, vllm=..., llamacpp=...."
+        ),
     ] = None,
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="Continue after the end-of-text token.")] = False,
     output: Annotated[
