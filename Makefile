@@ -19,7 +19,7 @@ PYTEST = $(SHARED_CPUS) $(BIN)/python -m pytest -q --durations=15 -n $(WORKERS) 
 CODE := outpace benchmarks zoo_training tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve-demo test test-slow test-vllm test-all check lint spelling types layers format proofs bench-smoke bench-compiled docs wheel gpu-check clean
+.PHONY: help install demo serve-demo test test-slow test-vllm test-all check lint spelling types layers format proofs bench-smoke bench-compiled bench-cpu docs wheel gpu-check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -93,6 +93,9 @@ COMPILED := $(OUT)/bench-compiled
 
 bench-compiled: $(VENV)/.installed-dev  ## compiled forwards beside eager ones and PEERS
 	$(ALL_CPUS) $(BIN)/outpace bench --compile --target zoo:target --methods autoregressive,speculative-sampling,mcsd,prompt-lookup --prompts code,edit --temperature 0,1 --peer $(PEERS) --num-prompts $(NUM_PROMPTS) --rounds $(ROUNDS) --max-tokens $(TOKENS) --threads $(CPUS) --output $(COMPILED)
+
+bench-cpu: $(VENV)/.installed-dev  ## the page and plot of CPU engines: bfloat16, int8 and int4 beside PEERS, on a clean commit
+	$(ALL_CPUS) $(BIN)/python -m benchmarks.publish --only cpu-engines --only cpu-engines-113m --peers $(PEERS) --threads $(CPUS)
 
 docs: $(VENV)/.installed-dev  ## the documentation into site/
 	HF_HUB_OFFLINE=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

@@ -1,4 +1,4 @@
-"""Plot and table of the front page: `python -m benchmarks.front_page` writes docs/assets/speedups.svg and
+"""Plot and table of the front page: `python -m benchmarks.front_page` writes docs/assets/speeds.svg and
 README's results.
 
 Both are made from JSON files in docs/results, every peer at its best setting; --check writes nothing and
@@ -18,58 +18,75 @@ from benchmarks.results import RESULTS, ROOT, label, panel, where
 from outpace.bench.report import plot
 from outpace.tables import Table, markdown
 
-README, PLOT = ROOT / "README.md", ROOT / "docs" / "assets" / "speedups.svg"
+README, PLOT = ROOT / "README.md", ROOT / "docs" / "assets" / "speeds.svg"
 SECTION = re.compile(r"(<!-- results:begin -->\n).*?(<!-- results:end -->)", re.DOTALL)
-AXIS = "speedup over plain decoding"
-ENGINE, COMPILED = "engine/engine-cpu.json", "compiled/compiled-cpu.json"
+AXIS = "tokens per second, one prompt at a time, temperature 0"
+ENGINE, ENGINES = "engine/engine-cpu.json", "cpu-engines-113m/{weights}-113m-cpu.json"
 TRANSFORMERS = ("transformers assisted*", "transformers prompt-lookup*")
-OTHERS = ("openvino draft*", "openvino prompt-lookup*", "vllm draft_model*", "vllm ngram*")
 OURS = ("speculative-sampling", "specinfer", "prompt-lookup")
-PANELS: tuple[dict[str, Any], ...] = (
+# README's table: its files and rows
+TABLES: tuple[dict[str, Any], ...] = tuple(
     {
-        "title": "temperature 0",
         "file": ENGINE,
         "workload": "all",
-        "temperature": 0.0,
+        "temperature": temperature,
         "methods": (*OURS, *TRANSFORMERS),
-    },
+    }
+    for temperature in (0.0, 1.0)
+)
+HEAD = "eagle:tree=chain,head=out/models/hass-113m"
+# README's plot: method -> its name there
+BARS = {
+    "plain": "outpace, plain",
+    "speculative-sampling": "outpace, draft model",
+    HEAD: "outpace, draft head",
+    "prompt-lookup": "outpace, prompt lookup",
+    "openvino plain": "OpenVINO GenAI, plain",
+    "openvino draft, best of 2 settings": "OpenVINO GenAI, draft model",
+    "openvino prompt-lookup, best of 2 settings": "OpenVINO GenAI, prompt lookup",
+    "llamacpp plain": "llama.cpp, plain",
+    "llamacpp draft, best of 2 settings": "llama.cpp, draft model",
+    "llamacpp ngram, best of 4 settings": "llama.cpp, n-grams",
+    "vllm plain, best of 2 settings": "vLLM, plain",
+    "vllm draft_model, best of 4 settings": "vLLM, draft model",
+    "vllm ngram, best of 4 settings": "vLLM, n-grams",
+}
+PANELS: tuple[dict[str, Any], ...] = tuple(
     {
-        "title": "temperature 1",
-        "file": ENGINE,
-        "workload": "all",
-        "temperature": 1.0,
-        "methods": (*OURS, *TRANSFORMERS),
-    },
-    {
-        "title": "compiled, temperature 1",
-        "file": COMPILED,
-        "workload": "all",
-        "temperature": 1.0,
-        "methods": ("speculative-sampling", "prompt-lookup", *TRANSFORMERS, *OTHERS),
-    },
+        "title": f"113M parameters, {weights}",
+        "file": ENGINES.format(weights=weights),
+        "rows": [
+            {
+                "label": label,
+                "select": {"method": method, "workload": "all", "temperature": 0.0, "selection": "all"},
+                "value": "tokens_per_second",
+                "peer": not label.startswith("outpace"),
+            }
+            for method, label in BARS.items()
+        ],
+    }
+    for weights in ("bfloat16", "int8", "int4")
 )
 COLUMNS = ("Temperature", "Method", "Tokens/s (median)", "Speedup (median of pairs, 95 %)", "Prompts")
-NUM_TABLE_PANELS = 2  # README's table of ten rows shows the first panels
 
 
 def chart(results: Path = RESULTS) -> Any:
-    """The figure of speedups, one panel per measurement."""
+    """The figure of speeds, one panel per precision of the weights."""
     files = {spec["file"]: load(results / spec["file"]) for spec in PANELS}
-    return plot.bar_chart([each for spec in PANELS if (each := panel(files, spec))], AXIS, reference=1.0)
+    return plot.bar_chart([each for spec in PANELS if (each := panel(files, spec))], AXIS)
 
 
 def section(results: Path = RESULTS) -> str:
     """README's results as Markdown: the conditions, the table, and the commit and command that measured
     them."""
     rows: list[tuple[str, ...]] = []
-    specs = PANELS[:NUM_TABLE_PANELS]
-    for spec in specs:
+    for spec in TABLES:
         data = load(results / spec["file"])
         for method in spec["methods"]:
             found = compare(data, method, **where(spec))
             if found:
                 rows.append(cells(found, spec["temperature"]))
-    data = load(results / specs[0]["file"])
+    data = load(results / ENGINE)
     source, settings = data["provenance"], data["settings"]
     prompts = ", ".join(settings["prompts"])
     text = (
@@ -89,8 +106,7 @@ def section(results: Path = RESULTS) -> str:
             markdown(Table("", COLUMNS, tuple(rows))),
             "",
             f"Commit {source['commit']}, {source['date'][:10]}: `{command}`. "
-            "Compiled models beside OpenVINO GenAI and vLLM, and the targets that were met and missed: "
-            "[results](docs/results/engine.md).",
+            "Targets that were met and missed: [results](docs/results/engine.md).",
             "",
         ]
     )

@@ -13,6 +13,7 @@ from outpace.bench.measure.bootstrap import Interval, median_interval
 from outpace.bench.report.summary import MAX_REPETITION, MIN_TOKENS, VARIED
 
 ANY = "*"  # at the end of a name: the fastest of all methods or settings with this prefix
+OR = "|"  # between names: the fastest of them
 Result = Mapping[str, Any]  # a parsed result file
 Key = tuple[tuple[str, ...], float, int, int]  # prompts, temperature, round, repetition
 
@@ -52,7 +53,8 @@ def compare(
     measure: str = "speed",
 ) -> Comparison | None:
     """Compare `method` with `over` by a name of `MEASURES`; None if either was not measured. A name that ends
-    with * stands for the fastest method with that prefix. `selection`: all prompts, or VARIED, those whose
+    with * stands for the fastest method with that prefix, names with | between them for the fastest of them.
+    `selection`: all prompts, or VARIED, those whose
     plain output repeats little."""
     runs = _selected(data, workload, temperature, selection)
     ours, theirs = (_fastest(runs, name) for name in (method, over))
@@ -110,19 +112,24 @@ def _selected(data: Result, workload: str, temperature: float, selection: str) -
 
 
 def _fastest(runs: Sequence[Mapping[str, Any]], name: str) -> tuple[str, int] | None:
-    """The method of this name or, for a name that ends with *, the one with the largest median speedup over
-    plain decoding among those with the prefix; and the number of settings it is the best of. None if it was
-    not measured."""
+    """The method of this name or, for a name with * or |, the one with the largest median speedup over plain
+    decoding among those it stands for; and the number of settings it is the best of. None if it was not
+    measured."""
     names = {run["method"] for run in runs}
-    if not name.endswith(ANY):
+    if not name.endswith(ANY) and OR not in name:
         return (name, 1) if name in names else None
-    matching = sorted(each for each in names if each.startswith(name.removesuffix(ANY)))
+    parts = name.split(OR)
+    matching = sorted(each for each in names if any(_is_meant(each, part) for part in parts))
     if not matching:
         return None
     medians = {each: median_interval(_ratios(_pairs(runs, each, "plain"))).median for each in matching}
     best = max(matching, key=lambda each: medians[each])
     tried = best.rpartition("best of ")[2].removesuffix(" settings")
     return best, int(tried) if tried.isdigit() else len(matching)
+
+
+def _is_meant(method: str, name: str) -> bool:
+    return method.startswith(name.removesuffix(ANY)) if name.endswith(ANY) else method == name
 
 
 def _speed(run: Mapping[str, Any]) -> float:

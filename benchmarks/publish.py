@@ -62,6 +62,17 @@ BOTH_SOURCES = (
     "prompt-lookup,suffix-decoding,lookup-or-draft,lookup-or-draft:head={head} "
     f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96 --selection all"
 )
+# beside other engines, with whole weights and with compressed ones
+CPU_ENGINES = (
+    "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain:head={head},"
+    "prompt-lookup,suffix-decoding,lookup-or-draft --prompts code,edit --max-tokens 96 --selection all "
+    "--peer {{peers}}"
+)
+WEIGHTS = {
+    "bfloat16": "",
+    "int8": " --weights int8 --draft-weights int8",
+    "int4": " --weights int4 --draft-weights int8",
+}
 FAMILY = "--family training-free --temperature 0,1 --max-tokens 96"
 
 # file -> (program, its arguments); {peers}, {arctic} and {vllm} are replaced by the options of this program
@@ -105,6 +116,21 @@ STEPS: dict[str, tuple[str, str]] = {
         "bench",
         f"{WIDER_PAIR} {BOTH_SOURCES.format(head='out/models/hass-113m')}",
     ),
+    **{
+        f"cpu-engines/{name}-cpu.json": (
+            "bench",
+            f"{CPU_ENGINES.format(head='zoo:hass')} --num-prompts 8 --rounds 2{options}",
+        )
+        for name, options in WEIGHTS.items()
+    },
+    **{
+        f"cpu-engines-113m/{name}-113m-cpu.json": (
+            "bench",
+            f"{WIDER_PAIR} {CPU_ENGINES.format(head='out/models/hass-113m')} --num-prompts 6 --rounds 1"
+            f"{options}",
+        )
+        for name, options in WEIGHTS.items()
+    },
     "weights/weights-cpu.json": ("weights", ""),
     "distillation/distillation-cpu.json": ("distillation", ""),
     "head-orderings/orderings-cpu.json": ("head_orderings", ""),
@@ -156,19 +182,27 @@ def main(
     ] = "arctic",
     vllm: Annotated[str, typer.Option(help="Python of an environment with vLLM.")] = "vllm/bin/python",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
-    only: Annotated[list[str] | None, typer.Option(help="A file to measure; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A file to measure, or a folder of files; may be repeated.")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Print the commands and their files.")] = False,
 ) -> None:
     """Measure every published file that was not measured on the current commit, then write the pages."""
-    if unknown := set(only or ()) - set(STEPS):
+    folders = {name.partition("/")[0] for name in STEPS}
+    if unknown := set(only or ()) - set(STEPS) - folders:
         raise typer.BadParameter(f"{min(unknown)} is not published; --list shows the files")
-    steps = {name: step for name, step in STEPS.items() if not only or name in only}
+    steps = {
+        name: step
+        for name, step in STEPS.items()
+        if not only or name in only or name.partition("/")[0] in only
+    }
     revision = commit() or ""
     os.chdir(results.ROOT)
+    places = {"peers": peers, "arctic": arctic, "vllm": vllm}
     for name, (program, arguments) in steps.items():
         file = OUT / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        words = command(program, arguments.format(peers=peers, arctic=arctic, vllm=vllm), file, threads)
+        words = command(program, arguments.format(**places), file, threads)
         if list_:
             typer.echo(f"{name}: {shlex.join([Path(words[0]).name, *words[1:]])}")
             continue

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.paired import ANY, Result, compare, load
+from benchmarks.paired import ANY, OR, Result, compare, load
 from outpace.bench.measure.bootstrap import Interval
 from outpace.bench.report import plot
 from outpace.bench.report.summary import VARIED
@@ -29,7 +29,12 @@ RESULTS = ROOT / "docs" / "results"
 PAGE = "page.json"
 MAX_ROWS = 10
 COLUMNS = ("what", "target", "measured (95 %)", "")
-PEERS = {"transformers": "transformers", "openvino": "OpenVINO GenAI", "vllm": "vLLM"}
+PEERS = {
+    "transformers": "transformers",
+    "openvino": "OpenVINO GenAI",
+    "vllm": "vLLM",
+    "llamacpp": "llama.cpp",
+}
 # keys under which result files store their rows
 ROW_LISTS = ("results", "microseconds", "milliseconds", "ratios")
 NOTE = (
@@ -70,7 +75,9 @@ def measured(files: Mapping[str, Result], target: Mapping[str, Any]) -> Measured
             return MeasuredValue(float("nan"), note="too few prompts")
         best = f"{found.prompts} prompts"
         over = target.get("over", "plain")
-        if over.endswith(ANY):
+        if OR in target["method"]:
+            best += f"; {label(found.method)}"
+        if over.endswith(ANY) or OR in over:
             best += f"; over {label(found.over)}"
         return MeasuredValue.of(found.ratio, best)
     value = value_of(data, target["select"], target["value"])

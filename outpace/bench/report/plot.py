@@ -23,6 +23,7 @@ TEXT = (
     "#7a828c"  # contrast ratio of at least 3.9 to white and to the dark pages of GitHub and the documentation
 )
 WIDTH = 5.6  # inches; scaled to a phone's 400 pixels, a 9-point label is 9 pixels high
+SHORT = 100  # from here on numbers beside bars have no decimals
 BAR_HEIGHT = 0.27  # inches per bar
 STYLE = {
     "svg.fonttype": "none",
@@ -83,7 +84,7 @@ def _draw(axes: Axes, panel: Panel, reference: float | None) -> None:
     for position, bar in zip(positions, panel.bars, strict=True):
         axes.barh(position, bar.value, height=0.72, color=bar.colour)
         axes.plot([bar.low, bar.high], [position, position], color=TEXT, linewidth=1.6, solid_capstyle="butt")
-        note = bar.note or f"{bar.value:.2f}"
+        note = bar.note or (f"{bar.value:.2f}" if bar.value < SHORT else f"{bar.value:.0f}")
         axes.annotate(
             note, (max(bar.high, bar.value), position), xytext=(4, 0), textcoords="offset points", va="center"
         )
