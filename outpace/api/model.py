@@ -69,7 +69,8 @@ def load(
         compile: compile the forward pass: with OpenVINO on a CPU, with CUDA graphs on a GPU.
         weights: int8 or int4: compress the weights, with `compile` on a CPU. The distribution is then that of
             the compressed model.
-        draft_weights: the same for drafts that are given to this model by name.
+        draft_weights: the same for draft models, and draft heads with a KV cache, that this model is given by
+            name.
 
     A draft that `generate` is given by name, with this model as its target, is loaded with the same dtype,
     device, compile, trust_remote_code and allow_pickle.
@@ -77,6 +78,10 @@ def load(
     """
     if threads is not None and threads < 1:
         raise ValueError(f"threads is {threads}; use at least one")
+    if draft_weights is not None and not compile:
+        raise ValueError(
+            f"draft weights in {draft_weights} need compiled models: add compile=True (--compile)"
+        )
     shared: dict[str, Any] = {
         "dtype": dtype,
         "device": device,

@@ -47,7 +47,7 @@ Compile = Annotated[
 Weights = Annotated[
     str | None, typer.Option(help="With --compile: int8 or int4, smaller and less exact weights.")
 ]
-DraftWeights = Annotated[str | None, typer.Option(help="The same for draft models.")]
+DraftWeights = Annotated[str | None, typer.Option(help="The same for draft models and draft heads.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no statistics and no progress.")]
 

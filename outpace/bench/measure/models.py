@@ -95,7 +95,14 @@ class BenchModels:
     def _load(self, kind: str, name: str, weights: str | None) -> Model:
         self.on_message(f"loading {kind} {name}")
         began = perf_counter()
-        model = load(name, dtype=self.dtype, device=self.device, compile=self.compile, weights=weights)
+        model = load(
+            name,
+            dtype=self.dtype,
+            device=self.device,
+            compile=self.compile,
+            weights=weights,
+            draft_weights=self.draft_weights,
+        )
         self.load_seconds[kind] = perf_counter() - began
         if model.target.compiled:
             self.compile_seconds[kind] = model.target.compiled.seconds
@@ -120,7 +127,7 @@ class BenchModels:
     def _eager(self, model: Model) -> Model:
         """The same model and weights with eager forwards."""
         target = HFTarget(model.target.model, weights=model.target.compressed_weights)
-        return replace(model, target=target)
+        return replace(model, target=target, heads={})  # heads are opened again, with eager forwards
 
     @property
     def targets(self) -> dict[tuple[str, str], Target]:

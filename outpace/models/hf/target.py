@@ -66,8 +66,6 @@ def load(
     )
     if weights is None:
         return HFTarget(model, compile=compile, on_stage=on_stage), tokenizer
-    if model.device.type != "cpu":
-        raise ValueError(f"weights in {weights} are for CPUs: use device cpu, or leave out weights")
     compressed = compress(model, weights, advance=on_stage)
     return HFTarget(model, compile=True, on_stage=on_stage, weights=compressed), tokenizer
 
