@@ -55,6 +55,7 @@ def load(
     compile: bool = False,
     weights: str | None = None,
     draft_weights: str | None = None,
+    kv_cache: str | None = None,
 ) -> Model:
     """Load a causal language model for `generate` and `stream`.
 
@@ -71,6 +72,8 @@ def load(
             the compressed model.
         draft_weights: the same for draft models, and draft heads with a KV cache, that this model is given by
             name.
+        kv_cache: int8: round keys and values to 8 bits, with `compile` on a CPU. The distribution is then
+            that of the model with rounded keys and values. Drafts keep whole ones.
 
     A draft that `generate` is given by name, with this model as its target, is loaded with the same dtype,
     device, compile, trust_remote_code and allow_pickle.
@@ -95,6 +98,7 @@ def load(
             revision=revision,
             threads=threads,
             weights=weights,
+            kv_cache=kv_cache,
             on_stage=lambda stage: advance(f"{stage} {target}", 1),
             **shared,
         )

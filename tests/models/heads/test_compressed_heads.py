@@ -59,13 +59,13 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
     found: list[dict[str, int]] = []
     original = compiled.build
 
-    def build(model: Any, dtype: torch.dtype) -> Any:
+    def build(model: Any, dtype: torch.dtype, **options: Any) -> Any:
         found.append({})
         for node in model.get_ordered_ops():
             if node.get_type_name() == "Constant" and math.prod(node.shape) >= LEAST:
                 kind = node.get_element_type().get_type_name()
                 found[-1][kind] = found[-1].get(kind, 0) + math.prod(node.shape)
-        return original(model, dtype)
+        return original(model, dtype, **options)
 
     monkeypatch.setattr(compiled, "build", build)
     return found
