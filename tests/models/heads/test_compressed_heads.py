@@ -22,6 +22,7 @@ from outpace.models.heads.hydra import HydraHead, prefix_layer
 from outpace.models.heads.position_head import random_parameters
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
+from outpace.models.names import resolve
 from outpace.models.openvino import compiled
 from outpace.models.openvino.compressed_weights import GROUP, CompressedWeights, compress, weights_of_head
 from tests.models.heads.conftest import disturbed
@@ -205,3 +206,16 @@ def test_of_heads_without_a_cache_only_the_prefix_layer_is_compressed(
     for name, each in found.head.own.items():
         is_compressed = name.removeprefix("prefix.") in found.model.compressed_weights.nodes
         assert torch.equal(each, whole[name]) != is_compressed
+
+
+def test_a_head_of_medusa_stays_whole_and_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = outpace.load("zoo:target", dtype="float32", compile=True, draft_weights="int8")
+    before, options = copies(model.target), {"max_tokens": 32, "temperature": 0.0}
+    [expected] = outpace.generate(model, "def add(a, b):", method="autoregressive", **options)
+    [found] = outpace.generate(model, "def add(a, b):", method="medusa", head="zoo:medusa", **options)
+    assert found.text == expected.text
+    opened = model.heads["medusa", "zoo:medusa"].head
+    whole = load_position_head("medusa", resolve("zoo:medusa"), model.target)
+    assert all(torch.equal(each, whole.own[name]) for name, each in opened.own.items())
+    assert is_unchanged(model.target, before) and not list(tmp_path.iterdir())
