@@ -55,6 +55,7 @@ def load(
     compile: bool = False,
     weights: str | None = None,
     draft_weights: str | None = None,
+    kv_cache: str | None = None,
 ) -> Model:
     """Load a causal language model for `generate` and `stream`.
 
@@ -69,7 +70,10 @@ def load(
         compile: compile the forward pass: with OpenVINO on a CPU, with CUDA graphs on a GPU.
         weights: int8 or int4: compress the weights, with `compile` on a CPU. The distribution is then that of
             the compressed model.
-        draft_weights: the same for drafts that are given to this model by name.
+        draft_weights: the same for draft models, and draft heads with a KV cache, that this model is given by
+            name.
+        kv_cache: int8: round keys and values to 8 bits, with `compile` on a CPU. The distribution is then
+            that of the model with rounded keys and values. Drafts keep whole ones.
 
     A draft that `generate` is given by name, with this model as its target, is loaded with the same dtype,
     device, compile, trust_remote_code and allow_pickle.
@@ -77,6 +81,10 @@ def load(
     """
     if threads is not None and threads < 1:
         raise ValueError(f"threads is {threads}; use at least one")
+    if draft_weights is not None and not compile:
+        raise ValueError(
+            f"draft weights in {draft_weights} need compiled models: add compile=True (--compile)"
+        )
     shared: dict[str, Any] = {
         "dtype": dtype,
         "device": device,
@@ -90,6 +98,7 @@ def load(
             revision=revision,
             threads=threads,
             weights=weights,
+            kv_cache=kv_cache,
             on_stage=lambda stage: advance(f"{stage} {target}", 1),
             **shared,
         )

@@ -14,10 +14,12 @@ from outpace.models.heads.formats.files import names_target
 from outpace.models.heads.formats.folder import load_head
 from outpace.models.heads.formats.position_heads import FORMATS, load_position_head
 from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.hydra import HydraHead
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.heads.self_check import SHORTEST, self_check
 from outpace.models.hf.target import HFTarget
 from outpace.models.names import resolve, usual_head
+from outpace.models.openvino.compressed_weights import CompressedWeights, weights_of_head
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 
 # text on which heads from elsewhere are checked, some hundred tokens
@@ -89,21 +91,29 @@ class ModelOpener:
         return usual_head(self.target.name, method)
 
     def head(self, kind: str, value: Any) -> HeadModel | PositionModel:
-        """The draft head of this kind in a folder or of the package, compiled if the target is. HeadFileError
-        (a ValueError) if it does not fit the target."""
+        """The draft head of this kind in a folder or of the package, compiled if the target is. With weights
+        in the format for drafts, unless it has no KV cache. HeadFileError (a ValueError) if it does not fit
+        the target."""
         if not isinstance(value, str | Path):
             raise ValueError(f"a draft head is a folder, not a {type(value).__name__}")
         model, folder = self.target, resolve(str(value))
         if (found := model.heads.get((kind, str(value)))) is None:
             compile = model.target.compiled is not None
             if kind in FORMATS:
-                found = PositionModel(load_position_head(kind, folder, model.target), compile=compile)
+                head = load_position_head(kind, folder, model.target)
+                layer = head.prefix if isinstance(head, HydraHead) else None
+                weights = None if layer is None else self._weights(layer)
+                found = PositionModel(head, compile=compile, weights=weights)
             else:
                 head = load_head(kind, folder, model.target)
                 self._warn_of_misreading(head, Path(folder))
-                found = HeadModel(head, compile=compile)
+                found = HeadModel(head, compile=compile, weights=self._weights(head))
             model.heads[kind, str(value)] = found
         return found
+
+    def _weights(self, head: DraftHead) -> CompressedWeights | None:
+        target, format = self.target.target, self.target.draft_options.get("weights")
+        return weights_of_head(head, format, target.model, target.compressed_weights)
 
     def _warn_of_misreading(self, head: DraftHead, folder: Path) -> None:
         """Warn if a head that outpace did not write drafts clearly better when its configuration is

@@ -47,7 +47,10 @@ Compile = Annotated[
 Weights = Annotated[
     str | None, typer.Option(help="With --compile: int8 or int4, smaller and less exact weights.")
 ]
-DraftWeights = Annotated[str | None, typer.Option(help="The same for draft models.")]
+DraftWeights = Annotated[str | None, typer.Option(help="The same for draft models and draft heads.")]
+KvCache = Annotated[
+    str | None, typer.Option(help="With --compile: int8, a smaller and less exact KV cache of the target.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no statistics and no progress.")]
 
@@ -144,6 +147,7 @@ class LoadingOptions:
     compile: Compile = False
     weights: Weights = None
     draft_weights: DraftWeights = None
+    kv_cache: KvCache = None
 
     @staticmethod
     def parameters() -> list[Parameter]:

@@ -471,13 +471,14 @@ def test_json_is_printed_with_a_flag(tiny: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_reports_say_that_weights_are_compressed(tmp_path: Path) -> None:
+def test_reports_say_that_weights_and_kv_cache_are_compressed(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("a.md", "a.html")]
     options = ["--methods", "autoregressive", "--num-prompts", "1", "--rounds", "1", "--max-tokens", "4"]
-    options += ["--compile", "--no-eager", "--weights", "int4", "--temperature", "0"]
+    options += ["--compile", "--no-eager", "--weights", "int4", "--kv-cache", "int8", "--temperature", "0"]
     done = CliRunner().invoke(
         APP, ["--target", "zoo:draft", *options, *(f"--output={file}" for file in files)]
     )
     assert done.exit_code == 0, done.output
     for text in (done.output, *(file.read_text(encoding="utf-8") for file in files)):
-        assert "its weights compressed to int4" in " ".join(text.split())
+        said = " ".join(text.split())
+        assert "its weights compressed to int4 and its keys and values rounded to int8." in said

@@ -115,6 +115,7 @@ def test_a_model_is_compressed_once(
     ("options", "message"),
     [
         ({"weights": "int8"}, "compile=True"),
+        ({"draft_weights": "int8"}, "compile=True"),
         ({"weights": "int3", "compile": True}, "use int8 or int4"),
     ],
 )

@@ -89,7 +89,13 @@ class MethodContender:
     def precision(self) -> str:
         name = precision_of(getattr(self.parts.target, "model", None))
         compressed = getattr(self.parts.target, "compressed_weights", None)
-        return name if compressed is None else f"{name}, {compressed.format} weights"
+        kv_cache = getattr(self.parts.target, "kv_cache", None)
+        parts = [
+            name,
+            f"{compressed.format} weights" if compressed else "",
+            kv_cache and f"{kv_cache} KV cache",
+        ]
+        return ", ".join(part for part in parts if part)
 
     @property
     def mode(self) -> str:

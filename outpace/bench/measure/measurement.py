@@ -196,10 +196,12 @@ class Measurement:
         return recommend(self.decisive(rows), self.choices)
 
     def answers(self, rows: Sequence[ResultRow]) -> list[str]:
-        """Conclusions, one sentence each: whose distribution the outputs have if weights are compressed, the
-        gain of compiling, the peers' best settings, the recommendation."""
-        format = self.settings.get("weights")
-        compressed = [f"The target's distribution is that of its weights compressed to {format}."]
+        """Conclusions, one sentence each: whose distribution the outputs have if weights or KV entries have
+        few bits, the gain of compiling, the peers' best settings, the recommendation."""
+        changes = {"weights": "weights compressed", "kv_cache": "keys and values rounded"}
+        changed = " and its ".join(
+            f"{what} to {self.settings[name]}" for name, what in changes.items() if self.settings.get(name)
+        )
         gain = self.compiling(rows)
         compiling = gain and (
             f"Compiled forwards: plain decoding is {gain.median:.2f} times as fast as with the models as "
@@ -213,7 +215,7 @@ class Measurement:
             for name, each in self.peer_settings.items()
         ]
         return [
-            *(compressed if format else []),
+            *([f"The target's distribution is that of its {changed}."] if changed else []),
             *([compiling] if compiling else []),
             *settings,
             f"Recommendation: {self.recommendation(rows).reason}",

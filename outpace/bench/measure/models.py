@@ -68,6 +68,7 @@ class BenchModels:
     compile: bool = False
     weights: str | None = None  # of the target, as in `outpace.load`
     draft_weights: str | None = None
+    kv_cache: str | None = None  # of the target
     eager: bool = True
     # is called with a message for each model that is loaded
     on_message: Callable[[str], None] = lambda line: None
@@ -80,7 +81,7 @@ class BenchModels:
         )
         self.draft = usual_draft(self.target) if self.draft is None else self.draft
         self._loaded: dict[str, Model] = {}
-        self.model = self._load("target", self.target, self.weights)
+        self.model = self._load("target", self.target, self.weights, self.kv_cache)
         self.modes = [ModeModels(self.model, self._load_draft)]
         if self.eager and self.model.target.compiled:
             eager = cache(lambda name: self._eager(self._load_draft(name)))
@@ -92,10 +93,18 @@ class BenchModels:
             names = {"target": self.target, **({"draft": self.draft} if self.draft else {})}
             self.peer_models = {kind: self._load_separately(kind, name) for kind, name in names.items()}
 
-    def _load(self, kind: str, name: str, weights: str | None) -> Model:
+    def _load(self, kind: str, name: str, weights: str | None, kv_cache: str | None = None) -> Model:
         self.on_message(f"loading {kind} {name}")
         began = perf_counter()
-        model = load(name, dtype=self.dtype, device=self.device, compile=self.compile, weights=weights)
+        model = load(
+            name,
+            dtype=self.dtype,
+            device=self.device,
+            compile=self.compile,
+            weights=weights,
+            draft_weights=self.draft_weights,
+            kv_cache=kv_cache,
+        )
         self.load_seconds[kind] = perf_counter() - began
         if model.target.compiled:
             self.compile_seconds[kind] = model.target.compiled.seconds
@@ -118,9 +127,10 @@ class BenchModels:
         return model
 
     def _eager(self, model: Model) -> Model:
-        """The same model and weights with eager forwards."""
-        target = HFTarget(model.target.model, weights=model.target.compressed_weights)
-        return replace(model, target=target)
+        """The same model and weights, and as exact a KV cache, with eager forwards."""
+        target = model.target
+        target = HFTarget(target.model, weights=target.compressed_weights, kv_cache=target.kv_cache)
+        return replace(model, target=target, heads={})  # heads are opened again, with eager forwards
 
     @property
     def targets(self) -> dict[tuple[str, str], Target]:
@@ -199,7 +209,11 @@ class BenchModels:
     @property
     def _compiling(self) -> dict[str, Any]:
         """Settings of compiled models that are not the defaults."""
-        formats = {"weights": self.weights, "draft_weights": self.draft_weights}
+        formats = {
+            "weights": self.weights,
+            "draft_weights": self.draft_weights,
+            "kv_cache": self.kv_cache,
+        }
         found = {name: each for name, each in formats.items() if each is not None}
         return {"compile": True, **found} if self.model.target.compiled else {}
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from outpace.cli.failures import INTERRUPTED, Debug, report_failures
-from outpace.cli.options import DraftWeights, Json, Weights
+from outpace.cli.options import DraftWeights, Json, KvCache, Weights
 from outpace.cli.output import print_json, print_status, print_table
 
 PROMPTS = (
@@ -54,6 +54,7 @@ def audit(
     compile: Annotated[bool, typer.Option("--compile", help="Run your model through OpenVINO.")] = False,
     weights: Weights = None,
     draft_weights: DraftWeights = None,
+    kv_cache: KvCache = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -93,6 +94,7 @@ def audit(
                 compile=compile,
                 weights=weights,
                 draft_weights=draft_weights,
+                kv_cache=kv_cache,
             )
     except KeyboardInterrupt:
         report["interrupted"] = True

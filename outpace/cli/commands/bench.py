@@ -70,6 +70,7 @@ def bench(
     compile: o.Compile = False,
     weights: o.Weights = None,
     draft_weights: o.DraftWeights = None,
+    kv_cache: o.KvCache = None,
     eager: Annotated[bool, Option(help="With --compile, measure eager forwards too.")] = True,
     seed: Annotated[int, Option(help="Seed of all samples.")] = 0,
     peer: Annotated[
@@ -135,6 +136,7 @@ def bench(
             compile=compile,
             weights=weights,
             draft_weights=draft_weights,
+            kv_cache=kv_cache,
             eager=eager,
             on_message=print_status,
         )
@@ -194,7 +196,7 @@ def _report(measurement: Measurement, files: list[Path], recommend: Path | None,
         write_json(recommend, measurement.advice(rows))
         given = measurement.settings
         loading = " --compile" if given.get("compile") else ""
-        for name in ("weights", "draft_weights"):
+        for name in ("weights", "draft_weights", "kv_cache"):
             loading += f" --{name.replace('_', '-')} {given[name]}" if name in given else ""
         print_status(f"Use it with: outpace generate{loading} --method @{recommend}")
     made = f"{len(measurement.runs)} of {measurement.total} runs"

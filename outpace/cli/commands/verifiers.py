@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outpace.cli.failures import Debug, report_failures
-from outpace.cli.options import Compile, DraftWeights, Json, Target, Threads, Weights
+from outpace.cli.options import Compile, DraftWeights, Json, KvCache, Target, Threads, Weights
 from outpace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def verifiers(
     compile: Compile = False,
     weights: Weights = None,
     draft_weights: DraftWeights = None,
+    kv_cache: KvCache = None,
     seed: Annotated[int, Option(help="Seed of the texts and the drafts.")] = 0,
     plot: Annotated[Path | None, Option(help="Draw the table into this file: .svg, .png or .pdf.")] = None,
     json: Json = False,
@@ -74,7 +75,7 @@ def verifiers(
     from outpace.bench.measure import provenance
 
     how = {"dtype": dtype, "device": device, "compile": compile}
-    how |= {"weights": weights, "draft_weights": draft_weights}
+    how |= {"weights": weights, "draft_weights": draft_weights, "kv_cache": kv_cache}
     with provenance.threads(threads):
         found, about = _record(target, draft, shape, num_trees, temperature, prompts, num_prompts, seed, how)
     results, facts = summarise(found, len(shape), seed), orderings(found)

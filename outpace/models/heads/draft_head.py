@@ -35,6 +35,7 @@ class DraftHead(PreTrainedModel):
     _supports_sdpa = True
 
     from_target: tuple[str, ...] = ("embed_tokens.",)  # beginnings of the names of the target's parameters
+    before_forward: tuple[str, ...] = ()  # beginnings of the names of those that `fuse` uses, not `forward`
     layers: nn.ModuleList
     norm: nn.Module  # before the LM head
     lm_head: nn.Module

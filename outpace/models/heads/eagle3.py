@@ -51,6 +51,8 @@ class Eagle3Head(DraftHead):
     """Fuses the outputs of several layers of the target to the feature of a token; while drafting, the
     layer's output before the norm is the next feature, or after it with `norm_output`."""
 
+    before_forward = ("fc.",)
+
     def __init__(
         self,
         config: LlamaConfig,  # its vocabulary size is K

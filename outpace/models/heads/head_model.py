@@ -12,15 +12,23 @@ from outpace.models.heads.draft_head import DraftHead, head_config, random_weigh
 from outpace.models.heads.eagle import EagleHead
 from outpace.models.heads.eagle3 import Eagle3Head, default_taps
 from outpace.models.hf.target import HFTarget
+from outpace.models.openvino.compressed_weights import CompressedWeights
 
 
 class HeadModel:
     """A head that runs like a draft model: trees, batches, gaps and compiled forwards as for any model, with
     the argument `features` of `HFTarget.score`."""
 
-    def __init__(self, head: DraftHead, *, compile: bool = False) -> None:
+    def __init__(
+        self,
+        head: DraftHead,
+        *,
+        compile: bool = False,
+        weights: CompressedWeights | None = None,  # for compiled forwards, by `weights_of_head`
+    ) -> None:
         self.head = head
-        self.model = HFTarget(head, compile=compile, hidden=frozenset({head.state_layer}))
+        hidden = frozenset({head.state_layer})
+        self.model = HFTarget(head, compile=compile, hidden=hidden, weights=weights)
 
     @property
     def state(self) -> Want:

@@ -8,15 +8,22 @@ from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.hydra import HydraHead
 from outpace.models.heads.position_head import PositionHead
 from outpace.models.hf.target import HFTarget
+from outpace.models.openvino.compressed_weights import CompressedWeights
 
 
 class PositionModel:
     """A head and, of Hydra++, its prefix layer with forwards and KV caches."""
 
-    def __init__(self, head: PositionHead, *, compile: bool = False) -> None:
+    def __init__(
+        self,
+        head: PositionHead,
+        *,
+        compile: bool = False,  # the forwards of the prefix layer; the head itself runs eagerly
+        weights: CompressedWeights | None = None,  # of the prefix layer, by `weights_of_head`
+    ) -> None:
         self.head = head
         layer = head.prefix if isinstance(head, HydraHead) else None
-        self.prefix = None if layer is None else HeadModel(layer, compile=compile)
+        self.prefix = None if layer is None else HeadModel(layer, compile=compile, weights=weights)
 
     @property
     def model(self) -> HFTarget | None:

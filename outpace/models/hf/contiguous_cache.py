@@ -34,8 +34,11 @@ class ContiguousCache(EagerCache):
     Implementation of core.contracts.PrefixCache: attention reads the memory of a slot in one piece, so texts
     cannot share entries: they are copied."""
 
-    def __init__(self, planes: Planes, slots: int, capacity: int, device: torch.device) -> None:
+    def __init__(
+        self, planes: Planes, slots: int, capacity: int, device: torch.device, *, in_8_bits: bool = False
+    ) -> None:
         super().__init__(planes, capacity, device)
+        self.in_8_bits = in_8_bits
         self._storages: list[list[Tensor]] = []  # per slot; empty without memory
         self._tokens: dict[int, Tensor] = {}  # slot -> its tokens, if they were told
         self._retained: list[RetainedText] = []  # first the one used longest ago

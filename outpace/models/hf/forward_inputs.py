@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 from transformers.masking_utils import causal_mask_function
 
+from outpace.models.hf.eight_bits import rounded
 from outpace.models.hf.kv_cache import MAX_SLICED_MASK, EagerCache
 
 
@@ -112,6 +113,8 @@ class ForwardInputs(Cache):
         key, value = self._planes_of[layer_idx]
         if not self._reads:
             self._bind()
+        if self.cache.in_8_bits:
+            key_states, value_states = rounded(key_states), rounded(value_states)
         if self._one:
             self._writes[0][key].copy_(key_states)
             self._writes[0][value].copy_(value_states)

@@ -144,6 +144,8 @@ class SlotCache:
 class EagerCache(SlotCache):
     """A `SlotCache` for forwards in torch, with position ids and causal masks for them."""
 
+    in_8_bits = False  # whether new keys and values are rounded as `eight_bits` stores them
+
     def __init__(self, planes: Planes, capacity: int, device: torch.device) -> None:
         super().__init__(planes, capacity, device)
         self._longest = -1

@@ -25,6 +25,7 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.cuda_graphs.graph_replay import GraphReplay
 from outpace.models.hf.contiguous_cache import ContiguousCache
+from outpace.models.hf.eight_bits import FORMATS
 from outpace.models.hf.forward import Forward
 from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
@@ -48,12 +49,15 @@ def load(
     threads: int | None = None,
     compile: bool = False,
     weights: str | None = None,  # int8 or int4: compressed weights, for a compiled model on a CPU
+    kv_cache: str | None = None,  # int8: KV cache in 8 bits, for a compiled model on a CPU
     on_stage: OnStage = lambda stage: None,
 ) -> tuple[HFTarget, Tokenizer]:
     """Load a checkpoint folder or hub name as a target, with its tokenizer. `threads` sets torch's number of
     threads for the process. ValueError if the checkpoint cannot be used."""
     if weights is not None and not compile:
         raise ValueError(f"weights in {weights} need a compiled model: add compile=True (--compile)")
+    if kv_cache is not None and not compile:
+        raise ValueError(f"a KV cache in {kv_cache} needs a compiled model: add compile=True (--compile)")
     if threads is not None:
         torch.set_num_threads(threads)
     model, tokenizer = load_checkpoint(
@@ -64,12 +68,9 @@ def load(
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
     )
-    if weights is None:
-        return HFTarget(model, compile=compile, on_stage=on_stage), tokenizer
-    if model.device.type != "cpu":
-        raise ValueError(f"weights in {weights} are for CPUs: use device cpu, or leave out weights")
-    compressed = compress(model, weights, advance=on_stage)
-    return HFTarget(model, compile=True, on_stage=on_stage, weights=compressed), tokenizer
+    compressed = None if weights is None else compress(model, weights, advance=on_stage)
+    target = HFTarget(model, compile=compile, on_stage=on_stage, weights=compressed, kv_cache=kv_cache)
+    return target, tokenizer
 
 
 class HFTarget:
@@ -90,9 +91,12 @@ class HFTarget:
             int
         ] = frozenset(),  # layers whose outputs compiled forwards have from the beginning
         weights: CompressedWeights | None = None,  # of the model, for its compiled forwards
+        kv_cache: str | None = None,  # int8: keys and values are rounded to 8 bits, also in eager forwards
     ) -> None:
+        if kv_cache is not None and kv_cache not in FORMATS:
+            raise ValueError(f"there is no KV cache in {kv_cache}: use {' or '.join(FORMATS)}")
         self.model = model
-        self.compressed_weights = weights
+        self.compressed_weights, self.kv_cache = weights, kv_cache
         self.forward = Forward(model)
         refuse(model, self.forward.parameters)
         config = model.config.get_text_config()
@@ -111,8 +115,17 @@ class HFTarget:
                 f"{name} may attend by cache position instead of position id: it scores chains, not trees",
                 stacklevel=2,
             )
+        if kv_cache is not None and self.device.type != "cpu":
+            raise ValueError(f"a KV cache in {kv_cache} is for CPUs: use device cpu, or leave out kv_cache")
         self.reader = (
-            compiled(self.forward, on_stage, trees=not self.chains_only, hidden=hidden, weights=weights)
+            compiled(
+                self.forward,
+                on_stage,
+                trees=not self.chains_only,
+                hidden=hidden,
+                weights=weights,
+                cache_in_8_bits=kv_cache is not None,
+            )
             if compile
             else self.forward
         )
@@ -177,7 +190,8 @@ class HFTarget:
                 cache = self.compiled.open(slots, capacity)
             else:
                 capacity = capacity if self._allocates_ahead else 0
-                cache = ContiguousCache(self.forward.planes, slots, capacity, self.forward.device)
+                planes, in_8_bits = self.forward.planes, self.kv_cache is not None
+                cache = ContiguousCache(planes, slots, capacity, self.device, in_8_bits=in_8_bits)
             self._caches[:] = [ref(each) for each in (*self.caches, cache)]
         return cache
 

@@ -17,10 +17,11 @@ from torch import Tensor
 from outpace.core.contracts import NOTHING, Want
 from outpace.models.cuda_graphs.graph_replay import GraphReplay, record_graph
 from outpace.models.hf.contiguous_cache import ContiguousCache
+from outpace.models.hf.eight_bits import NUM_BYTES, from_rows, to_rows
 from outpace.models.hf.forward import Forward
 from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.hf.kv_cache import Planes, SlotCache
+from outpace.models.hf.kv_cache import Planes, PlaneShape, SlotCache
 from outpace.models.openvino.compressed_weights import CompressedWeights
 from outpace.models.openvino.export import refuse_untraceable, trace
 from outpace.models.openvino.infer_request import (
@@ -30,7 +31,7 @@ from outpace.models.openvino.infer_request import (
     padded_sizes,
     row_tokens_of,
 )
-from outpace.models.openvino.paged_attention import PAGED_INPUTS
+from outpace.models.openvino.paged_attention import BLOCK_SIZE, PAGED_INPUTS
 from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.runtime import HINTS, build, convert, fix_batch_of_one, openvino, torch_type
@@ -48,6 +49,7 @@ def compiled(
     trees: bool = True,
     hidden: frozenset[int] = frozenset(),  # layers whose outputs the graph has from the beginning
     weights: CompressedWeights | None = None,  # of the model
+    cache_in_8_bits: bool = False,  # the KV cache of forwards on a CPU
 ) -> CompiledForward | GraphReplay | Forward:
     """Compile a model's forwards with OpenVINO (CPU) or CUDA graphs. If that fails, warn with the reason and
     return the eager forwards. ValueError for an unsupported dtype, ModuleNotFoundError without OpenVINO."""
@@ -60,7 +62,7 @@ def compiled(
         openvino()
     try:
         made = (
-            CompiledForward(forward, on_stage, hidden, weights)
+            CompiledForward(forward, on_stage, hidden, weights, cache_in_8_bits=cache_in_8_bits)
             if on_cpu
             else GraphReplay(forward, record_graph)
         )
@@ -81,7 +83,11 @@ def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool)
     vocab = forward.model.config.get_text_config().vocab_size
     tree = RowInputs(0, 9, 13, 9, torch.tensor((0, 1, 1, 2)), TREE, 11)
     text, other = RowInputs(0, 0, 9, 0, top=8), RowInputs(1, 0, 6, 0, top=5)
-    caches = made.open(2, 13), ContiguousCache(forward.planes, 2, 13, forward.device)
+    in_8_bits = isinstance(made, CompiledForward) and made.cache_in_8_bits
+    caches = (
+        made.open(2, 13),
+        ContiguousCache(forward.planes, 2, 13, forward.device, in_8_bits=in_8_bits),
+    )
     for rows in ([text], [tree if trees else RowInputs(0, 9, 13, 9, top=12), other]):
         sizes = [row.end - row.start for row in rows]
         for cache in caches:
@@ -115,8 +121,11 @@ class CompiledForward:
         on_stage: OnStage = lambda stage: None,
         hidden: frozenset[int] = frozenset(),
         weights: CompressedWeights | None = None,
+        *,
+        cache_in_8_bits: bool = False,
     ) -> None:
         began = perf_counter()
+        self.cache_in_8_bits = cache_in_8_bits
         self.forward, self._weights = forward, weights
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
         self._num_weights = sum(each.numel() for each in forward.model.parameters() if each.dim() > 1)
@@ -135,18 +144,22 @@ class CompiledForward:
         self._rotations = PositionTables(openvino(), model, model.inputs[1].get_node())
         fix_batch_of_one(model)
         on_stage(STAGES[2])
-        self.model = build(model, forward.model.dtype)
+        self.model = build(model, forward.model.dtype, cache_in_8_bits=self.cache_in_8_bits)
         self.planes = self._stored_as(forward.planes)
         on_stage(STAGES[3])
         self._warm_up()
 
     def _stored_as(self, planes: Planes) -> Planes:
-        """The planes with the dtypes of the compiled model's KV cache inputs."""
-        first, types = self._graph.num_inputs + len(PAGED_INPUTS), list[torch.dtype]()
-        for count in planes.counts:
-            types.append(torch_type(self.model.inputs[first].get_element_type()))
+        """The planes with the dtypes and sizes of the compiled model's KV cache inputs. ValueError for
+        another layout."""
+        first, shapes = self._graph.num_inputs + len(PAGED_INPUTS), list[PlaneShape]()
+        for shape, count in zip(planes.shapes, planes.counts, strict=True):
+            stored = self.model.inputs[first]
+            size = shape.size + NUM_BYTES if self.cache_in_8_bits else shape.size
+            if list(stored.get_partial_shape())[2:] != [BLOCK_SIZE, size]:
+                raise ValueError("this version of OpenVINO stores keys and values in another layout")
+            shapes.append(replace(shape, dtype=torch_type(stored.get_element_type()), size=size))
             first += count
-        shapes = (replace(shape, dtype=dtype) for shape, dtype in zip(planes.shapes, types, strict=True))
         return replace(planes, shapes=tuple(shapes))
 
     @torch.no_grad()
@@ -218,18 +231,20 @@ class CompiledForward:
     ) -> ForwardOutputs:
         """Run the eager forward on a copy of the rows' KV entries; new entries are written to `cache`."""
         longest = max(row.end for row in rows)
-        aside = ContiguousCache(self.forward.planes, len(rows), longest, self.forward.device)
+        planes, in_8_bits = self.forward.planes, self.cache_in_8_bits
+        aside = ContiguousCache(planes, len(rows), longest, self.forward.device, in_8_bits=in_8_bits)
         for index, row in enumerate(rows):
             aside.reserve(index, row.end)
             for view, stored in zip(
                 aside.views(index, 0, row.start), cache.views(row.slot, 0, row.start), strict=True
             ):
-                view.copy_(stored)
+                view.copy_(from_rows(stored, view.dtype) if in_8_bits else stored)
         own = [replace(row, slot=index) for index, row in enumerate(rows)]
         found = self.forward.read(own, nodes, tokens, aside, want, logits=logits, features=features)
         at = 0
         for index, row in enumerate(rows):
-            cache.write(row.slot, row.start, aside.views(index, row.start, row.end))
+            entries = aside.views(index, row.start, row.end)
+            cache.write(row.slot, row.start, [to_rows(each) for each in entries] if in_8_bits else entries)
             cache.tokens[row.slot, row.start : row.end] = tokens[at : at + row.end - row.start].numpy()
             at += row.end - row.start
         return found

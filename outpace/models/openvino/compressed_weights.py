@@ -5,7 +5,8 @@ of its weights as an integer, with one scale and one zero point. With 4 bits, ma
 multiple of a group have 8.
 
 The torch parameters are set to the values of the integers, so that forwards that run eagerly, and draft heads
-that use the embedding and the LM head, are those of the same model.
+that use the embedding and the LM head, are those of the same model. Of a draft head only its own matrices are
+compressed: what it uses of the target is as compressed as the target is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
@@ -29,6 +30,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from outpace.models.cache_folder import cache_folder
+from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.fingerprint import model_fingerprint
 from outpace.models.openvino.runtime import openvino
 
@@ -68,13 +70,16 @@ def compress(
     environment: Mapping[str, str] = os.environ,
     advance: Callable[[str], None] = lambda stage: None,
 ) -> CompressedWeights:
-    """Compress a model's matrices, or read them from the cache, and set its parameters to these values.
-    ValueError for an unknown format and for models that have most of their weights elsewhere,
-    ModuleNotFoundError without OpenVINO or NNCF."""
+    """Compress a model's matrices, or read them from the cache, and set its parameters to these values; of a
+    draft head its own. ValueError for an unknown format, on a device other than a CPU, and for models that
+    have most of their weights elsewhere, ModuleNotFoundError without OpenVINO or NNCF."""
     if format not in FORMATS:
         raise ValueError(f"there are no weights in {format}: use {' or '.join(FORMATS)}")
+    if model.device.type != "cpu":
+        raise ValueError(f"weights in {format} are for CPUs: use device cpu, or leave out weights")
     ov, found = openvino(), dict(_matrices(model))
-    whole = sum(each.numel() for each in model.parameters())
+    own_parameters = model.own.values() if isinstance(model, DraftHead) else model.parameters()
+    whole = sum(each.numel() for each in own_parameters)
     own = sum(each.weight.numel() for each in found.values())
     if own < LEAST_SHARE * whole:
         raise ValueError(
@@ -102,6 +107,28 @@ def compress(
     return CompressedWeights(format, fingerprint, nodes, num_bytes, size)
 
 
+def weights_of_head(
+    head: DraftHead,
+    format: str | None,  # of the head's own matrices; None: they stay whole
+    target: PreTrainedModel,
+    of_target: CompressedWeights | None,
+    environment: Mapping[str, str] = os.environ,
+) -> CompressedWeights | None:
+    """The compressed matrices for a head's graph: its own, and those of the target that it uses in place, if
+    the target's are compressed. The target is not changed. Errors as in `compress`."""
+    own = None if format is None else compress(head, format, environment)
+    if of_target is None:
+        return own
+    names = {id(parameter): name for name, parameter in target.named_parameters()}
+    shared = {
+        name: of_target.nodes[names[id(parameter)]]
+        # both names of a parameter that embedding and LM head share
+        for name, parameter in head.named_parameters(remove_duplicate=False)
+        if names.get(id(parameter)) in of_target.nodes
+    }
+    return replace(of_target, nodes=shared) if own is None else replace(own, nodes={**own.nodes, **shared})
+
+
 @dataclass(frozen=True)
 class _Matrix:
     """A weight matrix."""
@@ -115,9 +142,13 @@ class _Matrix:
 
 
 def _matrices(model: PreTrainedModel) -> Iterator[tuple[str, _Matrix]]:
-    """Name and matrix of each linear layer and embedding; a weight that two of them share is named once."""
+    """Name and matrix of each linear layer and embedding; a weight that two of them share is named once. Of a
+    draft head those of its compiled forward that are its own."""
     seen: set[int] = set()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
+    if isinstance(model, DraftHead):
+        skipped = (*model.from_target, *model.before_forward)
+        seen = {key for key, name in names.items() if name.startswith(skipped)}
     for module in model.modules():
         weight = getattr(module, "weight", None)
         if not isinstance(module, nn.Linear | nn.Embedding | Conv1D) or id(weight) in seen or weight is None:

@@ -114,15 +114,16 @@ def store_in_bfloat16(model: Any) -> None:
             reader.replace_source_output(wide.output(0))
 
 
-def build(model: Any, dtype: torch.dtype) -> Any:
-    """Compile the model for this CPU, in the precision of `dtype` if the CPU supports it, else float32."""
+def build(model: Any, dtype: torch.dtype, *, cache_in_8_bits: bool = False) -> Any:
+    """Compile the model for this CPU, in the precision of `dtype` if the CPU supports it, else float32. Its
+    KV cache is in the same precision, or in 8 bits."""
     core = openvino().Core()
     able = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     name = {"f16": "FP16", "bf16": "BF16"}.get(HINTS[dtype])
     hint = HINTS[dtype] if name in able else "f32"
     options = {
         "INFERENCE_PRECISION_HINT": hint,
-        "KV_CACHE_PRECISION": hint,  # OpenVINO's default is 8 bits
+        "KV_CACHE_PRECISION": "u8" if cache_in_8_bits else hint,  # OpenVINO's default is 8 bits
         # products with compressed weights: OpenVINO may round their inputs to 8 bits, in groups of so many
         # that share a scale; 0: it does not, so that float32 logits are those of the compressed weights
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if dtype == torch.float32 else INPUT_GROUP,
@@ -130,12 +131,16 @@ def build(model: Any, dtype: torch.dtype) -> Any:
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": False,  # target and draft share the cores with other processes
     }
+    if cache_in_8_bits:
+        # by default keys share scales with the other tokens of their block, rejected draft nodes included
+        options["KEY_CACHE_QUANT_MODE"] = "BY_TOKEN"
     return core.compile_model(model, "CPU", options)
 
 
 def torch_type(kind: Any) -> torch.dtype:
     """The torch dtype of an OpenVINO element type."""
-    return {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[kind.get_type_name()]
+    known = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "u8": torch.uint8}
+    return known[kind.get_type_name()]
 
 
 def shared(tensor: Tensor) -> Any:
