@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
 
 
+# what the guarantee of a method refers to
+TARGET = "the model as it is loaded: --weights and --kv-cache round it, and give the rounded model's texts"
+
+
 @report_failures
 def show(
     name: Annotated[str, typer.Argument(help="A method of `outpace list`, or a recipe file.")],
@@ -33,6 +37,7 @@ def show(
         "name": recipe.name,
         "paper": recipe.paper,
         "guarantee": recipe.guarantee.value,
+        "target": TARGET,
         "family": recipe.family,
         "summary": recipe.summary,
         "description": inspect.getdoc(module) or "",
@@ -43,7 +48,7 @@ def show(
         print_json(found)
         return
     typer.echo(f"{recipe.name}  ({recipe.guarantee.value}, {recipe.family})\n\n{found['description']}\n")
-    typer.echo(f"paper  {recipe.paper}\nfile   {module.__file__}\n")
+    typer.echo(f"paper   {recipe.paper}\nfile    {module.__file__}\ntarget  {TARGET}\n")
     if options:
         rows = [
             (f"--{flag(each['name'])}", each["type"], each["default"] or "needed", each["help"])
