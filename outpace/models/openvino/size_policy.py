@@ -11,19 +11,22 @@ from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 import numpy
 
+Seconds = numpy.ndarray[Any, Any]
+
 # most tokens of one inference; only a larger tree has more, and is padded to a multiple of this
 MAX_TOKENS = 128
-# for plain decoding, chains of five and of ten, trees, batches, chunks of prompts
+# always: for plain decoding, chains of five and of ten, trees, batches, chunks of prompts
 SIZES = (1, 6, 11, 16, 32, 64, 96, MAX_TOKENS)
-FINER = (2, 4, 8, 13, 20, 24, 28, 40, 48, 56, 80, 112)  # further sizes, where forwards take as long as tokens
+FINER = (2, 4, 8, 13, 20, 24, 28, 40, 48, 56, 80, 112)  # where they save more than a change of size costs
 MEASURED = SIZES[:6]  # times of the others are interpolated, and extrapolated above
-MIN_MEASURED = 4  # sizes; with fewer the policy follows the number of weights
-# A size is worth having if it saves a change to it and a change back within so many inferences.
-PATIENCE = 16
-TOLERANCE = 2.0  # times of a smaller size over those of a larger one above which measurements are dismissed
+# Sizes that were timed so many times each; with less the policy follows the number of weights, as it does for
+# models of which a few inferences take longer than measuring may.
+MIN_MEASURED, MIN_TIMES = 4, 2
+TOLERANCE = 1.5  # times that are so many times what other sizes allow are dismissed
 
 # The policy without measurements, by the number of weights. From LARGE on forwards take about as long as they
 # have tokens, so all sizes are used. A change of size takes as long as MAX_PADDING tokens, or as long as
@@ -113,22 +116,33 @@ def policy_of(times: Mapping[int, SizeTimes], num_weights: int) -> SizePolicy:
     time of the best choice.
     """
     guess = policy_by_weights(num_weights)
-    sizes = sorted(size for size, each in times.items() if each.changed and each.repeated)
+    sizes = sorted(size for size, each in times.items() if len(each.changed) >= MIN_TIMES)
     if len(sizes) < MIN_MEASURED:
         return guess
     # other processes add time and never take any away
     least = numpy.array([min(times[size].repeated) for size in sizes])
-    # nor does an inference take less time for having fewer tokens
     monotone = numpy.minimum.accumulate(least[::-1])[::-1]
     change = median(min(times[size].changed) - float(own) for size, own in zip(sizes, least, strict=True))
-    if change <= 0 or (least > TOLERANCE * monotone).any():
+    if change <= 0 or _contradict(sizes, least, monotone):
         return guess
     costs = _costs(sizes, monotone)
-    kept = _worth_having(costs, 2 * change / PATIENCE)
+    kept = _with_finer(costs, change)
     return SizePolicy(kept, {size: costs[size] for size in kept}, 2 * change, guess.max_single)
 
 
-def _costs(sizes: Sequence[int], seconds: numpy.ndarray) -> dict[int, float]:
+def _contradict(sizes: Sequence[int], least: Seconds, monotone: Seconds) -> bool:
+    """Whether an inference took far longer than one of more tokens, or than several of fewer."""
+    # products with one vector have kernels of their own, which may be slower than those for a few
+    if (least[1:] > TOLERANCE * monotone[1:]).any():
+        return True
+    return any(
+        least[index] > TOLERANCE * -(-size // part) * least[before]
+        for index, size in enumerate(sizes)
+        for before, part in enumerate(sizes[:index])
+    )
+
+
+def _costs(sizes: Sequence[int], seconds: Seconds) -> dict[int, float]:
     """Seconds of all sizes from those of some: linear between them, and above them with the last slope."""
     every = sorted((*SIZES, *FINER))
     found = numpy.interp(every, sizes, seconds)
@@ -137,14 +151,14 @@ def _costs(sizes: Sequence[int], seconds: numpy.ndarray) -> dict[int, float]:
     return {size: float(cost) for size, cost in zip(every, found + beyond, strict=True)}
 
 
-def _worth_having(costs: Mapping[int, float], least: float) -> tuple[int, ...]:
-    """The sizes, usual ones first, that cost `least` less than the next larger one, and as much more than the
-    next smaller one. Size 1 and the largest are always among them."""
-    kept = [1, MAX_TOKENS]
-    for size in (*reversed(SIZES[1:-1]), *reversed(FINER)):
+def _with_finer(costs: Mapping[int, float], least: float) -> tuple[int, ...]:
+    """SIZES, and of FINER those that cost `least` less than the next larger size, and as much more than the
+    next smaller one."""
+    kept = list(SIZES)
+    for size in reversed(FINER):
         above = next(each for each in kept if each > size)
         below = max(each for each in kept if each < size)
-        small_enough = costs[above] - costs[size] >= least
-        if small_enough and (below == 1 or costs[size] - costs[below] >= least):
+        # below the smallest size for several tokens there is none that could take its place
+        if costs[above] - costs[size] >= least and (below == 1 or costs[size] - costs[below] >= least):
             insort(kept, size)
     return tuple(kept)
