@@ -16,6 +16,7 @@ from outpace.bench.peers.environments import PeerEnvironment
 from outpace.bench.peers.worker import environment_of
 from outpace.models.cache_folder import cache_folder
 from outpace.models.names import resolve
+from outpace.models.threads import num_cpus
 
 CONVERT = "from optimum.commands.optimum_cli import main; main()"
 DONE = "openvino_model.xml"
@@ -72,7 +73,7 @@ def converted(
         fresh = Path(folder) / "model"
         command = [peer.python, "-c", CONVERT, "export", "openvino", "--model", str(model)]
         command += ["--task", "text-generation-with-past", "--weight-format", weights, str(fresh)]
-        own = environment_of(environment, os.cpu_count() or 1, own=peer.own)
+        own = environment_of(environment, num_cpus(), own=peer.own)
         done = subprocess.run(command, capture_output=True, text=True, env=own)
         if done.returncode or not (fresh / DONE).is_file():
             lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]

@@ -130,6 +130,11 @@ class CompiledForward:
         self.seconds = perf_counter() - began  # OpenVINO compile time, without comparing logits to eager ones
 
     @property
+    def precision(self) -> torch.dtype:
+        """The dtype in which the compiled model computes: float32 where the CPU lacks that of the model."""
+        return torch_type(self.model.get_property("INFERENCE_PRECISION_HINT"))
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """Numbers of tokens to which inferences are padded."""
         return self.policy.sizes

@@ -154,7 +154,7 @@ def _costs(sizes: Sequence[int], seconds: Seconds) -> dict[int, float]:
 def _with_finer(costs: Mapping[int, float], least: float) -> tuple[int, ...]:
     """SIZES, and of FINER those that cost `least` less than the next larger size, and as much more than the
     next smaller one."""
-    kept = list(SIZES)
+    kept = list[int](SIZES)
     for size in reversed(FINER):
         above = next(each for each in kept if each > size)
         below = max(each for each in kept if each < size)
