@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import struct
-import warnings
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +23,7 @@ from transformers import (
 )
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from outpace.models.native_dtypes import fastest_dtype, notice
+from outpace.models.native_dtypes import fastest_dtype, notice, warn_once
 
 GGUF = ".gguf"
 # what transformers raises for checkpoints that it cannot load; the last two where a GGUF file ends too early
@@ -65,7 +64,7 @@ def load_checkpoint(
         if torch_device.type == "cpu" and isinstance(kind, torch.dtype):
             stored = getattr(config, "dtype", None)  # transformers replaces it by the dtype that it loads
             if found := notice(kind, stored, named=dtype != "auto"):
-                warnings.warn(found, stacklevel=2)
+                warn_once(found)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             place, config=config, dtype=kind, output_loading_info=True, **options
         )

@@ -3,6 +3,9 @@ float32."""
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
+
 import torch
 
 # torch's names of the instructions that multiply in a dtype: two of x86-64, one of ARM
@@ -49,3 +52,9 @@ def notice(chosen: torch.dtype, stored: torch.dtype | None, *, named: bool) -> s
             f"memory of {name}; --dtype {name} (dtype={name!r}) keeps it, and is slower"
         )
     return None
+
+
+@cache  # Python forgets what it has shown once whenever filters change, as they do when a model is traced
+def warn_once(message: str) -> None:
+    """Warn with this message, once in a process."""
+    warnings.warn(message, stacklevel=3)

@@ -14,7 +14,7 @@ import outpace
 from outpace.bench.measure.contender import precision_of
 from outpace.cli.failures import warnings_in_one_line
 from outpace.models.hf.target import HFTarget
-from outpace.models.native_dtypes import fastest_dtype, is_native
+from outpace.models.native_dtypes import fastest_dtype, is_native, warn_once
 from outpace.models.openvino.compiled import CompiledForward
 
 FOUND = {
@@ -29,7 +29,8 @@ FOUND = {
 
 @pytest.fixture
 def old_cpu(monkeypatch):
-    """A CPU that computes in float32 and float64 alone."""
+    """A CPU that computes in float32 and float64 alone, and a process that has said nothing yet."""
+    warn_once.cache_clear()
     monkeypatch.setattr(
         "outpace.models.native_dtypes.is_native", lambda dtype: dtype in (torch.float32, torch.float64)
     )
@@ -91,7 +92,7 @@ import outpace
 from outpace.models import native_dtypes
 native_dtypes.is_native = lambda dtype: False
 for name in ("zoo:target", "zoo:draft"):
-    outpace.load(name, device="cpu")
+    outpace.load(name, device="cpu", compile=True)
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
