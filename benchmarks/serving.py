@@ -10,7 +10,6 @@ as turns are compared within a round; a server without requests does nothing.
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import subprocess
 import sys
@@ -42,6 +41,7 @@ from outpace.bench.measure.workload import load_items
 from outpace.bench.peers.vllm_variables import vllm_variables
 from outpace.bench.report.json_file import write_json
 from outpace.console import progress
+from outpace.models.threads import num_cpus
 from outpace.tables import print_tables
 
 DRAFT_TOKENS = 5  # of drafts of one length, and of vLLM's
@@ -144,7 +144,7 @@ def main(
             chosen.append(Contender(name, servers[key], SETTINGS[name]))
         for index, (name, config) in enumerate(vllm_configs(draft).items() if vllm else ()):
             assert vllm is not None
-            cpus = threads or os.cpu_count() or 1
+            cpus = threads or num_cpus()
             other = vllm_server(vllm, target, port + index, config, vllm_options, cpus)
             chosen.append(Contender(name, parse_server(f"{name}={running.enter_context(other)}")))
         test = LoadTest(
@@ -164,7 +164,7 @@ def main(
     # the times of all chunks would be megabytes
     data = {name: value for name, value in report.to_json().items() if name != "turns"}
     data["ratios"] = [row.to_json() for row in ratios]
-    data["provenance"]["threads"] = threads or os.cpu_count()
+    data["provenance"]["threads"] = threads or num_cpus()
     json.parent.mkdir(parents=True, exist_ok=True)
     write_json(json, data)
 

@@ -293,7 +293,7 @@ def test_the_slow_commands_of_a_page_run(
     page: Path, page_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # audits run in this process, on two kinds of models and with few mistakes: tests/proof has the others
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("outpace.cli.commands.audit.num_cpus", lambda: 1)
     monkeypatch.setattr(suite, "PLANS", {kind: suite.PLANS[kind] for kind in ("table", "transformers")})
     few = {name: error for name, error in suite.mistakes().items() if name.endswith("in the cache")}
     assert few

@@ -61,7 +61,8 @@ def load(
 
     Args:
         target: a model of the package (`zoo:target`), a folder, or a name on the Hugging Face Hub.
-        dtype: auto (bfloat16 where the device computes it natively), float32, bfloat16, float16 or float64.
+        dtype: auto (bfloat16 where the CPU computes it natively, else float32 with a warning; on a GPU the
+            checkpoint's), float32, bfloat16, float16 or float64.
         device: a torch device such as cpu or cuda:0; None: CUDA if there is one.
         revision: branch, tag or commit of a model on the hub.
         trust_remote_code: run Python code that comes with the model.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, requires
-from typing import Annotated, ParamSpec
+from typing import Annotated, Any, ParamSpec
 
 import typer
 
@@ -22,7 +24,8 @@ def report_failures(verb: Callable[P, None]) -> Callable[P, None]:
     @wraps(verb)
     def reporting(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            verb(*args, **kwargs)
+            with warnings_in_one_line():
+                verb(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise  # handled by typer, which exits silently on a closed pipe (`outpace list | head`)
         except KeyboardInterrupt:
@@ -33,6 +36,23 @@ def report_failures(verb: Callable[P, None]) -> Callable[P, None]:
             exit_with(*failure_message(error))
 
     return reporting
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Context manager: warnings for the user are one line on stderr, without the code they come from."""
+    usual = warnings.formatwarning
+
+    def one_line(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> str:
+        if category is not UserWarning:  # such as a library's DeprecationWarning
+            return usual(message, category, *place, **rest)
+        return f"outpace: {message}\n"
+
+    warnings.formatwarning = one_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def exit_with(message: str, code: int) -> None:

@@ -23,6 +23,8 @@ from transformers import (
 )
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from outpace.models.native_dtypes import fastest_dtype, notice, warn_once
+
 GGUF = ".gguf"
 # what transformers raises for checkpoints that it cannot load; the last two where a GGUF file ends too early
 FAILURES = (OSError, SafetensorError, ValueError, ImportError, struct.error, IndexError)
@@ -39,7 +41,7 @@ def load_checkpoint(
 ) -> tuple[PreTrainedModel, Tokenizer]:
     """Load a causal language model onto its device, with its tokenizer. `name`: a folder, a GGUF file or a
     name on the hub. `allow_pickle` permits weights that are not safetensors. ValueError if the checkpoint or
-    the device cannot be used."""
+    the device cannot be used; a warning, once, if the CPU lacks the arithmetic of the model's dtype."""
     torch_device = choose_device(device)
     place, file = location(name)
     if looks_like_folder(place) and not Path(place).is_dir():
@@ -59,6 +61,10 @@ def load_checkpoint(
             refuse_pickle(name)
             options["use_safetensors"] = True
         kind = choose_dtype(dtype, torch_device, config)
+        if torch_device.type == "cpu" and isinstance(kind, torch.dtype):
+            stored = getattr(config, "dtype", None)  # transformers replaces it by the dtype that it loads
+            if found := notice(kind, stored, named=dtype != "auto"):
+                warn_once(found)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             place, config=config, dtype=kind, output_loading_info=True, **options
         )
@@ -185,7 +191,7 @@ def hub_is_away(name: str) -> bool:
 def choose_dtype(dtype: str | torch.dtype, device: torch.device, config: object) -> str | torch.dtype:
     """The dtype to load weights in. "auto" keeps the checkpoint's dtype on accelerators and for quantised
     weights; on a CPU it is bfloat16 if the CPU multiplies bfloat16 natively, else float32, which is faster
-    there. ValueError for an unknown name."""
+    there than emulation. ValueError for an unknown name."""
     if dtype != "auto":
         if isinstance(dtype, torch.dtype):
             return dtype
@@ -195,17 +201,7 @@ def choose_dtype(dtype: str | torch.dtype, device: torch.device, config: object)
         return found
     if device.type != "cpu" or getattr(config, "quantization_config", None) is not None:
         return "auto"
-    return torch.bfloat16 if has_native_bfloat16() else torch.float32
-
-
-def has_native_bfloat16() -> bool:
-    """Whether this CPU has bfloat16 instructions (AVX-512 BF16 or AMX)."""
-    return any(
-        check is not None and check()
-        for check in (
-            getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        )
-    )
+    return fastest_dtype()
 
 
 def explain(name: str, error: Exception) -> str:

@@ -71,6 +71,7 @@ def test_env(outpace_):
     found = json.loads(outpace_("env", "--json").stdout)
     assert found["versions"]["torch"] and found["cores"] and found["devices"]
     assert "torch" in outpace_("env").stdout
+    assert {"float32", found["dtype auto on the CPU"]} <= set(found["native on the CPU"])
 
 
 def test_generate_streams_one_prompt(outpace_, tiny):

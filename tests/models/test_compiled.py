@@ -21,7 +21,8 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.models.hf import target as hf
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.compiled import group_rows
-from outpace.models.openvino.infer_request import SIZES, InferRequest, RowTokens, padded_sizes, row_tokens_of
+from outpace.models.openvino.infer_request import InferRequest, RowTokens, row_tokens_of
+from outpace.models.openvino.size_policy import SizeTimes, policy_by_weights
 from tests.tiers import slow
 
 ROUNDING = 3e-5  # of logits of about 1, in float32
@@ -124,9 +125,10 @@ def test_every_forward_size_is_run_before_decoding_and_gives_the_same(name, pair
     monkeypatch.setattr(
         InferRequest,
         "read",
-        lambda self, *rest: (read(self, *rest), sizes.add(self._size))[0],
+        lambda self, *rest: (found := read(self, *rest), sizes.add(found.computed))[0],
     )
     targets = pair(name)
+    monkeypatch.setattr(targets[1].compiled, "policy", policy_by_weights(1_000))
     for lengths in ((2,), (6,), (10,), (14,), (30,), (90,), (300,), (140, 3, 60), (130, 129)):
         slots, texts = tuple(range(len(lengths))), [some(length, length) for length in lengths]
         caches = [target.open(len(slots), 512) for target in targets]
@@ -143,41 +145,43 @@ def test_every_forward_size_is_run_before_decoding_and_gives_the_same(name, pair
             for cache in caches:
                 cache.commit(tree, [-1] * len(slots), slots)
     # trees in windows are read aside
-    assert sizes >= set(SIZES) and (name == "mistral" or max(sizes) > SIZES[-1])
+    assert sizes >= {*targets[1].sizes[1:]} and (name == "mistral" or max(sizes) > targets[1].sizes[-1])
 
 
 def test_scores_tell_how_many_tokens_were_computed(pair):
     eager, compiled = pair("llama")
-    assert eager.sizes == () and compiled.sizes == SIZES
+    assert eager.sizes == () and compiled.sizes == compiled.compiled.policy.sizes
     tree = TokenTree(some(4, 1), Forest.chain((3,)))
-    for target, computed in ((eager, None), (compiled, 6)):
+    fit = next(size for size in compiled.sizes if size >= 4)
+    for target, computed in ((eager, None), (compiled, fit)):
         assert target.score(tree, (0,), target.open(1, 64)).computed == computed
 
 
-def test_a_size_is_kept_while_filling_it_up_costs_less_than_a_change(pair):
-    target = pair("llama")[1]
-    request = target.compiled._request_of(target.open(1, 64))
-    sizes = [request._padded_size(total) for total in (3, 1, 1, 6, *[1] * 8, 2, 11, 1, 1, 1, 1, 40, 1)]
-    assert sizes == [6, 6, 6, 6, *[6] * 6, 1, 1, 6, 11, 11, 11, 11, 1, 64, 1]
+def test_sizes_follow_the_times_that_were_measured(tiny, monkeypatch):
+    """All are run at loading, and outputs of layers that are added later leave them as they are."""
+    measured, run = [], []
+    read = InferRequest.read
 
+    def policy_of(times, num_weights):
+        measured.append((times, num_weights))
+        return policy_by_weights(200_000_000)
 
-def test_a_larger_model_changes_its_size_earlier(pair, monkeypatch):
-    compiled = pair("llama")[1].compiled
-    for num_weights, expected in ((12_500_000, [11, 11, 11, 11, 6, 6]), (200_000_000, [11, 6, 11, 6, 6, 1])):
-        monkeypatch.setattr(compiled, "_num_weights", num_weights)
-        request = compiled._request_of(compiled.open(1, 64))
-        sizes = [request._padded_size(total) for total in (11, 6, 11, 6, 6, 1)]
-        assert sizes == expected
-
-
-def test_a_larger_model_has_more_sizes(pair, monkeypatch):
-    eager, compiled = pair("llama")
-    large = compiled.compiled
-    monkeypatch.setattr(large, "_num_weights", 200_000_000)
-    request = large._request_of(large.open(1, 64))
-    sizes = [request._padded_size(total) for total in (3, 22, 98, 129, 7)]
-    assert sizes == [4, 24, 112, 256, 8] and set(sizes) <= {*padded_sizes(200_000_000), 256}
+    monkeypatch.setattr("outpace.models.openvino.compiled.policy_of", policy_of)
+    monkeypatch.setattr(
+        InferRequest,
+        "read",
+        lambda self, *rest, size=None: (run.append(size), read(self, *rest, size=size))[1],
+    )
+    model = tiny("llama").float()
+    eager, compiled = HFTarget(copy.deepcopy(model)), HFTarget(model, compile=True)
+    ((times, num_weights),) = measured
+    assert num_weights == compiled.compiled._num_weights
+    assert all(isinstance(each, SizeTimes) and each.changed and each.repeated for each in times.values())
+    assert compiled.sizes == policy_by_weights(200_000_000).sizes and set(run) - {None} == {*compiled.sizes}
     same((eager, compiled), SLOTS, (13, 3, 90), ROWS, monkeypatch)
+    tree = TokenTree(some(4, 1), Forest.chain((3,)))
+    compiled.score(tree, (0,), compiled.open(1, 64), Want(hidden=frozenset({-1})))
+    assert len(measured) == 1 and len(compiled.sizes) == 20
 
 
 def test_rows_share_forwards_and_chains_alone_are_cut():

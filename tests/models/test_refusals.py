@@ -109,7 +109,7 @@ def test_hub_failures_are_one_sentence_each():
 def test_dtype_auto_is_what_the_machine_computes_in(monkeypatch):
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr("outpace.models.checkpoint.has_native_bfloat16", lambda native=native: native)
+        monkeypatch.setattr("outpace.models.native_dtypes.is_native", lambda dtype, native=native: native)
         assert choose_dtype("auto", cpu, object()) == expected
     assert choose_dtype("auto", gpu, object()) == "auto"
     assert choose_dtype("float16", cpu, object()) == torch.float16

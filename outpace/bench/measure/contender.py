@@ -15,7 +15,7 @@ from outpace.bench.measure.metrics import Counts, StepRecord, reads_prompts
 from outpace.core.contracts import Guarantee, Parts, Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
-from outpace.models.checkpoint import has_native_bfloat16
+from outpace.models import native_dtypes
 from outpace.sampling.target_probs import LazyTargetProbs
 
 COMPILED, EAGER = "compiled", "eager"  # modes: how forwards run
@@ -87,7 +87,8 @@ class MethodContender:
 
     @property
     def precision(self) -> str:
-        name = precision_of(getattr(self.parts.target, "model", None))
+        compiled = getattr(self.parts.target, "compiled", None)
+        name = precision_of(getattr(self.parts.target, "model", None), getattr(compiled, "precision", None))
         compressed = getattr(self.parts.target, "compressed_weights", None)
         kv_cache = getattr(self.parts.target, "kv_cache", None)
         parts = [
@@ -141,12 +142,18 @@ def shortened(sampling: SamplingParams, max_tokens: int) -> SamplingParams:
     return replace(sampling, max_tokens=min(max_tokens, sampling.max_tokens))
 
 
-def precision_of(model: Any) -> str:
-    """Data type of a transformers model as text, such as "bf16", or "bf16, not native" on a CPU that emulates
-    it; "" if unknown."""
+def precision_of(model: Any, computed: torch.dtype | None = None) -> str:
+    """Data type of a transformers model as text, such as "bf16"; "bf16, not native" on a CPU that emulates
+    it; "bf16, computed in f32" if compiled forwards compute in another one, `computed`; "" if unknown."""
     dtype, device = getattr(model, "dtype", None), getattr(model, "device", None)
     if not isinstance(dtype, torch.dtype):
         return ""
-    name = str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "f")
-    slow = dtype is torch.bfloat16 and getattr(device, "type", "") == "cpu" and not has_native_bfloat16()
-    return f"{name}, not native" if slow else name
+    name = _short(dtype)
+    if computed is not None:
+        return name if computed == dtype else f"{name}, computed in {_short(computed)}"
+    on_cpu = getattr(device, "type", "") == "cpu"
+    return f"{name}, not native" if on_cpu and not native_dtypes.is_native(dtype) else name
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "f")

@@ -198,6 +198,7 @@ class BenchModels:
                 **source,
                 "versions": {**source["versions"], **versions},
                 "dtype": self._dtype_name,
+                "precision": ours[0].precision,  # in effect
             },
             settings=about | self._compiling | (settings or {}),
             load_seconds=self.load_seconds,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from outpace.bench.peers.environments import PeerEnvironment
 from outpace.bench.peers.worker import environment_of
 from outpace.models.cache_folder import cache_folder
 from outpace.models.names import resolve
+from outpace.models.threads import num_cpus
 
 CONVERTER, QUANTIZER = "convert_hf_to_gguf.py", "llama-quantize"
 WRAPPER = Path(__file__).parent / "workers" / "convert_to_gguf.py"
@@ -42,7 +42,7 @@ def converted(
     format = {None: WHOLE.get(dtype, "f32"), "int8": EIGHT_BITS, "int4": FOUR_BITS}[weights]
     cache = cache_folder(environment, "gguf")
     place = cache / f"{model.name}-{key(model, format, peer.versions)}"
-    own = environment_of(environment, os.cpu_count() or 1, own=True)
+    own = environment_of(environment, num_cpus(), own=True)
 
     def convert(folder: Path) -> None:
         if find_spec(NEEDED) is None:

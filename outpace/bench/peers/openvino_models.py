@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from outpace.bench.peers.converted_models import converted_once, folder_of, key,
 from outpace.bench.peers.environments import PeerEnvironment
 from outpace.bench.peers.worker import environment_of
 from outpace.models.cache_folder import cache_folder
+from outpace.models.threads import num_cpus
 
 CONVERT = "from optimum.commands.optimum_cli import main; main()"
 DONE = "openvino_model.xml"
@@ -56,7 +56,7 @@ def converted(
     def convert(folder: Path) -> None:
         command = [peer.python, "-c", CONVERT, "export", "openvino", "--model", str(model)]
         command += ["--task", "text-generation-with-past", "--weight-format", *options, str(folder)]
-        own = environment_of(environment, os.cpu_count() or 1, own=peer.own)
+        own = environment_of(environment, num_cpus(), own=peer.own)
         run_converter(name, command, own, folder / DONE)
 
     return place, converted_once(name, place, on_message, convert)

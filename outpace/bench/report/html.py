@@ -83,7 +83,7 @@ def facts(measurement: Measurement) -> list[tuple[str, str]]:
     return [
         ("Target model", str(settings.get("target", "-"))),
         ("Draft model", str(settings.get("draft") or "none")),
-        ("Data type", str(source.get("dtype", "-"))),
+        ("Data type", f"{source.get('dtype', '-')}; in effect {source.get('precision', '-')}"),
         ("Machine", f"{source['device']}, {source['threads']} threads"),
         ("Versions", versions),
         ("Commit", str(source["commit"] or "-")),

@@ -6,7 +6,6 @@ Enumerates all outputs on small table models; optionally tests greedy and sample
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ import typer
 from outpace.cli.failures import INTERRUPTED, Debug, report_failures
 from outpace.cli.options import DraftWeights, Json, KvCache, Weights
 from outpace.cli.output import print_json, print_status, print_table
+from outpace.models.threads import num_cpus
 
 PROMPTS = (
     "def parse(line):\n",
@@ -74,7 +74,7 @@ def audit(
         sources.append(recipe)
     report: dict[str, Any] = {"proofs": [], "mistakes": []}
     try:
-        for kind, found in _results(sources, exhaustive, processes or os.cpu_count() or 1):
+        for kind, found in _results(sources, exhaustive, processes or num_cpus()):
             report["mistakes" if kind == MISTAKES else "proofs"] += found
             print_status(_progress(kind, found))
         report["proofs"].sort(key=lambda proof: sources.index(proof["source"]))

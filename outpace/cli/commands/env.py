@@ -30,7 +30,7 @@ def facts() -> dict[str, Any]:
     """Hardware, devices, package versions and extras by name, as JSON values."""
     import torch
 
-    from outpace.models.checkpoint import has_native_bfloat16
+    from outpace.models import native_dtypes
     from outpace.models.threads import num_cpus
 
     devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -40,7 +40,8 @@ def facts() -> dict[str, Any]:
         "processor": processor(),
         "cores": num_cpus(),
         "threads": torch.get_num_threads(),
-        "fast bfloat16 on the CPU": has_native_bfloat16(),
+        "native on the CPU": [str(each).removeprefix("torch.") for each in native_dtypes.found()],
+        "dtype auto on the CPU": str(native_dtypes.fastest_dtype()).removeprefix("torch."),
         "devices": [*devices, *(["mps"] if torch.backends.mps.is_available() else [])] or ["cpu"],
         "versions": {name: installed(name) for name in PACKAGES},
         "extras": extras(),

@@ -24,21 +24,25 @@ from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import Planes, PlaneShape, SlotCache
 from outpace.models.openvino.compressed_weights import CompressedWeights
 from outpace.models.openvino.export import refuse_untraceable, trace
-from outpace.models.openvino.infer_request import (
-    MAX_TOKENS,
-    InferRequest,
-    RowTokens,
-    padded_sizes,
-    row_tokens_of,
-)
+from outpace.models.openvino.infer_request import InferRequest, RowTokens, row_tokens_of
 from outpace.models.openvino.paged_attention import BLOCK_SIZE, PAGED_INPUTS
 from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.runtime import HINTS, build, convert, fix_batch_of_one, openvino, torch_type
+from outpace.models.openvino.size_policy import (
+    MAX_TOKENS,
+    MEASURED,
+    SizeTimes,
+    policy_by_weights,
+    policy_of,
+)
 
 # tree attention mask of the nodes (rows) in `check`
 TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
 STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
+# Sizes are timed so many times, each time followed by REPEATS inferences of the same size, for as long as
+# SECONDS, or SHARE of the time that compiling took.
+ROUNDS, REPEATS, SECONDS, SHARE = 6, 2, 0.3, 0.1
 OnStage = Callable[[str], None]
 
 
@@ -129,9 +133,20 @@ class CompiledForward:
         self.forward, self._weights = forward, weights
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
         self._num_weights = sum(each.numel() for each in forward.model.parameters() if each.dim() > 1)
-        self.sizes = padded_sizes(self._num_weights)  # numbers of tokens to which inferences are padded
+        self.policy = policy_by_weights(self._num_weights)  # until sizes have been timed
         self._compile(tuple(sorted(hidden)), on_stage)
+        self._choose_sizes(max(SECONDS, SHARE * (perf_counter() - began)))
         self.seconds = perf_counter() - began  # OpenVINO compile time, without comparing logits to eager ones
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The dtype in which the compiled model computes: float32 where the CPU lacks that of the model."""
+        return torch_type(self.model.get_property("INFERENCE_PRECISION_HINT"))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of tokens to which inferences are padded."""
+        return self.policy.sizes
 
     @torch.no_grad()
     def _compile(self, layers: tuple[int, ...], on_stage: OnStage = lambda stage: None) -> None:
@@ -163,12 +178,40 @@ class CompiledForward:
         return replace(planes, shapes=tuple(shapes))
 
     @torch.no_grad()
+    def _choose_sizes(self, seconds: float) -> None:
+        """Choose the sizes and when they change, from inferences that take about so many seconds."""
+        run, times = self._runner(), {size: SizeTimes() for size in MEASURED}
+        ends = perf_counter() + seconds
+        for size in MEASURED * ROUNDS:
+            times[size].changed.append(run(size))
+            times[size].repeated += [run(size) for _ in range(REPEATS)]
+            if perf_counter() > ends:
+                break
+        warm = self.sizes
+        self.policy = policy_of(times, self._num_weights)
+        for size in sorted(set(self.sizes).difference(warm)):
+            run(size)
+
+    @torch.no_grad()
     def _warm_up(self) -> None:
         """Run one inference of every size, as the first inference of a size takes much longer."""
+        run = self._runner()
+        for size in self.sizes:
+            run(size)
+
+    def _runner(self) -> Callable[[int], float]:
+        """A function that runs an inference of a size on an empty KV cache and returns its seconds."""
         cache = self.open(1, MAX_TOKENS)
         cache.reserve(0, MAX_TOKENS)
-        for size in self.sizes:
-            self._request_of(cache).read([_chain(cache, size, self._graph.features)], True)
+        request = self._request_of(cache)
+
+        def run(size: int) -> float:
+            parts = [_chain(cache, size, self._graph.features)]
+            began = perf_counter()
+            request.read(parts, True, size=size)
+            return perf_counter() - began
+
+        return run
 
     def open(self, slots: int, capacity: int) -> PagedCache:
         """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included."""
@@ -214,7 +257,7 @@ class CompiledForward:
         request = cache.request
         if request is None or request.model is not self.model:
             request = cache.request = InferRequest(
-                self.model, cache, self._graph, self._rotations, self._num_weights
+                self.model, cache, self._graph, self._rotations, self.policy
             )
         return request
 

@@ -24,21 +24,7 @@ from outpace.models.openvino.paged_attention import PAGED_INPUTS
 from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.runtime import InputTensor, shared
-
-# most tokens of one inference; only a larger tree has more, and is padded to a multiple of this
-MAX_TOKENS = 128
-# numbers of tokens to which an inference is padded: for plain decoding, chains of five and of ten, trees,
-# batches, chunks of prompts
-SIZES = (1, 6, 11, 16, 32, 64, 96, MAX_TOKENS)
-# From so many weights on there are more sizes, because forwards take as long as they have tokens. Above 16
-# they are four tokens or more apart: with this many weights, four tokens of padding take as long as the
-# change to another size (PRODUCTS).
-LARGE = 30_000_000
-LARGE_SIZES = (1, 2, 4, 6, 8, 11, 13, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, MAX_TOKENS)
-# An inference keeps the size of the one before it, although a smaller size would do, until the padding tokens
-# added that way number MAX_PADDING, or take as long as a change of size: about 100 million multiplications.
-MAX_PADDING, PRODUCTS = 32, 100_000_000
-
+from outpace.models.openvino.size_policy import MAX_TOKENS, SizeChoice, SizePolicy
 
 # numpy arrays, because every torch call between two forwards takes measurable time
 Array = numpy.ndarray[Any, Any]
@@ -76,7 +62,7 @@ class InferRequest:
         cache: PagedCache,
         graph: TracedModel,
         rotations: PositionTables,
-        num_weights: int,  # of the model's matrices
+        policy: SizePolicy,
     ) -> None:
         # no reference to the cache, which owns this object: a cycle would delay freeing the memory
         self.model, self._layers = model, graph.layers
@@ -118,18 +104,22 @@ class InferRequest:
         self._kept: tuple[int, int] | None = (
             None  # (logits, padded tokens) of the last inference if it requested all tokens' logits
         )
-        self._sizes = padded_sizes(num_weights)
-        self._size = self._waste = 0
-        self._max_waste = min(MAX_PADDING, PRODUCTS // num_weights)
+        self._sizes = policy.sizes
+        self._choice = SizeChoice(policy)
 
     def read(
-        self, parts: Sequence[RowTokens], logits: bool, hidden: Set[int] = frozenset()
+        self,
+        parts: Sequence[RowTokens],
+        logits: bool,
+        hidden: Set[int] = frozenset(),
+        size: int | None = None,
     ) -> ForwardOutputs:
         """Run one inference over the rows' tokens; returns the outputs of the requested tokens, row by row.
-        `hidden`: layers of the graph whose outputs are requested."""
+        `hidden`: layers of the graph whose outputs are requested. `size`: number of tokens, padding included;
+        None: by the policy."""
         sizes = [len(part.tokens) for part in parts]
         total = sum(sizes)
-        size = self._padded_size(total)
+        size = self._choice.take(total) if size is None else size
         self._write(parts, total, size)
         sizes[-1] += size - total  # padding tokens follow the tokens of the last row
         self._write_cache_positions(parts, sizes)
@@ -160,13 +150,6 @@ class InferRequest:
         the memory."""
         output = torch.from_numpy(self._infer.get_output_tensor(index).data)[0]
         return output[:num].clone() if selected is None else output[torch.from_numpy(selected)]
-
-    def _padded_size(self, total: int) -> int:
-        fit = next((size for size in self._sizes if size >= total), -(-total // MAX_TOKENS) * MAX_TOKENS)
-        self._waste = self._waste + self._size - fit if fit < self._size else 0
-        if fit > self._size or self._waste > self._max_waste:
-            self._size, self._waste = fit, 0
-        return self._size
 
     def _write(self, parts: Sequence[RowTokens], total: int, size: int) -> None:
         """Write token ids, position ids, and the values that are looked up by position id."""
@@ -263,11 +246,6 @@ class InferRequest:
             keep[:] = self._count[: len(keep)]
         else:
             keep[num:], keep[:num] = 0, kept
-
-
-def padded_sizes(num_weights: int) -> tuple[int, ...]:
-    """Numbers of tokens to which inferences of a model with so many weights in its matrices are padded."""
-    return LARGE_SIZES if num_weights >= LARGE else SIZES
 
 
 def row_tokens_of(

@@ -1,0 +1,164 @@
+"""The sizes of compiled inferences, and when an inference takes a smaller one, from measured times.
+
+An inference is padded to one of a few sizes (numbers of tokens), because the first inference of a size is
+slow and so is a change of size. How much padding a change is worth depends on the model, the format of its
+weights, the precision, the CPU and the number of threads, so both are measured when a model is compiled.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy
+
+Seconds = numpy.ndarray[Any, Any]
+
+# most tokens of one inference; only a larger tree has more, and is padded to a multiple of this
+MAX_TOKENS = 128
+# always: for plain decoding, chains of five and of ten, trees, batches, chunks of prompts
+SIZES = (1, 6, 11, 16, 32, 64, 96, MAX_TOKENS)
+FINER = (2, 4, 8, 13, 20, 24, 28, 40, 48, 56, 80, 112)  # where they save more than a change of size costs
+MEASURED = SIZES[:6]  # times of the others are interpolated, and extrapolated above
+# Sizes that were timed so many times each; with less the policy follows the number of weights, as it does for
+# models of which a few inferences take longer than measuring may.
+MIN_MEASURED, MIN_TIMES = 4, 2
+TOLERANCE = 1.5  # times that are so many times what other sizes allow are dismissed
+
+# The policy without measurements, by the number of weights. From LARGE on forwards take about as long as they
+# have tokens, so all sizes are used. A change of size takes as long as MAX_PADDING tokens, or as long as
+# PRODUCTS multiplications if these are fewer tokens.
+LARGE = 30_000_000
+MAX_PADDING, PRODUCTS = 32, 100_000_000
+
+
+@dataclass(frozen=True)
+class SizePolicy:
+    """Sizes of inferences, and how much padding may be computed before the size is changed."""
+
+    sizes: tuple[int, ...]  # ascending, from 1 to MAX_TOKENS
+    costs: Mapping[int, float]  # of an inference, by size: seconds, or tokens if nothing was measured
+    max_padding: float  # cost of padding that is computed before a change to a smaller size
+    # Inferences over one token that keep a larger size before one has size 1. It follows from the number of
+    # weights alone: products with one vector have kernels of their own, which round differently, and logits
+    # should be the same whatever was measured.
+    max_single: int
+
+    def fit(self, total: int) -> int:
+        """The smallest size above 1 for `total` tokens; above the last one a multiple of it."""
+        for size in self.sizes:
+            if size >= total and size > 1:
+                return size
+        return -(-total // MAX_TOKENS) * MAX_TOKENS
+
+    def padding(self, size: int, fit: int) -> float:
+        """Cost of an inference of `size` above that of one of size `fit`."""
+        return max(0.0, self._cost(size) - self._cost(fit))
+
+    def _cost(self, size: int) -> float:
+        found = self.costs.get(size)
+        return self.costs[MAX_TOKENS] * size / MAX_TOKENS if found is None else found
+
+
+class SizeChoice:
+    """Sizes of consecutive inferences of one request under a policy."""
+
+    def __init__(self, policy: SizePolicy) -> None:
+        self._policy = policy
+        self._size = self._num_single = 0  # last size; inferences over one token since the last larger one
+        self._padding = 0.0  # cost of padding that a smaller size would have saved, since the last change
+
+    def take(self, total: int) -> int:
+        """The size of the next inference, which has `total` tokens."""
+        policy = self._policy
+        if total > 1:
+            self._num_single = 0
+        else:
+            self._num_single += 1
+            if self._num_single > policy.max_single:
+                self._size, self._padding = 1, 0.0
+                return 1
+        fit = policy.fit(total)
+        if fit < self._size:
+            self._padding += policy.padding(self._size, fit)
+        else:
+            self._padding = 0.0
+        if fit > self._size or self._padding > policy.max_padding:
+            self._size, self._padding = fit, 0.0
+        return self._size
+
+
+@dataclass(eq=False)
+class SizeTimes:
+    """Measured seconds of inferences of one size."""
+
+    changed: list[float] = field(default_factory=list[float])  # right after one of another size
+    repeated: list[float] = field(default_factory=list[float])  # after one of the same size
+
+
+def policy_by_weights(num_weights: int) -> SizePolicy:
+    """The policy for a model with so many weights in its matrices, without measurements."""
+    sizes = tuple(sorted((*SIZES, *FINER))) if num_weights >= LARGE else SIZES
+    max_padding = min(MAX_PADDING, PRODUCTS // num_weights)
+    max_single = max_padding // (SIZES[1] - 1)
+    return SizePolicy(sizes, {size: float(size) for size in sizes}, max_padding, max_single)
+
+
+def policy_of(times: Mapping[int, SizeTimes], num_weights: int) -> SizePolicy:
+    """The policy by measured times of some of the sizes; by the number of weights if these are too few, or if
+    they contradict each other.
+
+    Padding is computed until it has taken as long as a change of size and the change back, as one rents until
+    the rent paid is the price: without knowing the next forwards no rule is surer to stay within twice the
+    time of the best choice.
+    """
+    guess = policy_by_weights(num_weights)
+    sizes = sorted(size for size, each in times.items() if len(each.changed) >= MIN_TIMES)
+    if len(sizes) < MIN_MEASURED:
+        return guess
+    # other processes add time and never take any away
+    least = numpy.array([min(times[size].repeated) for size in sizes])
+    monotone = numpy.minimum.accumulate(least[::-1])[::-1]
+    change = median(min(times[size].changed) - float(own) for size, own in zip(sizes, least, strict=True))
+    if change <= 0 or _contradict(sizes, least, monotone):
+        return guess
+    costs = _costs(sizes, monotone)
+    kept = _with_finer(costs, change)
+    return SizePolicy(kept, {size: costs[size] for size in kept}, 2 * change, guess.max_single)
+
+
+def _contradict(sizes: Sequence[int], least: Seconds, monotone: Seconds) -> bool:
+    """Whether an inference took far longer than one of more tokens, or than several of fewer."""
+    # products with one vector have kernels of their own, which may be slower than those for a few
+    if (least[1:] > TOLERANCE * monotone[1:]).any():
+        return True
+    return any(
+        least[index] > TOLERANCE * -(-size // part) * least[before]
+        for index, size in enumerate(sizes)
+        for before, part in enumerate(sizes[:index])
+    )
+
+
+def _costs(sizes: Sequence[int], seconds: Seconds) -> dict[int, float]:
+    """Seconds of all sizes from those of some: linear between them, and above them with the last slope."""
+    every = sorted((*SIZES, *FINER))
+    found = numpy.interp(every, sizes, seconds)
+    slope = (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
+    beyond = numpy.maximum(0, numpy.array(every) - sizes[-1]) * slope
+    return {size: float(cost) for size, cost in zip(every, found + beyond, strict=True)}
+
+
+def _with_finer(costs: Mapping[int, float], least: float) -> tuple[int, ...]:
+    """SIZES, and of FINER those that cost `least` less than the next larger size, and as much more than the
+    next smaller one."""
+    kept = list[int](SIZES)
+    for size in reversed(FINER):
+        above = next(each for each in kept if each > size)
+        below = max(each for each in kept if each < size)
+        # below the smallest size for several tokens there is none that could take its place
+        if costs[above] - costs[size] >= least and (below == 1 or costs[size] - costs[below] >= least):
+            insort(kept, size)
+    return tuple(kept)
