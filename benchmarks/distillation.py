@@ -60,7 +60,9 @@ def main(
     steps: Annotated[int, typer.Option(min=1, help="Steps of distillation.")] = 1000,
     search_steps: Annotated[int, typer.Option(min=1, help="Steps with each learning rate.")] = 200,
     rates: Annotated[str, typer.Option(help="Learning rates.")] = "3e-4,1e-3",
-    methods: Annotated[str, typer.Option(help="Of distillspec and fastdraft.")] = ",".join(METHODS),
+    methods: Annotated[str, typer.Option(help="Of distillspec and fastdraft; empty: neither.")] = ",".join(
+        METHODS
+    ),
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the order of texts and of answers.")] = 3,
     prompts: Annotated[int, typer.Option(min=3, help="Prompts of each built-in set.")] = 6,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 96,
@@ -69,14 +71,15 @@ def main(
 ) -> None:
     """Train a draft with and without a target and compare acceptance lengths."""
     items = [item for source in BUILT_IN for item in load_items(source, prompts)]
-    names = methods.split(",")
+    names = list(filter(None, methods.split(",")))
     if unknown := set(names) - set(METHODS):
         raise typer.BadParameter(f"there is no method {min(unknown)}: use {', '.join(METHODS)}")
     with threads(number), progress(3 + len(names) * seeds) as advance:
         draft = undistilled(folder, draft_steps)
         advance(UNDISTILLED, 1)
         training = Training(folder, outpace.load(TARGET, dtype="float32"), tuple(changes or ()))
-        training.prepare()
+        if names:
+            training.prepare()
         best = {
             method: training.best_rate(method, search_steps, rates.split(","), str(draft)) for method in names
         }

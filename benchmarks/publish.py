@@ -132,7 +132,10 @@ STEPS: dict[str, tuple[str, str]] = {
         for name, options in WEIGHTS.items()
     },
     "weights/weights-cpu.json": ("weights", ""),
-    "distillation/distillation-cpu.json": ("distillation", ""),
+    "distillation/distillation-cpu.json": (
+        "distillation",
+        "--methods '' --seeds 1 --prompts 24 --draft-steps 6000",
+    ),
     "head-orderings/orderings-cpu.json": ("head_orderings", ""),
     "verification/verification-cpu.json": (
         "bench",

@@ -26,7 +26,7 @@ STEPS = 4000  # default if neither steps nor minutes are given
 COUNTED_TASKS = 1500  # tasks of each kind, in addition to the corpus, for the bigram counts
 TOKENIZER_TASKS = 2000  # tasks of each kind, in addition to the corpus, for training the tokenizer
 POOL_LENGTH = 256  # tokens per row
-OWN_ROWS, READ_ROWS = 600, 1800  # rows of the draft's training pool: target samples, and training text
+OWN_ROWS, READ_ROWS = 2400, 2400  # rows of the draft's training pool: target samples, and training text
 OVERRIDES: dict[str, Any] = {
     "target": {"shallow": 0.5},
     "draft-bytes": {
