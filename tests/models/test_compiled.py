@@ -23,6 +23,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.compiled import group_rows
 from outpace.models.openvino.infer_request import InferRequest, RowTokens, row_tokens_of
 from outpace.models.openvino.size_policy import SizeTimes, policy_by_weights
+from outpace.models.threads import num_cpus
 from tests.tiers import slow
 
 ROUNDING = 3e-5  # of logits of about 1, in float32
@@ -249,6 +250,24 @@ def test_bfloat16_is_as_near_to_float32_as_without_compiling(tiny):
         scored.append(target.score(chain, (0,), cache).logits.float())
     exact, plain, compiled = scored
     assert 0 < (compiled - exact).norm() < 2 * (plain - exact).norm() < 0.2 * exact.norm()
+
+
+@pytest.mark.skipif(num_cpus() < 2, reason="there is one CPU")
+def test_a_graph_with_further_outputs_has_the_threads_of_the_first(tiny):
+    """It is compiled in a session, which leaves torch one thread: the forwards would take all others away."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        target = HFTarget(tiny("llama").float(), compile=True)
+        first = target.compiled.model
+        cache = target.open(1, 64)
+        torch.set_num_threads(1)
+        target.prefill([Prompt(some(9, 1))], (0,), cache, Want(hidden=frozenset({0})))
+    finally:
+        torch.set_num_threads(before)
+    assert target.compiled.model is not first
+    threads = [model.get_property("INFERENCE_NUM_THREADS") for model in (first, target.compiled.model)]
+    assert threads == [2, 2]
 
 
 def test_hidden_states_are_outputs_of_the_graph(pair, monkeypatch):

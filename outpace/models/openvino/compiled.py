@@ -131,6 +131,8 @@ class CompiledForward:
         began = perf_counter()
         self.cache_in_8_bits = cache_in_8_bits
         self.forward, self._weights = forward, weights
+        # of all graphs: a session, which may want outputs of further layers, leaves torch a single thread
+        self._num_threads = torch.get_num_threads()
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
         self._num_weights = sum(each.numel() for each in forward.model.parameters() if each.dim() > 1)
         self.policy = policy_by_weights(self._num_weights)  # until sizes have been timed
@@ -155,11 +157,13 @@ class CompiledForward:
         on_stage(STAGES[0])
         self._graph = trace(forward.model, forward.planes, selects=forward.selects, layers=layers)
         on_stage(STAGES[1])
-        model = convert(self._graph, forward.model.dtype, self._weights)
+        threads, dtype = self._num_threads, forward.model.dtype
+        model = convert(self._graph, dtype, self._weights, num_threads=threads)
         self._rotations = PositionTables(openvino(), model, model.inputs[1].get_node())
         fix_batch_of_one(model)
         on_stage(STAGES[2])
-        self.model = build(model, forward.model.dtype, cache_in_8_bits=self.cache_in_8_bits)
+        in_8_bits = self.cache_in_8_bits
+        self.model = build(model, dtype, num_threads=threads, cache_in_8_bits=in_8_bits)
         self.planes = self._stored_as(forward.planes)
         on_stage(STAGES[3])
         self._warm_up()

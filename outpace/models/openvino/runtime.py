@@ -32,10 +32,16 @@ def openvino() -> Any:
     return openvino
 
 
-def convert(graph: TracedModel, dtype: torch.dtype, compressed: CompressedWeights | None = None) -> Any:
-    """Convert the graph to an OpenVINO model, with `compressed` in place of the matrices that it has; with
-    bfloat16 as `dtype`, other matrices are stored in bfloat16. ValueError if the model ignores some of the
-    graph's inputs."""
+def convert(
+    graph: TracedModel,
+    dtype: torch.dtype,
+    compressed: CompressedWeights | None = None,
+    *,
+    num_threads: int,
+) -> Any:
+    """Convert the graph to an OpenVINO model for so many threads, with `compressed` in place of the matrices
+    that it has; with bfloat16 as `dtype`, other matrices are stored in bfloat16. ValueError if the model
+    ignores some of the graph's inputs."""
     ov = openvino()
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
@@ -60,7 +66,7 @@ def convert(graph: TracedModel, dtype: torch.dtype, compressed: CompressedWeight
         port.get_node().set_element_type(ov.Type.dynamic)  # OpenVINO chooses the dtype of its KV cache
     if compressed is not None:
         compressed.use_in(model)
-    if min(torch.get_num_threads(), num_cpus()) == 1:
+    if min(num_threads, num_cpus()) == 1:
         split_gates(model)
     if dtype == torch.bfloat16:
         store_in_bfloat16(model)
@@ -114,9 +120,9 @@ def store_in_bfloat16(model: Any) -> None:
             reader.replace_source_output(wide.output(0))
 
 
-def build(model: Any, dtype: torch.dtype, *, cache_in_8_bits: bool = False) -> Any:
-    """Compile the model for this CPU, in the precision of `dtype` if the CPU supports it, else float32. Its
-    KV cache is in the same precision, or in 8 bits."""
+def build(model: Any, dtype: torch.dtype, *, num_threads: int, cache_in_8_bits: bool = False) -> Any:
+    """Compile the model for so many threads of this CPU, in the precision of `dtype` if the CPU supports it,
+    else float32. Its KV cache is in the same precision, or in 8 bits."""
     core = openvino().Core()
     able = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     name = {"f16": "FP16", "bf16": "BF16"}.get(HINTS[dtype])
@@ -127,7 +133,7 @@ def build(model: Any, dtype: torch.dtype, *, cache_in_8_bits: bool = False) -> A
         # products with compressed weights: OpenVINO may round their inputs to 8 bits, in groups of so many
         # that share a scale; 0: it does not, so that float32 logits are those of the compressed weights
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if dtype == torch.float32 else INPUT_GROUP,
-        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "INFERENCE_NUM_THREADS": num_threads,
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": False,  # target and draft share the cores with other processes
     }
