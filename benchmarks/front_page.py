@@ -20,7 +20,7 @@ from outpace.tables import Table, markdown
 
 README, PLOT = ROOT / "README.md", ROOT / "docs" / "assets" / "speeds.svg"
 SECTION = re.compile(r"(<!-- results:begin -->\n).*?(<!-- results:end -->)", re.DOTALL)
-AXIS = "tokens per second, one prompt at a time, temperature 0"
+AXIS = "tokens per second, temperature 0"
 ENGINE, ENGINES = "engine/engine-cpu.json", "cpu-engines-113m/{weights}-113m-cpu.json"
 TRANSFORMERS = ("transformers assisted*", "transformers prompt-lookup*")
 OURS = ("speculative-sampling", "specinfer", "prompt-lookup")
