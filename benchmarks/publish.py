@@ -237,7 +237,7 @@ def main(
         for name in steps:
             (results.RESULTS / name).parent.mkdir(exist_ok=True)
             data = json.loads((OUT / name).read_text(encoding="utf-8"))
-            (results.RESULTS / name).write_text(results.compact(data), encoding="utf-8")
+            (results.RESULTS / name).write_text(results.compact(results.shortened(data)), encoding="utf-8")
         results.write(results.pages())
         front_page.main()
 

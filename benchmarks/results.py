@@ -21,7 +21,7 @@ import typer
 from benchmarks.paired import ANY, OR, Result, compare, load
 from outpace.bench.measure.bootstrap import Interval
 from outpace.bench.report import plot
-from outpace.bench.report.summary import VARIED
+from outpace.bench.report.summary import ALL, VARIED
 from outpace.tables import Table, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -236,6 +236,15 @@ def compact(data: Mapping[str, Any]) -> str:
         text = json.dumps(value) if not rows else "[\n" + ",\n".join(rows) + "\n]"
         fields.append(f"{json.dumps(key)}: {text}")
     return "{\n" + ",\n".join(fields) + "\n}\n"
+
+
+def shortened(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A result file of `outpace bench` as it is published: where all prompts were selected, without the rows
+    of the varied ones only and those that pool temperatures. Both follow from the runs."""
+    if data.get("settings", {}).get("selection") != ALL or "results" not in data:
+        return dict(data)
+    rows = [row for row in data["results"] if row["selection"] == ALL and row["temperature"] is not None]
+    return {**data, "results": rows}
 
 
 def pages(results: Path = RESULTS) -> list[Path]:

@@ -200,6 +200,18 @@ def test_results_of_a_dirty_commit_are_refused(tmp_path: Path) -> None:
         results.render(folder)
 
 
+def test_rows_that_no_page_shows_are_not_published() -> None:
+    rows = [
+        {"selection": selection, "temperature": temperature}
+        for selection in ("all", "varied")
+        for temperature in (0.0, None)
+    ]
+    data = {"settings": {"selection": "all"}, "results": rows}
+    assert results.shortened(data)["results"] == [{"selection": "all", "temperature": 0.0}]
+    varied = {**data, "settings": {"selection": "varied"}}
+    assert results.shortened(varied) == varied and results.shortened({"ratios": []}) == {"ratios": []}
+
+
 def test_a_page_has_at_most_ten_rows(tmp_path: Path) -> None:
     write_page(tmp_path / "engine", targets=[{}] * 11)
     with pytest.raises(ValueError, match="at most 10"):
