@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outpace.serving.http.errors import ApiError
+
+# A connection that is closed while the client still sends is reset, and the client may lose the answer with
+# it: the rest of a body without an announced length is read first, for so many bytes and seconds at most.
+REST_BYTES, REST_SECONDS = 1 << 20, 1.0
 
 
 class BodyLimit:
@@ -31,6 +37,8 @@ class BodyLimit:
             is_complete = not message.get("more_body", False)
             is_too_large = len(body) > self._max_bytes
         if is_too_large:
+            if body and not is_complete:
+                await _discard_rest(receive)
             limit = f"the server reads at most {self._max_bytes} bytes"
             error = ApiError(413, f"the request is too large: {limit}", headers={"Connection": "close"})
             return await error.response(scope, receive, send)
@@ -42,3 +50,16 @@ class BodyLimit:
             return message or await receive()
 
         await self._app(scope, replay, send)
+
+
+async def _discard_rest(receive: Receive) -> None:
+    """Read the rest of a body until its end, or until REST_BYTES or REST_SECONDS are used up."""
+    num_bytes, more = 0, True
+    try:
+        async with asyncio.timeout(REST_SECONDS):
+            while more and num_bytes < REST_BYTES:
+                message = await receive()
+                num_bytes += len(message.get("body", b""))
+                more = message.get("more_body", False)  # absent after a disconnect
+    except TimeoutError:
+        pass  # the client is slow: it gets its answer now
