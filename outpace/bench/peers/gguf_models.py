@@ -1,4 +1,4 @@
-"""Models as GGUF files for llama.cpp, written by the converter and the quantizer of its own source."""
+"""Converts models to GGUF files with llama.cpp's `convert_hf_to_gguf.py` and `llama-quantize`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def converted(
 
 
 def converter(server: str) -> Path:
-    """llama.cpp's program that writes GGUF files; ValueError if it is not in a folder above the server."""
+    """Path of `convert_hf_to_gguf.py`; ValueError if it is neither in a folder above llama-server nor on the
+    search path."""
     for folder in Path(server).resolve().parents[:LEVELS]:
         if (folder / CONVERTER).is_file():
             return folder / CONVERTER
@@ -75,7 +76,7 @@ def converter(server: str) -> Path:
 
 
 def quantizer(server: str) -> str:
-    """llama.cpp's program that compresses GGUF files; ValueError if it is not beside the server."""
+    """Path of `llama-quantize`; ValueError if it is not beside llama-server or on the search path."""
     beside = Path(server).resolve().parent / QUANTIZER
     found = str(beside) if beside.is_file() else shutil.which(QUANTIZER)
     if found is None:

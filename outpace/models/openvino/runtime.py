@@ -138,7 +138,8 @@ def build(model: Any, dtype: torch.dtype, *, num_threads: int, cache_in_8_bits: 
         "ENABLE_CPU_PINNING": False,  # target and draft share the cores with other processes
     }
     if cache_in_8_bits:
-        # by default keys share scales with the other tokens of their block, rejected draft nodes included
+        # OpenVINO's default quantises keys by channel: all tokens of a cache block, rejected draft tokens
+        # included, share the scale of a channel
         options["KEY_CACHE_QUANT_MODE"] = "BY_TOKEN"
     return core.compile_model(model, "CPU", options)
 

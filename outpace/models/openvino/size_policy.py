@@ -1,4 +1,4 @@
-"""The sizes of compiled inferences, and when an inference takes a smaller one, from measured times.
+"""Chooses by measured times to how many tokens compiled inferences are padded, and when they change size.
 
 An inference is padded to one of a few sizes (numbers of tokens), because the first inference of a size is
 slow and so is a change of size. How much padding a change is worth depends on the model, the format of its
@@ -111,9 +111,8 @@ def policy_of(times: Mapping[int, SizeTimes], num_weights: int) -> SizePolicy:
     """The policy by measured times of some of the sizes; by the number of weights if these are too few, or if
     they contradict each other.
 
-    Padding is computed until it has taken as long as a change of size and the change back, as one rents until
-    the rent paid is the price: without knowing the next forwards no rule is surer to stay within twice the
-    time of the best choice.
+    Padding is computed until it has taken as long as a change of size and the change
+    back. Without knowing the next forwards, this takes at most twice the time of the better choice.
     """
     guess = policy_by_weights(num_weights)
     sizes = sorted(size for size, each in times.items() if len(each.changed) >= MIN_TIMES)
@@ -152,8 +151,8 @@ def _costs(sizes: Sequence[int], seconds: Seconds) -> dict[int, float]:
 
 
 def _with_finer(costs: Mapping[int, float], least: float) -> tuple[int, ...]:
-    """SIZES, and of FINER those that cost `least` less than the next larger size, and as much more than the
-    next smaller one."""
+    """The sizes to use: all of SIZES, and each of FINER whose inference is at least `least` seconds faster
+    than that of the next larger size and at least as much slower than that of the next smaller one."""
     kept = list[int](SIZES)
     for size in reversed(FINER):
         above = next(each for each in kept if each > size)

@@ -61,7 +61,7 @@ def arguments(settings: Mapping[str, Any], port: int) -> list[str]:
 
 
 def speculation(settings: Mapping[str, Any]) -> list[str]:
-    """The options of a way of decoding; none for plain decoding."""
+    """llama-server's command-line options for speculation; empty for plain decoding."""
     depth, threads = str(settings["depth"]), str(settings["threads"])
     if settings["mode"] == "draft":
         return [
