@@ -22,6 +22,7 @@ from outpace.core.tree import Forest, Shape, TokenTree
 __all__ = [
     "NOTHING",
     "Cache",
+    "Choose",
     "Context",
     "Controller",
     "Draft",
@@ -36,6 +37,7 @@ __all__ = [
     "Plan",
     "PrefixCache",
     "Prompt",
+    "ReadsChains",
     "Recipe",
     "SamplingParams",
     "Scores",
@@ -319,6 +321,32 @@ class TargetWithLayers(Target, Protocol):
     @property
     def head(self) -> nn.Module:
         """The LM head: (..., D) hidden states at its input -> (..., V) logits."""
+        ...
+
+
+Choose = Callable[[Tensor], int]  # (1, K) logits of one node -> the token after it
+
+
+@runtime_checkable
+class ReadsChains(Protocol):
+    """A model that can read a chain which it continues itself, token by token, in one call: little else is
+    computed between two of its forwards."""
+
+    def continue_chain(
+        self,
+        root: Tensor,  # (1,)
+        slot: int,
+        cache: Cache,
+        depth: int,
+        choose: Choose | None,  # chooses the token after each node; None: the most probable one
+        *,
+        gap: Tensor | None = None,  # (G,) committed tokens before the root that are not in the KV cache
+        features: Tensor | None = None,  # (G + 1, F) of a draft head
+    ) -> tuple[list[int], Tensor] | None:
+        """Read a root and `depth` - 1 tokens after it as a chain in a row of its own, as with one call of
+        `Target.score` per node. Returns the token chosen after each node (depth,) and the nodes' logits
+        (depth, K), before all sampling parameters. None, without having computed anything, if the model
+        cannot do that."""
         ...
 
 

@@ -15,7 +15,7 @@ INFINITE = float("inf")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_largest_are_those_that_torch_finds(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    values = torch.randn(7, WIDE).to(dtype)  # more than FEW
+    values = torch.randn(7, WIDE).to(dtype)
     best, places = largest(values)
     assert best == values.max(-1).values.tolist() == values[range(7), places].tolist()
     assert argmax(values).tolist() == places

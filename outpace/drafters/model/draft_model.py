@@ -12,8 +12,8 @@ from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import NOTHING, Cache, Draft, Plan, Step, Target, Want
-from outpace.core.tree import TokenTree
+from outpace.core.contracts import NOTHING, Cache, Choose, Draft, Plan, ReadsChains, Step, Target, Want
+from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.model.grow import Read, grow, with_replacement, without_replacement
 from outpace.drafters.model.nan_check import check_logits
 
@@ -64,36 +64,19 @@ class DraftModel:
         if max(plan.depth, default=0) == 0:
             return Draft(TokenTree.roots(ctx.roots))
         cache, gap = self._catch_up(ctx)
-        forwards, seconds, slots = 0, 0.0, ctx.slots
-
-        every_logits: list[Tensor] = []
         self._hidden = []
-
-        def read(tree: TokenTree) -> tuple[int, Tensor]:
-            nonlocal forwards, seconds
-            began = perf_counter()
-            scores = self.model.score(tree, slots, cache, self._outputs, gap=None if forwards else gap)
-            self._read = (tree, slots)
-            forwards += 1
-            seconds += perf_counter() - began
-            assert scores.logits is not None
-            every_logits.append(scores.logits)
-            if self._outputs.hidden:
-                self._hidden.append(scores.hidden[LM_HEAD_INPUT])
-            return scores.first, scores.logits
-
+        reader = _Reader(self, ctx, cache, gap)
         try:
-            tree = self._growth(ctx, plan, read)
+            tree = self._growth(ctx, plan, reader)
         # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
         except Exception as error:
-            for logits in every_logits:
+            for logits in reader.logits:
                 check_logits(logits, error)
             raise
-        if every_logits:
-            check_logits(
-                every_logits[-1]
-            )  # one check per step: NaN in the KV cache makes all later logits NaN
-        return Draft(tree, forwards, seconds)
+        if reader.logits:
+            # one check per step: NaN in the KV cache makes all later logits NaN
+            check_logits(reader.logits[-1])
+        return Draft(tree, reader.forwards, reader.seconds)
 
     def observe(self, step: Step) -> None:
         """Does nothing: `propose` reads the committed tokens from its context."""
@@ -162,3 +145,44 @@ class DraftModel:
         # if no token was committed since, the root's entry is dropped: every forward computes its root anew
         moved = [slot in rows and ctx.committed[rows[slot]] > cache.lengths[slot] + 1 for slot in slots]
         cache.commit(tree, [node if each else -1 for node, each in zip(leaf, moved, strict=True)], slots)
+
+
+class _Reader:
+    """The forwards of one draft."""
+
+    def __init__(self, drafter: DraftModel, ctx: Context, cache: Cache, gap: list[Tensor] | None) -> None:
+        self._drafter, self._ctx, self._cache, self._gap = drafter, ctx, cache, gap
+        self.forwards, self.seconds = 0, 0.0
+        self.logits: list[Tensor] = []  # one tensor per forward
+
+    def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
+        began = perf_counter()
+        drafter, slots = self._drafter, self._ctx.slots
+        gap = None if self.forwards else self._gap
+        scores = drafter.model.score(tree, slots, self._cache, drafter._outputs, gap=gap)
+        drafter._read = (tree, slots)
+        self.forwards += 1
+        self.seconds += perf_counter() - began
+        assert scores.logits is not None
+        self.logits.append(scores.logits)
+        if drafter._outputs.hidden:
+            drafter._hidden.append(scores.hidden[LM_HEAD_INPUT])
+        return scores.first, scores.logits
+
+    def chain(self, depth: int, choose: Choose | None) -> Tensor | None:
+        """Implementation of drafters.model.grow.ReadChain."""
+        began = perf_counter()
+        drafter, ctx = self._drafter, self._ctx
+        if not isinstance(drafter.model, ReadsChains) or drafter._outputs.hidden:
+            return None
+        gap = None if self._gap is None else self._gap[0]
+        found = drafter.model.continue_chain(ctx.roots, ctx.slots[0], self._cache, depth, choose, gap=gap)
+        if found is None:
+            return None
+        tokens = torch.tensor(found[0])
+        read = TokenTree(torch.cat((ctx.roots, tokens[:-1])), Forest.chain((depth - 1,)))
+        drafter._read = (read, ctx.slots)
+        self.forwards += depth
+        self.seconds += perf_counter() - began
+        self.logits.append(found[1])
+        return tokens

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import NOTHING, Cache, Draft, Plan, Step, Want
+from outpace.core.contracts import NOTHING, Cache, Choose, Draft, Plan, Step, Want
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.draft_vocabulary import over_vocabulary
 from outpace.drafters.model.grow import Read
@@ -56,7 +56,7 @@ class FeatureDrafter:
             return Draft(TokenTree.roots(ctx.roots))
         reader = _Reader(self, ctx)
         try:
-            tree = self._growth(ctx, plan, reader.read)
+            tree = self._growth(ctx, plan, reader)
         # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
         except Exception as error:
             if reader.logits is not None:
@@ -144,7 +144,7 @@ class _Reader:
         self.logits: Tensor | None = None  # of the last forward
         self._states: list[Tensor] = []  # (N, F) the head's outputs at all nodes so far, in parts
 
-    def read(self, tree: TokenTree) -> tuple[int, Tensor]:
+    def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
         began = perf_counter()
         drafter, ctx, opened = self._drafter, self._ctx, self._drafter.opened
         gap, features = None, list[Tensor]()
@@ -165,3 +165,30 @@ class _Reader:
         self.logits = scores.logits
         self.seconds += perf_counter() - began
         return scores.first, over_vocabulary(scores.logits, opened.head.draft_ids, drafter._vocab)
+
+    def chain(self, depth: int, choose: Choose | None) -> Tensor | None:
+        """Implementation of drafters.model.grow.ReadChain."""
+        began = perf_counter()
+        drafter, ctx, opened = self._drafter, self._ctx, self._drafter.opened
+        ids = opened.head.draft_ids
+
+        def choose_of(logits: Tensor) -> int:
+            assert choose is not None
+            return choose(over_vocabulary(logits, ids, drafter._vocab))
+
+        gap, features = drafter.missing(ctx, 0)
+        found = opened.model.continue_chain(
+            ctx.roots,
+            ctx.slots[0],
+            self.cache,
+            depth,
+            None if choose is None else choose_of,
+            gap=gap,
+            features=features,
+        )
+        if found is None:
+            return None
+        tokens, self.logits = found
+        self.forwards += depth
+        self.seconds += perf_counter() - began
+        return torch.tensor(tokens)

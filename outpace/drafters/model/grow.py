@@ -7,21 +7,35 @@ Letters: F frontier nodes, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from outpace.core.claim import Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Plan
-from outpace.core.grower import Grower
-from outpace.core.noise import Noise
-from outpace.core.tree import TokenTree
+from outpace.core.contracts import Choose, Plan
+from outpace.core.grower import DRAFT, Grower
+from outpace.core.noise import Key, Noise
+from outpace.core.tree import Forest, TokenTree
 from outpace.sampling.adjust import adjust
 from outpace.sampling.topk import argmax, at_least_float32, top
 from outpace.sampling.warp import warp
 
 # one forward over the tree so far -> (first node that was computed, logits of it and all later nodes)
 Read = Callable[[TokenTree], tuple[int, Tensor]]
+
+
+@runtime_checkable
+class ReadChain(Protocol):
+    """A `Read` that may be able to draft a chain in one call, when there is one row."""
+
+    def chain(self, depth: int, choose: Choose | None) -> Tensor | None:  # (depth,)
+        """The tokens of a chain below the root, chosen one after the other by `choose` from logits (1, V);
+        None for `choose`: the most probable ones. Returns None if the chain has to be read level by level."""
+        ...
+
+
 # (grower, nodes (F,), number of children of each (F,), their distributions q (F, V), noise) -> the new nodes,
 # one entry per draw: a node that was drawn several times is listed as often
 AddChildren = Callable[[Grower, Sequence[int], Sequence[int], Tensor, Noise], list[int]]
@@ -137,10 +151,16 @@ def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]
 def _chains(ctx: Context, depth: int, read: Read, children: AddChildren | None) -> TokenTree:
     """`grow` for the usual case: chains of one length in rows that are all greedy (`children` is None) or all
     sampled."""
+    changes_logits = any(params.changes_logits for params in ctx.sampling)
+    alone = len(ctx.slots) == 1 and children in (None, with_replacement, without_replacement)
+    in_one_call: object = read
+    if alone and not changes_logits and isinstance(in_one_call, ReadChain):
+        tree = _chain_in_one_call(ctx, depth, in_one_call, children)
+        if tree is not None:
+            return tree
     grower = Grower(ctx.roots)
     frontier: Sequence[int] = range(len(ctx.slots))
     ones, tree = [1] * len(frontier), TokenTree.roots(ctx.roots)
-    changes_logits = any(params.changes_logits for params in ctx.sampling)
     for level in range(depth):
         logits = read(grower.structure() if level else tree)[1]
         if changes_logits:
@@ -152,6 +172,27 @@ def _chains(ctx: Context, depth: int, read: Read, children: AddChildren | None) 
             children(grower, frontier, ones, warp(logits, ctx.sampling), ctx.noise)
         frontier = range(first, len(grower))
     return grower.tree()
+
+
+def _chain_in_one_call(
+    ctx: Context, depth: int, read: ReadChain, children: AddChildren | None
+) -> TokenTree | None:
+    """`_chains` for one row: the same tokens with the same claim, drawn one after the other."""
+    distributions: list[Tensor] = []
+
+    def draw(logits: Tensor) -> int:
+        level, q = len(distributions), warp(logits, ctx.sampling)
+        distributions.append(q)
+        return int(ctx.noise.choose(q, Key((0,), (level,), (level,), DRAFT)))
+
+    found = read.chain(depth, None if children is None else draw)
+    if found is None:
+        return None
+    claim = None
+    if children is not None:
+        replace = (children is with_replacement,) * depth
+        claim = Drawn(torch.cat(distributions), (-1, *range(depth)), replace)
+    return TokenTree(torch.cat((ctx.roots, found)), Forest.chain((depth,)), claim=claim)
 
 
 def _add(

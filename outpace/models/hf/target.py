@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Want
+from outpace.core.contracts import NOTHING, Cache, Choose, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.cuda_graphs.graph_replay import GraphReplay
@@ -280,6 +280,38 @@ class HFTarget:
                 cache.lengths[slot] += length
         cache.tree, cache.slots, cache.read = tree, slots, len(tree)
         return found.scores(first, layout.inverse)
+
+    def continue_chain(
+        self,
+        root: Tensor,  # (1,)
+        slot: int,
+        cache: Cache,
+        depth: int,
+        choose: Choose | None,
+        *,
+        gap: Tensor | None = None,
+        features: Tensor | None = None,
+    ) -> tuple[list[int], Tensor] | None:
+        """Implementation of core.contracts.ReadsChains, for models compiled with OpenVINO."""
+        assert isinstance(cache, SlotCache)
+        if not isinstance(self.reader, CompiledForward) or cache.read:
+            return None
+        length = cache.lengths[slot]
+        tokens = root if gap is None else torch.cat((gap, root))
+        end = length + len(tokens)
+        self._check_positions(end + depth - 2)
+        cache.reserve(slot, end + depth - 1)
+        row = RowInputs(slot, length, end, end - 1, top=end - 1)
+        with self._lock:
+            found = self.reader.read_chain(row, tokens, cache, depth, choose, features)
+        if found is None:
+            return None
+        chosen, logits = found
+        cache.lengths[slot] = end - 1
+        read = torch.tensor(chosen[:-1], dtype=torch.int64)
+        cache.tree = TokenTree(torch.cat((root, read)), Forest.chain((len(read),)))
+        cache.slots, cache.read = (slot,), len(chosen)
+        return chosen, logits
 
     def _row(self, row: RowLayout, slot: int, gap: int, cache: SlotCache) -> RowInputs:
         length = cache.lengths[slot]

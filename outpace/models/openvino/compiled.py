@@ -14,7 +14,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import NOTHING, Want
+from outpace.core.contracts import NOTHING, Choose, Want
 from outpace.models.cuda_graphs.graph_replay import GraphReplay, record_graph
 from outpace.models.hf.contiguous_cache import ContiguousCache
 from outpace.models.hf.eight_bits import NUM_BYTES, from_rows, to_rows
@@ -24,9 +24,10 @@ from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import Planes, PlaneShape, SlotCache
 from outpace.models.openvino.compressed_weights import CompressedWeights
 from outpace.models.openvino.export import refuse_untraceable, trace
-from outpace.models.openvino.infer_request import InferRequest, RowTokens, row_tokens_of
+from outpace.models.openvino.infer_request import InferRequest, row_tokens_of
 from outpace.models.openvino.paged_attention import BLOCK_SIZE, PAGED_INPUTS
 from outpace.models.openvino.paged_cache import PagedCache
+from outpace.models.openvino.request_inputs import RowTokens
 from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.runtime import HINTS, build, convert, fix_batch_of_one, openvino, torch_type
 from outpace.models.openvino.size_policy import (
@@ -264,6 +265,32 @@ class CompiledForward:
                 self.model, cache, self._graph, self._rotations, self.policy
             )
         return request
+
+    def read_chain(
+        self,
+        row: RowInputs,
+        tokens: Tensor,
+        cache: SlotCache,
+        depth: int,
+        choose: Choose | None,
+        features: Tensor | None = None,
+    ) -> tuple[list[int], Tensor] | None:
+        """Run inferences over the tokens of a row, a chain, and over `depth` - 1 tokens after them, each
+        chosen from the logits before it; see core.contracts.ReadsChains. None for more than `MAX_TOKENS`
+        tokens and for a draft head whose graph lacks its own output."""
+        assert isinstance(cache, PagedCache)
+        graph, model = self._graph, self.forward.model
+        state = int(getattr(model, "state_layer", -1)) if graph.features else None
+        if len(tokens) > MAX_TOKENS or (state is not None and state not in graph.layers):
+            return None
+        ids = getattr(model, "draft_ids", None)
+        draft_ids = None if ids is None else ids.numpy()
+        (part,) = row_tokens_of(row, tokens, 1, cache, features)
+        chosen, logits = self._request_of(cache).read_chain(
+            part, depth, choose, state=state, draft_ids=draft_ids
+        )
+        cache.tokens[row.slot, row.end : row.end + len(chosen) - 1] = chosen[:-1]
+        return chosen, logits
 
     def _read_eagerly(
         self,
