@@ -20,6 +20,7 @@ from outpace.core.contracts import Prompt, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.hf import target as hf
 from outpace.models.hf.target import HFTarget
+from outpace.models.openvino import compiled
 from outpace.models.openvino.compiled import group_rows
 from outpace.models.openvino.infer_request import InferRequest, row_tokens_of
 from outpace.models.openvino.request_inputs import RowTokens
@@ -157,6 +158,29 @@ def test_scores_tell_how_many_tokens_were_computed(pair):
     fit = next(size for size in compiled.sizes if size >= 4)
     for target, computed in ((eager, None), (compiled, fit)):
         assert target.score(tree, (0,), target.open(1, 64)).computed == computed
+
+
+def test_short_chains_of_one_row_have_graphs_of_fixed_sizes(tiny, monkeypatch):
+    model = tiny("llama").float()
+    for budget, sizes in ((1 << 28, {0, 1, 6}), (0, {0})):
+        monkeypatch.setattr(compiled, "FIXED_BYTES", budget)
+        target = HFTarget(copy.deepcopy(model), compile=True)
+        assert set(target.compiled._models) == sizes
+        cache = target.open(2, 64)
+        prefill(target, [some(9)], [0], cache)
+        used = []
+        for length in (1, 2, 6, 7):
+            cache.discard()
+            cache.requests.clear()
+            target.score(TokenTree(some(length), Forest.chain((length - 1,))), [0], cache)
+            used += cache.requests
+        assert used == ([1, 6, 6, 0] if budget else [0, 0, 0, 0])
+        cache.discard()
+        cache.requests.clear()
+        target.score(TokenTree(some(3), Forest.of([-1, 0, 0], 1)), [0], cache)  # not a chain
+        cache.discard()
+        target.score(TokenTree(some(2), Forest.chain((0, 0))), [0, 1], cache)  # two rows
+        assert list(cache.requests) == [0]
 
 
 def test_sizes_follow_the_times_that_were_measured(tiny, monkeypatch):

@@ -37,6 +37,10 @@ def compiled(name, tiny) -> HFTarget:
     return made[name]
 
 
+def most_probable(logits) -> int:
+    return int(logits.argmax())
+
+
 def level_by_level(model, root, cache, depth, choose, gap) -> tuple[list[int], Tensor]:
     tokens, every_logits = list[int](), list[Tensor]()
     for level in range(depth):
@@ -65,12 +69,11 @@ def test_tokens_logits_and_cache_are_those_of_one_forward_per_token(name, gap, t
             return int(logits.topk(2).indices[0, 1])
 
         for choose in (None, second):  # the second chain follows a part of the first
-            greedy = lambda logits: int(logits.argmax())  # noqa: E731
             if at_once:
                 chain = model.continue_chain(PROMPT[-1:], 0, cache, 4, choose, gap=missing)
                 assert chain is not None
             else:
-                chain = level_by_level(model, PROMPT[-1], cache, 4, choose or greedy, missing)
+                chain = level_by_level(model, PROMPT[-1], cache, 4, choose or most_probable, missing)
             found.append(chain)
             assert cache.tree is not None and cache.tree.tokens.tolist() == [5, *chain[0][:-1]]
             cache.commit(cache.tree, [2 if choose is None else 3], [0])

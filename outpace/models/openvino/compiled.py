@@ -29,11 +29,20 @@ from outpace.models.openvino.paged_attention import BLOCK_SIZE, PAGED_INPUTS
 from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.openvino.request_inputs import RowTokens
 from outpace.models.openvino.rotary import PositionTables
-from outpace.models.openvino.runtime import HINTS, build, convert, fix_batch_of_one, openvino, torch_type
+from outpace.models.openvino.runtime import (
+    HINTS,
+    build,
+    convert,
+    fix_batch_of_one,
+    fix_size,
+    openvino,
+    torch_type,
+)
 from outpace.models.openvino.size_policy import (
     MAX_TOKENS,
     MEASURED,
     SizeTimes,
+    fixed_policy,
     policy_by_weights,
     policy_of,
 )
@@ -41,6 +50,10 @@ from outpace.models.openvino.size_policy import (
 # tree attention mask of the nodes (rows) in `check`
 TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
 STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
+# Sizes (numbers of tokens) in which chains of one row have graphs of their own, as many of them as copies of
+# the weights fit into so many bytes: with fixed shapes an inference takes up to a quarter less time, and no
+# size changes. One token is plain decoding and a level of a draft, six are a draft of five.
+FIXED_SIZES, FIXED_BYTES = (1, 6), 1 << 28
 # Sizes are timed so many times, each time followed by REPEATS inferences of the same size, for as long as
 # SECONDS, or SHARE of the time that compiling took.
 ROUNDS, REPEATS, SECONDS, SHARE = 6, 2, 0.3, 0.1
@@ -83,17 +96,20 @@ def compiled(
 
 @torch.no_grad()
 def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool) -> None:
-    """Raise ValueError unless compiled and eager logits agree for a prompt, and then for a batch of two rows:
-    a tree after that prompt (a chain without `trees`) and another prompt."""
+    """Raise ValueError unless compiled and eager logits agree for a prompt, then for chains of one and three
+    tokens after it, then for a batch of two rows: a tree after that prompt (a chain without `trees`) and
+    another prompt."""
     vocab = forward.model.config.get_text_config().vocab_size
     tree = RowInputs(0, 9, 13, 9, torch.tensor((0, 1, 1, 2)), TREE, 11)
+    chains = [RowInputs(0, 9, end, 9, top=end - 1) for end in (10, 12)]
     text, other = RowInputs(0, 0, 9, 0, top=8), RowInputs(1, 0, 6, 0, top=5)
     in_8_bits = isinstance(made, CompiledForward) and made.cache_in_8_bits
     caches = (
         made.open(2, 13),
         ContiguousCache(forward.planes, 2, 13, forward.device, in_8_bits=in_8_bits),
     )
-    for rows in ([text], [tree if trees else RowInputs(0, 9, 13, 9, top=12), other]):
+    last = tree if trees else RowInputs(0, 9, 13, 9, top=12)
+    for rows in ([text], *[[chain] for chain in chains], [last, other]):
         sizes = [row.end - row.start for row in rows]
         for cache in caches:
             for row in rows:
@@ -136,6 +152,8 @@ class CompiledForward:
         self._num_threads = torch.get_num_threads()
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
         self._num_weights = sum(each.numel() for each in forward.model.parameters() if each.dim() > 1)
+        bits = {None: 8 * forward.model.dtype.itemsize, "int8": 8, "int4": 4}
+        self._weight_bytes = 1 + self._num_weights * bits[weights.format if weights else None] // 8
         self.policy = policy_by_weights(self._num_weights)  # until sizes have been timed
         self._compile(tuple(sorted(hidden)), on_stage)
         self._choose_sizes(max(SECONDS, SHARE * (perf_counter() - began)))
@@ -163,8 +181,16 @@ class CompiledForward:
         self._rotations = PositionTables(openvino(), model, model.inputs[1].get_node())
         fix_batch_of_one(model)
         on_stage(STAGES[2])
+        copies = {size: model.clone() for size in FIXED_SIZES[: FIXED_BYTES // self._weight_bytes]}
+        for size, each in copies.items():
+            fix_size(each, self._graph, size, self._rotations.shapes(size))
         in_8_bits = self.cache_in_8_bits
-        self.model = build(model, dtype, num_threads=threads, cache_in_8_bits=in_8_bits)
+        # size -> graph; 0: of all sizes
+        self._models = {
+            size: build(each, dtype, num_threads=threads, cache_in_8_bits=in_8_bits)
+            for size, each in ({0: model} | copies).items()
+        }
+        self.model = self._models[0]
         self.planes = self._stored_as(forward.planes)
         on_stage(STAGES[3])
         self._warm_up()
@@ -203,6 +229,10 @@ class CompiledForward:
         run = self._runner()
         for size in self.sizes:
             run(size)
+        cache = self.open(1, MAX_TOKENS)
+        cache.reserve(0, MAX_TOKENS)
+        for size in self._models.keys() - {0}:
+            self._request_of(cache, size).read([_chain(cache, size, self._graph.features)], True)
 
     def _runner(self) -> Callable[[int], float]:
         """A function that runs an inference of a size on an empty KV cache and returns its seconds."""
@@ -242,11 +272,12 @@ class CompiledForward:
             return self._read_eagerly(rows, nodes, tokens, cache, want, logits=logits, features=features)
         if not want.hidden <= set(self._graph.layers):
             self._compile(tuple(sorted(want.hidden.union(self._graph.layers))))
-        request = self._request_of(cache)
         if len(rows) == 1 and len(tokens) <= MAX_TOKENS:
+            request = self._request_of(cache, self._fixed_size(rows[0]))
             return request.read(
                 row_tokens_of(rows[0], tokens, nodes[0], cache, features), logits, want.hidden
             )
+        request = self._request_of(cache)
         sizes = [row.end - row.start for row in rows]
         inputs = [None] * len(rows) if features is None else features.split(sizes)
         parts = [
@@ -258,12 +289,19 @@ class CompiledForward:
             [request.read(group, logits, want.hidden) for group in group_rows(parts)]
         )
 
-    def _request_of(self, cache: PagedCache) -> InferRequest:
-        request = cache.request
-        if request is None or request.model is not self.model:
-            request = cache.request = InferRequest(
-                self.model, cache, self._graph, self._rotations, self.policy
-            )
+    def _fixed_size(self, row: RowInputs) -> int:
+        """The size of the graph for the tokens of one row; 0: the graph of all sizes."""
+        if row.depths is not None:
+            return 0
+        total = row.end - row.start
+        return min((size for size in self._models if size >= total), default=0)
+
+    def _request_of(self, cache: PagedCache, size: int = 0) -> InferRequest:
+        request, model = cache.requests.get(size), self._models[size]
+        if request is None or request.model is not model:
+            policy = fixed_policy(size) if size else self.policy
+            request = InferRequest(model, cache, self._graph, self._rotations, policy)
+            cache.requests[size] = request
         return request
 
     def read_chain(
@@ -286,8 +324,9 @@ class CompiledForward:
         ids = getattr(model, "draft_ids", None)
         draft_ids = None if ids is None else ids.numpy()
         (part,) = row_tokens_of(row, tokens, 1, cache, features)
-        chosen, logits = self._request_of(cache).read_chain(
-            part, depth, choose, state=state, draft_ids=draft_ids
+        first, then = self._fixed_size(row), 1 if 1 in self._models else 0
+        chosen, logits = self._request_of(cache, first).read_chain(
+            part, depth, choose, self._request_of(cache, then), state=state, draft_ids=draft_ids
         )
         cache.tokens[row.slot, row.end : row.end + len(chosen) - 1] = chosen[:-1]
         return chosen, logits

@@ -68,6 +68,7 @@ class InferRequest:
         part: RowTokens,
         depth: int,
         choose: Choose | None,
+        then: InferRequest,  # runs the inferences over one token; may be this one
         *,
         state: int | None = None,  # layer of the graph whose output is the features of the next token
         draft_ids: Array | None = None,  # token of each logit; None: its index
@@ -75,12 +76,10 @@ class InferRequest:
         """Run one inference over the tokens of a row, a chain, and one for each further token of the chain,
         chosen by `choose` (None: the most probable token) from the logits before it. Returns the chosen
         tokens, also the one after the last logits, and the logits."""
-        inputs, infer, total = self._inputs, self._infer, len(part.tokens)
-        self._first[0] = total - 1
-        inputs.write([part], self._first)
-        self._first[0] = 0
+        infer, last = self._infer, len(part.tokens) - 1
+        self._inputs.write([part], numpy.array([last]))
         of_state = None if state is None else 1 + self._layers.index(state)
-        last, at, start = total - 1, 0 if inputs.selects_logits else total - 1, part.start + total
+        at, start = 0 if self._inputs.selects_logits else last, part.start + last + 1
         chosen, every_logits = list[int](), None
         for level in range(depth):
             infer.infer(share_outputs=True)
@@ -97,8 +96,8 @@ class InferRequest:
             if level + 1 == depth:
                 break
             features = None if of_state is None else infer.get_output_tensor(of_state).data[0, last]
-            inputs.write_next(token, start, features)
-            last, at, start = 0, 0, start + 1
+            then._inputs.write_next(part.slot, token, start, features)
+            infer, last, at, start = then._infer, 0, 0, start + 1
         assert every_logits is not None
         return chosen, torch.from_numpy(every_logits)
 

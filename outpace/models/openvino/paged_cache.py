@@ -34,7 +34,7 @@ class PagedCache(SlotCache):
         self.tokens = numpy.zeros((0, 0), numpy.int64)  # (S, T) token id at each cache position
         # slot -> (n, D) features of the nodes of its tree so far, which draft heads have as input
         self.features: dict[int, numpy.ndarray[Any, Any]] = {}
-        self.request: Any = None  # the InferRequest that uses this memory; None until the first forward
+        self.requests: dict[int, Any] = {}  # size of a graph -> the InferRequest that uses this memory
         self._block_bytes = BLOCK_SIZE * planes.token_bytes
         self._max_blocks: int | None = (
             None  # most blocks that slots hold and the pool retains, as far as it can
@@ -53,11 +53,11 @@ class PagedCache(SlotCache):
             ]
         for old, new in zip(before, self.storages, strict=False):
             new[:, : old.shape[1]] = old
-        self.request = None
+        self.requests.clear()
 
     def _count_positions(self) -> None:
         self.position_ids = numpy.arange((self.tables.width + PADDING) * BLOCK_SIZE + 1)
-        self.request = None
+        self.requests.clear()
 
     def grow(self, slots: int) -> None:
         super().grow(slots)

@@ -128,10 +128,11 @@ class RequestInputs:
         self._select_logits(requested, total, size)
         return total, size
 
-    def write_next(self, token: int, start: int, features: Array | None = None) -> None:
-        """Write one token, at cache position `start`, of the one row of the last inference, a chain.
-        `features`: (D,) of a draft head."""
+    def write_next(self, slot: int, token: int, start: int, features: Array | None = None) -> None:
+        """Write one token of one row, at cache position `start`, after inferences over chains. `features`:
+        (D,) of a draft head."""
         size = self._choice.take(1)
+        self._write_rows((slot,))
         frame = self._frame
         if size != frame.size:
             frame = self._frame = self._token_inputs(size)
@@ -139,8 +140,9 @@ class RequestInputs:
         frame.positions[:] = self._count[start : start + size]
         for table, values in frame.lookups:
             values[:] = table[start : start + size]
-        self._lengths.array[0], self._begins.array[1] = start, size
-        self._longest.array[()] = start + size
+        self._lengths.take(1)[0] = start
+        self._begins.take(2)[:] = 0, size
+        self._longest.take()[...] = start + size
         if self._features is not None:
             inputs = self._features.take(1, size, self._feature_size)[0]
             inputs[0], inputs[1:] = features, 0
@@ -173,28 +175,30 @@ class RequestInputs:
         """Set the input tensors to this size; returns their views."""
         lookups = []
         for lookup, table, feed in self._lookups:
-            shape = list(table.shape[1:])
-            for axis, length in sorted(zip(lookup.axes, (1, size), strict=True)):
-                shape.insert(axis, length)
-            lookups.append((table, numpy.moveaxis(feed.take(*shape), lookup.axes, (0, 1))[0]))
+            values = feed.take(*lookup.shape(table.shape, size))
+            lookups.append((table, numpy.moveaxis(values, lookup.axes, (0, 1))[0]))
         return TokenInputs(size, self._ids.take(1, size)[0], self._positions.take(1, size)[0], lookups)
 
     def _write_cache_positions(self, parts: Sequence[RowTokens], sizes: list[int]) -> None:
         """Write the inputs of paged attention: each row's blocks, number of tokens in the cache (lengths) and
         index of its first token (begins). `sizes`: tokens per row, padding included."""
-        rows, tables = tuple([part.slot for part in parts]), self._tables
-        if rows != self._rows or tables.version != self._version:
-            self._rows, self._version = rows, tables.version
-            blocks = tables.array.shape[1]
-            self._of_rows.take(len(rows) * blocks)[:] = tables.array[list(rows)].ravel()
-            self._row_begins.take(len(rows) + 1)[:] = numpy.arange(len(rows) + 1) * blocks
-        lengths, begins = self._lengths.take(len(rows)), self._begins.take(len(rows) + 1)
+        self._write_rows(tuple([part.slot for part in parts]))
+        lengths, begins = self._lengths.take(len(parts)), self._begins.take(len(parts) + 1)
         begins[0] = end = longest = 0
         for index, (part, num) in enumerate(zip(parts, sizes, strict=True)):
             end += num
             lengths[index], begins[index + 1] = part.start, end
             longest = max(longest, part.start + num)
         self._longest.take()[...] = longest
+
+    def _write_rows(self, rows: tuple[int, ...]) -> None:
+        """Write the blocks of these slots, unless they are those of the last inference."""
+        tables = self._tables
+        if rows != self._rows or tables.version != self._version:
+            self._rows, self._version = rows, tables.version
+            blocks = tables.array.shape[1]
+            self._of_rows.take(len(rows) * blocks)[:] = tables.array[list(rows)].ravel()
+            self._row_begins.take(len(rows) + 1)[:] = numpy.arange(len(rows) + 1) * blocks
 
     def _write_mask(self, parts: Sequence[RowTokens], sizes: list[int]) -> None:
         """Write the attention mask among the tokens of this inference, one square per row."""

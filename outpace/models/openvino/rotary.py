@@ -8,6 +8,7 @@ Letters: N position ids.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,13 @@ class PositionTable:
 
     axes: tuple[int, int]  # axes of the value that stand for rows and tokens
     rank: int  # number of axes
+
+    def shape(self, table: Sequence[int], tokens: int) -> list[int]:
+        """Shape of the value for so many tokens of one row. `table`: shape of its table (N, ...)."""
+        shape = list(table[1:])
+        for axis, length in sorted(zip(self.axes, (1, tokens), strict=True)):
+            shape.insert(axis, length)
+        return shape
 
 
 class PositionTables:
@@ -56,6 +64,11 @@ class PositionTables:
     def _at(self, positions: Tensor) -> list[Tensor]:
         found = self._compute(positions.numpy())
         return [torch.from_numpy(found[index].copy()) for index in range(len(self._compute.outputs))]
+
+    def shapes(self, tokens: int) -> list[list[int]]:
+        """One shape per lookup: of its value for so many tokens of one row."""
+        tables = self.tables(1)
+        return [lookup.shape(own.shape, tokens) for lookup, own in zip(self.lookups, tables, strict=True)]
 
     def tables(self, length: int) -> list[Tensor]:  # (N, ...) with N >= length
         """One table per lookup: its values at position ids 0 to N - 1, with N at least `length`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -78,6 +79,24 @@ def fix_batch_of_one(model: Any) -> None:
     """Set the batch size of token ids and position ids to the constant 1, which makes operations faster."""
     for port in model.inputs[:2]:
         port.get_node().set_partial_shape(openvino().PartialShape([1, -1]))
+    model.validate_nodes_and_infer_types()
+
+
+def fix_size(model: Any, graph: TracedModel, size: int, lookups: Sequence[Sequence[int]]) -> None:
+    """Set the shapes of an inference over `size` tokens of one row, a chain: shapes need not be computed then
+    at every inference. `lookups`: shapes of the values that are looked up by position id."""
+    paged = graph.num_inputs
+    shapes: dict[int, Sequence[int]] = {0: (1, size), 1: (1, size)}
+    if graph.selects:
+        shapes[2] = (size,)
+    if graph.features:
+        shapes[paged - 1] = (1, size, graph.features)
+    # lengths, begins, block begins, mask and mask begins, in PAGED_INPUTS
+    shapes |= {paged + index: (length,) for index, length in ((0, 1), (1, 2), (3, 2), (5, 0), (6, 0))}
+    first = paged + len(PAGED_INPUTS) + len(graph.example["cached"])
+    shapes |= dict(enumerate(lookups, first))
+    for index, shape in shapes.items():
+        model.inputs[index].get_node().set_partial_shape(openvino().PartialShape(list(shape)))
     model.validate_nodes_and_infer_types()
 
 

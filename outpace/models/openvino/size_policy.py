@@ -99,6 +99,11 @@ class SizeTimes:
     repeated: list[float] = field(default_factory=list[float])  # after one of the same size
 
 
+def fixed_policy(size: int) -> SizePolicy:
+    """The policy of a graph whose size is fixed."""
+    return SizePolicy((size,), {size: 1.0}, 0.0, 0)
+
+
 def policy_by_weights(num_weights: int) -> SizePolicy:
     """The policy for a model with so many weights in its matrices, without measurements."""
     sizes = tuple(sorted((*SIZES, *FINER))) if num_weights >= LARGE else SIZES
