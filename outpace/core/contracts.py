@@ -329,8 +329,8 @@ Choose = Callable[[Tensor], int]  # (1, K) logits of one node -> the token after
 
 @runtime_checkable
 class ReadsChains(Protocol):
-    """A model that can read a chain which it continues itself, token by token, in one call: little else is
-    computed between two of its forwards."""
+    """A draft model that can run the forwards of a whole chain in one call, with only the choice of the next
+    token between two of them."""
 
     def continue_chain(
         self,
@@ -343,10 +343,11 @@ class ReadsChains(Protocol):
         gap: Tensor | None = None,  # (G,) committed tokens before the root that are not in the KV cache
         features: Tensor | None = None,  # (G + 1, F) of a draft head
     ) -> tuple[list[int], Tensor] | None:
-        """Read a root and `depth` - 1 tokens after it as a chain in a row of its own, as with one call of
-        `Target.score` per node. Returns the token chosen after each node (depth,) and the nodes' logits
-        (depth, K), before all sampling parameters. None, without having computed anything, if the model
-        cannot do that."""
+        """Run `depth` forwards of one token each (the first also over `gap`): over the root, then over each
+        token that was chosen from the logits before it. KV entries and logits are those of `depth` calls of
+        `Target.score` with a growing chain. Returns the chosen tokens (depth,), of which the last was not
+        read, and the logits (depth, K) before all sampling parameters. None if the model cannot do that;
+        nothing was computed then."""
         ...
 
 

@@ -170,3 +170,23 @@ def test_drafts_and_their_claims_are_those_of_one_forward_per_token(kind, settin
     monkeypatch.setattr(HFTarget, "continue_chain", counted)
     drafts([PROMPT, PROMPT[:5]])
     assert len(calls) < len(ours)  # only when one row is left
+
+
+@pytest.mark.parametrize("kind", ["draft", "eagle"])
+def test_nan_logits_within_a_chain_are_named(kind, tiny, monkeypatch):
+    target = compiled("llama", tiny)
+
+    def broken(model, root, slot, cache, depth, choose, **_):
+        choose(torch.full((1, model.vocab), float("nan")))
+        raise IndexError("token id outside the vocabulary")
+
+    monkeypatch.setattr(HFTarget, "continue_chain", broken)
+    drafter = (
+        DraftModel(target)
+        if kind == "draft"
+        else FeatureDrafter(heads(target, kind), target.vocab, grow, sampled=True)
+    )
+    parts = Parts(target, drafter, Rejection(), Fixed(3))
+    sampling = [SamplingParams(max_tokens=14, temperature=1.0)]
+    with pytest.raises(ValueError, match="the draft model gave NaN"):
+        list(Session(parts, [PROMPT], sampling, LazyTargetProbs).steps())

@@ -176,7 +176,14 @@ class _Reader:
         if not isinstance(drafter.model, ReadsChains) or drafter._outputs.hidden:
             return None
         gap = None if self._gap is None else self._gap[0]
-        found = drafter.model.continue_chain(ctx.roots, ctx.slots[0], self._cache, depth, choose, gap=gap)
+
+        def recorded(logits: Tensor) -> int:
+            assert choose is not None
+            self.logits.append(logits)  # if they are NaN, the forward after them may fail
+            return choose(logits)
+
+        chosen = None if choose is None else recorded
+        found = drafter.model.continue_chain(ctx.roots, ctx.slots[0], self._cache, depth, chosen, gap=gap)
         if found is None:
             return None
         tokens = torch.tensor(found[0])

@@ -174,6 +174,7 @@ class _Reader:
 
         def choose_of(logits: Tensor) -> int:
             assert choose is not None
+            self.logits = logits  # if they are NaN, the forward after them may fail
             return choose(over_vocabulary(logits, ids, drafter._vocab))
 
         gap, features = drafter.missing(ctx, 0)

@@ -50,9 +50,10 @@ from outpace.models.openvino.size_policy import (
 # tree attention mask of the nodes (rows) in `check`
 TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
 STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
-# Sizes (numbers of tokens) in which chains of one row have graphs of their own, as many of them as copies of
-# the weights fit into so many bytes: with fixed shapes an inference takes up to a quarter less time, and no
-# size changes. One token is plain decoding and a level of a draft, six are a draft of five.
+# Besides the graph for any number of tokens there are graphs compiled for exactly 1 and 6 tokens of one row
+# in causal order: OpenVINO runs fixed shapes faster, and these inferences never change their size. One token
+# is plain decoding or one level of a draft; six are a root and a draft of five. Each graph has its own copy
+# of the weights, so there are only as many, in this order, as copies fit into FIXED_BYTES.
 FIXED_SIZES, FIXED_BYTES = (1, 6), 1 << 28
 # Sizes are timed so many times, each time followed by REPEATS inferences of the same size, for as long as
 # SECONDS, or SHARE of the time that compiling took.
@@ -96,9 +97,9 @@ def compiled(
 
 @torch.no_grad()
 def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool) -> None:
-    """Raise ValueError unless compiled and eager logits agree for a prompt, then for chains of one and three
-    tokens after it, then for a batch of two rows: a tree after that prompt (a chain without `trees`) and
-    another prompt."""
+    """Raise ValueError unless compiled and eager logits agree in four forwards: a prompt; one token after it;
+    three tokens after it; and a batch of two rows, a draft tree after that prompt (a chain without `trees`)
+    and another prompt."""
     vocab = forward.model.config.get_text_config().vocab_size
     tree = RowInputs(0, 9, 13, 9, torch.tensor((0, 1, 1, 2)), TREE, 11)
     chains = [RowInputs(0, 9, end, 9, top=end - 1) for end in (10, 12)]
@@ -185,7 +186,7 @@ class CompiledForward:
         for size, each in copies.items():
             fix_size(each, self._graph, size, self._rotations.shapes(size))
         in_8_bits = self.cache_in_8_bits
-        # size -> graph; 0: of all sizes
+        # number of tokens for which a graph was compiled -> graph; 0: any number
         self._models = {
             size: build(each, dtype, num_threads=threads, cache_in_8_bits=in_8_bits)
             for size, each in ({0: model} | copies).items()
@@ -290,7 +291,8 @@ class CompiledForward:
         )
 
     def _fixed_size(self, row: RowInputs) -> int:
-        """The size of the graph for the tokens of one row; 0: the graph of all sizes."""
+        """For how many tokens the graph was compiled that reads this row: the smallest fixed size that holds
+        its tokens; 0 for the graph that takes any number (trees and longer chains)."""
         if row.depths is not None:
             return 0
         total = row.end - row.start
@@ -313,9 +315,10 @@ class CompiledForward:
         choose: Choose | None,
         features: Tensor | None = None,
     ) -> tuple[list[int], Tensor] | None:
-        """Run inferences over the tokens of a row, a chain, and over `depth` - 1 tokens after them, each
-        chosen from the logits before it; see core.contracts.ReadsChains. None for more than `MAX_TOKENS`
-        tokens and for a draft head whose graph lacks its own output."""
+        """Run one inference over `tokens`, which follow each other in one row, then one for each of
+        `depth` - 1 further tokens, every one chosen from the logits before it; see
+        core.contracts.ReadsChains. None for more than `MAX_TOKENS` tokens and for a draft head whose graph
+        lacks its own output."""
         assert isinstance(cache, PagedCache)
         graph, model = self._graph, self.forward.model
         state = int(getattr(model, "state_layer", -1)) if graph.features else None

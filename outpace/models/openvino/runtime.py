@@ -91,7 +91,8 @@ def fix_size(model: Any, graph: TracedModel, size: int, lookups: Sequence[Sequen
         shapes[2] = (size,)
     if graph.features:
         shapes[paged - 1] = (1, size, graph.features)
-    # lengths, begins, block begins, mask and mask begins, in PAGED_INPUTS
+    # inputs of paged attention by index in PAGED_INPUTS: one row has one length and two bounds, of its tokens
+    # and of its blocks; a chain needs no mask
     shapes |= {paged + index: (length,) for index, length in ((0, 1), (1, 2), (3, 2), (5, 0), (6, 0))}
     first = paged + len(PAGED_INPUTS) + len(graph.example["cached"])
     shapes |= dict(enumerate(lookups, first))

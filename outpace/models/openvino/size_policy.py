@@ -100,7 +100,7 @@ class SizeTimes:
 
 
 def fixed_policy(size: int) -> SizePolicy:
-    """The policy of a graph whose size is fixed."""
+    """The policy for a graph that was compiled for exactly `size` tokens: every inference has that size."""
     return SizePolicy((size,), {size: 1.0}, 0.0, 0)
 
 
