@@ -123,6 +123,7 @@ def test_scores_are_those_of_the_model_as_it_is_and_nothing_is_compiled_again(na
 def test_every_forward_size_is_run_before_decoding_and_gives_the_same(name, pair, monkeypatch):
     """Long prompts in pieces, several rows in one forward, trees that no usual forward holds."""
     monkeypatch.setattr(hf, "CHUNK", 512)
+    targets = pair(name)  # compiled before its inferences are recorded
     sizes = set()
     read = InferRequest.read
     monkeypatch.setattr(
@@ -130,7 +131,6 @@ def test_every_forward_size_is_run_before_decoding_and_gives_the_same(name, pair
         "read",
         lambda self, *rest: (found := read(self, *rest), sizes.add(found.computed))[0],
     )
-    targets = pair(name)
     monkeypatch.setattr(targets[1].compiled, "policy", policy_by_weights(1_000))
     for lengths in ((2,), (6,), (10,), (14,), (30,), (90,), (300,), (140, 3, 60), (130, 129)):
         slots, texts = tuple(range(len(lengths))), [some(length, length) for length in lengths]
