@@ -13,7 +13,7 @@ from outpace.controllers.linear_cost import Numbers
 from outpace.controllers.step_cost import StepCost
 from outpace.controllers.token_acceptance import TokenAcceptance
 from outpace.core.context import Context
-from outpace.core.contracts import Forest, Plan, Shape, Step, Want
+from outpace.core.contracts import Forest, Frontier, Plan, Shape, Step, Want
 
 FIRST_DEPTHS = (1.0, 0.5, 0.25, 1.0)  # shares of the largest depth in the first steps
 MIN_GAIN = 1.02  # least predicted ratio to plain decoding of a step with drafts
@@ -92,8 +92,9 @@ class AdaptiveDepth:
         self._ctx, self._drafted = ctx, self._width * sum(map(bool, depths))
         return Plan(tuple(depths), self._shape, stop=self._ends if self._trims else None)
 
-    def _ends(self, rows: Sequence[int], paths: Sequence[Sequence[float]]) -> list[bool]:
+    def _ends(self, frontier: Frontier) -> list[bool]:
         """Which paths of the draft get no further token, given the draft probabilities of their tokens."""
+        rows, paths = frontier.rows, frontier.paths
         ctx, level = self._ctx, len(paths[0])
         assert ctx is not None
         if self._speed is None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outpace.core.context import Context
-from outpace.core.contracts import Plan, Step, Want
+from outpace.core.contracts import Frontier, Plan, Step, Want
 
 
 class Confidence:
@@ -24,8 +24,8 @@ class Confidence:
     def plan(self, ctx: Context) -> Plan:
         return Plan((self._depth,) * len(ctx.slots), stop=self._stopped)
 
-    def _stopped(self, rows: Sequence[int], paths: Sequence[Sequence[float]]) -> list[bool]:
-        return [path[-1] < self._threshold for path in paths]
+    def _stopped(self, frontier: Frontier) -> list[bool]:
+        return [path[-1] < self._threshold for path in frontier.paths]
 
     def observe(self, step: Step) -> None:
         """Does nothing: the plan never changes."""

@@ -28,6 +28,7 @@ __all__ = [
     "Draft",
     "Drafter",
     "Forest",
+    "Frontier",
     "Guarantee",
     "Key",
     "TargetProbs",
@@ -113,16 +114,40 @@ class TreeSize(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Frontier:
+    """F leaves of a draft in progress, which get children unless the draft ends there."""
+
+    rows: Sequence[int]  # (F,) row of each leaf
+    paths: Sequence[Sequence[float]]  # (F,) draft probabilities of each path's tokens, given those before
+    # (F, K) the draft model's logits, before sampling parameters, at the parent of each leaf, from which the
+    # leaf's token was drawn or chosen; column k is token k. None: the drafter has none
+    logits: Tensor | None = None
+    hidden: Tensor | None = None  # (F, D) the draft model's states after each leaf, with `Plan.stop_reads`
+
+    def only(self, leaves: Sequence[int], rows: Sequence[int]) -> Frontier:  # (M,), (M,)
+        """These leaves only, in `rows` of another batch."""
+        at = list(leaves)
+        return Frontier(
+            rows,
+            [self.paths[leaf] for leaf in at],
+            None if self.logits is None else self.logits[at],
+            None if self.hidden is None else self.hidden[at],
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How deep to draft in each row, and in which tree shape."""
 
     depth: tuple[int, ...]  # (B,) maximum length of a draft path; 0: no speculation in this row
     shape: Shape | None = None  # shape of every row's draft tree; None: a chain
-    # early stopping, asked before each level but the first: rows (F,) of the leaves that would get children,
-    # and for each of them the draft probabilities of its path's tokens, given those before them
-    # -> (F,) True: this leaf gets none. Tokens that were drawn already stay in the tree
-    stop: Callable[[Sequence[int], Sequence[Sequence[float]]], list[bool]] | None = None
+    # early stopping, asked before each level but the first: the leaves that would get children -> (F,) True:
+    # this leaf gets none. Tokens that were drawn already stay in the tree
+    stop: Callable[[Frontier], list[bool]] | None = None
+    # ask `stop` after the draft model has read the leaves, so that their hidden states are known; a draft
+    # that ends has then cost one forward more
+    stop_reads: bool = False
     size: TreeSize | None = None  # of trees of the most probable paths; None: the method's own
     # by row (length of the text's suffix that occurred before, the tokens that followed it there, most tokens
     # to draft) -> by row (how many of these tokens to draft, how many tokens the draft model drafts instead)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from outpace.core.context import Context
-from outpace.core.contracts import Controller, Parts, Plan, Shape, Step, TreeSize
+from outpace.core.contracts import Controller, Frontier, Parts, Plan, Shape, Step, TreeSize
 from outpace.drafters.compose.rows import context_of_rows, step_of_rows
 
 # the types of Plan.stop and Plan.choice
-Stop = Callable[[Sequence[int], Sequence[Sequence[float]]], list[bool]]
+Stop = Callable[[Frontier], list[bool]]
 Found = tuple[int, Sequence[int], int]
 Choice = Callable[[Sequence[Found]], Sequence[tuple[int, int]]]
 TIME_PER_NODE = 0.2  # of a step, relative to a step without nodes
@@ -74,6 +74,7 @@ class ControllersApart:
 
     def plan(self, ctx: Context) -> Plan:
         depths, shapes, stops = [0] * len(ctx.slots), set[Shape | None](), dict[int, tuple[Stop, int]]()
+        reads = False
         choices, sizes = list[tuple[Choice, list[int]]](), list[tuple[TreeSize, list[int]]]()
         for controller, rows in self._divided(ctx.slots):
             plan = controller.plan(context_of_rows(ctx, rows))
@@ -82,19 +83,20 @@ class ControllersApart:
             if plan.size is not None:
                 sizes.append((plan.size, rows))
             shapes.add(plan.shape)
+            reads |= plan.stop_reads
             for own, (row, depth) in enumerate(zip(rows, plan.depth, strict=True)):
                 depths[row] = depth
                 if plan.stop is not None:
                     stops[row] = plan.stop, own
         (shape,) = shapes  # a method has one shape
 
-        def stop(rows: Sequence[int], paths: Sequence[Sequence[float]]) -> list[bool]:
-            leaves = dict[Stop, list[int]]()
+        def stop(frontier: Frontier) -> list[bool]:
+            leaves, rows = dict[Stop, list[int]](), frontier.rows
             for leaf, row in enumerate(rows):
                 leaves.setdefault(stops[row][0], []).append(leaf)
             stopped = [False] * len(rows)
             for asked, own in leaves.items():
-                answers = asked([stops[rows[leaf]][1] for leaf in own], [paths[leaf] for leaf in own])
+                answers = asked(frontier.only(own, [stops[rows[leaf]][1] for leaf in own]))
                 for leaf, answer in zip(own, answers, strict=True):
                     stopped[leaf] = answer
             return stopped
@@ -110,6 +112,7 @@ class ControllersApart:
             tuple(depths),
             shape,
             stop=stop if stops else None,
+            stop_reads=reads,
             size=SizesApart(sizes) if sizes else None,
             choice=choice if choices else None,
         )

@@ -9,7 +9,7 @@ from random import Random
 import torch
 
 from outpace.core.context import Context
-from outpace.core.contracts import Controller, Draft, Plan, Scores, Step, TokenTree, Verdict
+from outpace.core.contracts import Controller, Draft, Frontier, Plan, Scores, Step, TokenTree, Verdict
 from outpace.core.noise import KeyedNoise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
@@ -131,7 +131,7 @@ class Load:
         for level in range(max(plan.depth)):
             open_rows = [row for row in open_rows if plan.depth[row] > level]
             if level and plan.stop is not None and open_rows:
-                ends = plan.stop(open_rows, [drafts[row] for row in open_rows])
+                ends = plan.stop(Frontier(open_rows, [drafts[row] for row in open_rows]))
                 open_rows = [row for row, end in zip(open_rows, ends, strict=True) if not end]
             for row in open_rows:
                 drafts[row].append(self._draft_prob(self.rates[row]))

@@ -39,7 +39,7 @@ def plan_of_rows(plan: Plan, rows: Sequence[int]) -> Plan:
     return replace(
         plan,
         depth=tuple(plan.depth[row] for row in rows),
-        stop=stop and (lambda own, paths: stop([rows[row] for row in own], paths)),
+        stop=stop and (lambda own: stop(replace(own, rows=[rows[row] for row in own.rows]))),
     )
 
 

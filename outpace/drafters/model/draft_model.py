@@ -169,6 +169,10 @@ class _Reader:
             drafter._hidden.append(scores.hidden[LM_HEAD_INPUT])
         return scores.first, scores.logits
 
+    def hidden(self, nodes: Sequence[int]) -> Tensor:  # (M,) -> (M, D)
+        """Implementation of drafters.model.grow.ReadHidden. Requires `keeps_hidden`."""
+        return self._drafter.hidden(nodes)
+
     def chain(self, depth: int, choose: Choose | None) -> Tensor | None:
         """Implementation of drafters.model.grow.ReadChain."""
         began = perf_counter()

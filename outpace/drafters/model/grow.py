@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Choose, Plan
+from outpace.core.contracts import Choose, Frontier, Plan
 from outpace.core.grower import DRAFT, Grower
 from outpace.core.noise import Key, Noise
 from outpace.core.tree import Forest, TokenTree
@@ -33,6 +33,15 @@ class ReadChain(Protocol):
     def chain(self, depth: int, choose: Choose | None) -> Tensor | None:  # (depth,)
         """The tokens of a chain below the root, chosen one after the other by `choose` from logits (1, V);
         None for `choose`: the most probable ones. Returns None if the chain has to be read level by level."""
+        ...
+
+
+@runtime_checkable
+class ReadHidden(Protocol):
+    """A `Read` of a model whose hidden states at the nodes that were read are known."""
+
+    def hidden(self, nodes: Sequence[int]) -> Tensor:  # (M,) -> (M, D)
+        """The model's states after these nodes, at the input of its LM head."""
         ...
 
 
@@ -100,6 +109,7 @@ def grow(
     # tree node -> the nodes of `plan.shape` that it fills: several where equal draws were merged
     shape_nodes: dict[int, list[int]] = {node: [0] for node in frontier}
     below: dict[int, list[int]] = {}  # tree node -> the children of those nodes in `plan.shape`
+    stops = _Stops(plan, grower)
     for level in range(max(plan.depth, default=0)):
         if plan.shape is not None:
             below = {
@@ -108,15 +118,18 @@ def grow(
             frontier = [node for node in frontier if below[node]]
         if level and min(plan.depth) <= level:
             frontier = [node for node in frontier if plan.depth[grower.rows[node]] > level]
-        if level and plan.stop is not None and frontier:
-            rows = [grower.rows[node] for node in frontier]
-            stop = plan.stop(rows, grower.path_probs(frontier))
-            frontier = [node for node, stopped in zip(frontier, stop, strict=True) if not stopped]
+        if level and not plan.stop_reads:
+            frontier = stops.going_on(frontier)
         if not frontier:
             break
         first, logits = read(grower.structure() if level or given else TokenTree.roots(ctx.roots))
+        if level and plan.stop_reads:
+            frontier = stops.going_on(frontier, read)
+            if not frontier:
+                break
         if len(frontier) != len(logits):
             logits = logits[[node - first for node in frontier]]
+        stops.record(frontier, logits)
         logits = adjust(logits, ctx, grower, frontier)
         widths = [1] * len(frontier)
         if plan.shape is not None:
@@ -131,6 +144,33 @@ def grow(
                 ranks[above] += 1
         frontier = list(range(before, len(grower)))
     return grower.tree()
+
+
+class _Stops:
+    """Asks a plan which leaves of a draft get no children."""
+
+    def __init__(self, plan: Plan, grower: Grower) -> None:
+        self._plan, self._grower = plan, grower
+        self._row: dict[int, int] = {}  # node of the last level -> its row of `_logits`
+        self._logits = torch.empty(0)  # (F, V) of that level's nodes, before sampling parameters
+
+    def record(self, nodes: Sequence[int], logits: Tensor) -> None:  # (F,), (F, V)
+        """Keep the logits from which the children of these nodes are drawn or chosen."""
+        if self._plan.stop is not None:
+            self._row = {node: row for row, node in enumerate(nodes)}
+            self._logits = logits
+
+    def going_on(self, leaves: list[int], read: Read | None = None) -> list[int]:
+        """Those of these leaves that get children. `read`: of the model that has read them."""
+        grower, stop = self._grower, self._plan.stop
+        if stop is None or not leaves:
+            return leaves
+        at = [self._row[grower.parents[node]] for node in leaves]
+        logits = self._logits if at == list(range(len(self._logits))) else self._logits[at]
+        hidden_of: object = read
+        hidden = hidden_of.hidden(leaves) if isinstance(hidden_of, ReadHidden) else None
+        frontier = Frontier([grower.rows[node] for node in leaves], grower.path_probs(leaves), logits, hidden)
+        return [node for node, stopped in zip(leaves, stop(frontier), strict=True) if not stopped]
 
 
 def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]:
