@@ -36,6 +36,7 @@ BUILD: dict[str, Callable[[Target, Target], Parts]] = {
         target, DraftModel(draft), Rejection(), Fixed(Shape.branching((2, 2, 1)))
     ),
     "learns": lambda target, draft: get("token-recycling").build(target, nodes_per_depth=(1, 2)),
+    "self": lambda target, draft: get("layerskip").build(target, depth=3),  # on the target's KV cache
     # its drafter needs outputs at prompts, which therefore have forwards of their own
     "recycling": lambda target, draft: get("token-recycling").build(target, learn_from_prompts=True),
 }

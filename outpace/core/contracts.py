@@ -39,6 +39,7 @@ __all__ = [
     "PrefixCache",
     "Prompt",
     "ReadsChains",
+    "ReadsTargetCache",
     "Recipe",
     "SamplingParams",
     "Scores",
@@ -346,6 +347,17 @@ class TargetWithLayers(Target, Protocol):
     @property
     def head(self) -> nn.Module:
         """The LM head: (..., D) hidden states at its input -> (..., V) logits."""
+        ...
+
+
+@runtime_checkable
+class ReadsTargetCache(Target, Protocol):
+    """A draft model made of a target's own layers, which reads the target's KV cache. It has no entries of
+    its own for committed tokens, so it drafts only in rows whose text the target has read."""
+
+    def view(self, cache: Cache) -> Cache:
+        """The target's cache as this model sees it, which commits and frees nothing: the entries of draft
+        nodes are overwritten when the target scores them."""
         ...
 
 

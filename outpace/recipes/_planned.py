@@ -9,7 +9,7 @@ PLANNED = frozenset(
     diffuspec disco domain-drafter double dovetail draft-design dream dsp
     dultra duodecoding ead easyspec exp3-spec falcon flash fr-spec fspad
     glide-cape gsd gto gumiho hedge-spec hivis jakiro judge-decoding kangaroo knn-ssd lantern
-    latency-aware-tts layerskip longspec magicdec medusa-typical mirror-sd mulo-sd
+    latency-aware-tts longspec magicdec medusa-typical mirror-sd mulo-sd
     multilingual-drafter online-sd owl parallelspec pearl polybasic quicksilver ralmspec ralmspec-knnlm
     rapid reflective-verification s2d s4c scd scylla specbranch specdec-pp specdiff
     specdiff2 specee specextend speckv specmquant specpc specpv specreason speculative-cascades

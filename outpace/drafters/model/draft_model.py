@@ -12,7 +12,18 @@ from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import NOTHING, Cache, Choose, Draft, Plan, ReadsChains, Step, Target, Want
+from outpace.core.contracts import (
+    NOTHING,
+    Cache,
+    Choose,
+    Draft,
+    Plan,
+    ReadsChains,
+    ReadsTargetCache,
+    Step,
+    Target,
+    Want,
+)
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.model.grow import Read, grow, with_replacement, without_replacement
 from outpace.drafters.model.nan_check import check_logits
@@ -109,7 +120,10 @@ class DraftModel:
     def cache(self, ctx: Context) -> Cache:
         """The model's KV cache, with a slot for each slot of the target's; opened if there is none."""
         if self._cache is None:
-            self._cache = self.model.open(len(ctx.cache.lengths), ctx.cache.capacity)
+            if isinstance(self.model, ReadsTargetCache):
+                self._cache = self.model.view(ctx.cache)
+            else:
+                self._cache = self.model.open(len(ctx.cache.lengths), ctx.cache.capacity)
             self._read, self._gone = None, set()
         self._cache.grow(len(ctx.cache.lengths))
         return self._cache

@@ -41,8 +41,7 @@ class Forward:
     def probe(self) -> None:
         """Run one token through the model to determine the shapes of its keys and values and whether its
         layers call our attention function. ValueError if it stores nothing in the cache."""
-        probe = ProbeCache()
-        token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        probe, token = ProbeCache(), torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         self.model(**self._arguments(token, token, probe))
         if not probe.shapes:
             raise ValueError(
@@ -61,6 +60,11 @@ class Forward:
         except (AttributeError, TypeError):
             return False
         return True
+
+    def one_token(self) -> dict[str, Any]:
+        """The arguments of a forward of the model over one token, which stores nothing."""
+        token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        return self._arguments(token, token, ProbeCache())
 
     def _arguments(
         self, ids: Tensor, positions: Tensor, cache: Any, features: Tensor | None = None

@@ -7,7 +7,8 @@ nothing; committing another branch moves the entries of the accepted nodes only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +44,18 @@ class Planes:
             count * shape.heads * shape.size * shape.dtype.itemsize
             for shape, count in zip(self.shapes, self.counts, strict=True)
         )
+
+    def only(self, layers: Collection[int]) -> tuple[Planes, list[int]]:
+        """The planes of these layers only, in the same order; and their indices among all planes."""
+        pairs = {layer: pair for layer, pair in self.of_layer.items() if layer in layers}
+        kept = sorted(index for pair in pairs.values() for index in pair)
+        place = {index: own for own, index in enumerate(kept)}
+        shape_of = [
+            shape for shape, count in zip(self.shapes, self.counts, strict=True) for _ in range(count)
+        ]
+        counts = Counter(shape_of[index] for index in kept)
+        of_layer = {layer: (place[key], place[value]) for layer, (key, value) in pairs.items()}
+        return Planes(tuple(counts), tuple(counts.values()), of_layer), kept
 
     @staticmethod
     def of(layers: dict[int, tuple[PlaneShape, PlaneShape]]) -> Planes:

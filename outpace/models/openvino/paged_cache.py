@@ -35,6 +35,7 @@ class PagedCache(SlotCache):
         # slot -> (n, D) features of the nodes of its tree so far, which draft heads have as input
         self.features: dict[int, numpy.ndarray[Any, Any]] = {}
         self.requests: dict[int, Any] = {}  # size of a graph -> the InferRequest that uses this memory
+        self.version = 0  # counts replacements of that memory
         self._block_bytes = BLOCK_SIZE * planes.token_bytes
         self._max_blocks: int | None = (
             None  # most blocks that slots hold and the pool retains, as far as it can
@@ -53,11 +54,19 @@ class PagedCache(SlotCache):
             ]
         for old, new in zip(before, self.storages, strict=False):
             new[:, : old.shape[1]] = old
-        self.requests.clear()
+        self._forget_requests()
 
     def _count_positions(self) -> None:
         self.position_ids = numpy.arange((self.tables.width + PADDING) * BLOCK_SIZE + 1)
+        self._forget_requests()
+
+    def _forget_requests(self) -> None:
         self.requests.clear()
+        self.version += 1
+
+    def every_plane(self) -> list[Tensor]:  # P × (N, H, BLOCK_SIZE, D)
+        """The planes of all storages, in order."""
+        return [plane for storage in self.storages for plane in storage]
 
     def grow(self, slots: int) -> None:
         super().grow(slots)
@@ -132,17 +141,13 @@ class PagedCache(SlotCache):
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
         """Copies of the entries at cache positions start to end - 1 of one slot, one per plane."""
         blocks, offsets = self._places(slot, start, end)
-        found = (storage[:, blocks, :, offsets] for storage in self.storages)
-        return [plane.transpose(0, 1)[None] for storage in found for plane in storage.transpose(0, 1)]
+        return [plane[blocks, :, offsets].transpose(0, 1)[None] for plane in self.every_plane()]
 
     def write(self, slot: int, start: int, planes: Sequence[Tensor]) -> None:  # planes × (1, H, T, D)
         """Write keys and values, one tensor per plane, to the T cache positions of one slot from `start`."""
         blocks, offsets = self._places(slot, start, start + planes[0].shape[2])
-        at = 0
-        for storage in self.storages:
-            values = torch.stack([plane[0].transpose(0, 1) for plane in planes[at : at + len(storage)]], 1)
-            storage[:, blocks, :, offsets] = values.to(storage.dtype)
-            at += len(storage)
+        for plane, values in zip(self.every_plane(), planes, strict=True):
+            plane[blocks, :, offsets] = values[0].transpose(0, 1).to(plane.dtype)
 
     def _places(self, slot: int, start: int, end: int) -> tuple[Tensor, Tensor]:  # (T,), (T,)
         """Block, and position in the block, of the cache positions start to end - 1 of a slot."""

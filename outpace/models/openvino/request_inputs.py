@@ -82,7 +82,7 @@ class RequestInputs:
         self._bias.take(0)
         self._bias_begins.take(0)
         first += len(PAGED_INPUTS)
-        planes = [plane for storage in cache.storages for plane in storage]
+        planes = cache.every_plane()
         for index, plane in enumerate(planes):
             request.set_input_tensor(first + index, shared(plane))
         first += len(planes)

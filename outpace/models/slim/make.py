@@ -1,0 +1,26 @@
+"""Makes a draft model of a target's own layers."""
+
+from __future__ import annotations
+
+from outpace.core.contracts import ReadsTargetCache, Target
+from outpace.core.skip_set import SkipSet
+from outpace.models.hf.target import HFTarget
+from outpace.models.slim.slim_table import SlimTable
+from outpace.models.slim.slim_target import SlimTarget
+from outpace.models.table import TableTarget
+
+
+def num_layers(target: Target) -> int:
+    """Number of layers of a target that can be drafted from. ValueError for a target without layers."""
+    if isinstance(target, HFTarget | TableTarget):
+        return target.num_layers
+    raise ValueError(f"{type(target).__name__} has no layers to skip: use a transformers model as target")
+
+
+def without(target: Target, skip_set: SkipSet) -> ReadsTargetCache:
+    """The target without these sub-layers, on its own KV cache. ValueError if they cannot be skipped."""
+    if isinstance(target, HFTarget):
+        return SlimTarget(target, skip_set)
+    if isinstance(target, TableTarget):
+        return SlimTable(target, skip_set)
+    raise ValueError(f"{type(target).__name__} has no layers to skip: use a transformers model as target")

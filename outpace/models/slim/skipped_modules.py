@@ -1,0 +1,120 @@
+"""Modules in place of layers and sub-layers that are skipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from outpace.core.skip_set import SkipSet
+from outpace.models.hf.captures import OutputCapture
+
+# parts of class names by which the modules of a layer are recognised
+ATTENTION = ("attention", "attn")
+MLP = ("mlp", "moe", "feedforward", "ffn")
+
+
+class Skipped(nn.Module):
+    """Returns its input, or zeros of its shape, in place of what the original module computed from it."""
+
+    def __init__(self, num_outputs: int | None, *, zeros: bool) -> None:
+        """`num_outputs`: length of the tuple that the original module returns; None: a tensor. `zeros`: for
+        sub-layers, whose outputs are added to the residual stream."""
+        super().__init__()
+        self._num_outputs, self._zeros = num_outputs, zeros
+
+    def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> Any:
+        states = torch.zeros_like(hidden_states) if self._zeros else hidden_states
+        return states if self._num_outputs is None else (states, *[None] * (self._num_outputs - 1))
+
+
+@torch.no_grad()
+def skip(model: PreTrainedModel, skip_set: SkipSet, arguments: dict[str, Any]) -> None:
+    """Replace the sub-layers of a set by modules that compute nothing. `arguments`: of a forward of the model
+    over one token. ValueError for a model of which these sub-layers cannot be skipped."""
+    name, num_layers = type(model).__name__, model.config.get_text_config().num_hidden_layers
+    skip_set.check(num_layers)
+    layers = OutputCapture(model, num_layers).layers
+    if layers is None:
+        raise ValueError(f"{name} has no list of layers: use a draft model of its own")
+    places: list[tuple[Any, str | int, nn.Module, bool]] = []  # parent, name, module, whether it gives zeros
+    for index in skip_set.layers:
+        places.append((layers, index, layers[index], False))
+    for kind, skipped in ((ATTENTION, skip_set.attention), (MLP, skip_set.mlp)):
+        for index in skipped - skip_set.layers:
+            part = _part(layers[index], kind)
+            if part is None:
+                raise ValueError(
+                    f"the layers of {name} have no module for {kind[0]}: skip whole layers, as layerskip does"
+                )
+            places.append((layers[index], part, getattr(layers[index], part), True))
+    counts = _num_outputs(model, [module for _, _, module, _ in places], arguments)
+    for (parent, place, _, zeros), count in zip(places, counts, strict=True):
+        module = Skipped(count, zeros=zeros)
+        if isinstance(place, int):
+            parent[place] = module
+        else:
+            setattr(parent, place, module)
+
+
+@torch.no_grad()
+def check_residual(model: PreTrainedModel, arguments: dict[str, Any]) -> None:
+    """ValueError unless a layer without attention and MLP returns its input: else skipping them is not what
+    it is meant to be. Every sub-layer of `model`, a copy, is replaced."""
+    num_layers = model.config.get_text_config().num_hidden_layers
+    layers = OutputCapture(model, num_layers).layers
+    assert layers is not None
+    every = frozenset(range(num_layers))
+    for skipped in (SkipSet(attention=every), SkipSet(mlp=every)):
+        skip(model, skipped, arguments)
+    changed = list[int]()
+
+    def compare(index: int) -> Any:
+        def hook(module: nn.Module, inputs: Any, given: dict[str, Any], output: Any) -> None:
+            states = inputs[0] if inputs else given["hidden_states"]
+            if not torch.equal(states, output[0] if isinstance(output, tuple) else output):
+                changed.append(index)
+
+        return layers[index].register_forward_hook(hook, with_kwargs=True)
+
+    hooks = [compare(index) for index in range(num_layers)]
+    try:
+        model(**arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if changed:
+        raise ValueError(
+            f"layer {changed[0]} of {type(model).__name__} does more than add its attention and its MLP to "
+            "the residual stream: skip whole layers, as layerskip does"
+        )
+
+
+def _part(layer: nn.Module, kinds: tuple[str, ...]) -> str | None:
+    """Name of the module of a layer whose class name contains one of `kinds`."""
+    for name, module in layer.named_children():
+        words = type(module).__name__.lower()
+        is_norm = "norm" in words
+        if not is_norm and any(kind in words for kind in kinds):
+            return name
+    return None
+
+
+def _num_outputs(
+    model: PreTrainedModel, modules: list[nn.Module], arguments: dict[str, Any]
+) -> list[int | None]:
+    """Per module the length of the tuple that it returns; None: a tensor."""
+    found: dict[nn.Module, int | None] = {}
+
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        found[module] = len(output) if isinstance(output, tuple) else None
+
+    hooks = [module.register_forward_hook(hook) for module in modules]
+    try:
+        model(**arguments)
+    finally:
+        for each in hooks:
+            each.remove()
+    return [found[module] for module in modules]

@@ -1,0 +1,60 @@
+"""A table model as if it were another one without some of its layers, for proofs of self-speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from outpace.core.contracts import Cache
+from outpace.core.skip_set import SkipSet
+from outpace.core.tree import TokenTree
+from outpace.models.table import TableCache, TableTarget
+
+NOISE = 1.5  # standard deviation of the change of the logits if all layers were skipped
+
+
+class SlimTable(TableTarget):
+    """Implementation of core.contracts.ReadsTargetCache. Its logits are the target's, changed the more the
+    more is skipped; tokens that are impossible under the target stay impossible."""
+
+    def __init__(self, target: TableTarget, skip_set: SkipSet) -> None:
+        """ValueError for a skip set that does not suit the model."""
+        skip_set.check(target.num_layers)
+        self.__dict__.update(target.__dict__)
+        self._caches = []
+        share = len(skip_set) / (2 * target.num_layers)
+        seed = sum(2 ** (2 * layer) for layer in skip_set.attention)
+        seed += sum(2 ** (2 * layer + 1) for layer in skip_set.mlp)
+        noise = torch.randn(target.logits.shape, generator=torch.Generator().manual_seed(seed))
+        self.logits = target.logits + NOISE * share * noise.to(target.logits.dtype)
+
+    def view(self, cache: Cache) -> TableView:
+        """The target's cache as this model sees it."""
+        assert isinstance(cache, TableCache)
+        return TableView(cache)
+
+
+class TableView(TableCache):
+    """The states that a target has after its committed tokens, and those of draft nodes."""
+
+    def __init__(self, base: TableCache) -> None:
+        # the same lists, so the initialiser, which makes new ones, is not called
+        self.__dict__.update(base.__dict__)
+        self._base = base
+        self.states = []
+        self.discard()
+
+    def grow(self, slots: int) -> None:
+        self._base.grow(slots)
+
+    def extend(self, tree: TokenTree, slots: Sequence[int], gap: object, model: TableTarget) -> int:
+        assert gap is None, "the target reads committed tokens"
+        return super().extend(tree, slots, None, model)
+
+    def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
+        assert all(node == -1 for node in leaf), "the target commits"
+        self.discard()
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Does nothing: the target frees its slots."""

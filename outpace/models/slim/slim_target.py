@@ -1,0 +1,54 @@
+"""A target without some of its sub-layers, as a draft model that shares the target's weights and KV cache."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from outpace.core.contracts import Cache
+from outpace.core.skip_set import SkipSet
+from outpace.models.hf.forward import Forward
+from outpace.models.hf.kv_cache import EagerCache, SlotCache
+from outpace.models.hf.target import HFTarget
+from outpace.models.openvino.compiled import CompiledForward, compiled
+from outpace.models.openvino.paged_cache import PagedCache
+from outpace.models.slim.cache_view import EagerView, PagedView
+from outpace.models.slim.skipped_modules import check_residual, skip
+
+
+class SlimTarget(HFTarget):
+    """Implementation of core.contracts.Target and core.contracts.ReadsTargetCache: the layers of a target
+    that a skip set leaves, and its LM head.
+
+    With a view of the target's cache it reads draft nodes only: the text before them is in the cache as the
+    whole model computed it. It runs compiled if the target is compiled for a CPU."""
+
+    def __init__(self, target: HFTarget, skip_set: SkipSet) -> None:
+        """ValueError for a skip set that does not suit the model."""
+        self.__dict__.update(target.__dict__)  # the same model, limits and weights
+        self.skip_set = skip_set
+        self._lock, self._caches = Lock(), []
+        if skip_set.attention != skip_set.mlp:
+            copy = Forward(target.model)
+            check_residual(copy.model, copy.one_token())
+        forward = Forward(target.model)
+        skip(forward.model, skip_set, forward.one_token())
+        whole = target.forward
+        kept = [layer for layer in whole.planes.of_layer if layer not in skip_set.attention]
+        forward.planes, self._kept = whole.planes.only(kept)
+        forward.packs, forward.dense = whole.packs, whole.dense
+        self.forward = self.reader = forward
+        if isinstance(target.reader, CompiledForward):
+            self.reader = compiled(
+                forward,
+                trees=not self.chains_only,
+                weights=self.compressed_weights,
+                cache_in_8_bits=self.kv_cache is not None,
+            )
+
+    def view(self, cache: Cache) -> SlotCache:
+        """The target's cache as this model sees it. ValueError for the cache of another model."""
+        if isinstance(cache, PagedCache) and isinstance(self.reader, CompiledForward):
+            return PagedView(cache, self.reader.planes, self._kept)
+        if isinstance(cache, EagerCache) and not isinstance(self.reader, CompiledForward):
+            return EagerView(cache)
+        raise ValueError("the layers of a target read the target's own KV cache, compiled as the target is")

@@ -1,0 +1,1 @@
+"""Drafts of the target itself, with fewer of its layers."""

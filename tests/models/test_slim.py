@@ -1,0 +1,202 @@
+"""A target without some of its sub-layers, on the target's KV cache, gives what the whole model gives if
+these sub-layers do nothing at the draft nodes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from outpace.core.contracts import Prompt, ReadsTargetCache, Want
+from outpace.core.skip_set import SkipSet
+from outpace.core.tree import Forest, TokenTree
+from outpace.models.hf.target import HFTarget
+from outpace.models.slim.make import without
+from outpace.models.slim.slim_target import SlimTarget
+from tests.tiers import only, slow
+
+SLOTS = (2, 0)
+PROMPTS = [torch.tensor(text) for text in ([5, 9, 31, 7, 44, 5, 9, 12, 60, 3, 18, 5], [8, 3, 20])]
+# below the two roots: a tree of the first row, interleaved with a chain of the second
+FOREST = Forest.of([-1, -1, 0, 0, 1, 2, 4, 2, 3], 2)
+CHAINS = Forest.of([-1, -1, 0, 1, 2, 3, 4], 2)
+TOKENS = torch.tensor([11, 20, 33, 4, 50, 17, 6, 29, 41])
+EXACT = 1e-9
+ATTENTION = {"gpt2": "attn", "falcon": "self_attention"}
+FAMILIES = [
+    "llama",
+    "qwen3",
+    "gemma3_text",
+    "gpt2",
+    "opt",
+    "mixtral",
+    "olmo2",
+    "falcon",
+    "gemma2",
+    "deepseek_v3",
+]
+QUICK = ["llama", "gemma3_text", "gpt2"]
+
+
+def layers_of(model: nn.Module) -> nn.ModuleList:
+    return next(module for module in model.modules() if isinstance(module, nn.ModuleList))
+
+
+def in_place_of(output, states, begin: int):
+    """The output with other states from token `begin` on."""
+    first = output[0] if isinstance(output, tuple) else output
+    changed = torch.cat((first[:, :begin], states[:, begin:]), 1)
+    return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+
+def expected(model, text, begin: int, skipped: SkipSet):
+    """Logits of the whole model over a text, without a cache; from token `begin` on the sub-layers of the set
+    do nothing."""
+
+    def replace(module: nn.Module, *, zeros: bool):
+        def hook(module, inputs, given, output):
+            states = inputs[0] if inputs else given["hidden_states"]
+            return in_place_of(output, torch.zeros_like(states) if zeros else states, begin)
+
+        return module.register_forward_hook(hook, with_kwargs=True)
+
+    hooks, layers, kind = [], layers_of(model), model.config.model_type
+    for index in skipped.layers:
+        hooks.append(replace(layers[index], zeros=False))
+    for index in skipped.attention - skipped.layers:
+        hooks.append(replace(getattr(layers[index], ATTENTION.get(kind, "self_attn")), zeros=True))
+    for index in skipped.mlp - skipped.layers:
+        hooks.append(replace(layers[index].mlp, zeros=True))
+    with torch.no_grad():
+        logits = model(text[None], use_cache=False).logits[0]
+    for hook in hooks:
+        hook.remove()
+    return logits
+
+
+def drafted(target: HFTarget, slim, forest: Forest):
+    """Logits of the smaller model at the nodes, read in two forwards; and the caches of both."""
+    cache = target.open(3, 64)
+    target.prefill([Prompt(text) for text in PROMPTS], SLOTS, cache, Want())
+    view = slim.view(cache)
+    tokens = torch.cat([torch.stack([text[-1] for text in PROMPTS]), TOKENS])[: len(forest)]
+    start = TokenTree(tokens[:4], Forest.of(forest.parents[:4], 2))
+    tree = TokenTree(tokens, forest)
+    logits = [slim.score(each, SLOTS, view).logits for each in (start, tree)]
+    return tree, torch.cat(logits), cache, view
+
+
+def check(model, reference, skipped: SkipSet, forest: Forest) -> None:
+    fresh = reference(model).model
+    target = HFTarget(model)
+    slim = without(target, skipped)
+    assert isinstance(slim, ReadsTargetCache)
+    tree, logits, cache, view = drafted(target, slim, forest)
+    plain = []
+    for leaf in (node for node in range(len(forest)) if not forest.children[node]):
+        path = forest.path(leaf)
+        text = torch.cat((PROMPTS[forest.rows[leaf]][:-1], tree.tokens[path]))
+        begin = len(text) - len(path)
+        there = expected(fresh, text, begin, skipped)[begin:]
+        assert (logits[path] - there).abs().max() <= EXACT
+        whole = fresh(text[None], use_cache=False).logits[0, begin:]
+        assert (there - whole).abs().max() > 0.01, "what is skipped must matter"
+        plain.append((path, whole.detach()))
+    # the target's scores are those without a draft before them
+    view.commit(tree, [-1, -1], SLOTS)
+    view.release(SLOTS)
+    scores = target.score(tree, SLOTS, cache).logits
+    for path, whole in plain:
+        assert (scores[path] - whole).abs().max() <= EXACT
+    cache.commit(tree, [forest.nodes[0][-1], 1], SLOTS)
+    assert view.lengths == cache.lengths
+    assert [cache.lengths[slot] for slot in SLOTS] == [
+        len(PROMPTS[0]) + forest.depths[forest.nodes[0][-1]],
+        len(PROMPTS[1]),
+    ]
+
+
+@pytest.mark.parametrize("name", only(QUICK, FAMILIES))
+def test_an_early_exit(name, tiny, reference, float64_throughout):
+    check(tiny(name), reference, SkipSet.after(1, 2), FOREST)
+
+
+@pytest.mark.parametrize("name", only(QUICK, [name for name in FAMILIES if name != "opt"]))
+@pytest.mark.parametrize(
+    "skipped",
+    [
+        SkipSet(attention=frozenset({0}), mlp=frozenset({1})),
+        SkipSet(attention=frozenset({1})),
+        SkipSet(attention=frozenset({0}), mlp=frozenset({0})),
+    ],
+    ids=["attention and mlp of different layers", "attention", "a whole layer"],
+)
+def test_skipped_sub_layers(name, skipped, tiny, reference, float64_throughout):
+    check(tiny(name), reference, skipped, FOREST)
+
+
+def test_models_that_score_chains_only_draft_chains(tiny, reference, float64_throughout):
+    with pytest.warns(UserWarning, match="chains"):
+        check(tiny("bloom"), reference, SkipSet.after(1, 2), CHAINS)
+
+
+@pytest.mark.parametrize(
+    ("name", "skipped", "message"),
+    [
+        ("opt", SkipSet(mlp=frozenset({1})), "no module for mlp: skip whole layers"),
+        ("gemma3n_text", SkipSet(attention=frozenset({1})), "does more than add .*: skip whole layers"),
+        ("llama", SkipSet.of_layers([2]), "layer 2 cannot be skipped: the model has layers 0 to 1"),
+        ("llama", SkipSet.of_layers([0, 1]), "all 2 layers are skipped: keep at least one"),
+    ],
+)
+def test_sub_layers_that_cannot_be_skipped(name, skipped, message, tiny):
+    with pytest.raises(ValueError, match=message):
+        without(HFTarget(tiny(name)), skipped)
+
+
+def test_an_exit_leaves_some_layers():
+    with pytest.raises(ValueError, match="no exit after 2 of them: use 1 to 1"):
+        SkipSet.after(2, 2)
+
+
+def test_without_a_target_it_is_an_ordinary_draft_model(tiny, reference, float64_throughout):
+    model = tiny("llama")
+    slim, text = without(HFTarget(model), SkipSet.after(1, 2)), PROMPTS[0]
+    cache = slim.open(1, 64)
+    slim.prefill([Prompt(text)], (0,), cache, Want())
+    logits = slim.score(TokenTree.roots(text[-1:]), (0,), cache).logits
+    there = expected(reference(model).model, text, 0, SkipSet.after(1, 2))[-1:]
+    assert (logits - there).abs().max() <= EXACT
+
+
+SKIPPED = SkipSet(attention=frozenset({0}), mlp=frozenset({1}))
+
+
+@pytest.mark.parametrize("kv_cache", [None, slow("int8")])
+@pytest.mark.parametrize("skipped", [SkipSet.after(1, 2), SKIPPED], ids=["exit", "sub-layers"])
+def test_compiled_layers_read_the_compiled_target_s_cache(skipped, kv_cache, tiny):
+    model = tiny("llama").float()
+    eager, target = HFTarget(model, kv_cache=kv_cache), HFTarget(model, compile=True, kv_cache=kv_cache)
+    assert target.compiled is not None
+    slim = without(target, skipped)
+    assert isinstance(slim, SlimTarget) and slim.compiled is not None
+    tree, logits, cache, view = drafted(target, slim, FOREST)
+    _, there, *_ = drafted(eager, without(eager, skipped), FOREST)
+    assert (logits - there).norm() / there.norm() < 1e-3
+    scores = target.score(tree, SLOTS, cache).logits
+    cache.commit(tree, [FOREST.nodes[0][-1], 1], SLOTS)
+    # the memory is replaced by larger memory, whose entries the smaller model reads too
+    view.discard()
+    cache.reserve(2, 600)
+    roots = TokenTree(torch.tensor([7, 8]), Forest.chain((0, 0)))
+    more = slim.score(roots, SLOTS, view).logits
+    fresh = slim.view(cache)
+    assert torch.equal(more, slim.score(roots, SLOTS, fresh).logits)
+    assert (scores - logits).abs().max() > 0.01
+
+
+def test_a_cache_of_another_kind_is_refused(tiny):
+    slim = without(HFTarget(tiny("llama")), SkipSet.after(1, 2))
+    compiled = HFTarget(tiny("llama").float(), compile=True)
+    with pytest.raises(ValueError, match="the target's own KV cache"):
+        slim.view(compiled.open(1, 64))
