@@ -36,7 +36,9 @@ def speculative_steps(session: Session) -> Iterator[Step]:
         if parts.target.chains_only:
             draft = replace(draft, tree=draft.tree.first_chain())
         session.timer.record("draft")
-        scores = parts.target.score(draft.tree, ctx.slots, session.cache, session.want, gap=ctx.unread)
+        scores = parts.target.score(
+            draft.tree, ctx.slots, session.cache, session.want, gap=ctx.unread, carry=draft.carry
+        )
         session.timer.record("score")
         target_probs = session.target_probs(scores, draft.tree, ctx)
         verdict = parts.verifier.verify(draft.tree, target_probs, scores, ctx.noise)  # verify

@@ -22,6 +22,7 @@ from outpace.core.tree import Forest, Shape, TokenTree
 __all__ = [
     "NOTHING",
     "Cache",
+    "Carry",
     "Choose",
     "Context",
     "Controller",
@@ -162,12 +163,23 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Carry:
+    """What a drafter made of the target's first layers has computed at all nodes of its tree, so that the
+    target need not. The KV entries of these layers are in the target's cache."""
+
+    tree: TokenTree  # of N nodes; if it is not the one that is scored, the work is of no use
+    layer: int  # the last of these layers
+    hidden: Tensor  # (N, D) its outputs
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Draft:
     """A drafter's proposal for one step."""
 
     tree: TokenTree
     forwards: int = 0  # number of draft model forwards
     seconds: float = 0.0  # time of those forwards; the rest of the drafting time is overhead
+    carry: Carry | None = None  # work of the draft that the target may use
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +335,7 @@ class Target(Protocol):
         *,
         gap: Sequence[Tensor]
         | None = None,  # B × (G_b,) committed tokens before each root that are not in the KV cache
+        carry: Carry | None = None,  # of the draft; a target that cannot use it computes everything
     ) -> Scores:
         """Run one forward over `gap`, whose KV entries are committed, and over the tree's nodes, whose
         entries are provisional until `Cache.commit`. Each node attends to the committed tokens of its row,
@@ -354,6 +367,12 @@ class TargetWithLayers(Target, Protocol):
 class ReadsTargetCache(Target, Protocol):
     """A draft model made of a target's own layers, which reads the target's KV cache. It has no entries of
     its own for committed tokens, so it drafts only in rows whose text the target has read."""
+
+    @property
+    def carried_layer(self) -> int | None:
+        """The layer from whose outputs at draft nodes the target can continue (see `Carry`); None if it
+        cannot."""
+        ...
 
     def view(self, cache: Cache) -> Cache:
         """The target's cache as this model sees it, which commits and frees nothing: the entries of draft

@@ -12,7 +12,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from outpace.core.contracts import NOTHING, Cache, Prompt, Scores, Want
+from outpace.core.contracts import NOTHING, Cache, Carry, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 
 FLOOR = -1.0  # least value in the hidden states of a table: logits of impossible tokens would dominate them
@@ -107,6 +107,7 @@ class TableTarget:
         want: Want = NOTHING,
         *,
         gap: Sequence[Tensor] | None = None,
+        carry: Carry | None = None,
     ) -> Scores:
         assert isinstance(cache, TableCache)
         first = cache.extend(tree, slots, gap, self)

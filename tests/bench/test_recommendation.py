@@ -55,7 +55,14 @@ class Charged(TableTarget):
         return (*(state or ()), token)
 
     def score(
-        self, tree: TokenTree, slots: Sequence[int], cache: Any, want: Any = NOTHING, *, gap: Any = None
+        self,
+        tree: TokenTree,
+        slots: Sequence[int],
+        cache: Any,
+        want: Any = NOTHING,
+        *,
+        gap: Any = None,
+        carry: Any = None,
     ) -> Scores:
         assert isinstance(cache, TableCache)
         first = cache.extend(tree, slots, gap, self)

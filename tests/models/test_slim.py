@@ -7,12 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from outpace.core.contracts import Prompt, ReadsTargetCache, Want
+from outpace.core.contracts import Carry, Prompt, ReadsTargetCache, Want
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.skip_set import SkipSet
 from outpace.core.tree import Forest, TokenTree
+from outpace.decode import Session
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import without
 from outpace.models.slim.slim_target import SlimTarget
+from outpace.recipes.self_speculation.layerskip import layerskip
+from outpace.sampling.target_probs import LazyTargetProbs
 from tests.tiers import only, slow
 
 SLOTS = (2, 0)
@@ -200,3 +204,59 @@ def test_a_cache_of_another_kind_is_refused(tiny):
     compiled = HFTarget(tiny("llama").float(), compile=True)
     with pytest.raises(ValueError, match="the target's own KV cache"):
         slim.view(compiled.open(1, 64))
+
+
+@pytest.mark.parametrize("name", only(QUICK, FAMILIES))
+def test_the_target_continues_from_what_the_draft_has_computed(name, tiny, reference, float64_throughout):
+    target = HFTarget(tiny(name))
+    slim = without(target, SkipSet.after(1, 2))
+    assert isinstance(slim, SlimTarget) and slim.carried_layer == 0
+    found = []
+    for uses in (True, False):
+        cache = target.open(3, 64)
+        target.prefill([Prompt(text) for text in PROMPTS], SLOTS, cache, Want())
+        tree = TokenTree(torch.cat([torch.stack([text[-1] for text in PROMPTS]), TOKENS]), FOREST)
+        carry = None
+        if uses:
+            hidden = slim.score(tree, SLOTS, slim.view(cache), Want(hidden=frozenset([0]))).hidden[0]
+            carry = Carry(tree, 0, hidden)
+        scores = target.score(tree, SLOTS, cache, Want(hidden=frozenset([-1])), carry=carry)
+        cache.commit(tree, [FOREST.nodes[0][-1], 1], SLOTS)
+        roots = TokenTree(torch.tensor([7, 8]), Forest.chain((0, 0)))
+        found.append((scores.logits, scores.hidden[-1], target.score(roots, SLOTS, cache).logits))
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).abs().max() <= EXACT
+
+
+def test_early_layers_run_once_per_draft_token(tiny):
+    target = HFTarget(tiny("llama"))
+    counts = {"early": 0, "late": 0}
+    parts = layerskip.build(target, exit_layer=1, depth=4)
+    inner = parts.drafter._drafter.model.forward.model.model.layers[0]
+
+    def count(name):
+        def hook(module, inputs, output):
+            counts[name] += inputs[0].shape[1]
+
+        return hook
+
+    inner.register_forward_hook(count("early"))
+    target.forward.model.model.layers[0].register_forward_hook(count("late"))
+    session = Session(parts, [PROMPTS[0]], [SamplingParams(max_tokens=20)], LazyTargetProbs)
+    steps = list(session.steps())
+    drafting = [step for step in steps if len(step.draft.tree) > 1]
+    assert counts["early"] == sum(len(step.draft.tree) for step in drafting)
+    # the whole target read the prompt and the steps without a draft
+    assert counts["late"] == len(PROMPTS[0]) + sum(len(step.draft.tree) == 1 for step in steps[1:])
+    assert any(len(tokens) > 1 for step in steps for tokens in step.generated)
+
+
+def test_carried_work_of_another_tree_is_not_used(tiny, float64_throughout):
+    target = HFTarget(tiny("llama"))
+    tree = TokenTree(torch.tensor([5, 6, 7]), Forest.chain((2,)))
+    other = TokenTree(torch.tensor([5, 6, 8]), Forest.chain((2,)))
+    logits = []
+    for carry in (None, Carry(other, 0, torch.zeros(3, 32, dtype=torch.float64))):
+        cache = target.open(1, 64)
+        logits.append(target.score(tree, (0,), cache, carry=carry).logits)
+    assert torch.equal(*logits)

@@ -27,6 +27,7 @@ QUICK = {
     "unread token skipped",
     "rows mixed up",
     "scores in reading order",
+    "early layers' output of the parent",
 }
 MUTANTS = {mutant.name: mutant for mutant in transformers_mutants()}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outpace import recipes
 from outpace.core.context import SamplingParams
-from outpace.core.contracts import NOTHING, Cache, Parts, Scores, Want
+from outpace.core.contracts import NOTHING, Cache, Carry, Parts, Scores, Want
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.models.table import TableTarget
@@ -39,6 +39,7 @@ class ChainTarget(TableTarget):
         want: Want = NOTHING,
         *,
         gap: Sequence[Tensor] | None = None,
+        carry: Carry | None = None,
     ) -> Scores:
         assert tree.forest.is_chain
         return super().score(tree, slots, cache, want, gap=gap)

@@ -20,7 +20,18 @@ from torch import Tensor
 
 from outpace.bench.measure.metrics import Counts, StepRecord
 from outpace.core.context import Context
-from outpace.core.contracts import NOTHING, Forest, Noise, Parts, Prompt, Recipe, Scores, TokenTree, Want
+from outpace.core.contracts import (
+    NOTHING,
+    Carry,
+    Forest,
+    Noise,
+    Parts,
+    Prompt,
+    Recipe,
+    Scores,
+    TokenTree,
+    Want,
+)
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.recipes import RecipeError, configure
@@ -198,6 +209,7 @@ class RecordedTarget:
         want: Want = NOTHING,
         *,
         gap: Sequence[Tensor] | None = None,
+        carry: Carry | None = None,
     ) -> Scores:
         for slot, tokens in zip(slots, gap or (), strict=False):
             cache.lengths[slot] += len(tokens)

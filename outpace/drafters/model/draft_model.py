@@ -15,6 +15,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import (
     NOTHING,
     Cache,
+    Carry,
     Choose,
     Draft,
     Plan,
@@ -42,7 +43,8 @@ class DraftModel:
 
     `sampled`: draw the draft tokens instead of taking the most probable ones; `replace`: draw siblings with
     replacement; `growth`: a function that builds the tree, in place of `drafters.model.grow.grow`;
-    `keeps_hidden`: keep hidden states for it.
+    `keeps_hidden`: keep hidden states for it; `carried_layer`: a layer of the target, of which the model is a
+    part: the draft carries its outputs at all nodes, also those of the last level, which are read for that.
     """
 
     want = Want()
@@ -56,14 +58,18 @@ class DraftModel:
         replace: bool = False,
         growth: Growth | None = None,
         keeps_hidden: bool = False,
+        carried_layer: int | None = None,
     ) -> None:
         self.model = model
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
         self._growth = growth or partial(
             grow, sampled=sampled, children=with_replacement if replace else without_replacement
         )
-        self._outputs = Want(hidden=frozenset([LM_HEAD_INPUT])) if keeps_hidden else NOTHING
-        self._hidden: list[Tensor] = []  # of the nodes of the draft in progress, one tensor per forward
+        self._carried_layer = carried_layer
+        layers = [LM_HEAD_INPUT] * keeps_hidden + ([] if carried_layer is None else [carried_layer])
+        self._outputs = Want(hidden=frozenset(layers)) if layers else NOTHING
+        # layer -> its outputs at the nodes of the draft in progress, one tensor per forward
+        self._hidden: dict[int, list[Tensor]] = {}
         self._cache: Cache | None = None
         self._active: set[int] = set()  # slots of requests that have not ended
         self._read: tuple[TokenTree, tuple[int, ...]] | None = (
@@ -75,10 +81,11 @@ class DraftModel:
         if max(plan.depth, default=0) == 0:
             return Draft(TokenTree.roots(ctx.roots))
         cache, gap = self._catch_up(ctx)
-        self._hidden = []
+        self._hidden = {layer: [] for layer in self._outputs.hidden}
         reader = _Reader(self, ctx, cache, gap)
         try:
             tree = self._growth(ctx, plan, reader)
+            carry = self._carry(tree, reader)
         # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
         except Exception as error:
             for logits in reader.logits:
@@ -87,7 +94,15 @@ class DraftModel:
         if reader.logits:
             # one check per step: NaN in the KV cache makes all later logits NaN
             check_logits(reader.logits[-1])
-        return Draft(tree, reader.forwards, reader.seconds)
+        return Draft(tree, reader.forwards, reader.seconds, carry)
+
+    def _carry(self, tree: TokenTree, reader: _Reader) -> Carry | None:
+        """The outputs of the carried layer at all nodes of the tree."""
+        if self._carried_layer is None or reader.gap is not None:
+            return None
+        if self._read is None or len(self._read[0]) < len(tree):
+            reader(tree)
+        return Carry(tree, self._carried_layer, torch.cat(self._hidden[self._carried_layer]))
 
     def observe(self, step: Step) -> None:
         """Does nothing: `propose` reads the committed tokens from its context."""
@@ -115,7 +130,7 @@ class DraftModel:
     def hidden(self, nodes: Sequence[int]) -> Tensor:  # (M,) -> (M, D)
         """The hidden states at the LM head's input after these nodes, which the draft in progress has read.
         Requires `keeps_hidden`."""
-        return torch.cat(self._hidden)[list(nodes)]
+        return torch.cat(self._hidden[LM_HEAD_INPUT])[list(nodes)]
 
     def cache(self, ctx: Context) -> Cache:
         """The model's KV cache, with a slot for each slot of the target's; opened if there is none."""
@@ -165,22 +180,22 @@ class _Reader:
     """The forwards of one draft."""
 
     def __init__(self, drafter: DraftModel, ctx: Context, cache: Cache, gap: list[Tensor] | None) -> None:
-        self._drafter, self._ctx, self._cache, self._gap = drafter, ctx, cache, gap
+        self._drafter, self._ctx, self._cache, self.gap = drafter, ctx, cache, gap
         self.forwards, self.seconds = 0, 0.0
         self.logits: list[Tensor] = []  # one tensor per forward
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
         began = perf_counter()
         drafter, slots = self._drafter, self._ctx.slots
-        gap = None if self.forwards else self._gap
+        gap = None if self.forwards else self.gap
         scores = drafter.model.score(tree, slots, self._cache, drafter._outputs, gap=gap)
         drafter._read = (tree, slots)
         self.forwards += 1
         self.seconds += perf_counter() - began
         assert scores.logits is not None
         self.logits.append(scores.logits)
-        if drafter._outputs.hidden:
-            drafter._hidden.append(scores.hidden[LM_HEAD_INPUT])
+        for layer, outputs in drafter._hidden.items():
+            outputs.append(scores.hidden[layer])
         return scores.first, scores.logits
 
     def hidden(self, nodes: Sequence[int]) -> Tensor:  # (M,) -> (M, D)
@@ -193,7 +208,7 @@ class _Reader:
         drafter, ctx = self._drafter, self._ctx
         if not isinstance(drafter.model, ReadsChains) or drafter._outputs.hidden:
             return None
-        gap = None if self._gap is None else self._gap[0]
+        gap = None if self.gap is None else self.gap[0]
 
         def recorded(logits: Tensor) -> int:
             assert choose is not None

@@ -47,7 +47,7 @@ class OutputCapture:
         found: dict[int, Tensor] = {}
         with ExitStack() as stack:
             for layer in sorted(wanted - {-1}):
-                hook = self._layer(layer).register_forward_hook(_output_hook(found, layer))
+                hook = self.layer(layer).register_forward_hook(_output_hook(found, layer))
                 stack.callback(hook.remove)
             if self.head is not None and (-1 in wanted or not logits):
                 hook = self.head.register_forward_pre_hook(_head_hook(found, -1 in wanted, logits, keep))
@@ -59,7 +59,8 @@ class OutputCapture:
                 )
             yield found
 
-    def _layer(self, layer: int) -> nn.Module:
+    def layer(self, layer: int) -> nn.Module:
+        """The module of this layer. ValueError for a layer that the model lacks."""
         if self.layers is None or not 0 <= layer < self.num_layers:
             last = self.num_layers - 1
             raise ValueError(

@@ -35,7 +35,7 @@ class Forward:
         self.parameters = frozenset(inspect.signature(model.forward).parameters)
         self.cache_argument = cache_argument(self.parameters) or CACHE_ARGUMENT
         self.selects = "logits_to_keep" in self.parameters
-        self._captures = OutputCapture(model, model.config.get_text_config().num_hidden_layers)
+        self.captures = OutputCapture(model, model.config.get_text_config().num_hidden_layers)
 
     @torch.no_grad()
     def probe(self) -> None:
@@ -135,7 +135,7 @@ class Forward:
             return ForwardOutputs(self.model(**arguments).logits[0])
         if want.attention and inputs.dense:
             arguments["output_attentions"] = True
-        with self._captures.capture(want.hidden, logits) as hidden:
+        with self.captures.capture(want.hidden, logits) as hidden:
             output = self.model(**arguments)
         selected = {
             layer: states[0] if keep is None or (layer == -1 and self.selects) else states[0, keep]

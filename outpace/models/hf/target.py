@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from outpace.core.contracts import NOTHING, Cache, Choose, Prompt, Scores, Want
+from outpace.core.contracts import NOTHING, Cache, Carry, Choose, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.cuda_graphs.graph_replay import GraphReplay
@@ -33,6 +33,7 @@ from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
 from outpace.models.openvino.compiled import CompiledForward, OnStage, compiled
 from outpace.models.openvino.compressed_weights import CompressedWeights, compress
+from outpace.models.slim.forward_after import ForwardAfter
 from outpace.models.unsupported import attends_by_cache_slot, refuse, rope_limit
 
 CHUNK = 512  # maximum number of prompt tokens per forward
@@ -129,6 +130,7 @@ class HFTarget:
             if compile
             else self.forward
         )
+        self._after: dict[int, ForwardAfter] = {}  # layer -> forwards of those after it
         self._allocates_ahead = True
         self._lock = Lock()  # one forward at a time: sessions of several threads may share the target
         self._caches: list[ref[SlotCache]] = []  # also those of `on_demand`
@@ -234,13 +236,15 @@ class HFTarget:
         want: Want = NOTHING,
         *,
         gap: Sequence[Tensor] | None = None,
+        carry: Carry | None = None,
         features: Sequence[Tensor] | None = None,  # of a draft head, B × (G_b + new nodes of the row, D)
     ) -> Scores:
         """Run one forward over `gap` and the tree's new nodes; a gap of more than CHUNK tokens is computed
-        in forwards before it. ValueError for a tree that the target or the KV cache cannot process."""
+        in forwards before it. Eager forwards without a gap use `carry`. ValueError for a tree that the target
+        or the KV cache cannot process."""
         if torch.is_grad_enabled():  # sessions have it off: switching it at every call takes measurable time
             with torch.no_grad():
-                return self.score(tree, slots, cache, want, gap=gap, features=features)
+                return self.score(tree, slots, cache, want, gap=gap, carry=carry, features=features)
         assert isinstance(cache, SlotCache)
         if self.chains_only and not tree.forest.is_chain:
             raise ValueError(f"{type(self.model).__name__} scores chains only: draft one token a level")
@@ -272,14 +276,28 @@ class HFTarget:
             tokens = torch.cat([part.to(tokens.device) for pair in parts for part in pair])
         if not rows:
             return Scores(first, torch.empty(0, self.vocab, device=self.device))
-        states = None if features is None else torch.cat(list(features))
+        states, reader = None if features is None else torch.cat(list(features)), self.reader
+        if carry is not None and gap is None and not first and self._continues(carry, tree, want):
+            reader = self._layers_after(carry.layer)
+            states = carry.hidden if layout.order is None else carry.hidden[layout.order]
         with self._lock:
-            found = self.reader.read(rows, nodes, tokens, cache, want, logits=True, features=states)
+            found = reader.read(rows, nodes, tokens, cache, want, logits=True, features=states)
         if gap is not None:
             for slot, length in zip(slots, gaps, strict=True):
                 cache.lengths[slot] += length
         cache.tree, cache.slots, cache.read = tree, slots, len(tree)
         return found.scores(first, layout.inverse)
+
+    def _continues(self, carry: Carry, tree: TokenTree, want: Want) -> bool:
+        """Whether a forward over this tree can begin after the layers that a draft has computed."""
+        lowest = min((layer for layer in want.hidden | want.attention if layer >= 0), default=self.num_layers)
+        return carry.tree is tree and self.reader is self.forward and lowest > carry.layer
+
+    def _layers_after(self, layer: int) -> ForwardAfter:
+        """Forwards of the layers after this one, whose outputs are their input."""
+        if layer not in self._after:
+            self._after[layer] = ForwardAfter(self.forward, self.model, layer)
+        return self._after[layer]
 
     def continue_chain(
         self,

@@ -22,12 +22,17 @@ class SlimTable(TableTarget):
         """ValueError for a skip set that does not suit the model."""
         skip_set.check(target.num_layers)
         self.__dict__.update(target.__dict__)
-        self._caches = []
+        self.skip_set, self._caches = skip_set, []
         share = len(skip_set) / (2 * target.num_layers)
         seed = sum(2 ** (2 * layer) for layer in skip_set.attention)
         seed += sum(2 ** (2 * layer + 1) for layer in skip_set.mlp)
         noise = torch.randn(target.logits.shape, generator=torch.Generator().manual_seed(seed))
         self.logits = target.logits + NOISE * share * noise.to(target.logits.dtype)
+
+    @property
+    def carried_layer(self) -> None:
+        """None: a table has no layers to continue from."""
+        return None
 
     def view(self, cache: Cache) -> TableView:
         """The target's cache as this model sees it."""

@@ -45,6 +45,15 @@ class SlimTarget(HFTarget):
                 cache_in_8_bits=self.kv_cache is not None,
             )
 
+    @property
+    def carried_layer(self) -> int | None:
+        """The last layer before an early exit, if it runs eagerly: there the whole target's forwards begin at
+        the layer after it. Compiled forwards compute all layers."""
+        layers = sorted(self.skip_set.layers)
+        exit_layer = layers[0] - 1 if layers else -1
+        is_exit = self.skip_set == SkipSet.of_layers(range(exit_layer + 1, self.num_layers))
+        return exit_layer if is_exit and self.reader is self.forward else None
+
     def view(self, cache: Cache) -> SlotCache:
         """The target's cache as this model sees it. ValueError for the cache of another model."""
         if isinstance(cache, PagedCache) and isinstance(self.reader, CompiledForward):

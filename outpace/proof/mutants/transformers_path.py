@@ -19,12 +19,16 @@ from transformers.masking_utils import causal_mask_function
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import NOTHING, Parts, Scores, Want
 from outpace.core.sampling_params import SamplingParams
+from outpace.core.skip_set import SkipSet
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.self_draft import SelfDraft
 from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.target import HFTarget
+from outpace.models.slim.cache_view import EagerView
+from outpace.models.slim.make import num_layers, without
 from outpace.proof.enumeration import Case, Leak, enumerate_distributions, largest_error
 from outpace.proof.models import Models
 from outpace.verifiers.rejection import Rejection
@@ -145,6 +149,36 @@ def scores_in_reading_order(self: ForwardOutputs, first: int, indices: Tensor | 
     return original_scores(self, first, None)
 
 
+def carried_from_the_parent(
+    self: HFTarget, tree: TokenTree, slots: Sequence[int], cache: SlotCache, want: Want = NOTHING, **rest: Any
+) -> Scores:
+    """Mutant: the target continues at every node from the early layers' output at its parent."""
+    if (carry := rest.get("carry")) is not None:
+        parents = [max(parent, 0) for parent in tree.forest.parents]
+        rest["carry"] = replace(carry, hidden=carry.hidden[parents])
+    return original_score(self, tree, slots, cache, want, **rest)
+
+
+def view_commits(self: EagerView, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
+    """Mutant: the entry of a draft's root, which only some layers have computed, stays in the target's cache
+    as one more committed entry."""
+    for slot in slots:
+        self.lengths[slot] += 1
+    self.discard()
+
+
+def by_draft_model(models: Models) -> Parts:
+    """A tree of two branches, drafted by a draft model."""
+    return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(SHAPE))
+
+
+def by_first_layer(models: Models) -> Parts:
+    """A chain drafted by the target's first layer, from whose outputs the target continues."""
+    model = without(models.target, SkipSet.after(1, num_layers(models.target)))
+    drafter = DraftModel(model, carried_layer=model.carried_layer)
+    return Parts(models.target, SelfDraft(drafter), Rejection(), Fixed(2))
+
+
 @dataclass(frozen=True)
 class TransformersMutant:
     """One mutant: a mistake, and the models on which it is detected."""
@@ -152,6 +186,7 @@ class TransformersMutant:
     name: str
     replacements: Mapping[tuple[type, str], Any]  # (class, name of the method) -> wrong method
     window: int | None = None  # tested on `transformers_models(window)`: sliding window in tokens
+    parts: Callable[[Models], Parts] = by_draft_model  # the method that decodes
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -168,18 +203,15 @@ class TransformersMutant:
     def error(self, models: Models) -> float:
         """`decoding_error` of these models while the mutant's methods are in place."""
         with self.planted():
-            return decoding_error(models)
+            return decoding_error(models, self.parts)
 
 
-def decoding_error(models: Models) -> float:
-    """Largest error of a continuation's probability when these models decode with a draft tree of two
-    branches; infinity if the outcome of a row depends on the other rows of its batch (Leak)."""
-
-    def build() -> Parts:
-        return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(SHAPE))
-
+def decoding_error(models: Models, parts: Callable[[Models], Parts] = by_draft_model) -> float:
+    """Largest error of a continuation's probability when these models decode with a method; infinity if the
+    outcome of a row depends on the other rows of its batch (Leak)."""
     try:
-        return largest_error(enumerate_distributions(build, CASES), models.logits, CASES)
+        found = enumerate_distributions(lambda: parts(models), CASES)
+        return largest_error(found, models.logits, CASES)
     except Leak:
         return float("inf")
 
@@ -205,4 +237,12 @@ def transformers_mutants() -> list[TransformersMutant]:
         TransformersMutant("unread token skipped", {(HFTarget, "score"): unread_token_skipped}),
         TransformersMutant("wrong path committed", {commit: first_path}),
         TransformersMutant("sliding window ignored", {masks: window_ignored}, window=3),
+        TransformersMutant(
+            "early layers' output of the parent",
+            {(HFTarget, "score"): carried_from_the_parent},
+            parts=by_first_layer,
+        ),
+        TransformersMutant(
+            "entries of early layers committed", {(EagerView, "commit"): view_commits}, parts=by_first_layer
+        ),
     ]

@@ -32,4 +32,5 @@ def layerskip(
     layers = num_layers(target)
     kept = max(1, layers // 4) if exit_layer is None else exit_layer
     model = without(target, SkipSet.after(kept, layers))
-    return Parts(target, SelfDraft(DraftModel(model, sampled=sampled)), Rejection(), Fixed(depth))
+    drafter = DraftModel(model, sampled=sampled, carried_layer=model.carried_layer)
+    return Parts(target, SelfDraft(drafter), Rejection(), Fixed(depth))

@@ -14,7 +14,19 @@ from outpace.controllers.adaptive_depth import FIRST_DEPTHS, AdaptiveDepth
 from outpace.controllers.linear_cost import Numbers
 from outpace.controllers.step_cost import StepCost
 from outpace.core.claim import Drawn
-from outpace.core.contracts import NOTHING, Cache, Context, Draft, Parts, Plan, Scores, Step, TokenTree, Want
+from outpace.core.contracts import (
+    NOTHING,
+    Cache,
+    Carry,
+    Context,
+    Draft,
+    Parts,
+    Plan,
+    Scores,
+    Step,
+    TokenTree,
+    Want,
+)
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.compose.planned_rows import PlannedRows
@@ -93,6 +105,7 @@ class CountingTarget(TableTarget):
         want: Want = NOTHING,
         *,
         gap: Sequence[torch.Tensor] | None = None,
+        carry: Carry | None = None,
     ) -> Scores:
         self.slots.append(tuple(slots))
         return super().score(tree, slots, cache, want, gap=gap)
