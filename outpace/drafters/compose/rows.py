@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch.nn.functional import pad
 
-from outpace.core.claim import Drawn
+from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Scores, Step, Verdict
 from outpace.core.noise import Key
@@ -40,13 +41,14 @@ def plan_of_rows(plan: Plan, rows: Sequence[int]) -> Plan:
         plan,
         depth=tuple(plan.depth[row] for row in rows),
         stop=stop and (lambda own: stop(replace(own, rows=[rows[row] for row in own.rows]))),
+        drafter=None if plan.drafter is None else tuple(plan.drafter[row] for row in rows),
     )
 
 
 def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> TokenTree:
     """One tree for the whole batch; `rows[i]` are the batch rows of `trees[i]`. Claims are concatenated, and
     so is confidence if all trees with draft tokens have it."""
-    count = sum(map(len, rows))
+    count, trees = sum(map(len, rows)), with_like_claims(trees)
     parents, claimed = [-1] * count, [-1] * count
     # roots are on the host, drawn tokens on the draft model's device
     device = next((t.tokens.device for t in trees if t.tokens.device.type != "cpu"), trees[0].tokens.device)
@@ -85,6 +87,28 @@ def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> To
     joined = torch.cat([roots, *(own[len(of) :] for own, of in zip(tokens, rows, strict=True))])
     confidence = torch.cat([torch.zeros(count), *confidences]) if known else None
     return TokenTree(joined, Forest.of(parents, count), confidence, claim)
+
+
+def with_like_claims(trees: Sequence[TokenTree]) -> list[TokenTree]:
+    """The same trees, whose distributions q can be concatenated: over the whole vocabulary if any of them is,
+    else over as many listed tokens; columns that are added have probability 0."""
+    claims = [tree.claim for tree in trees if isinstance(tree.claim, Drawn)]
+    if len({(claim.q.shape[1], claim.ids is None) for claim in claims}) <= 1:
+        return list(trees)
+    whole = next((claim.q.shape[1] for claim in claims if claim.ids is None), None)
+    columns = max(claim.q.shape[1] for claim in claims)
+    return [replace(tree, claim=_widened(tree.claim, whole, columns)) for tree in trees]
+
+
+def _widened(claim: Claim | None, whole: int | None, columns: int) -> Claim | None:
+    """The claim over a vocabulary of `whole` tokens; None: over `columns` listed tokens."""
+    if not isinstance(claim, Drawn) or claim.ids is None:
+        return claim
+    if whole is not None:
+        q = claim.q.new_zeros(len(claim.q), whole).scatter_add_(1, claim.ids, claim.q)
+        return replace(claim, q=q, ids=None)
+    missing = (0, columns - claim.q.shape[1])
+    return replace(claim, q=pad(claim.q, missing), ids=pad(claim.ids, missing))
 
 
 def step_of_rows(step: Step, rows: Sequence[int]) -> Step:
