@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Plan, Scores, Step, Verdict
+from outpace.core.contracts import Draft, Parts, Plan, Scores, Step, Verdict
 from outpace.core.noise import Key
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.compose.union import Rekeyed
@@ -43,6 +43,29 @@ def plan_of_rows(plan: Plan, rows: Sequence[int]) -> Plan:
         stop=stop and (lambda own: stop(replace(own, rows=[rows[row] for row in own.rows]))),
         drafter=None if plan.drafter is None else tuple(plan.drafter[row] for row in rows),
     )
+
+
+def draft_of_rows(parts: Parts, ctx: Context, rows: Sequence[int], depth: Sequence[int]) -> Draft:
+    """The draft of one method for these rows, planned by its own controller; `depth`: by row of `ctx`, the
+    longest path that it may have."""
+    own = ctx if len(rows) == len(ctx.slots) else context_of_rows(ctx, rows)
+    limits = tuple([min(own.max_draft_depth[index], depth[row]) for index, row in enumerate(rows)])
+    if not any(limits):
+        return Draft(TokenTree.roots(own.roots))
+    if limits != own.max_draft_depth:
+        own = replace(own, max_draft_depth=limits)
+    draft = parts.drafter.propose(own, parts.controller.plan(own).within(limits))
+    if parts.target.chains_only:  # here, as chains of one method may be joined with drawn tokens of another
+        return replace(draft, tree=draft.tree.first_chain())
+    return draft
+
+
+def joined_drafts(drafts: Sequence[Draft], rows: Sequence[Sequence[int]]) -> Draft:
+    """One draft for the whole batch; `rows[i]` are the batch rows of `drafts[i]`."""
+    if len(drafts) == 1:
+        return drafts[0]
+    tree = joined_rows([draft.tree for draft in drafts], rows)
+    return Draft(tree, sum(draft.forwards for draft in drafts), sum(draft.seconds for draft in drafts))
 
 
 def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> TokenTree:
