@@ -20,7 +20,6 @@ from outpace.bench.measure.contender import COMPILED, EAGER, MethodContender
 from outpace.bench.measure.forward_cost import Timings, measure_forwards
 from outpace.bench.measure.ideal import DRAFT, TARGET
 from outpace.bench.measure.line_up import compiled_and_eager, method_contenders
-from outpace.bench.measure.method_names import parse_methods
 from outpace.bench.measure.provenance import provenance, threads
 from outpace.bench.measure.run import EncodedPrompt, Run, batches, encode_prompts, interleave, trials, warm_up
 from outpace.bench.measure.workload import load_items
@@ -30,6 +29,7 @@ from outpace.core.contracts import Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve, usual_draft
+from outpace.recipes import parse_methods
 from outpace.recipes._option_kinds import FunctionOpener
 from outpace.tables import Table, markdown, print_tables
 

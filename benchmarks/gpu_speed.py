@@ -18,7 +18,6 @@ from outpace.bench.measure.contender import mode_of
 from outpace.bench.measure.ideal import DRAFT, TARGET
 from outpace.bench.measure.line_up import contenders, method_contenders
 from outpace.bench.measure.measurement import Measurement, StopMeasurement
-from outpace.bench.measure.method_names import parse_methods
 from outpace.bench.measure.provenance import provenance
 from outpace.bench.measure.run import Run, encode_prompts
 from outpace.bench.measure.workload import BUILT_IN, load_items
@@ -29,6 +28,7 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve
+from outpace.recipes import parse_methods
 from outpace.recipes._option_kinds import FunctionOpener
 from outpace.tables import print_tables
 

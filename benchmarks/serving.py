@@ -35,13 +35,13 @@ from outpace.bench.load.report import LoadReport
 from outpace.bench.load.request_body import RequestOptions
 from outpace.bench.load.server import Contender, Server, parse_server
 from outpace.bench.load.tables import tables
-from outpace.bench.measure.method_names import split_outside
 from outpace.bench.measure.provenance import provenance
 from outpace.bench.measure.workload import load_items
 from outpace.bench.peers.vllm_variables import vllm_variables
 from outpace.bench.report.json_file import write_json
 from outpace.console import progress
 from outpace.models.threads import num_cpus
+from outpace.recipes import split_outside
 from outpace.tables import print_tables
 
 DRAFT_TOKENS = 5  # of drafts of one length, and of vLLM's

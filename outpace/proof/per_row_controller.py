@@ -33,6 +33,11 @@ def controllers_by_row(
     return lambda: replace(build(), controller=ControllersApart(lambda: build().controller, groups))
 
 
+def with_even_times(step: Step) -> Step:
+    """The step with times that follow from its number of nodes."""
+    return replace(step, seconds={"score": 1 + TIME_PER_NODE * len(step.draft.tree)})
+
+
 class SizesApart:
     """Implementation of core.contracts.TreeSize: each of `sizes` decides for its rows."""
 
@@ -74,7 +79,7 @@ class ControllersApart:
 
     def plan(self, ctx: Context) -> Plan:
         depths, shapes, stops = [0] * len(ctx.slots), set[Shape | None](), dict[int, tuple[Stop, int]]()
-        reads = False
+        reads, drafters = False, dict[int, int]()  # row -> number of its drafter
         choices, sizes = list[tuple[Choice, list[int]]](), list[tuple[TreeSize, list[int]]]()
         for controller, rows in self._divided(ctx.slots):
             plan = controller.plan(context_of_rows(ctx, rows))
@@ -86,6 +91,8 @@ class ControllersApart:
             reads |= plan.stop_reads
             for own, (row, depth) in enumerate(zip(rows, plan.depth, strict=True)):
                 depths[row] = depth
+                if plan.drafter is not None:
+                    drafters[row] = plan.drafter[own]
                 if plan.stop is not None:
                     stops[row] = plan.stop, own
         (shape,) = shapes  # a method has one shape
@@ -115,12 +122,12 @@ class ControllersApart:
             stop_reads=reads,
             size=SizesApart(sizes) if sizes else None,
             choice=choice if choices else None,
+            drafter=tuple(drafters[row] for row in range(len(depths))) if drafters else None,
         )
 
     def observe(self, step: Step) -> None:
         for controller, rows in self._divided(step.ctx.slots):
-            own = step_of_rows(step, rows)
-            controller.observe(replace(own, seconds={"score": 1 + TIME_PER_NODE * len(own.draft.tree)}))
+            controller.observe(with_even_times(step_of_rows(step, rows)))
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:

@@ -15,7 +15,7 @@ from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Parts, Plan, Step
 from outpace.drafters.compose.rows import context_of_rows, joined_rows, plan_of_rows, step_of_rows
-from outpace.proof.per_row_controller import controllers_by_row
+from outpace.proof.per_row_controller import controllers_by_row, with_even_times
 
 
 def row_by_row(
@@ -74,7 +74,8 @@ class Apart:
         for drafter, rows in self._divided(step.ctx.slots):
             # what a drafter would learn at the end of its last request, nobody would use
             if not self._open[self._group(step.ctx.slots[rows[0]])] <= ended:
-                drafter.observe(step_of_rows(step, rows))
+                # controllers of the methods that a drafter is made of may use times
+                drafter.observe(with_even_times(step_of_rows(step, rows)))
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:

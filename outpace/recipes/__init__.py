@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from outpace.recipes._catalogue import Entry, catalogue, source_of
+from outpace.recipes._method_names import Method, parse_methods, split_outside
 from outpace.recipes._options import RecipeError, configure, identifier, unknown, wants_cross_vocabulary
 from outpace.recipes._planned import why_missing
 from outpace.recipes._spellings import ALIASES, SPELLINGS, own_options
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALIASES",
     "Entry",
+    "Method",
     "RecipeError",
     "SPELLINGS",
     "configure",
@@ -36,7 +38,9 @@ __all__ = [
     "identifier",
     "names",
     "own_options",
+    "parse_methods",
     "resolve_recipe",
+    "split_outside",
     "wants_cross_vocabulary",
 ]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, get_args
 
 from outpace.core.contracts import Target, TargetWithLayers
+from outpace.drafters.compose.methods import Methods
 from outpace.indexes import store
 from outpace.indexes.store import HiddenStateFile, SuffixArrayFile, SuffixAutomatonFile, TrigramFile
 from outpace.models.heads.formats.folder import kind_of as kind_of_head
@@ -119,6 +120,7 @@ class OptionKind:
     check: Callable[[str, Any, Target, Opener], None]
     fixture: Callable[[Fixtures], Any]  # a small value, with which proofs run the recipe
     essential: bool = True  # proofs give it even if it is optional: else the method may draft nothing
+    opens_default: bool = False  # the default of such an option is opened too, if no value is given
 
 
 def kinds_in(annotation: Any) -> list[OptionKind]:
@@ -234,6 +236,33 @@ def _hidden_states(fixtures: Fixtures) -> store.Index:
     return indexed(fixtures.target, fixtures.texts)
 
 
+# The methods of an option are opened in a module that imports this one.
+
+
+def _open_methods(value: Any, opener: Opener) -> Methods:
+    from outpace.recipes._methods import open_methods
+
+    return open_methods(value, opener)
+
+
+def _few_methods(fixtures: Fixtures) -> Methods:
+    """A lookup, a tree of chosen tokens and a drawn chain."""
+    from outpace.recipes._method_names import Method
+    from outpace.recipes._methods import methods_of
+
+    draft = fixtures.drafts[0]
+    methods = [
+        Method("speculative-sampling", {"draft": draft, "depth": 2}),
+        Method("prompt-lookup", {"max_ngram": 2, "depth": 3}),
+        Method("token-recycling", {"nodes": 5}),
+    ]
+    return methods_of(methods, FunctionOpener(lambda value: draft))
+
+
+def _any_methods(option: str, methods: Methods, target: Target, opener: Opener) -> None:
+    """Accept all: each method's own options are checked when its parts are built."""
+
+
 KINDS = (
     OptionKind(
         Target,
@@ -251,6 +280,16 @@ KINDS = (
         lambda value, opener: opener.cross_vocabulary(value),
         _any_vocabulary,
         lambda fixtures: fixtures.cross_vocabulary,
+    ),
+    OptionKind(
+        Methods,
+        "names of methods, such as prompt-lookup,suffix-decoding",
+        lambda value: isinstance(value, Methods) and value.builds is not None,
+        _open_methods,
+        _any_methods,
+        _few_methods,
+        essential=False,  # it has a default
+        opens_default=True,
     ),
     _index_file(SuffixArrayFile, "suffix-array", _suffix_array),
     _index_file(SuffixAutomatonFile, "suffix-automaton", _suffix_automaton),

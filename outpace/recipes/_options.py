@@ -40,7 +40,7 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
     Raises RecipeError for an option that the recipe does not have, for a required one that is missing, and
     for a value of the wrong type or unsuited to the target.
     """
-    from outpace.recipes._option_kinds import kinds_in
+    from outpace.recipes._option_kinds import kind_of, kinds_in
 
     hints, known = hints_of(recipe), recipe.options
     values: dict[str, Any] = {}
@@ -50,6 +50,10 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
         if name not in known:
             raise RecipeError(unknown_option(recipe, name))
         values[name] = convert(value, hints.get(name, Any), f"{recipe.name}: {name}", opener)
+    for name, parameter in known.items():
+        kind = kind_of(hints.get(name))
+        if kind and kind.opens_default and name not in values and parameter.default is not parameter.empty:
+            values[name] = convert(parameter.default, kind.annotation, name, opener)
     if missing := [names for names in recipe.needs if not any(name in values for name in names)]:
         phrases = [kind.phrase for names in missing for name in names for kind in kinds_in(hints.get(name))]
         what = f": {phrases[0]}" if phrases else ""

@@ -10,11 +10,10 @@ import torch
 from outpace.api import load
 from outpace.bench.measure.halves import in_halves
 from outpace.bench.measure.line_up import method_contenders
-from outpace.bench.measure.method_names import Method
 from outpace.bench.measure.replay import RecordedText, build, replay
 from outpace.bench.measure.run import EncodedPrompt, Run, batches, interleave, trials
 from outpace.core.sampling_params import SamplingParams
-from outpace.recipes import get, of_family
+from outpace.recipes import Method, get, of_family
 from outpace.recipes._option_kinds import FunctionOpener
 
 REMEMBER = {"aded", "rasd", "reader", "rest", "stand", "suffix-decoding", "token-recycling"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outpace.bench.measure.method_names import Method, parse_methods, with_draft
-from outpace.recipes import get
+from outpace.bench.measure.method_names import with_draft
+from outpace.recipes import Method, get, parse_methods
 
 
 def test_names_and_options_are_read() -> None:

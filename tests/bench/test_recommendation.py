@@ -18,7 +18,6 @@ from torch import Tensor
 
 from outpace.bench.measure.line_up import method_contenders
 from outpace.bench.measure.measurement import Measurement
-from outpace.bench.measure.method_names import parse_methods
 from outpace.bench.measure.recommend import Recommendation
 from outpace.bench.measure.run import EncodedPrompt
 from outpace.bench.report.tables import tables
@@ -27,6 +26,7 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.indexes import store
 from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.models.table import TableCache, TableTarget
+from outpace.recipes import parse_methods
 from outpace.recipes._option_kinds import FunctionOpener
 
 VOCAB, END_OF_PROMPT, LENGTH = 300, 0, 60

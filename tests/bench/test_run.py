@@ -12,7 +12,6 @@ from torch import Tensor
 from outpace.bench.measure.acceptance_bound import AcceptanceBound
 from outpace.bench.measure.contender import MethodContender, RunOutcome
 from outpace.bench.measure.line_up import method_contenders
-from outpace.bench.measure.method_names import Method, parse_methods
 from outpace.bench.measure.run import (
     EncodedPrompt,
     Trial,
@@ -26,6 +25,7 @@ from outpace.bench.measure.run import (
 from outpace.bench.measure.workload import WorkloadItem
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
+from outpace.recipes import Method, parse_methods
 from outpace.recipes._option_kinds import FunctionOpener
 
 SAMPLING = SamplingParams(max_tokens=9)

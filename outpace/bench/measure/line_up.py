@@ -10,11 +10,11 @@ from typing import Any
 
 from outpace.bench.measure import synthetic
 from outpace.bench.measure.contender import EAGER, Contender, MethodContender
-from outpace.bench.measure.method_names import PLAIN, Method, with_draft
+from outpace.bench.measure.method_names import PLAIN, with_draft
 from outpace.bench.measure.recommend import MethodChoice
 from outpace.bench.peers.transformers_peer import peers
 from outpace.core.contracts import Recipe, Target
-from outpace.recipes import configure, from_file, get
+from outpace.recipes import Method, configure, from_file, get
 from outpace.recipes._option_kinds import Opener
 
 ALONE = "plain, one at a time"

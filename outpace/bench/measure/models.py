@@ -19,7 +19,6 @@ from outpace.bench.measure.contender import Contender, MethodContender, mode_of
 from outpace.bench.measure.ideal import DRAFT, TARGET
 from outpace.bench.measure.line_up import contenders, method_contenders
 from outpace.bench.measure.measurement import Measurement
-from outpace.bench.measure.method_names import Method
 from outpace.bench.measure.provenance import provenance
 from outpace.bench.measure.run import encode_prompts
 from outpace.bench.measure.workload import WorkloadItem
@@ -32,6 +31,7 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.hf.target import HFTarget
 from outpace.models.names import resolve, usual_draft
+from outpace.recipes import Method
 
 
 class ModeModels:

@@ -14,12 +14,12 @@ from typing import Any
 from torch import Tensor
 
 from outpace.bench.measure.contender import MethodContender, RunOutcome
-from outpace.bench.measure.method_names import Method
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.drafters.no_draft import NoDraft
 from outpace.drafters.synthetic import Synthetic
+from outpace.recipes import Method
 from outpace.verifiers.match import Match
 
 NAME = "synthetic"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from outpace.bench.measure.method_names import split_outside
 from outpace.bench.peers.vllm_variables import vllm_variables
+from outpace.recipes import split_outside
 
 IN_PROCESS = "transformers"
 PROGRAM = "llama-server"

@@ -105,12 +105,11 @@ def bench(
         raise ValueError("--no-eager leaves nothing to measure: give --compile with it")
 
     from outpace.bench.measure import provenance
-    from outpace.bench.measure.method_names import parse_methods, split_outside
     from outpace.bench.measure.models import BenchModels
     from outpace.bench.measure.workload import load_items
     from outpace.bench.peers.environments import find_environments, parse_peers
     from outpace.bench.report.files import check_writable, expanded
-    from outpace.recipes import of_family
+    from outpace.recipes import of_family, parse_methods, split_outside
 
     files = expanded(output or [])
     check_writable([*files, *([recommend] if recommend else [])])

@@ -86,10 +86,10 @@ def load(
     from outpace.bench.load.report import NAMES, SUFFIXES, LoadReport
     from outpace.bench.load.request_body import RequestOptions, check_prompts
     from outpace.bench.load.server import line_up, parse_extra_bodies, parse_server
-    from outpace.bench.measure.method_names import split_outside
     from outpace.bench.measure.provenance import provenance
     from outpace.bench.measure.workload import load_items
     from outpace.bench.report.files import check_writable, expanded
+    from outpace.recipes import split_outside
 
     positive = {
         "--num-requests": num_requests,

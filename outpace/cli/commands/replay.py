@@ -58,11 +58,11 @@ def replay(
     from outpace.api.settings import end_tokens
     from outpace.bench.measure import replay as bench
     from outpace.bench.measure.line_up import find
-    from outpace.bench.measure.method_names import parse_methods
     from outpace.bench.measure.provenance import provenance
     from outpace.console import progress
     from outpace.models.checkpoint import load_tokenizer
     from outpace.models.names import resolve
+    from outpace.recipes import parse_methods
 
     named = [(method, find(method.name)) for method in parse_methods(methods)]
     words = load_tokenizer(resolve(tokenizer))

@@ -105,7 +105,7 @@ def serve(
 ) -> None:
     """Serve a model to clients of OpenAI's API, such as the openai package. Options of the method are given
     by name, as in --depth 4."""
-    from outpace.bench.measure.method_names import parse_methods
+    from outpace.recipes import parse_methods
     from outpace.serving.http.app import SECONDS_TO_CLOSE, create_app
     from outpace.serving.http.middleware.admission import Admission
     from outpace.serving.http.server import Server

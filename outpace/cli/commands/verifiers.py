@@ -140,12 +140,12 @@ def _record(
     from outpace.analysis.rule_comparison import Recorder
     from outpace.api.opener import ModelOpener
     from outpace.api.settings import end_tokens
-    from outpace.bench.measure.method_names import split_outside
     from outpace.bench.measure.workload import encode, load_items
     from outpace.cli.options import load_model
     from outpace.console import progress
     from outpace.core.sampling_params import SamplingParams
     from outpace.models.names import usual_draft
+    from outpace.recipes import split_outside
 
     items = [item for source in split_outside(prompts, ",") for item in load_items(source, num_prompts)]
     name = usual_draft(target) if draft is None else draft

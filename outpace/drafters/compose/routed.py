@@ -8,8 +8,7 @@ from dataclasses import replace
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Parts, Plan, Step, Want
-from outpace.core.tree import TokenTree
-from outpace.drafters.compose.rows import context_of_rows, joined_rows, step_of_rows
+from outpace.drafters.compose.rows import draft_of_rows, joined_drafts, step_of_rows
 
 
 def routed(methods: Mapping[str, Parts]) -> tuple[Parts, RoutedDrafter]:
@@ -48,23 +47,11 @@ class RoutedDrafter:
             self._max_depth[slot] = max_depth
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
+        limits = zip(ctx.slots, plan.depth, strict=True)
+        depth = [min(limit, self._max_depth.get(slot, limit)) for slot, limit in limits]
         groups = self._groups(ctx.slots)
-        drafts = [self._draft(ctx, name, rows) for name, rows in groups.items()]
-        if len(drafts) == 1:
-            return drafts[0]
-        tree = joined_rows([draft.tree for draft in drafts], list(groups.values()))
-        return Draft(tree, sum(draft.forwards for draft in drafts), sum(draft.seconds for draft in drafts))
-
-    def _draft(self, ctx: Context, name: str, rows: Sequence[int]) -> Draft:
-        own = ctx if len(rows) == len(ctx.slots) else context_of_rows(ctx, rows)
-        if self._max_depth:
-            depths = zip(own.slots, own.max_draft_depth, strict=True)
-            limits = tuple([min(depth, self._max_depth.get(slot, depth)) for slot, depth in depths])
-            own = replace(own, max_draft_depth=limits)
-        if not any(own.max_draft_depth):
-            return Draft(TokenTree.roots(own.roots))
-        parts = self._methods[name]
-        return parts.drafter.propose(own, parts.controller.plan(own).within(own.max_draft_depth))
+        drafts = [draft_of_rows(self._methods[name], ctx, rows, depth) for name, rows in groups.items()]
+        return joined_drafts(drafts, list(groups.values()))
 
     def observe(self, step: Step) -> None:
         for name, rows in self._groups(step.ctx.slots).items():
@@ -92,7 +79,8 @@ class RoutedDrafter:
 
 
 class _NoController:
-    """Implementation of core.contracts.Controller whose plans are not read."""
+    """Implementation of core.contracts.Controller whose plans limit nothing: each method plans its own
+    drafts."""
 
     want = Want()
     plans_across_rows = False

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch.nn.functional import pad
 
-from outpace.core.claim import Drawn
+from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Plan, Scores, Step, Verdict
+from outpace.core.contracts import Draft, Parts, Plan, Scores, Step, Verdict
 from outpace.core.noise import Key
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.compose.union import Rekeyed
@@ -40,13 +41,37 @@ def plan_of_rows(plan: Plan, rows: Sequence[int]) -> Plan:
         plan,
         depth=tuple(plan.depth[row] for row in rows),
         stop=stop and (lambda own: stop(replace(own, rows=[rows[row] for row in own.rows]))),
+        drafter=None if plan.drafter is None else tuple(plan.drafter[row] for row in rows),
     )
+
+
+def draft_of_rows(parts: Parts, ctx: Context, rows: Sequence[int], depth: Sequence[int]) -> Draft:
+    """The draft of one method for these rows, planned by its own controller; `depth`: by row of `ctx`, the
+    longest path that it may have."""
+    own = ctx if len(rows) == len(ctx.slots) else context_of_rows(ctx, rows)
+    limits = tuple([min(own.max_draft_depth[index], depth[row]) for index, row in enumerate(rows)])
+    if not any(limits):
+        return Draft(TokenTree.roots(own.roots))
+    if limits != own.max_draft_depth:
+        own = replace(own, max_draft_depth=limits)
+    draft = parts.drafter.propose(own, parts.controller.plan(own).within(limits))
+    if parts.target.chains_only:  # here, as chains of one method may be joined with drawn tokens of another
+        return replace(draft, tree=draft.tree.first_chain())
+    return draft
+
+
+def joined_drafts(drafts: Sequence[Draft], rows: Sequence[Sequence[int]]) -> Draft:
+    """One draft for the whole batch; `rows[i]` are the batch rows of `drafts[i]`."""
+    if len(drafts) == 1:
+        return drafts[0]
+    tree = joined_rows([draft.tree for draft in drafts], rows)
+    return Draft(tree, sum(draft.forwards for draft in drafts), sum(draft.seconds for draft in drafts))
 
 
 def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> TokenTree:
     """One tree for the whole batch; `rows[i]` are the batch rows of `trees[i]`. Claims are concatenated, and
     so is confidence if all trees with draft tokens have it."""
-    count = sum(map(len, rows))
+    count, trees = sum(map(len, rows)), with_like_claims(trees)
     parents, claimed = [-1] * count, [-1] * count
     # roots are on the host, drawn tokens on the draft model's device
     device = next((t.tokens.device for t in trees if t.tokens.device.type != "cpu"), trees[0].tokens.device)
@@ -85,6 +110,28 @@ def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> To
     joined = torch.cat([roots, *(own[len(of) :] for own, of in zip(tokens, rows, strict=True))])
     confidence = torch.cat([torch.zeros(count), *confidences]) if known else None
     return TokenTree(joined, Forest.of(parents, count), confidence, claim)
+
+
+def with_like_claims(trees: Sequence[TokenTree]) -> list[TokenTree]:
+    """The same trees, whose distributions q can be concatenated: over the whole vocabulary if any of them is,
+    else over as many listed tokens; columns that are added have probability 0."""
+    claims = [tree.claim for tree in trees if isinstance(tree.claim, Drawn)]
+    if len({(claim.q.shape[1], claim.ids is None) for claim in claims}) <= 1:
+        return list(trees)
+    whole = next((claim.q.shape[1] for claim in claims if claim.ids is None), None)
+    columns = max(claim.q.shape[1] for claim in claims)
+    return [replace(tree, claim=_widened(tree.claim, whole, columns)) for tree in trees]
+
+
+def _widened(claim: Claim | None, whole: int | None, columns: int) -> Claim | None:
+    """The claim over a vocabulary of `whole` tokens; None: over `columns` listed tokens."""
+    if not isinstance(claim, Drawn) or claim.ids is None:
+        return claim
+    if whole is not None:
+        q = claim.q.new_zeros(len(claim.q), whole).scatter_add_(1, claim.ids, claim.q)
+        return replace(claim, q=q, ids=None)
+    missing = (0, columns - claim.q.shape[1])
+    return replace(claim, q=pad(claim.q, missing), ids=pad(claim.ids, missing))
 
 
 def step_of_rows(step: Step, rows: Sequence[int]) -> Step:

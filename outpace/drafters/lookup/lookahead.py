@@ -16,6 +16,7 @@ import torch
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.sampling.topk import argmax
 
@@ -70,16 +71,21 @@ class Lookahead:
         logits = step.scores.logits
         if logits is None:
             return
-        texts = [self._texts[slot] for slot in step.ctx.slots]
-        last = [node for text in texts for node in text.last]
+        rows, last, forest = list[tuple[_Text, SamplingParams]](), list[int](), step.draft.tree.forest
+        for row, slot in enumerate(step.ctx.slots):
+            text = self._texts.get(slot)
+            if text is not None and text.last:  # else the window was not drafted, or another drafter drafted
+                nodes = forest.nodes[row]
+                last += [nodes[local] for local in text.last]
+                rows.append((text, step.ctx.sampling[row]))
         if not last:
             return
         # argmax also at temperature > 0: the lookahead window converges better without sampling noise
         chosen, at = argmax(logits[last]).tolist(), 0
-        for text, params in zip(texts, step.ctx.sampling, strict=True):
+        for text, params in rows:
             end = at + len(text.last)
             text.advance(chosen[at:end], params.stop)
-            at = end
+            at, text.last = end, []
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -97,7 +103,9 @@ class _Text:
         self.rows = (
             [[self._initial_token(column) for column in range(columns + ngram - 2)]] if columns else []
         )
-        self.last: list[int] = []  # tree nodes of the window's last row; empty if the window was not drafted
+        # nodes of the window's last row, numbered within the draft tree of the request's row; empty if the
+        # window was not drafted in the step, or was learned from
+        self.last: list[int] = []
 
     def _initial_token(self, index: int) -> int:
         return self._prompt[STRIDE * (index + 1) % len(self._prompt)]
@@ -119,6 +127,7 @@ class _Text:
     def draft(self, row: int, root: int, depth: int, tokens: list[int], parents: list[int]) -> None:
         """Append this row's n-grams, cut to `depth`, and its window to `tokens` and `parents`; a window
         deeper than `depth` is left out."""
+        before = len(parents) - 1  # so much larger is a node's index in the whole tree than in its row
         node_of: dict[tuple[int, int], int] = {}
         for guess in reversed(self._pool.get(root, ())):
             node = row
@@ -133,15 +142,15 @@ class _Text:
         if not self.rows or len(self.rows[0]) + len(self.rows) - 2 > depth:
             return
         self.rows[0][0] = root
-        chain = [row, *range(len(parents), len(parents) + len(self.rows[0]) - 1)]
-        parents += chain[:-1]
+        last = [row, *range(len(parents), len(parents) + len(self.rows[0]) - 1)]
+        parents += last[:-1]
         tokens += self.rows[0][1:]
-        self.last = chain
         for each in self.rows[1:]:
             first = len(parents)
-            parents += self.last
+            parents += last
             tokens += each
-            self.last = list(range(first, len(parents)))
+            last = list(range(first, len(parents)))
+        self.last = [0 if node == row else node - before for node in last]
 
     def advance(self, new: list[int], stop: Sequence[int]) -> None:
         """Append `new` as the next row of the window; if the window is full, store its columns as n-grams and

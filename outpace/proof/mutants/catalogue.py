@@ -21,6 +21,7 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
+from outpace.proof.mutants.arms import BestSample, SameNoise, arms
 from outpace.proof.mutants.bottom_up_rules import (
     BonusFromTarget,
     FirstRefusal,
@@ -228,6 +229,11 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant(
             "claimed independent",
             lambda: Parts(target, wide(ClaimedIndependent), Rejection(), twice),
+        ),
+        Mutant("drafter chosen by its sample", lambda: arms(target, (draft, other), BestSample)),
+        Mutant(
+            "drafter chosen with the noise of its draft",
+            lambda: arms(target, (draft, other), controller=SameNoise),
         ),
         Mutant("distribution off by one", lambda: Parts(target, OffByOne(draft), Rejection(), chain)),
         Mutant(

@@ -1,0 +1,76 @@
+"""Several methods for the same requests: in each row and step one of them drafts, the one that the plan
+names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from outpace.core.claim import Claim
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Parts, Plan, Step, Want
+from outpace.core.tree import TokenTree
+from outpace.drafters.compose.rows import draft_of_rows, joined_drafts, step_of_rows
+
+
+class ArmsDrafter:
+    """Implementation of core.contracts.Drafter made of several methods, the arms: `Plan.drafter` is the
+    number of the arm that drafts a row, and the plan's depth the most that it may draft. Rows of depth 0 are
+    not drafted by any.
+
+    The arm's own controller plans its draft. All drafters observe every step, so that an arm that is chosen
+    again knows the text; a controller observes those rows of a step that it has planned. It sees their times
+    if it has planned all rows.
+
+    The choice must follow from committed tokens, earlier steps, times and noise of its own: then q of the
+    chosen arm is the distribution of its tokens, whatever the other arms would have drafted.
+    """
+
+    def __init__(self, arms: Sequence[Parts]) -> None:
+        """`arms`: methods for one target. Their verifiers are not used."""
+        self._arms = tuple(arms)
+        self._planned: dict[int, int] = {}  # slot -> the arm that drafts it in this step
+        drafters = [arm.drafter for arm in arms]
+        self.want = Want()
+        for arm in arms:
+            self.want |= arm.drafter.want | arm.controller.want
+        self.claims: tuple[type[Claim], ...] = tuple({claim for each in drafters for claim in each.claims})
+        self.learns_across_rows = any(
+            arm.drafter.learns_across_rows or arm.controller.plans_across_rows for arm in arms
+        )
+        self.drafts_across_rows = any(each.drafts_across_rows for each in drafters)
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        assert plan.drafter is not None
+        groups: dict[int, list[int]] = {}
+        for row, (arm, depth) in enumerate(zip(plan.drafter, plan.depth, strict=True)):
+            if depth:
+                groups.setdefault(arm, []).append(row)
+        self._planned = {ctx.slots[row]: arm for arm, rows in groups.items() for row in rows}
+        drafts = [draft_of_rows(self._arms[arm], ctx, rows, plan.depth) for arm, rows in groups.items()]
+        rows = list(groups.values())
+        if idle := [row for row, depth in enumerate(plan.depth) if not depth]:
+            drafts.append(Draft(TokenTree.roots(ctx.roots[idle])))
+            rows.append(idle)
+        return joined_drafts(drafts, rows)
+
+    def observe(self, step: Step) -> None:
+        for arm in self._arms:
+            arm.drafter.observe(step)
+        groups: dict[int, list[int]] = {}
+        for row, slot in enumerate(step.ctx.slots):
+            if slot in self._planned:
+                groups.setdefault(self._planned[slot], []).append(row)
+        self._planned = {}
+        for arm, rows in groups.items():
+            own = step
+            if len(rows) < len(step.ctx.slots):  # the times are those of all rows, not of these
+                own = replace(step_of_rows(step, rows), seconds={})
+            self._arms[arm].controller.observe(own)
+
+    def release(self, slots: Sequence[int]) -> None:
+        for arm in self._arms:
+            arm.drafter.release(slots)
+            arm.controller.release(slots)
+        for slot in slots:
+            self._planned.pop(slot, None)

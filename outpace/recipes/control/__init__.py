@@ -1,0 +1,1 @@
+"""Control and routing: which drafter drafts, and how much."""

@@ -1,0 +1,61 @@
+"""UCBSpec (Hou et al. 2025): a bandit learns in each request which of several methods drafts best.
+
+New here: UCB and Bandit, which choose, and ArmsDrafter, which lets several methods draft for one request.
+Reuses: the methods named by `arms`, Rejection. Exact at any temperature: the choice follows from committed
+tokens, earlier steps and measured times, never from a token that is drawn in the step, so that q of the
+chosen method is the distribution of its tokens. With `reward` "speed" two runs with the same seed may draw
+different texts from the same distribution, as times are measured; greedy texts are equal.
+
+Each method drafts once, then the one with the largest upper confidence bound: mean reward, and a radius that
+falls with the steps in which it drafted. What was learned ends with the request. The radius is the paper's,
+from each method's own number of steps (one from the number of all steps would be the same for all methods,
+and nothing would be explored), times `scale`: for drafts of ten tokens the paper's own, scale 1, exceeds the
+differences between methods for hundreds of steps, so the default is smaller. The paper does not give δ.
+
+The paper's reward is the number of tokens ("tokens"), under which a slow drafter of many tokens beats a fast
+one of almost as many; the default is tokens per second of the step ("speed"). A method that has not drafted
+for a while reads what it missed when it is chosen again, and pays for that in its reward. All methods are
+verified by rejection, also those that have another exact verifier of their own.
+
+With `lengths`, every method drafts at most so many tokens on a path, and each length is a choice of its own:
+`--arms speculative-sampling:depth=8 --lengths 0,2,4,8` chooses the length of one draft model's chains.
+
+Use it for requests of several hundred tokens, or when you do not know which method suits them.
+"""
+
+from functools import partial
+from typing import Literal
+
+from outpace.controllers.bandit import Bandit, arms_of
+from outpace.controllers.ucb import UCB
+from outpace.core.contracts import Parts, Target, recipe
+from outpace.drafters.compose.arms import ArmsDrafter
+from outpace.drafters.compose.methods import USUAL_METHODS, Methods, check_rejection
+from outpace.verifiers.rejection import Rejection
+
+
+@recipe(paper="arXiv:2505.15141", family="control and routing")
+def ucb_spec(
+    target: Target,
+    *,
+    arms: Methods = USUAL_METHODS,
+    draft: Target | None = None,
+    lengths: tuple[int, ...] = (),
+    reward: Literal["speed", "tokens"] = "speed",
+    scale: float = 0.1,
+    delta: float = 0.05,
+) -> Parts:
+    """The method of several with the largest upper confidence bound, verified by rejection.
+
+    Args:
+        arms: methods to choose among, as in prompt-lookup:depth=8,mcsd; without a draft the usual lookups
+        draft: draft model of the methods that need one, with the target's vocabulary
+        lengths: most tokens of a path, each of which is tried with every method; none: as the methods plan
+        reward: what is compared: tokens per second of a step, or accepted tokens
+        scale: of the confidence radius: 1 is the paper's, more explores longer, 0 not at all
+        delta: probability with which the bounds may be wrong
+    """
+    methods = arms.parts(target, draft)
+    check_rejection(methods)
+    choice = Bandit(arms_of(len(methods), lengths), partial(UCB, scale=scale, delta=delta), reward=reward)
+    return Parts(target, ArmsDrafter(list(methods.values())), Rejection(), choice)
