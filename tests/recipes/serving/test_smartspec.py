@@ -20,6 +20,7 @@ from outpace.core.contracts import (
     Carry,
     Context,
     Draft,
+    Frontier,
     Parts,
     Plan,
     Scores,
@@ -156,8 +157,8 @@ class Experienced(AdaptiveDepth):
         self._tokens._accepted[:, 6:] = 90.0
         self.ended: list[bool] = []
 
-    def _ends(self, rows: Sequence[int], paths: Sequence[Sequence[float]]) -> list[bool]:
-        ends = super()._ends(rows, paths)
+    def _ends(self, frontier: Frontier) -> list[bool]:
+        ends = super()._ends(frontier)
         self.ended += ends
         return ends
 
@@ -246,7 +247,7 @@ def test_paths_go_on_while_they_are_worth_their_time(per_token: float) -> None:
         return tokens - speed * (per_token * sum(depths) + controller._cost.per_forward * max(depths))
 
     best = max(product(range(3), range(3), range(2)), key=gain)
-    assert controller._ends([0, 1, 2], paths) == [depth == 0 for depth in best]
+    assert controller._ends(Frontier([0, 1, 2], paths)) == [depth == 0 for depth in best]
 
 
 def test_a_tree_has_chains_below_its_root_and_is_refused_where_it_cannot_be_read() -> None:
