@@ -18,7 +18,9 @@ from outpace.decode import Session
 from outpace.drafters.compose.methods import Methods, check_rejection
 from outpace.drafters.lookup.ngram import NGram
 from outpace.models.table import TableTarget
-from outpace.proof.models import peaked_tables
+from outpace.proof.enumeration import BOUND
+from outpace.proof.joint import Group, enumerate_joint, largest_joint_error
+from outpace.proof.models import peaked_tables, tables
 from outpace.proof.option_values import choices
 from outpace.proof.per_row_controller import ControllersApart
 from outpace.proof.suite import Subject, ragged
@@ -163,9 +165,9 @@ def test_the_length_of_one_draft_models_chains_is_chosen(perfect: bool, usual: i
     "names",
     [
         ("speculative-sampling", "lookahead", "block-verification"),
-        ("lookup-or-draft", "prompt-lookup"),
         ("specinfer", "eagle", "medusa"),
         pytest.param(("smartspec", "prompt-lookup"), marks=pytest.mark.slow),
+        pytest.param(("lookup-or-draft", "prompt-lookup"), marks=pytest.mark.slow),
         pytest.param(("eagle3", "mcsd", "sam-decoding"), marks=pytest.mark.slow),
         pytest.param(("stand", "optimal-mdsd", "omnidraft"), marks=pytest.mark.slow),
     ],
@@ -179,3 +181,16 @@ def test_methods_of_every_kind_are_exact_together(names: Sequence[str]) -> None:
     opened = methods_of(arms, FunctionOpener(lambda value: models.drafts[0]))
     proof = Subject(ucb_spec, {"arms": opened}, models).prove(ragged, 500)
     assert proof.holds and proof.accepted > 50, proof.verdict
+
+
+def test_rows_whose_times_depend_on_one_another_are_independent() -> None:
+    models = tables()
+    arms = [
+        Method("speculative-sampling", {"draft": each, "depth": 1 + at})
+        for at, each in enumerate(models.drafts)
+    ]
+    opened = methods_of(arms, FunctionOpener(lambda value: models.drafts[0]))
+    groups = [Group((1, 1), (SamplingParams(1.0, top_k=2, max_tokens=3),) * 2)]
+    enumeration = enumerate_joint(lambda: ucb_spec(models.target, arms=opened), groups)
+    assert largest_joint_error(enumeration, models.logits, groups) < BOUND
+    assert enumeration.counts.accepted > 100
