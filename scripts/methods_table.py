@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 
 from outpace import recipes
 from outpace.core.contracts import Recipe, Target
+from outpace.drafters.compose.methods import Methods
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.vocabulary import CrossVocabularyDraft
@@ -39,7 +40,7 @@ def needs(recipe: Recipe) -> str:
     text = ", or ".join(models) or "nothing"
     heads = {each for each in optional if is_head(each)}
     extras = ["a draft model"] * (Target in optional) + ["a draft head"] * bool(heads)
-    extras += ["an index"] * bool(optional - heads - {Target})
+    extras += ["an index"] * bool(optional - heads - {Target, Methods})
     return f"{text} ({' or '.join(extras)} helps)" if extras else text
 
 

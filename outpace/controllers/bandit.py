@@ -5,7 +5,7 @@ An arm is one of several drafters, with or without a limit of its draft length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, Protocol
@@ -114,12 +114,8 @@ def step_seconds(step: Step) -> float | None:
     gave no positive number."""
     if step.ctx.unread is not None and any(map(len, step.ctx.unread)):
         return None
-    seconds = _sum(step.seconds)
+    seconds = sum(time for part, time in step.seconds.items() if part != "caller")
     return seconds if isfinite(seconds) and seconds > 0 else None
-
-
-def _sum(seconds: Mapping[str, float]) -> float:
-    return sum(time for part, time in seconds.items() if part != "caller")
 
 
 def arms_of(num_drafters: int, lengths: Sequence[int]) -> list[Arm]:

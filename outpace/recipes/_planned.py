@@ -8,7 +8,7 @@ PLANNED = frozenset(
     adaeagle arbitrage aurora chimera clasp confu coral cosine cspd dart deer del-decoding
     diffuspec disco domain-drafter double dovetail draft-design dream dsp
     dultra duodecoding ead easyspec falcon flash fr-spec fspad
-    glide-cape gsd gto gumiho hedge-spec hivis jakiro judge-decoding kangaroo knn-ssd lantern
+    glide-cape gsd gto gumiho hivis jakiro judge-decoding kangaroo knn-ssd lantern
     latency-aware-tts longspec magicdec medusa-typical mirror-sd mulo-sd
     multilingual-drafter online-sd owl parallelspec pearl polybasic quicksilver ralmspec ralmspec-knnlm
     rapid reflective-verification s2d s4c scd scylla specbranch specdec-pp specdiff

@@ -46,7 +46,7 @@ class ArmsDrafter:
         for row, (arm, depth) in enumerate(zip(plan.drafter, plan.depth, strict=True)):
             if depth:
                 groups.setdefault(arm, []).append(row)
-        self._planned = {ctx.slots[row]: arm for arm, rows in groups.items() for row in rows}
+        self._planned |= {ctx.slots[row]: arm for arm, rows in groups.items() for row in rows}
         drafts = [draft_of_rows(self._arms[arm], ctx, rows, plan.depth) for arm, rows in groups.items()]
         rows = list(groups.values())
         if idle := [row for row, depth in enumerate(plan.depth) if not depth]:

@@ -26,6 +26,7 @@ from outpace.core.contracts import (
     Want,
 )
 from outpace.core.tree import Forest, TokenTree
+from outpace.drafters.compose.rows import context_of_rows
 from outpace.drafters.model.grow import Read, grow, with_replacement, without_replacement
 from outpace.drafters.model.nan_check import check_logits
 
@@ -43,8 +44,9 @@ class DraftModel:
 
     `sampled`: draw the draft tokens instead of taking the most probable ones; `replace`: draw siblings with
     replacement; `growth`: a function that builds the tree, in place of `drafters.model.grow.grow`;
-    `keeps_hidden`: keep hidden states for it; `carried_layer`: a layer of the target, of which the model is a
-    part: the draft carries its outputs at all nodes, also those of the last level, which are read for that.
+    `keeps_hidden`: keep hidden states for it; `keeps_logits`: keep the logits of the last draft for `read`;
+    `carried_layer`: a layer of the target, of which the model is a part: the draft carries its outputs at all
+    nodes, also those of the last level, which are read for that.
     """
 
     want = Want()
@@ -59,6 +61,7 @@ class DraftModel:
         growth: Growth | None = None,
         keeps_hidden: bool = False,
         carried_layer: int | None = None,
+        keeps_logits: bool = False,
     ) -> None:
         self.model = model
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
@@ -70,6 +73,8 @@ class DraftModel:
         self._outputs = Want(hidden=frozenset(layers)) if layers else NOTHING
         # layer -> its outputs at the nodes of the draft in progress, one tensor per forward
         self._hidden: dict[int, list[Tensor]] = {}
+        self._keeps_logits = keeps_logits
+        self._logits: Tensor | None = None  # at the nodes of `_read`, before sampling parameters
         self._cache: Cache | None = None
         self._active: set[int] = set()  # slots of requests that have not ended
         self._read: tuple[TokenTree, tuple[int, ...]] | None = (
@@ -94,6 +99,8 @@ class DraftModel:
         if reader.logits:
             # one check per step: NaN in the KV cache makes all later logits NaN
             check_logits(reader.logits[-1])
+        if self._keeps_logits and reader.logits:
+            self._logits = torch.cat(reader.logits)
         return Draft(tree, reader.forwards, reader.seconds, carry)
 
     def _carry(self, tree: TokenTree, reader: _Reader) -> Carry | None:
@@ -111,7 +118,7 @@ class DraftModel:
         self.forget(slots)
         self._active.difference_update(slots)
         if not self._active:  # free the memory of the KV cache until the next request
-            self._cache = self._read = None
+            self._cache = self._read = self._logits = None
             self._gone = set()
 
     def forget(self, slots: Sequence[int]) -> None:
@@ -132,6 +139,44 @@ class DraftModel:
         Requires `keeps_hidden`."""
         return torch.cat(self._hidden[LM_HEAD_INPUT])[list(nodes)]
 
+    def read(self, ctx: Context, following: Sequence[Sequence[int]]) -> list[Tensor]:  # B × (F_b + 1, V)
+        """Logits after each root of `ctx` and after each of the tokens that were committed after it,
+        `following[b]`, before sampling parameters. With `keeps_logits`, tokens that the last draft has read
+        are not read again. ValueError if they are NaN."""
+        found = self._known(ctx, following)
+        if missing := [row for row in range(len(ctx.slots)) if row not in found]:
+            own = ctx if len(missing) == len(ctx.slots) else context_of_rows(ctx, missing)
+            found |= zip(missing, self._read_on(own, [following[row] for row in missing]), strict=True)
+        return [found[row] for row in range(len(ctx.slots))]
+
+    def _known(self, ctx: Context, following: Sequence[Sequence[int]]) -> dict[int, Tensor]:
+        """`read` in the rows of which the last draft has read all these tokens."""
+        if self._read is None or self._logits is None:
+            return {}
+        tree, slots = self._read
+        lengths, rows = self.cache(ctx).lengths, {slot: row for row, slot in enumerate(ctx.slots)}
+        texts: list[Sequence[int]] = [following[rows[slot]] if slot in rows else () for slot in slots]
+        found: dict[int, Tensor] = {}
+        for slot, text, end in zip(slots, texts, tree.match(texts), strict=True):
+            row, path = rows.get(slot), tree.forest.path(end)
+            # the root of that draft may be an earlier token
+            if row is not None and slot not in self._gone and lengths[slot] == ctx.committed[row] - 1:
+                if len(path) == len(text) + 1:
+                    found[row] = self._logits[path]
+        return found
+
+    def _read_on(self, ctx: Context, following: Sequence[Sequence[int]]) -> Sequence[Tensor]:
+        """`read` in a forward, after which all these tokens are in the KV cache."""
+        cache, gap = self._catch_up(ctx)
+        forest = Forest.chain(tuple(map(len, following)))
+        tokens = torch.tensor([token for text in following for token in text], dtype=torch.int64)
+        tree = TokenTree(torch.cat((ctx.roots, tokens)), forest)
+        logits = self.model.score(tree, ctx.slots, cache, gap=gap).logits
+        assert logits is not None
+        check_logits(logits)
+        cache.commit(tree, [nodes[-1] for nodes in forest.nodes], ctx.slots)
+        return [logits[list(nodes)] for nodes in forest.nodes]
+
     def cache(self, ctx: Context) -> Cache:
         """The model's KV cache, with a slot for each slot of the target's; opened if there is none."""
         if self._cache is None:
@@ -139,7 +184,7 @@ class DraftModel:
                 self._cache = self.model.view(ctx.cache)
             else:
                 self._cache = self.model.open(len(ctx.cache.lengths), ctx.cache.capacity)
-            self._read, self._gone = None, set()
+            self._read, self._logits, self._gone = None, None, set()
         self._cache.grow(len(ctx.cache.lengths))
         return self._cache
 
@@ -150,7 +195,7 @@ class DraftModel:
         self._active.update(ctx.slots)
         if self._read is not None:
             self._keep(cache, ctx, *self._read)
-            self._read, self._gone = None, set()
+            self._read, self._logits, self._gone = None, None, set()
         gap = [
             ctx.tokens[row][cache.lengths[slot] : committed - 1]
             for row, (slot, committed) in enumerate(zip(ctx.slots, ctx.committed, strict=True))
@@ -193,7 +238,8 @@ class _Reader:
         self.forwards += 1
         self.seconds += perf_counter() - began
         assert scores.logits is not None
-        self.logits.append(scores.logits)
+        # copied, as a compiled forward may overwrite the output of the one before it
+        self.logits.append(scores.logits.clone() if drafter._keeps_logits else scores.logits)
         for layer, outputs in drafter._hidden.items():
             outputs.append(scores.hidden[layer])
         return scores.first, scores.logits
@@ -224,5 +270,5 @@ class _Reader:
         drafter._read = (read, ctx.slots)
         self.forwards += depth
         self.seconds += perf_counter() - began
-        self.logits.append(found[1])
+        self.logits = [found[1]]
         return tokens

@@ -18,7 +18,8 @@ for a while reads what it missed when it is chosen again, and pays for that in i
 verified by rejection, also those that have another exact verifier of their own.
 
 With `lengths`, every method drafts at most so many tokens on a path, and each length is a choice of its own:
-`--arms speculative-sampling:depth=8 --lengths 0,2,4,8` chooses the length of one draft model's chains.
+`--arms speculative-sampling:depth=8 --lengths 0,2,4,8` chooses the length of one draft model's chains. Within
+the names of `outpace bench` methods stand in brackets: `ucb-spec:arms=(prompt-lookup:depth=8,mcsd)`.
 
 Use it for requests of several hundred tokens, or when you do not know which method suits them.
 """

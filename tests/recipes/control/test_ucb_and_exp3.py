@@ -18,8 +18,14 @@ from outpace.decode import Session
 from outpace.drafters.compose.methods import Methods, check_rejection
 from outpace.drafters.lookup.ngram import NGram
 from outpace.models.table import TableTarget
+from outpace.proof.enumeration import BOUND
+from outpace.proof.joint import Group, enumerate_joint, largest_joint_error
+from outpace.proof.models import peaked_tables, tables
+from outpace.proof.option_values import choices
 from outpace.proof.per_row_controller import ControllersApart
-from outpace.recipes import configure, parse_methods
+from outpace.proof.suite import Subject, ragged
+from outpace.recipes import Method, configure, get, parse_methods
+from outpace.recipes._methods import methods_of
 from outpace.recipes._option_kinds import FunctionOpener
 from outpace.recipes.control.exp3_spec import exp3_spec
 from outpace.recipes.control.ucb_spec import ucb_spec
@@ -153,3 +159,38 @@ def test_the_length_of_one_draft_models_chains_is_chosen(perfect: bool, usual: i
     drafted = Counter(len(step.draft.tree) - 1 for step in steps(ucb_spec(target, **given), [0], 120))
     assert drafted.most_common(1)[0][0] == usual and drafted[usual] > 0.6 * drafted.total()
     assert set(drafted) >= {0, 1, 3}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("speculative-sampling", "lookahead", "block-verification"),
+        ("specinfer", "eagle", "medusa"),
+        pytest.param(("smartspec", "prompt-lookup"), marks=pytest.mark.slow),
+        pytest.param(("lookup-or-draft", "prompt-lookup"), marks=pytest.mark.slow),
+        pytest.param(("eagle3", "mcsd", "sam-decoding"), marks=pytest.mark.slow),
+        pytest.param(("stand", "optimal-mdsd", "omnidraft"), marks=pytest.mark.slow),
+    ],
+)
+def test_methods_of_every_kind_are_exact_together(names: Sequence[str]) -> None:
+    models = peaked_tables()
+    arms = []
+    for name in names:
+        options = next(choices(get(name), models))
+        arms.append(Method(name, options | {"depth": 2} if "depth" in get(name).options else options))
+    opened = methods_of(arms, FunctionOpener(lambda value: models.drafts[0]))
+    proof = Subject(ucb_spec, {"arms": opened}, models).prove(ragged, 500)
+    assert proof.holds and proof.accepted > 50, proof.verdict
+
+
+def test_rows_whose_times_depend_on_one_another_are_independent() -> None:
+    models = tables()
+    arms = [
+        Method("speculative-sampling", {"draft": each, "depth": 1 + at})
+        for at, each in enumerate(models.drafts)
+    ]
+    opened = methods_of(arms, FunctionOpener(lambda value: models.drafts[0]))
+    groups = [Group((1, 1), (SamplingParams(1.0, top_k=2, max_tokens=3),) * 2)]
+    enumeration = enumerate_joint(lambda: ucb_spec(models.target, arms=opened), groups)
+    assert largest_joint_error(enumeration, models.logits, groups) < BOUND
+    assert enumeration.counts.accepted > 100

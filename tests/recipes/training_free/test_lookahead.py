@@ -11,6 +11,7 @@ from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
+from outpace.drafters.compose.routed import routed
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.models import tables, transformers_models
@@ -184,6 +185,17 @@ def test_the_end_of_the_text_does_not_enter_the_window() -> None:
     for step in session.steps():
         if step.scores.logits is not None:
             assert end not in step.draft.tree.tokens.tolist()
+
+
+def test_a_step_that_it_did_not_draft_teaches_nothing() -> None:
+    """A server's drafter does not ask for a draft where only the last token of a text is left."""
+    parts, _ = routed({"lookahead": lookahead.build(model())})
+    sampling = [SamplingParams(max_tokens=tokens) for tokens in (1, 12)]
+    session = Session(parts, [torch.tensor([1]), torch.tensor([2, 3])], sampling, LazyTargetProbs)
+    assert [len(step.generated) for step in session.steps()][0] == 2
+    assert [len(session.request(slot).output()) for slot in (0, 1)] == [1, 12]
+    alone = Session(parts, [torch.tensor([1])], sampling[:1], LazyTargetProbs)
+    assert [len(step.generated[0]) for step in alone.steps()] == [1]
 
 
 def test_impossible_windows_are_refused() -> None:
