@@ -11,7 +11,7 @@ PLANNED = frozenset(
     glide-cape gsd gto gumiho hedge-spec hivis jakiro judge-decoding kangaroo knn-ssd lantern
     latency-aware-tts layerskip longspec magicdec medusa-typical mirror-sd mulo-sd
     multilingual-drafter online-sd owl parallelspec pearl polybasic quicksilver ralmspec ralmspec-knnlm
-    rapid reflective-verification s2d s4c scd scylla specbranch specdec-pp specdiff
+    rapid reflective-verification s2d s4c scd scylla specbranch specdiff
     specdiff2 specee specextend speckv specmquant specpc specpv specreason speculative-cascades
     speculative-rag speculative-streaming speculative-thinking speculative-verdict specvlm sprinter srm
     staged-sd stree swift syntax-aligned-medusa taps tlt ucb-spec vispec vocab-trim

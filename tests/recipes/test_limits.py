@@ -56,11 +56,15 @@ def draft_options(name: str, draft: TableTarget) -> dict[str, object]:
     return {"draft": CrossVocabularyDraft(draft, vocabulary, vocabulary) if crossed else draft}
 
 
-def head_options(name: str, target: TableTarget) -> dict[str, object]:
-    """An untrained draft head for this recipe, if it requires one."""
+def trained_options(name: str, target: TableTarget, draft: TableTarget) -> dict[str, object]:
+    """An untrained draft head or predictor for this recipe, if it requires one."""
     kinds = {option: kind_of(hint) for option, hint in get_type_hints(recipes.get(name).build).items()}
-    heads = {option: kind for option, kind in kinds.items() if kind and option == "head"}
-    return {option: kind.fixture(replace(tables(), target=target)) for option, kind in heads.items()}
+    models = replace(tables(), target=target, drafts=(draft,))
+    return {
+        option: kind.fixture(models)
+        for option, kind in kinds.items()
+        if kind and option in ("head", "predictor")
+    }
 
 
 def decode(parts: Parts, temperature: float, generated: list[int] | None = None) -> list[int]:
@@ -81,7 +85,8 @@ def test_a_target_that_reads_chains_gets_chains_or_the_method_refuses_at_once(
 ) -> None:
     target = ChainTarget(VOCAB, seed=1)
     generated: list[int] = []
-    options = draft_options(name, TableTarget(VOCAB, seed=2)) | head_options(name, target)
+    draft = TableTarget(VOCAB, seed=2)
+    options = draft_options(name, draft) | trained_options(name, target, draft)
     try:
         parts = recipes.get(name).build(target, **options)
         decode(parts, temperature, generated)
@@ -102,6 +107,10 @@ def test_a_target_that_reads_chains_gets_chains_or_the_method_refuses_at_once(
 def test_a_draft_model_that_gives_nan_is_named(name: str, temperature: float) -> None:
     draft = TableTarget(VOCAB, seed=2)
     draft.logits = torch.full_like(draft.logits, float("nan"))
-    parts = recipes.get(name).build(TableTarget(VOCAB, seed=1), **draft_options(name, draft))
+    target = TableTarget(VOCAB, seed=1)
+    options = draft_options(name, draft)
+    if "head" not in recipes.get(name).options:
+        options |= trained_options(name, target, draft)
+    parts = recipes.get(name).build(target, **options)
     with pytest.raises(ValueError, match="the draft model gave NaN"):
         decode(parts, temperature)

@@ -1,0 +1,1 @@
+"""Methods that decide how much to draft, and with what."""
