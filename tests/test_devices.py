@@ -195,7 +195,7 @@ def same_texts(name: str, here: Models, row_params: Sequence[SamplingParams], el
 QUICK = (
     "autoregressive speculative-sampling mcsd traversal spectr-kseq rsd-s block-verification token-recycling "
     "suffix-decoding stand omnidraft slem rasd eagle2 medusa hydra smartspec ems-sd "
-    "specdec-pp"
+    "specdec-pp disco"
 ).split()
 
 

@@ -37,6 +37,7 @@ SLOW = (
     'outpace generate "def add(a, b):" --target zoo:target --method eagle3',
     "outpace bench --target zoo:target --methods autoregressive,eagle3",
     'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method specdec-pp',
+    'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method disco',
 )
 RUNNABLE = {"python", "py", "bash", "sh", "shell", "console"}
 

@@ -36,6 +36,10 @@ from outpace.models.heads.position_model import (
     ReDrafterModel,
 )
 from outpace.models.heads.redrafter import untrained_redrafter
+from outpace.models.predictors.draft_distribution_predictor import (
+    DraftDistributionPredictor,
+    untrained_draft_distribution_predictor,
+)
 from outpace.models.predictors.folder import load_predictor
 from outpace.models.predictors.hidden_state_predictor import (
     HiddenStatePredictor,
@@ -285,4 +289,5 @@ KINDS = (
     _head(MlpSpeculatorModel, "mlp-speculator", PositionModel, untrained_mlp_speculator),
     _head(ReDrafterModel, "redrafter", PositionModel, untrained_redrafter),
     _predictor(HiddenStatePredictor, untrained_hidden_state_predictor),
+    _predictor(DraftDistributionPredictor, untrained_draft_distribution_predictor),
 )

@@ -6,7 +6,7 @@ TRAINED = frozenset("adaspec direct-alignment distillspec fastdraft".split())
 PLANNED = frozenset(
     """
     adaeagle arbitrage aurora chimera clasp confu coral cosine cspd dart deer del-decoding
-    diffuspec disco domain-drafter double dovetail draft-design dream dsp
+    diffuspec domain-drafter double dovetail draft-design dream dsp
     dultra duodecoding ead easyspec exp3-spec falcon flash fr-spec fspad
     glide-cape gsd gto gumiho hedge-spec hivis jakiro judge-decoding kangaroo knn-ssd lantern
     latency-aware-tts layerskip longspec magicdec medusa-typical mirror-sd mulo-sd

@@ -24,6 +24,7 @@ PAPERS = {
     "direct-alignment": ("direct alignment", "2403.00858"),
     "fastdraft": ("FastDraft", "2411.11055"),
     "specdec-pp": ("SpecDec++", "2405.19715"),
+    "disco": ("DISCO", "2405.04304"),
 }
 HEAD_PER_TOKEN = ("medusa", "hydra")
 IN_VLLM = {"eagle": "eagle", "hass": "eagle", "eagle3": "eagle3", "medusa": "medusa"}

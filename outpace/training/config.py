@@ -74,6 +74,8 @@ class Predictor:
     num_layers: int = 3  # residual blocks (specdec-pp)
     mix: float = 0.15  # share of the target's tokens in the text that the draft model reads (specdec-pp)
     rejection_weight: float = 6.0  # of a rejection in the loss; an acceptance has 1 (specdec-pp)
+    depth: int = 20  # draft tokens of a step (disco)
+    width: int = 32  # of the inner layer (disco)
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,8 @@ class TrainConfig:
                 "predictor.num_layers and predictor.temperature are 0 or more, predictor.rejection_weight is "
                 "above 0"
             )
+        if predictor.depth < 1 or predictor.width < 1:
+            raise ConfigError("predictor.depth and predictor.width are 1 or more")
         if not 0 <= predictor.mix < 1:
             raise ConfigError(f"predictor.mix is {predictor.mix}: it is a share below 1")
         if not self.distillation.temperature > 0:

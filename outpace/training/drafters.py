@@ -26,12 +26,13 @@ from outpace.models.heads.mlp_speculator import MlpSpeculatorHead
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.heads.redrafter import ReDrafterHead
 from outpace.models.hf.target import HFTarget
+from outpace.models.predictors.draft_distribution_predictor import DraftDistributionPredictor
 from outpace.models.predictors.folder import save_predictor
 from outpace.models.predictors.hidden_state_predictor import HiddenStatePredictor
 from outpace.models.predictors.predictor import AcceptancePredictor, Pair
 from outpace.training.config import ConfigError, Optimizer, TrainConfig
 from outpace.training.lessons import feature_heads, position_heads
-from outpace.training.lessons.acceptance import HiddenStateLesson
+from outpace.training.lessons.acceptance import DraftDistributionLesson, HiddenStateLesson
 from outpace.training.lessons.draft_models import (
     AlignmentLesson,
     DraftModelLesson,
@@ -50,7 +51,7 @@ DRAFT_MODELS: Mapping[str, type[DraftModelLesson]] = {
     "direct-alignment": AlignmentLesson,
     "fastdraft": SequenceLesson,
 }
-PREDICTORS = {HiddenStatePredictor.method}
+PREDICTORS = (HiddenStatePredictor.method, DraftDistributionPredictor.method)
 METHODS = (*FEATURE_HEADS, *POSITION_HEADS, *DRAFT_MODELS, *PREDICTORS)
 STORED = torch.bfloat16  # dtype of the weights in a folder
 
@@ -114,7 +115,7 @@ def untrained(
     if method in DRAFT_MODELS:
         return draft_model(model, config, start)
     if method in PREDICTORS:
-        return _predictor(draft_model(model, config, start), target, config)
+        return _predictor(method, draft_model(model, config, start), target, config)
     if start is not None:
         return _head_in(start, method, target)
     ids = draft_vocabulary(examples, target.vocab, config.head.draft_vocab)
@@ -160,8 +161,11 @@ def lesson(
             drafter, target_head, POSITION_HEADS[method], config.head, config.head.num_heads
         )
     if isinstance(drafter, PredictorOf):
+        rest = drafter.draft, target_head, config.predictor
+        if isinstance(drafter.predictor, DraftDistributionPredictor):
+            return DraftDistributionLesson(drafter.predictor, *rest)
         assert isinstance(drafter.predictor, HiddenStatePredictor)
-        return HiddenStateLesson(drafter.predictor, drafter.draft, target_head, config.predictor)
+        return HiddenStateLesson(drafter.predictor, *rest)
     if method == "adaspec":
         assert reference is not None
         return FilteredLesson(drafter, reference, target_head, config.distillation)
@@ -235,14 +239,17 @@ def _position_head(
     return head
 
 
-def _predictor(draft: PreTrainedModel, target: HFTarget, config: TrainConfig) -> PredictorOf:
-    """A predictor for a draft model, whose residual blocks begin as the identity."""
-    size = int(next(draft.get_input_embeddings().parameters()).shape[1])
+def _predictor(method: str, draft: PreTrainedModel, target: HFTarget, config: TrainConfig) -> PredictorOf:
+    """A predictor for a draft model; the residual blocks of SpecDec++ begin as the identity."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        predictor = HiddenStatePredictor(size, config.predictor.num_layers)
-    for parameter in predictor.blocks.parameters():
-        nn.init.zeros_(parameter)
+        if method == DraftDistributionPredictor.method:
+            predictor: AcceptancePredictor = DraftDistributionPredictor(config.predictor.width)
+        else:
+            size = int(next(draft.get_input_embeddings().parameters()).shape[1])
+            predictor = HiddenStatePredictor(size, config.predictor.num_layers)
+            for parameter in predictor.blocks.parameters():
+                nn.init.zeros_(parameter)
     predictor.trained_for = Pair(model_fingerprint(draft), target_fingerprint(target))
     return PredictorOf(predictor.to(target.device), draft)
 

@@ -66,7 +66,7 @@ def train(
     """Train a drafter with a method of `drafters.METHODS` and write it to the folder `output`.
 
     `draft`: name or folder of the model that distillspec, adaspec, direct-alignment and fastdraft train, and
-    whose tokens specdec-pp learns to judge; without it fastdraft makes a smaller one of the target's
+    whose tokens specdec-pp and disco learn to judge; without it fastdraft makes a smaller one of the target's
     architecture. `head`: folder of a head to begin
     with, in place of a new one. `changes`: settings such as
     "steps=500". `captured`: folder for the target's answers and hidden states, by default in `output`; runs

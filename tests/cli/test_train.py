@@ -65,6 +65,7 @@ def test_what_cannot_be_trained_is_said_in_one_sentence(outpace_, tiny, data, tm
         (("specdec-pp",), "specdec-pp needs draft: the model whose tokens it learns to judge"),
         (("specdec-pp", "--draft", tiny.stranger), "has 304 tokens and the target 320: give a draft model"),
         (("specdec-pp", "--draft", "d", "--head", tmp_path), "specdec-pp trains a predictor: leave out head"),
+        (("disco",), "disco needs draft: the model whose tokens it learns to judge"),
         (("eagle", "--set", "predictor.mix=1"), "predictor.mix is 1.0: it is a share below 1"),
         (("medusa", "--head", tmp_path / "none"), "there is no folder"),
         (("medusa", "--draft", tiny.draft), "medusa trains a head: leave out draft"),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from outpace.models.hf.target import HFTarget
+from outpace.models.predictors.draft_distribution_predictor import DraftDistributionPredictor, features
 from outpace.models.predictors.hidden_state_predictor import HiddenStatePredictor
 from outpace.proof.models import transformers_models
 from outpace.training.answers import sampled
@@ -20,7 +21,11 @@ from outpace.training.config import Predictor, TrainConfig, changed
 from outpace.training.drafters import PredictorOf, _predictor, defaults, lesson
 from outpace.training.evaluation import PredictorEvaluation
 from outpace.training.features import Batch, FeatureSource
-from outpace.training.lessons.acceptance import HiddenStateLesson
+from outpace.training.lessons.acceptance import (
+    DraftDistributionLesson,
+    HiddenStateLesson,
+    draft_positions,
+)
 from outpace.training.predictions import best_f1, calibration_error
 from outpace.training.texts import Example
 from outpace.training.trainer import Trainer
@@ -42,9 +47,18 @@ def models() -> tuple[HFTarget, HFTarget]:
     return target, HFTarget(draft)
 
 
+def overconfident() -> HFTarget:
+    """A draft model that ranks tokens as the target does, with logits that are too large: what it drafts is
+    rejected where its distribution is neither flat nor all on one token."""
+    draft = copy.deepcopy(models()[0].model)
+    with torch.no_grad():
+        draft.get_output_embeddings().weight *= 4
+    return HFTarget(draft)
+
+
 @cache
 def texts() -> tuple[Example, ...]:
-    prompts = [[first, second] for first in range(VOCAB) for second in (1, 7)]
+    prompts = [[first, second] for first in range(VOCAB) for second in (1, 4, 7, 9)]
     answers = sampled(models()[0], prompts, 20, [1.0] * len(prompts), 0)
     return tuple(Example((*p, *a), 2) for p, a in zip(prompts, answers, strict=True))
 
@@ -53,9 +67,8 @@ def source(*examples: Example) -> FeatureSource:
     return FeatureSource(models()[0], examples, [-1], Path("none"))
 
 
-def untrained(method: str, config: TrainConfig) -> PredictorOf:
-    target, draft = models()
-    return _predictor(draft.model, target, config)
+def untrained(method: str, draft: HFTarget, config: TrainConfig) -> PredictorOf:
+    return _predictor(method, draft.model, models()[0], config)
 
 
 def noise(seed: int = 0) -> torch.Generator:
@@ -146,12 +159,14 @@ def test_the_loss_weighs_rejections() -> None:
     assert given(batch, noise()).item() == pytest.approx(expected, rel=1e-5)
 
 
-def trained(method: str, folder: Path, *changes: str) -> tuple[PredictorEvaluation, PredictorEvaluation]:
+def trained(
+    method: str, draft: HFTarget, folder: Path, *changes: str
+) -> tuple[PredictorEvaluation, PredictorEvaluation]:
     """Evaluations before and after a run, on other texts than it learned from."""
     given = "steps=60 batch=12 optimizer.rate=1e-2 optimizer.warm_up=1 save_every=100"
     config = changed(defaults(method), [*given.split(), *changes])
-    made = lesson(method, untrained(method, config), models()[0], config)
-    trainer = Trainer(made, source(*texts()[8:]), source(*texts()[:8]), config, folder)
+    made = lesson(method, untrained(method, draft, config), models()[0], config)
+    trainer = Trainer(made, source(*texts()[16:]), source(*texts()[:16]), config, folder)
     before: Any = trainer.evaluate()
     trainer.run(lambda label, done: None, evaluate=False)
     after: Any = trainer.evaluate()
@@ -159,10 +174,60 @@ def trained(method: str, folder: Path, *changes: str) -> tuple[PredictorEvaluati
 
 
 def test_specdec_pp_learns_to_foresee_rejections(tmp_path: Path) -> None:
-    before, after = trained("specdec-pp", tmp_path)
+    before, after = trained("specdec-pp", models()[1], tmp_path)
     assert before.acceptance == after.acceptance and before.probability_f1 == after.probability_f1
     assert after.calibration_error < 0.1 < before.calibration_error
-    assert after.f1 > max(before.f1, after.probability_f1) + 0.03
+    assert after.f1 > max(before.f1 + 0.03, after.probability_f1)
+
+
+def test_drafts_follow_one_another_along_a_text() -> None:
+    accepted = [True, True, False, True, True, True, True, True, False, False]
+    # two accepted and a rejected one, in whose place the target's token stands; a whole draft of three and
+    # the target's token after it; one accepted and one rejected; one rejected
+    assert draft_positions(accepted, 3) == [1, 2, 3, 1, 2, 3, 0, 1, 2, 1]
+    assert draft_positions([True] * 5, 1) == [1, 0, 1, 0, 1]
+    assert draft_positions([], 3) == []
+
+
+def test_disco_learns_whether_tokens_are_accepted_from_their_distributions() -> None:
+    target, draft = models()
+
+    class Recording(DraftDistributionPredictor):
+        given: Tensor
+
+        def forward(self, features: Tensor) -> Tensor:
+            self.given = features
+            return super().forward(features)
+
+    predictor = Recording()
+    made = DraftDistributionLesson(predictor, draft.model, target.head, Predictor(depth=3, temperature=0.0))
+    text = texts()[3]
+    batch = source(text).batch([0])
+    _, accepted, draft_probs = made.predicted(batch, noise())
+    count, index = 0, 2
+    while index < len(text.tokens):  # greedy drafts of three tokens along the text, one after the other
+        for position in (1, 2, 3):
+            if index == len(text.tokens):
+                break
+            before = list(text.tokens[:index])
+            logits = logits_after(draft, before)
+            right = int(logits.argmax()) == int(logits_after(target, before).argmax())
+            expected = features(logits[None], torch.tensor([position]))[0]
+            assert torch.allclose(predictor.given[count], expected, atol=1e-5)
+            assert accepted[count] == right
+            assert float(draft_probs[count]) == pytest.approx(float(logits.softmax(-1).max()), abs=1e-5)
+            count, index = count + 1, index + 1
+            if not right:
+                break
+        else:
+            index += 1
+    assert count == len(accepted) and 0 < accepted.sum() < count
+
+
+def test_disco_learns_to_foresee_rejections(tmp_path: Path) -> None:
+    before, after = trained("disco", overconfident(), tmp_path, "steps=150")
+    assert after.calibration_error < 0.1 < before.calibration_error
+    assert after.f1 > before.f1 + 0.05
 
 
 def test_f1_at_the_best_threshold() -> None:

@@ -50,7 +50,7 @@ def draft_for(method: str, tiny) -> str | None:
 
 
 # one of each kind of lesson
-QUICK_METHODS = ("eagle3", "medusa", "adaspec", "specdec-pp")
+QUICK_METHODS = ("eagle3", "medusa", "adaspec", "specdec-pp", "disco")
 
 
 @pytest.mark.parametrize(

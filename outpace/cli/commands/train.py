@@ -20,7 +20,8 @@ def train(
         str,
         typer.Argument(
             help="A head: eagle, hass, eagle3, medusa, hydra, mlp-speculator, redrafter. A draft model: "
-            "distillspec, adaspec, direct-alignment, fastdraft. A predictor of acceptance: specdec-pp."
+            "distillspec, adaspec, direct-alignment, fastdraft. A predictor of acceptance: specdec-pp, "
+            "disco."
         ),
     ],
     target: o.Target = TARGET,

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
+from outpace.controllers.learned_confidence import LearnedConfidence
 from outpace.controllers.survival import Survival
 from outpace.core.context import Context
 from outpace.core.contracts import Parts, Scores, TargetProbs, Verdict
@@ -227,6 +228,10 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant(
             "token of low survival dropped",
             lambda: Parts(target, EndDropped(draft, keeps_hidden=True), Rejection(), survival()),
+        ),
+        Mutant(
+            "token of low probability dropped",
+            lambda: Parts(target, EndDropped(draft), Rejection(), LearnedConfidence(2, 0.4)),
         ),
         Mutant("siblings re-sorted", lambda: Parts(target, wide(Sorted), Rejection(), twice)),
         Mutant("siblings in token order", lambda: Parts(target, wide(Numbered), Rejection(), twice)),

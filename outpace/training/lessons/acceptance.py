@@ -9,7 +9,7 @@ size of the draft model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from torch.nn.functional import logsigmoid
 from transformers import PreTrainedModel
 
 from outpace.models.hf.captures import OutputCapture
+from outpace.models.predictors.draft_distribution_predictor import DraftDistributionPredictor, features
 from outpace.models.predictors.hidden_state_predictor import HiddenStatePredictor
 from outpace.models.predictors.predictor import AcceptancePredictor
 from outpace.training.config import Predictor
@@ -35,8 +36,13 @@ class Verified:
     """The draft token of each column."""
 
     tokens: Tensor  # (M,)
-    draft_probs: Tensor  # (M,) before sampling parameters
+    logits: Tensor  # (M, V) from which it was drawn, before sampling parameters
     acceptance: Tensor  # (M,) probability that the target accepts it
+
+    @property
+    def draft_probs(self) -> Tensor:  # (M,)
+        """The probability of the token, before sampling parameters."""
+        return self.logits.softmax(-1).gather(1, self.tokens[:, None])[:, 0]
 
 
 class AcceptanceLesson(Lesson):
@@ -100,8 +106,7 @@ class AcceptanceLesson(Lesson):
             p = (target_logits / temperature).softmax(-1)
             at = tokens[:, None]
             acceptance = (p.gather(1, at) / q.gather(1, at))[:, 0].clamp_max(1)
-        draft_probs = logits.softmax(-1).gather(1, tokens[:, None])[:, 0]
-        return Verified(tokens, draft_probs, acceptance)
+        return Verified(tokens, logits, acceptance)
 
 
 class HiddenStateLesson(AcceptanceLesson):
@@ -136,3 +141,46 @@ class HiddenStateLesson(AcceptanceLesson):
         with OutputCapture(draft, 0).capture(frozenset([LM_HEAD_INPUT]), False) as found:
             draft(input_ids=tokens, use_cache=False, return_dict=True)
         return found[LM_HEAD_INPUT]
+
+
+class DraftDistributionLesson(AcceptanceLesson):
+    """DISCO (Mamou et al. 2024): drafts of full length are verified one after the other along the target's
+    text, and whether each token was accepted is predicted from the distribution that it was drawn from and
+    its position. Tokens after a rejected one are not drafted: the next draft begins there."""
+
+    predictor: DraftDistributionPredictor
+
+    def __init__(
+        self,
+        predictor: DraftDistributionPredictor,
+        draft: PreTrainedModel,
+        target_head: nn.Module,
+        settings: Predictor,
+    ) -> None:
+        super().__init__(predictor, draft, target_head, settings, rejection_weight=1.0)
+
+    def predicted(self, batch: Batch, noise: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        verified = self.verified(batch, noise)
+        flips = torch.rand(len(verified.tokens), generator=noise).to(verified.acceptance)
+        accepted = flips < verified.acceptance
+        counts = self.columns(batch).sum(1).tolist()
+        places = [draft_positions(each.tolist(), self.settings.depth) for each in accepted.split(counts)]
+        positions = torch.tensor([place for each in places for place in each], dtype=torch.int64)
+        positions = positions.to(accepted.device)
+        drafted = positions > 0
+        given = features(verified.logits[drafted], positions[drafted])
+        log_odds = self.predictor(given.to(self.predictor.output.weight.dtype))
+        return log_odds, accepted[drafted].float(), verified.draft_probs[drafted]
+
+
+def draft_positions(accepted: Sequence[bool], depth: int) -> list[int]:
+    """For each token of a text its position, from 1, in the draft of `depth` tokens that it belongs to if its
+    draft token is accepted or not; 0 for the target's own token after a draft that was accepted whole. In the
+    place of a rejected token the target's own follows, so the next draft begins after it."""
+    positions, position = list[int](), 0
+    for each in accepted:
+        position = 0 if position == depth else position + 1
+        positions.append(position)
+        if position and not each:
+            position = 0
+    return positions
