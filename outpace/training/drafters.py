@@ -74,6 +74,8 @@ def defaults(method: str) -> TrainConfig:
     config = TrainConfig()
     if method in POSITION_HEADS:  # engines that read their layouts expect the whole vocabulary
         return replace(config, head=replace(config.head, draft_vocab=0))
+    if method == DraftDistributionPredictor.method:  # its few weights learn slowly at the rate of heads
+        return replace(config, optimizer=replace(config.optimizer, rate=1e-2))
     if method not in DRAFT_MODELS:
         return config
     # a model that has learned something already

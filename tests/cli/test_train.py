@@ -105,6 +105,8 @@ def test_settings_are_listed(outpace_):
     result = outpace_("train", "eagle3", "-o", "nowhere", "--show-settings")
     assert "optimizer.rate=0.001" in result.stdout and "answers.generate=true" in result.stdout
     assert "answers.temperatures=0.0,1.0" in result.stdout
+    result = outpace_("train", "disco", "-o", "nowhere", "--show-settings")
+    assert "optimizer.rate=0.01" in result.stdout and "predictor.depth=20" in result.stdout
     result = outpace_("train", "direct-alignment", "-o", "nowhere", "--show-settings")
     assert (
         "optimizer.rate=0.0003" in result.stdout and "answers.temperatures=0.0,0.3,0.7,1.0" in result.stdout
