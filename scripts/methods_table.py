@@ -17,6 +17,7 @@ from outpace.core.contracts import Recipe, Target
 from outpace.drafters.compose.methods import Methods
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.position_model import PositionModel
+from outpace.models.predictors.predictor import AcceptancePredictor
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._option_kinds import kinds_in
 
@@ -38,15 +39,22 @@ def needs(recipe: Recipe) -> str:
     models += ["a draft model, same tokenizer"] * (Target in required)
     models += ["a draft head"] * any(map(is_head, required))
     text = ", or ".join(models) or "nothing"
-    heads = {each for each in optional if is_head(each)}
+    text += " and a predictor for it" * any(map(is_predictor, required))
+    heads, predictors = ({each for each in optional if is_kind(each)} for is_kind in (is_head, is_predictor))
     extras = ["a draft model"] * (Target in optional) + ["a draft head"] * bool(heads)
-    extras += ["an index"] * bool(optional - heads - {Target, Methods})
+    extras += ["a predictor for it"] * bool(predictors)
+    extras += ["an index"] * bool(optional - heads - predictors - {Target, Methods})
     return f"{text} ({' or '.join(extras)} helps)" if extras else text
 
 
 def is_head(annotation: Any) -> bool:
     """Whether an option with this annotation is a draft head."""
     return getattr(annotation, "__supertype__", None) in (HeadModel, PositionModel)
+
+
+def is_predictor(annotation: Any) -> bool:
+    """Whether an option with this annotation is a predictor of acceptance."""
+    return isinstance(annotation, type) and issubclass(annotation, AcceptancePredictor)
 
 
 def table() -> str:

@@ -194,7 +194,8 @@ def same_texts(name: str, here: Models, row_params: Sequence[SamplingParams], el
 # one method of each kind of drafting and verification
 QUICK = (
     "autoregressive speculative-sampling mcsd traversal spectr-kseq rsd-s block-verification token-recycling "
-    "suffix-decoding stand omnidraft slem rasd eagle2 medusa hydra smartspec ems-sd"
+    "suffix-decoding stand omnidraft slem rasd eagle2 medusa hydra smartspec ems-sd "
+    "specdec-pp disco"
 ).split()
 
 

@@ -36,6 +36,8 @@ SLOW = (
     "outpace train",
     'outpace generate "def add(a, b):" --target zoo:target --method eagle3',
     "outpace bench --target zoo:target --methods autoregressive,eagle3",
+    'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method specdec-pp',
+    'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method disco',
 )
 RUNNABLE = {"python", "py", "bash", "sh", "shell", "console"}
 

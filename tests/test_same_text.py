@@ -178,10 +178,10 @@ def built(name: str) -> Callable[[], Parts]:
     models: dict[str, Any] = {"draft": zoo("draft"), "drafts": (zoo("draft"),)}
     if is_cross_vocabulary(recipe):
         models["draft"] = CrossVocabularyDraft(zoo("draft"), words("draft"), words("target"))
-    small = replace(transformers_models(), target=zoo("target"), drafts=(zoo("draft"),))
-    for option in ("head", "arms"):
+    fixtures = replace(transformers_models(), target=zoo("target"), drafts=(zoo("draft"),))
+    for option in ("head", "arms", "predictor"):
         if kind := kind_of(typing.get_type_hints(recipe.build).get(option)):
-            models[option] = kind.fixture(small)
+            models[option] = kind.fixture(fixtures)
     return row_by_row(
         lambda: recipe.build(zoo("target"), **{key: models[key] for key in recipe.options if key in models}),
         shared=(zoo("target"), zoo("draft"), models["draft"]),

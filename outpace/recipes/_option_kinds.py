@@ -37,6 +37,16 @@ from outpace.models.heads.position_model import (
     ReDrafterModel,
 )
 from outpace.models.heads.redrafter import untrained_redrafter
+from outpace.models.predictors.draft_distribution_predictor import (
+    DraftDistributionPredictor,
+    untrained_draft_distribution_predictor,
+)
+from outpace.models.predictors.folder import load_predictor
+from outpace.models.predictors.hidden_state_predictor import (
+    HiddenStatePredictor,
+    untrained_hidden_state_predictor,
+)
+from outpace.models.predictors.predictor import AcceptancePredictor
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._options import RecipeError
 
@@ -209,6 +219,22 @@ def _head(
     )
 
 
+def _predictor(
+    annotation: type[AcceptancePredictor], untrained: Callable[[Target], AcceptancePredictor]
+) -> OptionKind:
+    """The kind of an option that is a folder with an acceptance predictor; the fixture is an untrained one
+    for the first draft model. Recipes check that it fits their draft model."""
+    return OptionKind(
+        annotation,
+        f"a folder with a predictor for the draft model; train one with {annotation.training_command()}",
+        lambda value: isinstance(value, annotation),
+        lambda value, opener: load_predictor(annotation, value),
+        lambda option, predictor, target, opener: None,
+        lambda fixtures: untrained(fixtures.drafts[0]),
+        essential=False,  # optional in some recipes, which draft without it too
+    )
+
+
 # Index classes are imported inside these functions, because compiling their loops takes a second.
 
 
@@ -301,4 +327,6 @@ KINDS = (
     _head(HydraModel, "hydra", PositionModel, untrained_hydra),
     _head(MlpSpeculatorModel, "mlp-speculator", PositionModel, untrained_mlp_speculator),
     _head(ReDrafterModel, "redrafter", PositionModel, untrained_redrafter),
+    _predictor(HiddenStatePredictor, untrained_hidden_state_predictor),
+    _predictor(DraftDistributionPredictor, untrained_draft_distribution_predictor),
 )

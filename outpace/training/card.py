@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from outpace.models.names import ZOO
-from outpace.training.drafters import DRAFT_MODELS, FEATURE_HEADS
-from outpace.training.trainer import Evaluation
+from outpace.training.drafters import DRAFT_MODELS, FEATURE_HEADS, PREDICTORS
+from outpace.training.evaluation import DrafterEvaluation, Evaluation, PredictorEvaluation
 
 PAPERS = {
     "eagle": ("EAGLE", "2401.15077"),
@@ -23,6 +23,8 @@ PAPERS = {
     "adaspec": ("AdaSPEC", "2510.19779"),
     "direct-alignment": ("direct alignment", "2403.00858"),
     "fastdraft": ("FastDraft", "2411.11055"),
+    "specdec-pp": ("SpecDec++", "2405.19715"),
+    "disco": ("DISCO", "2405.04304"),
 }
 HEAD_PER_TOKEN = ("medusa", "hydra")
 IN_VLLM = {"eagle": "eagle", "hass": "eagle", "eagle3": "eagle3", "medusa": "medusa"}
@@ -45,10 +47,15 @@ def card(
     """The card as Markdown, with the metadata that hubs read at its beginning."""
     method, target = facts["method"], facts["target_name"]
     title, paper = PAPERS[method]
-    kind = "draft model" if method in DRAFT_MODELS else "draft head"
     share = sizes[0] / sizes[1]
     # of the weights that are read for a token: each position has a head of its own
     read = share / facts["config"]["head"]["num_heads"] if method in HEAD_PER_TOKEN else share
+    if method in PREDICTORS:
+        kind = f"predictor of which tokens of {_draft(facts)} are accepted by {target}"
+        does = "ends drafts"
+    else:
+        kind = f"{'draft model' if method in DRAFT_MODELS else 'draft head'} for {target}"
+        does = "drafts tokens"
     parts = [
         "---\n"
         f"base_model: {json.dumps(target)}\n"
@@ -57,8 +64,8 @@ def card(
         f"tags: [speculative-decoding, {method}]\n"
         "---",
         f"# {name}",
-        f"A {kind} for {target}, trained with {title} ([arXiv:{paper}](https://arxiv.org/abs/{paper})). It "
-        f"drafts tokens that the target verifies: the output's distribution stays that of the target. "
+        f"A {kind}, trained with {title} ([arXiv:{paper}](https://arxiv.org/abs/{paper})). It "
+        f"{does} that the target verifies: the output's distribution stays that of the target. "
         f"{sizes[0]:,} parameters, {share:.1%} of the target's {sizes[1]:,}.",
         *_measured(evaluations, read),
         f"## Training\n\n{facts['texts']} texts with {facts['tokens']} tokens from {facts['data_name']}, "
@@ -80,6 +87,9 @@ def _measured(evaluations: Sequence[Evaluation], share: float) -> list[str]:
     if not evaluations:
         return []
     last = evaluations[-1]
+    if isinstance(last, PredictorEvaluation):
+        return [_predicted(last)]
+    assert isinstance(last, DrafterEvaluation)
     speedups = memory_bound_speedups(last.agreement, share)
     rows = [
         f"| {length} | {agrees:.1%} | {1 + sum(last.agreement[:length]):.2f} | {speedups[length - 1]:.2f} |"
@@ -95,6 +105,21 @@ def _measured(evaluations: Sequence[Evaluation], share: float) -> list[str]:
     ]
 
 
+def _predicted(last: PredictorEvaluation) -> str:
+    return (
+        "## Measured on held-out texts\n\n"
+        f"Of the draft tokens {last.acceptance:.1%} are accepted. Calling them rejected by the "
+        f"prediction has an F1 of {last.f1:.3f}, by their draft probability alone "
+        f"{last.probability_f1:.3f}, both at the best threshold. The calibration error of the predictions is "
+        f"{last.calibration_error:.3f}, with rejections weighted as in training."
+    )
+
+
+def _draft(facts: Mapping[str, Any]) -> str:
+    """The draft model that a predictor is for; a folder without those that it is in."""
+    return Path(facts["start"]).name if Path(facts["start"]).is_dir() else facts["start"]
+
+
 def _answers(facts: Mapping[str, Any]) -> str:
     answers = facts["config"]["answers"]
     if not answers["generate"]:
@@ -105,6 +130,9 @@ def _answers(facts: Mapping[str, Any]) -> str:
 
 def _use(name: str, facts: Mapping[str, Any]) -> str:
     method, target = facts["method"], facts["target_name"]
+    if method in PREDICTORS:
+        models = f"--draft {_draft(facts)} --predictor {name}"
+        return f'```bash\noutpace generate "..." --target {target} --method {method} {models}\n```'
     model = "--draft" if method in DRAFT_MODELS else "--head"
     own = "speculative-sampling" if method in DRAFT_MODELS else method
     commands = [f'outpace generate "..." --target {target} --method {own} {model} {name}']

@@ -67,6 +67,18 @@ class Distillation:
 
 
 @dataclass(frozen=True)
+class Predictor:
+    """A predictor of the acceptance of a draft model's tokens."""
+
+    temperature: float = 1.0  # at which draft tokens are drawn and verified; 0: the most probable ones
+    num_layers: int = 3  # residual blocks (specdec-pp)
+    mix: float = 0.15  # share of the target's tokens in the text that the draft model reads (specdec-pp)
+    rejection_weight: float = 6.0  # of a rejection in the loss; an acceptance has 1 (specdec-pp)
+    depth: int = 20  # draft tokens of a step (disco)
+    width: int = 32  # of the inner layer (disco)
+
+
+@dataclass(frozen=True)
 class Optimizer:
     """AdamW with warm-up and a linear decay to zero."""
 
@@ -97,6 +109,7 @@ class TrainConfig:
     capture: Capture = field(default_factory=Capture)
     head: Head = field(default_factory=Head)
     distillation: Distillation = field(default_factory=Distillation)
+    predictor: Predictor = field(default_factory=Predictor)
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def __post_init__(self) -> None:
@@ -123,6 +136,16 @@ class TrainConfig:
         for name in ("on_policy", "keep", "text_weight"):
             if not 0 <= getattr(self.distillation, name) <= 1:
                 raise ConfigError(f"distillation.{name} is a share between 0 and 1")
+        predictor = self.predictor
+        if predictor.num_layers < 0 or predictor.temperature < 0 or predictor.rejection_weight <= 0:
+            raise ConfigError(
+                "predictor.num_layers and predictor.temperature are 0 or more, predictor.rejection_weight is "
+                "above 0"
+            )
+        if predictor.depth < 1 or predictor.width < 1:
+            raise ConfigError("predictor.depth and predictor.width are 1 or more")
+        if not 0 <= predictor.mix < 1:
+            raise ConfigError(f"predictor.mix is {predictor.mix}: it is a share below 1")
         if not self.distillation.temperature > 0:
             raise ConfigError("distillation.temperature is above 0: distributions at 0 have no gradient")
 

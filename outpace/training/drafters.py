@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from outpace.api.opener import check_same_tokens
 from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
 from outpace.models.heads.eagle import EagleHead
 from outpace.models.heads.eagle3 import Eagle3Head, default_taps
+from outpace.models.heads.fingerprint import model_fingerprint, target_fingerprint
 from outpace.models.heads.formats.folder import load_head, save_head
 from outpace.models.heads.formats.position_heads import load_position_head, save_position_head
 from outpace.models.heads.hydra import HydraHead, prefix_layer
@@ -25,8 +26,13 @@ from outpace.models.heads.mlp_speculator import MlpSpeculatorHead
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.heads.redrafter import ReDrafterHead
 from outpace.models.hf.target import HFTarget
+from outpace.models.predictors.draft_distribution_predictor import DraftDistributionPredictor
+from outpace.models.predictors.folder import save_predictor
+from outpace.models.predictors.hidden_state_predictor import HiddenStatePredictor
+from outpace.models.predictors.predictor import AcceptancePredictor, Pair
 from outpace.training.config import ConfigError, Optimizer, TrainConfig
 from outpace.training.lessons import feature_heads, position_heads
+from outpace.training.lessons.acceptance import DraftDistributionLesson, HiddenStateLesson
 from outpace.training.lessons.draft_models import (
     AlignmentLesson,
     DraftModelLesson,
@@ -45,10 +51,20 @@ DRAFT_MODELS: Mapping[str, type[DraftModelLesson]] = {
     "direct-alignment": AlignmentLesson,
     "fastdraft": SequenceLesson,
 }
-METHODS = (*FEATURE_HEADS, *POSITION_HEADS, *DRAFT_MODELS)
+PREDICTORS = (HiddenStatePredictor.method, DraftDistributionPredictor.method)
+METHODS = (*FEATURE_HEADS, *POSITION_HEADS, *DRAFT_MODELS, *PREDICTORS)
 STORED = torch.bfloat16  # dtype of the weights in a folder
 
-Drafter = DraftHead | PositionHead | PreTrainedModel
+
+@dataclass(frozen=True)
+class PredictorOf:
+    """A predictor with the draft model whose tokens it learns to judge."""
+
+    predictor: AcceptancePredictor
+    draft: PreTrainedModel
+
+
+Drafter = DraftHead | PositionHead | PreTrainedModel | PredictorOf
 
 
 def defaults(method: str) -> TrainConfig:
@@ -58,6 +74,8 @@ def defaults(method: str) -> TrainConfig:
     config = TrainConfig()
     if method in POSITION_HEADS:  # engines that read their layouts expect the whole vocabulary
         return replace(config, head=replace(config.head, draft_vocab=0))
+    if method == DraftDistributionPredictor.method:  # its few weights learn slowly at the rate of heads
+        return replace(config, optimizer=replace(config.optimizer, rate=1e-2))
     if method not in DRAFT_MODELS:
         return config
     # a model that has learned something already
@@ -71,6 +89,12 @@ def defaults(method: str) -> TrainConfig:
 def check_start(method: str, draft: str | None, head: str | None) -> None:
     """ConfigError if a draft model is missing, or if a method that trains heads is given a draft model, or
     the other way round."""
+    if method in PREDICTORS:
+        if draft is None:
+            raise ConfigError(f"{method} needs draft: the model whose tokens it learns to judge")
+        if head is not None:
+            raise ConfigError(f"{method} trains a predictor: leave out head")
+        return
     if draft is None and method in DRAFT_MODELS and method != "fastdraft":
         raise ConfigError(f"{method} needs draft: the model to train")
     if draft is not None and method not in DRAFT_MODELS:
@@ -92,6 +116,8 @@ def untrained(
     target = model.target
     if method in DRAFT_MODELS:
         return draft_model(model, config, start)
+    if method in PREDICTORS:
+        return _predictor(method, draft_model(model, config, start), target, config)
     if start is not None:
         return _head_in(start, method, target)
     ids = draft_vocabulary(examples, target.vocab, config.head.draft_vocab)
@@ -136,6 +162,12 @@ def lesson(
         return PositionHeadLesson(
             drafter, target_head, POSITION_HEADS[method], config.head, config.head.num_heads
         )
+    if isinstance(drafter, PredictorOf):
+        rest = drafter.draft, target_head, config.predictor
+        if isinstance(drafter.predictor, DraftDistributionPredictor):
+            return DraftDistributionLesson(drafter.predictor, *rest)
+        assert isinstance(drafter.predictor, HiddenStatePredictor)
+        return HiddenStateLesson(drafter.predictor, *rest)
     if method == "adaspec":
         assert reference is not None
         return FilteredLesson(drafter, reference, target_head, config.distillation)
@@ -146,6 +178,9 @@ def lesson(
 def save(drafter: Drafter, folder: Path, model: Model) -> None:
     """Write a drafter that was made for the model, in the layout that other engines read; its weights become
     bfloat16."""
+    if isinstance(drafter, PredictorOf):
+        save_predictor(drafter.predictor.to(STORED), folder)
+        return
     if not isinstance(drafter, DraftHead | PositionHead):
         nn.Module.to(drafter, STORED)
         drafter.save_pretrained(folder)
@@ -204,6 +239,21 @@ def _position_head(
     with torch.no_grad():
         _begin_as_target(head, _lm_head_rows(target, ids))
     return head
+
+
+def _predictor(method: str, draft: PreTrainedModel, target: HFTarget, config: TrainConfig) -> PredictorOf:
+    """A predictor for a draft model; the residual blocks of SpecDec++ begin as the identity."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        if method == DraftDistributionPredictor.method:
+            predictor: AcceptancePredictor = DraftDistributionPredictor(config.predictor.width)
+        else:
+            size = int(next(draft.get_input_embeddings().parameters()).shape[1])
+            predictor = HiddenStatePredictor(size, config.predictor.num_layers)
+            for parameter in predictor.blocks.parameters():
+                nn.init.zeros_(parameter)
+    predictor.trained_for = Pair(model_fingerprint(draft), target_fingerprint(target))
+    return PredictorOf(predictor.to(target.device), draft)
 
 
 def _lm_head_rows(target: HFTarget, ids: torch.Tensor | None) -> torch.Tensor:  # (K, D)

@@ -30,11 +30,12 @@ from outpace.training.drafters import (
     save,
     untrained,
 )
+from outpace.training.evaluation import Evaluation
 from outpace.training.features import FeatureSource
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import PositionHeadLesson
 from outpace.training.texts import DataError, Example, fingerprint, read_prompts
-from outpace.training.trainer import Evaluation, Trainer
+from outpace.training.trainer import Trainer
 
 RUN, CAPTURED, PROVENANCE = "run.json", "captured.json", "training.json"
 
@@ -64,8 +65,9 @@ def train(
 ) -> Trained:
     """Train a drafter with a method of `drafters.METHODS` and write it to the folder `output`.
 
-    `draft`: name or folder of the model that distillspec, adaspec, direct-alignment and fastdraft train;
-    without it fastdraft makes a smaller one of the target's architecture. `head`: folder of a head to begin
+    `draft`: name or folder of the model that distillspec, adaspec, direct-alignment and fastdraft train, and
+    whose tokens specdec-pp and disco learn to judge; without it fastdraft makes a smaller one of the target's
+    architecture. `head`: folder of a head to begin
     with, in place of a new one. `changes`: settings such as
     "steps=500". `captured`: folder for the target's answers and hidden states, by default in `output`; runs
     with the same target, data and answers may share one. `dry_run`: write an untrained drafter, without

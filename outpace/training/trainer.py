@@ -12,7 +12,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from outpace.training.config import TrainConfig
+from outpace.training.evaluation import Evaluation
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.lesson import Lesson
 
@@ -28,16 +29,6 @@ STATE, LOG = "state.pt", "log.jsonl"
 
 class TrainingError(ValueError):
     """Training cannot go on; the message is for users."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How often a drafter agrees with the target on held-out texts."""
-
-    step: int
-    acceptance: float  # probability that a first draft token, drawn at temperature 1, is accepted
-    acceptance_length: float  # tokens per step of a greedy chain of as many tokens as there are `agreement`s
-    agreement: tuple[float, ...]  # share of drafts whose first 1, 2, ... tokens are all the target's
 
 
 class Trainer:
@@ -99,7 +90,7 @@ class Trainer:
                 self.evaluations.append(self.evaluate())
             label = f"loss {loss:.3f}"
             if self.evaluations:
-                label += f", held-out acceptance length {self.evaluations[-1].acceptance_length:.2f}"
+                label += f", {self.evaluations[-1].brief}"
             advance(label, 1)
             self._log({"step": self.step, "loss": loss})
             if self.step % self.config.save_every == 0 or self.step == self.config.steps:
@@ -149,15 +140,9 @@ class Trainer:
             found.append(_order(count, config.seed, epoch)[within])
         return found
 
-    @torch.no_grad()
-    def evaluate(self, num_steps: int = 5) -> Evaluation:
-        """Agreement with the target on the held-out texts, for drafts of `num_steps` tokens, or as many as
-        the drafter can draft."""
-        num_steps = min(num_steps, self.lesson.max_depth or num_steps)
-        sums = torch.zeros(2 + num_steps, dtype=torch.float64)
-        for batch in self.held_out():
-            sums += self.lesson.agreement(batch, num_steps).cpu()
-        return _evaluation(self.step, *(sums[1:] / sums[0].clamp_min(1)).tolist())
+    def evaluate(self) -> Evaluation:
+        """The lesson's measurements on the held-out texts."""
+        return self.lesson.evaluation(self.step, self.held_out())
 
     def held_out(self) -> Iterator[Batch]:
         """All held-out texts."""
@@ -176,7 +161,7 @@ class Trainer:
             "weights": {name: each.detach().cpu() for name, each in self.lesson.trained.items()},
             "optimizer": self._optimizer.state_dict(),
             "step": self.step,
-            "evaluations": [[each.step, each.acceptance, *each.agreement] for each in self.evaluations],
+            "evaluations": [asdict(each) for each in self.evaluations],
         }
         torch.save(state, partial / STATE)
         target = self.folder / f"step-{self.step:07d}"
@@ -197,7 +182,7 @@ class Trainer:
                 self.lesson.trained[name].copy_(value)
         self._optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
-        self.evaluations = [_evaluation(*each) for each in state["evaluations"]]
+        self.evaluations = [self.lesson.evaluation_type(**each) for each in state["evaluations"]]
         return True
 
     def _saved(self) -> list[int]:
@@ -207,10 +192,6 @@ class Trainer:
         if self._accelerator.is_main_process:
             with (self.folder / LOG).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
-
-
-def _evaluation(step: float, acceptance: float, *agreement: float) -> Evaluation:
-    return Evaluation(int(step), acceptance, 1 + sum(agreement), agreement)
 
 
 def rate_factor(step: int, config: TrainConfig) -> float:

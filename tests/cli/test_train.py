@@ -62,6 +62,11 @@ def test_what_cannot_be_trained_is_said_in_one_sentence(outpace_, tiny, data, tm
         (("eagle3", "--set", "stepps=3"), "there is no setting stepps; did you mean steps"),
         (("distillspec",), "distillspec needs draft: the model to train"),
         (("fastdraft", "--head", tmp_path), "fastdraft trains a draft model: leave out head"),
+        (("specdec-pp",), "specdec-pp needs draft: the model whose tokens it learns to judge"),
+        (("specdec-pp", "--draft", tiny.stranger), "has 304 tokens and the target 320: give a draft model"),
+        (("specdec-pp", "--draft", "d", "--head", tmp_path), "specdec-pp trains a predictor: leave out head"),
+        (("disco",), "disco needs draft: the model whose tokens it learns to judge"),
+        (("eagle", "--set", "predictor.mix=1"), "predictor.mix is 1.0: it is a share below 1"),
         (("medusa", "--head", tmp_path / "none"), "there is no folder"),
         (("medusa", "--draft", tiny.draft), "medusa trains a head: leave out draft"),
         (("adaspec", "--draft", tiny.stranger), "has 304 tokens and the target 320: give a draft model with"),
@@ -83,10 +88,25 @@ def test_a_draft_model_is_trained_and_used(outpace_, tiny, data, tmp_path):
     assert outpace_(*arguments, *common).exit_code == 0
 
 
+def test_a_predictor_is_trained_and_its_quality_reported(outpace_, tiny, data, tmp_path):
+    folder, common = tmp_path / "predictor", ("--target", tiny.target, "--dtype", "float32")
+    result = outpace_(
+        "train", "specdec-pp", "--draft", tiny.draft, "--data", data, "-o", folder, *common, *QUICK
+    )
+    assert result.exit_code == 0, result.output
+    for words in ("held-out rejections are foreseen with F1 0.", "held-out calibration error 0."):
+        assert words in result.stderr
+    used = ("--method", "specdec-pp", "--draft", tiny.draft, "--predictor", folder)
+    assert " ".join(map(str, used)) in result.stderr
+    assert outpace_("generate", "def", *used, "--max-tokens", 4, *common).exit_code == 0
+
+
 def test_settings_are_listed(outpace_):
     result = outpace_("train", "eagle3", "-o", "nowhere", "--show-settings")
     assert "optimizer.rate=0.001" in result.stdout and "answers.generate=true" in result.stdout
     assert "answers.temperatures=0.0,1.0" in result.stdout
+    result = outpace_("train", "disco", "-o", "nowhere", "--show-settings")
+    assert "optimizer.rate=0.01" in result.stdout and "predictor.depth=20" in result.stdout
     result = outpace_("train", "direct-alignment", "-o", "nowhere", "--show-settings")
     assert (
         "optimizer.rate=0.0003" in result.stdout and "answers.temperatures=0.0,0.3,0.7,1.0" in result.stdout

@@ -58,9 +58,10 @@ def draft_options(name: str, draft: TableTarget) -> dict[str, object]:
 
 
 def opened_options(name: str, target: TableTarget, draft: TableTarget) -> dict[str, object]:
-    """An untrained draft head for this recipe, if it requires one; methods, if it chooses among several."""
+    """An untrained draft head or predictor for this recipe, if it requires one; methods, if it chooses among
+    several."""
     kinds = {option: kind_of(hint) for option, hint in get_type_hints(recipes.get(name).build).items()}
-    opened = {option: kind for option, kind in kinds.items() if kind and option in ("head", "arms")}
+    opened = {o: kind for o, kind in kinds.items() if kind and o in ("head", "arms", "predictor")}
     models = replace(tables(), target=target, drafts=(draft,))
     return {option: kind.fixture(models) for option, kind in opened.items()}
 

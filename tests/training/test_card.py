@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from outpace.training.card import PAPERS, card, memory_bound_speedups
-from outpace.training.drafters import METHODS
-from outpace.training.trainer import Evaluation
+from outpace.training.drafters import METHODS, PREDICTORS
+from outpace.training.evaluation import DrafterEvaluation, PredictorEvaluation
 
 FACTS: dict[str, Any] = {
     "target_name": "org/target",
@@ -31,15 +31,24 @@ def test_the_memory_bound_speedup_of_a_chain() -> None:
     assert memory_bound_speedups([0.5, 0.25], 0.1) == pytest.approx([1.5 / 1.1, 1.75 / 1.2])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in PREDICTORS])
 def test_every_method_has_a_card(method: str) -> None:
-    text = card("mine", FACTS | {"method": method}, [Evaluation(3, 0.4, 1.75, (0.5, 0.25))], (20, 100))
+    text = card("mine", FACTS | {"method": method}, [DrafterEvaluation(3, 0.4, 1.75, (0.5, 0.25))], (20, 100))
     assert text.startswith('---\nbase_model: "org/target"\n') and f"arXiv:{PAPERS[method][1]}" in text
     # heads for single positions are read once per step, not once per token
     speedup = "1.46" if method in ("medusa", "hydra") else "1.25"
     assert f"| 2 | 25.0% | 1.75 | {speedup} |" in text and "probability 0.400" in text
     assert "--draft mine" in text or f"--method {method} --head mine" in text
     assert "temperatures 0, 1" in text and "20.0% of the target's" in text
+
+
+@pytest.mark.parametrize("method", PREDICTORS)
+def test_a_predictor_has_a_card(method: str) -> None:
+    facts = FACTS | {"method": method, "start": "org/draft"}
+    text = card("mine", facts, [PredictorEvaluation(3, 0.75, 0.5, 0.4, 0.125)], (20, 100))
+    assert f"arXiv:{PAPERS[method][1]}" in text and "A predictor of which tokens of org/draft are" in text
+    assert "75.0% are accepted" in text and "F1 of 0.500" in text and "alone 0.400" in text
+    assert f"--target org/target --method {method} --draft org/draft --predictor mine" in text
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from outpace.api.model import Model
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
-from outpace.training.drafters import DRAFT_MODELS, METHODS, draft_vocabulary
+from outpace.training.drafters import DRAFT_MODELS, METHODS, PREDICTORS, draft_vocabulary
 from outpace.training.features import FeatureSource
 from outpace.training.run import train
 from outpace.training.texts import DataError, Example, read_prompts
@@ -46,11 +46,11 @@ class Stopped(Exception):
 
 
 def draft_for(method: str, tiny) -> str | None:
-    return tiny.draft if method in DRAFT_MODELS and method != "fastdraft" else None
+    return tiny.draft if method in {*DRAFT_MODELS, *PREDICTORS} - {"fastdraft"} else None
 
 
 # one of each kind of lesson
-QUICK_METHODS = ("eagle3", "medusa", "adaspec")
+QUICK_METHODS = ("eagle3", "medusa", "adaspec", "specdec-pp", "disco")
 
 
 @pytest.mark.parametrize(
@@ -124,6 +124,24 @@ def test_a_trained_head_is_used_by_its_method(model, data, tmp_path) -> None:
         plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
         found = outpace.generate(model, "def add(a, b):", method=used, head=str(folder), max_tokens=12)
         assert found[0].tokens == plain[0].tokens
+
+
+@pytest.mark.parametrize("method", PREDICTORS)
+def test_a_trained_predictor_is_used_by_its_method(method, model, tiny, data, tmp_path) -> None:
+    run = train(method, target=model, data=data, output=tmp_path / "p", draft=tiny.draft, changes=QUICK)
+    given = {"method": method, "draft": tiny.draft, "predictor": str(run.folder), "max_tokens": 12}
+    plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
+    assert outpace.generate(model, "def add(a, b):", **given)[0].tokens == plain[0].tokens
+    last = run.evaluations[-1]
+    assert 0 < last.acceptance < 1 and 0 < last.probability_f1 < 1 and 0 < last.f1 < 1
+    card = (run.folder / "README.md").read_text()
+    assert (
+        f"an F1 of {last.f1:.3f}" in card
+        and f"error of the predictions is {last.calibration_error:.3f}" in card
+    )
+    assert "--draft draft --predictor p\n" in card and f"{tmp_path}" not in card
+    with pytest.raises(ValueError, match="the predictor was trained for another draft model"):
+        outpace.generate(model, "def", **given | {"draft": model})
 
 
 def test_a_head_is_trained_further(model, data, tmp_path) -> None:

@@ -20,7 +20,8 @@ def train(
         str,
         typer.Argument(
             help="A head: eagle, hass, eagle3, medusa, hydra, mlp-speculator, redrafter. A draft model: "
-            "distillspec, adaspec, direct-alignment, fastdraft."
+            "distillspec, adaspec, direct-alignment, fastdraft. A predictor of acceptance: specdec-pp, "
+            "disco."
         ),
     ],
     target: o.Target = TARGET,
@@ -32,7 +33,9 @@ def train(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the drafter and the run's state.")
     ],
-    draft: Annotated[str | None, typer.Option(help="The draft model to train.")] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="The draft model to train, or to predict the acceptance of.")
+    ] = None,
     head: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="A head to begin with, in place of a new one.")
     ] = None,
@@ -59,7 +62,7 @@ def train(
     learns to continue as it does. A run that was stopped continues when it is started again."""
     from outpace.training.config import changed
     from outpace.training.config import settings as all_settings
-    from outpace.training.drafters import DRAFT_MODELS, defaults
+    from outpace.training.drafters import DRAFT_MODELS, PREDICTORS, defaults
     from outpace.training.run import train as run
 
     config = changed(defaults(method), settings or ())
@@ -84,11 +87,13 @@ def train(
         return
     print_status(f"learned from {found.num_texts} texts of {found.num_tokens} tokens")
     for each in found.evaluations[-1:]:
-        shares = ", ".join(f"{share:.0%}" for share in each.agreement)
-        print_status(f"held-out acceptance length of greedy chains {each.acceptance_length:.2f} ({shares})")
-        print_status(f"a drawn token is accepted with probability {each.acceptance:.2f}")
-    used = f"speculative-sampling --draft {found.folder}"
-    if method not in DRAFT_MODELS:
+        for line in each.findings:
+            print_status(line)
+    if method in DRAFT_MODELS:
+        used = f"speculative-sampling --draft {found.folder}"
+    elif method in PREDICTORS:
+        used = f"{method} --draft {draft} --predictor {found.folder}"
+    else:
         used = f"{method} --head {found.folder}"
     print_status(f"use it: outpace generate --target {target} --method {used}")
 

@@ -12,12 +12,15 @@ from typing import Any
 from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
+from outpace.controllers.learned_confidence import LearnedConfidence
+from outpace.controllers.survival import Survival
 from outpace.core.context import Context
 from outpace.core.contracts import Parts, Scores, TargetProbs, Verdict
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.lookup.ngram_probabilities import NGramProbabilityDrafter
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.models.predictors.hidden_state_predictor import untrained_hidden_state_predictor
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
@@ -57,6 +60,7 @@ from outpace.proof.mutants.drafters import (
     TopClaimed,
     as_target,
 )
+from outpace.proof.mutants.dropped_end import EndDropped
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
 from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithReplacement, informed
 from outpace.proof.mutants.position_heads import beams, ranks_claimed
@@ -209,6 +213,9 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
     def recalling(kind: type[NGramProbabilityDrafter]) -> Parts:
         return Parts(target, informed(kind(target.vocab), draft), Rejection(), twice)
 
+    def survival() -> Survival:
+        return Survival(untrained_hidden_state_predictor(draft), depth=2, least=1, threshold=0.2)
+
     def two_drafters() -> Parts:
         both = Merged([DraftModel(model, replace=True) for model in (draft, other)])
         return Parts(target, both, Rejection(random_order=True), once)
@@ -219,6 +226,14 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant("argmax claimed as a draw", lambda: Parts(target, ArgmaxClaimed(draft), Rejection(), chain)),
         Mutant("top-k claimed as draws", lambda: Parts(target, TopClaimed(draft), Rejection(), twice)),
         Mutant("dropped after looking", lambda: Parts(target, Dropped(draft), Rejection(), chain)),
+        Mutant(
+            "token of low survival dropped",
+            lambda: Parts(target, EndDropped(draft, keeps_hidden=True), Rejection(), survival()),
+        ),
+        Mutant(
+            "token of low probability dropped",
+            lambda: Parts(target, EndDropped(draft), Rejection(), LearnedConfidence(2, 0.4)),
+        ),
         Mutant("siblings re-sorted", lambda: Parts(target, wide(Sorted), Rejection(), twice)),
         Mutant("siblings in token order", lambda: Parts(target, wide(Numbered), Rejection(), twice)),
         Mutant(

@@ -18,7 +18,7 @@ from outpace.training import losses
 from outpace.training.answers import sampled
 from outpace.training.config import Distillation
 from outpace.training.features import Batch, FeatureSource
-from outpace.training.lessons.lesson import Lesson, following
+from outpace.training.lessons.lesson import DrafterLesson, following
 from outpace.training.texts import Example
 
 # by name, as in distillation.divergence
@@ -33,7 +33,7 @@ DIVERGENCES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-class DraftModelLesson(Lesson):
+class DraftModelLesson(DrafterLesson):
     """DistillSpec (Zhou et al. 2024): a divergence between the target's distribution and the draft's at every
     generated token. A share of the batches are texts that the draft continues itself."""
 

@@ -15,7 +15,7 @@ from outpace.models.heads.draft_head import DraftHead
 from outpace.training import losses
 from outpace.training.config import Head
 from outpace.training.features import Batch
-from outpace.training.lessons.lesson import Lesson, draftable, following
+from outpace.training.lessons.lesson import DrafterLesson, draftable, following
 from outpace.training.unrolled import unrolled
 
 
@@ -55,7 +55,7 @@ OBJECTIVES = {  # by the method that is trained
 }
 
 
-class FeatureHeadLesson(Lesson):
+class FeatureHeadLesson(DrafterLesson):
     """The loss of a head that continues the target's hidden states."""
 
     def __init__(self, head: DraftHead, target_head: nn.Module, objective: Objective, settings: Head) -> None:

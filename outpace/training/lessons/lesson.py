@@ -9,21 +9,25 @@ K tokens that can be drafted, D hidden size, S draft tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from outpace.training.evaluation import DrafterEvaluation, Evaluation
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.losses import acceptance
 
+EVALUATED_DEPTH = 5  # tokens of the drafts in an evaluation, or as many as the drafter can draft
+
 
 class Lesson(nn.Module):
-    """The loss of a drafter as a module, so that several devices can share a batch."""
+    """A loss as a module, so that several devices can share a batch."""
 
     layers: Sequence[int] = (-1,)  # of the target, whose outputs it needs
     num_steps = 1  # draft tokens that are learned at each column
-    max_depth: int | None = None  # tokens of the longest draft; None: no limit
+    evaluation_type: type[Any]  # a class of training.evaluation, of which `evaluation` returns one
 
     def __init__(self, own: Mapping[str, nn.Parameter], target_head: nn.Module) -> None:
         super().__init__()
@@ -38,6 +42,43 @@ class Lesson(nn.Module):
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
         """The loss of a batch."""
         raise NotImplementedError
+
+    def evaluation(self, step: int, batches: Iterable[Batch]) -> Evaluation:
+        """What has been learned at this step of the run, measured on held-out texts."""
+        raise NotImplementedError
+
+    def target_logits(self, batch: Batch, step: int) -> Tensor:  # (M, V)
+        """The target's logits for draft token `step`."""
+        states = following(batch.hidden[-1], 1 + step)[self.columns(batch)]
+        head = self._target_head[0]
+        with torch.no_grad():
+            return head(states.to(next(head.parameters()).dtype)).float()
+
+    def labels(self, batch: Batch, step: int) -> Tensor:  # (M,)
+        """The text's token in the place of draft token `step`."""
+        return following(batch.tokens, 2 + step)[self.columns(batch)]
+
+    def learned(self, batch: Batch, step: int) -> Tensor:  # (M,) bool
+        """Whether draft token `step` is one that the target generated."""
+        return following(batch.learns, 2 + step)[self.columns(batch)]
+
+    def at_columns(self, values: Tensor, batch: Batch) -> Tensor:  # (R, C or T, ...) -> (M, ...)
+        """The values at the M columns."""
+        return values[:, : batch.tokens.shape[1] - 1][self.columns(batch)]
+
+    def columns(self, batch: Batch) -> Tensor:  # (R, C) bool
+        """Whether some draft token of a column counts."""
+        columns = following(batch.learns, 2)
+        for step in range(1, self.num_steps):
+            columns = columns | following(batch.learns, 2 + step)
+        return columns
+
+
+class DrafterLesson(Lesson):
+    """The loss of a drafter."""
+
+    evaluation_type = DrafterEvaluation
+    max_depth: int | None = None  # tokens of the longest draft; None: no limit
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:  # (M, K) each
         """The drafter's logits for the first, second, ... draft token, at most `num_steps`. It reads the
@@ -68,31 +109,15 @@ class Lesson(nn.Module):
                 sums[1] = acceptance(logits, full, begins, ids).double().sum()
         return sums
 
-    def target_logits(self, batch: Batch, step: int) -> Tensor:  # (M, V)
-        """The target's logits for draft token `step`."""
-        states = following(batch.hidden[-1], 1 + step)[self.columns(batch)]
-        head = self._target_head[0]
-        with torch.no_grad():
-            return head(states.to(next(head.parameters()).dtype)).float()
-
-    def labels(self, batch: Batch, step: int) -> Tensor:  # (M,)
-        """The text's token in the place of draft token `step`."""
-        return following(batch.tokens, 2 + step)[self.columns(batch)]
-
-    def learned(self, batch: Batch, step: int) -> Tensor:  # (M,) bool
-        """Whether draft token `step` is one that the target generated."""
-        return following(batch.learns, 2 + step)[self.columns(batch)]
-
-    def at_columns(self, values: Tensor, batch: Batch) -> Tensor:  # (R, C or T, ...) -> (M, ...)
-        """The values at the M columns."""
-        return values[:, : batch.tokens.shape[1] - 1][self.columns(batch)]
-
-    def columns(self, batch: Batch) -> Tensor:  # (R, C) bool
-        """Whether some draft token of a column counts."""
-        columns = following(batch.learns, 2)
-        for step in range(1, self.num_steps):
-            columns = columns | following(batch.learns, 2 + step)
-        return columns
+    @torch.no_grad()
+    def evaluation(self, step: int, batches: Iterable[Batch]) -> DrafterEvaluation:
+        """Agreement with the target in drafts of `EVALUATED_DEPTH` tokens."""
+        num_steps = min(EVALUATED_DEPTH, self.max_depth or EVALUATED_DEPTH)
+        sums = torch.zeros(2 + num_steps, dtype=torch.float64)
+        for batch in batches:
+            sums += self.agreement(batch, num_steps).cpu()
+        acceptance, *agreement = (sums[1:] / sums[0].clamp_min(1)).tolist()
+        return DrafterEvaluation(step, acceptance, 1 + sum(agreement), tuple(agreement))
 
 
 def following(values: Tensor, shift: int) -> Tensor:  # (R, T, ...) -> (R, C, ...)

@@ -17,7 +17,7 @@ from outpace.models.heads.position_head import PositionHead
 from outpace.training import losses
 from outpace.training.config import Head
 from outpace.training.features import Batch
-from outpace.training.lessons.lesson import Lesson, draftable
+from outpace.training.lessons.lesson import DrafterLesson, draftable
 from outpace.training.unrolled import over_text
 
 NUM_RANKS = 10  # whose accuracies are measured at each depth
@@ -39,7 +39,7 @@ OBJECTIVES = {  # by the method that is trained
 }
 
 
-class PositionHeadLesson(Lesson):
+class PositionHeadLesson(DrafterLesson):
     """The loss of a head that drafts from one hidden state of the target."""
 
     def __init__(

@@ -1,0 +1,1 @@
+"""Small networks that predict whether the target will accept the tokens of a draft model."""

@@ -1,0 +1,66 @@
+"""What a run measures on held-out texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Measurements at one step of a run."""
+
+    step: int
+
+    @property
+    def brief(self) -> str:
+        """The number to follow while training."""
+        raise NotImplementedError
+
+    @property
+    def findings(self) -> list[str]:
+        """All numbers, in a few lines."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class DrafterEvaluation(Evaluation):
+    """How often a drafter agrees with the target."""
+
+    acceptance: float  # probability that a first draft token, drawn at temperature 1, is accepted
+    acceptance_length: float  # tokens per step of a greedy chain of as many tokens as there are `agreement`s
+    agreement: tuple[float, ...]  # share of drafts whose first 1, 2, ... tokens are all the target's
+
+    @property
+    def brief(self) -> str:
+        return f"held-out acceptance length {self.acceptance_length:.2f}"
+
+    @property
+    def findings(self) -> list[str]:
+        shares = ", ".join(f"{share:.0%}" for share in self.agreement)
+        return [
+            f"held-out acceptance length of greedy chains {self.acceptance_length:.2f} ({shares})",
+            f"a drawn token is accepted with probability {self.acceptance:.2f}",
+        ]
+
+
+@dataclass(frozen=True)
+class PredictorEvaluation(Evaluation):
+    """How well a predictor knows which draft tokens are accepted."""
+
+    acceptance: float  # share of the draft tokens that are accepted
+    f1: float  # of calling tokens rejected, at the threshold of the prediction where it is largest
+    probability_f1: float  # the same with the draft probability of the token in place of the prediction
+    calibration_error: float  # mean distance of predicted and weighted shares of accepted tokens
+
+    @property
+    def brief(self) -> str:
+        return f"held-out F1 {self.f1:.3f}"
+
+    @property
+    def findings(self) -> list[str]:
+        return [
+            f"held-out rejections are foreseen with F1 {self.f1:.3f}, and with {self.probability_f1:.3f} by "
+            "the draft probability alone",
+            f"held-out calibration error {self.calibration_error:.3f}",
+            f"{self.acceptance:.0%} of the held-out draft tokens are accepted",
+        ]
