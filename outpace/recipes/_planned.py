@@ -14,7 +14,7 @@ PLANNED = frozenset(
     rapid reflective-verification s2d s4c scd scylla specbranch specdec-pp specdiff
     specdiff2 specee specextend speckv specmquant specpc specpv specreason speculative-cascades
     speculative-rag speculative-streaming speculative-thinking speculative-verdict specvlm sprinter srm
-    staged-sd stree swift syntax-aligned-medusa taps tlt ucb-spec vispec vocab-trim
+    staged-sd stree swift syntax-aligned-medusa taps tlt ucb-spec vispec
     """.split()
 )
 

@@ -1,0 +1,1 @@
+"""Methods that control what is drafted, how much, and with what."""
