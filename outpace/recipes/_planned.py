@@ -7,7 +7,7 @@ PLANNED = frozenset(
     """
     adaeagle arbitrage aurora chimera clasp confu coral cosine cspd dart deer del-decoding
     diffuspec disco domain-drafter double dovetail draft-design dream dsp
-    dultra duodecoding ead easyspec exp3-spec falcon flash fr-spec fspad
+    dultra duodecoding ead easyspec exp3-spec falcon flash fspad
     glide-cape gsd gto gumiho hedge-spec hivis jakiro judge-decoding kangaroo knn-ssd lantern
     latency-aware-tts layerskip longspec magicdec medusa-typical mirror-sd mulo-sd
     multilingual-drafter online-sd owl parallelspec pearl polybasic quicksilver ralmspec ralmspec-knnlm
