@@ -56,9 +56,9 @@ class TokenCounts:
         in the order of their ids. Special tokens, of these counts and further ones, take the places of the
         rarest. ValueError for a size below 1 or below the number of special tokens."""
         always = dict.fromkeys([*self.special.tolist(), *special])
-        if size < max(1, len(always)):
-            what = f"{len(always)} special tokens that are always kept" if always else "1"
-            raise ValueError(f"size is {size}, which is less than {what}: keep more tokens")
+        if size < (least := max(1, len(always))):
+            why = ", the number of special tokens, which are always kept" if always else ""
+            raise ValueError(f"size is {size}: use at least {least}{why}")
         ranked = self.ids.tolist()
         if size > len(ranked):
             ranked += np.setdiff1d(np.arange(vocab), self.ids)[: size - len(ranked)].tolist()

@@ -57,7 +57,7 @@ class TableTarget:
 
     @cached_property
     def _head(self) -> nn.Module:
-        head = nn.Linear(self.vocab, self.vocab, bias=False)
+        head = nn.Linear(self.vocab, self.vocab, bias=False, device="meta")  # draws no random weights
         head.weight = nn.Parameter(torch.eye(self.vocab, dtype=self.logits.dtype), requires_grad=False)
         return head
 

@@ -46,7 +46,10 @@ def test_without_counts_the_lowest_ids_are_kept() -> None:
 
 @pytest.mark.parametrize(
     ("size", "special", "words"),
-    [(0, [], "size is 0, which is less than 1"), (2, [5, 6, 7], "less than 3 special tokens")],
+    [
+        (0, [], "size is 0: use at least 1$"),
+        (2, [5, 6, 7], "size is 2: use at least 3, the number of special tokens"),
+    ],
 )
 def test_a_size_without_room_is_refused(size: int, special: list[int], words: str) -> None:
     with pytest.raises(ValueError, match=words):

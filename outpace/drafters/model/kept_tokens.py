@@ -25,7 +25,8 @@ def kept_tokens(
     cannot be used and for a size that leaves no room for the special tokens."""
     counts = open_index(TokenCounts, path, target.vocab) or TokenCounts.by_id()
     size = max(LEAST, target.vocab // SHARE) if size is None else size
-    kept = counts.kept(min(size, target.vocab), target.vocab, _end_tokens(target))
+    ends = [token for token in _end_tokens(target) if token < target.vocab]
+    kept = counts.kept(min(size, target.vocab), target.vocab, ends)
     return None if len(kept) == target.vocab else torch.tensor(sorted(kept))
 
 

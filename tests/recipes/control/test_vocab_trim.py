@@ -116,7 +116,7 @@ def test_special_and_end_of_text_tokens_are_kept(tmp_path: Path) -> None:
     target.model.generation_config.eos_token_id = None
     target.model.config.eos_token_id = 3
     assert kept(counts, target, 4) == [1, 3, 8, 10]
-    with pytest.raises(ValueError, match="size is 1, which is less than 2 special tokens"):
+    with pytest.raises(ValueError, match="size is 1: use at least 2, the number of special tokens"):
         kept_tokens(counts, target, 1)
 
 
