@@ -34,6 +34,7 @@ SuffixArrayFile = NewType("SuffixArrayFile", str)
 SuffixAutomatonFile = NewType("SuffixAutomatonFile", str)
 TrigramFile = NewType("TrigramFile", str)
 HiddenStateFile = NewType("HiddenStateFile", str)
+TokenCountsFile = NewType("TokenCountsFile", str)
 
 
 class Index(Protocol):

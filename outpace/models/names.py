@@ -15,6 +15,7 @@ USUAL_HEADS = {
     "zoo:target": {
         "eagle": "zoo:eagle",
         "eagle2": "zoo:eagle",
+        "fr-spec": "zoo:eagle",
         "hass": "zoo:hass",
         "eagle3": "zoo:eagle3",
         "medusa": "zoo:medusa",

@@ -53,7 +53,13 @@ class TableTarget:
     @property
     def head(self) -> nn.Module:
         """The identity: hidden states are logits."""
-        return nn.Identity()
+        return self._head
+
+    @cached_property
+    def _head(self) -> nn.Module:
+        head = nn.Linear(self.vocab, self.vocab, bias=False, device="meta")  # draws no random weights
+        head.weight = nn.Parameter(torch.eye(self.vocab, dtype=self.logits.dtype), requires_grad=False)
+        return head
 
     def _hidden(self, states: Sequence[int], want: Want) -> dict[int, Tensor]:
         """Outputs of layers: the logits, of impossible tokens FLOOR."""

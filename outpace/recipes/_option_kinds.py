@@ -16,7 +16,13 @@ from typing import Any, Protocol, get_args
 from outpace.core.contracts import Target, TargetWithLayers
 from outpace.drafters.compose.methods import Methods
 from outpace.indexes import store
-from outpace.indexes.store import HiddenStateFile, SuffixArrayFile, SuffixAutomatonFile, TrigramFile
+from outpace.indexes.store import (
+    HiddenStateFile,
+    SuffixArrayFile,
+    SuffixAutomatonFile,
+    TokenCountsFile,
+    TrigramFile,
+)
 from outpace.models.heads.formats.folder import kind_of as kind_of_head
 from outpace.models.heads.head_model import (
     Eagle3Model,
@@ -262,6 +268,15 @@ def _hidden_states(fixtures: Fixtures) -> store.Index:
     return indexed(fixtures.target, fixtures.texts)
 
 
+def _token_counts(fixtures: Fixtures) -> store.Index:
+    """Counts without the most frequent token, so that the tokens which a draft keeps lack one that is likely
+    under the target."""
+    from outpace.indexes.token_counts import TokenCounts
+
+    most = int(TokenCounts.build(fixtures.texts).ids[0])
+    return TokenCounts.build([[token for token in text if token != most] for text in fixtures.texts])
+
+
 # The methods of an option are opened in a module that imports this one.
 
 
@@ -321,6 +336,7 @@ KINDS = (
     _index_file(SuffixAutomatonFile, "suffix-automaton", _suffix_automaton),
     _index_file(TrigramFile, "trigrams", _trigrams),
     _index_file(HiddenStateFile, "hidden-states", _hidden_states),
+    _index_file(TokenCountsFile, "token-counts", _token_counts),
     _head(EagleModel, "eagle", HeadModel, untrained_eagle),
     _head(Eagle3Model, "eagle3", HeadModel, untrained_eagle3),
     _head(MedusaModel, "medusa", PositionModel, untrained_medusa),

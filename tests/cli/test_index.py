@@ -6,13 +6,14 @@ import json
 
 import pytest
 
-from outpace.cli.commands.index import binary_size
+from outpace.cli.commands.index import binary_size, special_tokens
 from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.hidden_states import HiddenStateIndex
 from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.indexes.suffix_tree import SuffixTree
 from outpace.indexes.tables.trigrams import TrigramTable
+from outpace.indexes.token_counts import TokenCounts
 from outpace.models.checkpoint import load_tokenizer
 
 
@@ -54,6 +55,7 @@ def test_every_kind_is_built_from_every_source(outpace_, tiny, texts, words):
         ("suffix-automaton", StaticAutomaton),
         ("suffix-tree", SuffixTree),
         ("trigrams", TrigramTable),
+        ("token-counts", TokenCounts),
     ):
         result = outpace_(
             "index", "build", *texts, "--kind", kind, "--tokenizer", tiny.target, "-o", "my.index"
@@ -71,8 +73,21 @@ def test_every_kind_is_built_from_every_source(outpace_, tiny, texts, words):
             assert index.move(Pointer(), written).length == len(written)
         elif kind == "suffix-tree":
             assert index.count([5, 6]) == 3 and index.count(written[:20]) == 2
+        elif kind == "token-counts":
+            counted = dict(zip(index.ids.tolist(), index.counts.tolist(), strict=True))
+            assert counted[8] == 1 and counted[5] >= 3 and index.special.tolist() == [words.eos_token_id]
         else:
             assert index.successors(5, 6) == [(7, pytest.approx(2 / 3)), (9, pytest.approx(1 / 3))]
+
+
+def test_ends_of_turns_and_tool_calls_are_special_tokens(words):
+    assert special_tokens(words) == [words.eos_token_id]
+    words.add_tokens(["<|turn|>", "<|call|>", "<|other|>"], special_tokens=True)
+    turn, call, other = words.convert_tokens_to_ids(["<|turn|>", "<|call|>", "<|other|>"])
+    words.chat_template = {"default": "{{ content }}<|turn|>", "tools": "<|call|>{{ tools }}<|turn|>"}
+    assert special_tokens(words) == sorted([words.eos_token_id, turn, call])
+    words.chat_template = "{{ content }}<|turn|>"
+    assert special_tokens(words) == sorted([words.eos_token_id, turn])
 
 
 def test_show_prints_the_header_of_a_file(outpace_, tiny, texts, words):
@@ -168,12 +183,13 @@ def test_an_index_for_another_tokenizer_is_refused(outpace_, tiny, texts):
             ("dresd", "index", "hidden-states"),
             ("rasd", "index", "suffix-array"),
             ("reader", "index", "suffix-array"),
+            ("vocab-trim", "counts", "token-counts"),
         ):
             built = outpace_(
                 "index", "build", *texts, "--kind", kind, "--tokenizer", tokenizer, "-o", "my.index"
             )
             assert built.exit_code == 0, built.output
-            draft = ("--draft", tiny.draft) if method in ("rasd", "reader") else ()
+            draft = ("--draft", tiny.draft) if method in ("rasd", "reader", "vocab-trim") else ()
             result = outpace_(
                 "generate",
                 "def",

@@ -28,6 +28,7 @@ from outpace.indexes.tables.adjacency import AdjacencyTable
 from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
 from outpace.indexes.tables.trigram_search import search
 from outpace.indexes.tables.trigrams import TrigramTable
+from outpace.indexes.token_counts import TokenCounts
 
 SHAPE = Shape((0, 0, 1, 1, 2, 3))
 HOSTILE_INTEGERS = (
@@ -104,6 +105,9 @@ def query(index: Any, contexts: list[list[int]]) -> None:
                 index.update(context, [[1]] * 3, [[0.5]] * 3)
             case HiddenStateIndex():
                 assert (index.search(np.ones(len(index.mean), np.float32), 5)[0] <= top).all()
+            case TokenCounts():
+                kept = index.kept(index.special.size + 4, 1 << 10)
+                assert len(set(kept)) == len(kept) and all(0 <= token <= max(top, 1 << 10) for token in kept)
             case _:
                 raise TypeError(type(index).__name__)
     if isinstance(index, SuffixTree):
@@ -168,6 +172,7 @@ CLASSES: tuple[Callable[..., Any], ...] = (
     TrigramTable,
     NGramProbabilities,
     HiddenStateIndex,
+    TokenCounts,
 )
 
 

@@ -25,6 +25,7 @@ from outpace.indexes.suffix_tree import SuffixTree
 from outpace.indexes.tables.adjacency import AdjacencyTable
 from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
 from outpace.indexes.tables.trigrams import TrigramTable
+from outpace.indexes.token_counts import TokenCounts
 
 MINE, OTHER = store.fingerprint({"a": 0, "b": 1}), store.fingerprint({"a": 1, "b": 0})
 rng = np.random.default_rng(0)
@@ -82,6 +83,10 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, list[int]], Any]]] = {
     "adjacency": (adjacency, lambda index, text: index.draft(text[0], Shape((0, 0, 1, 1, 2)))),
     "trigrams": (trigrams, lambda index, text: index.successors(*text[:2])),
     "ngram-probabilities": (logit_ngrams, lambda index, text: index.lookup(text)),
+    "token-counts": (
+        lambda: TokenCounts.build(DOCUMENTS, special=[9]),
+        lambda index, text: index.kept(1 + text[0], 10),
+    ),
     "hidden-states": (dense, lambda index, text: [each.tolist() for each in index.search(np.array(text), 5)]),
 }
 

@@ -53,7 +53,7 @@ def test_the_distribution_is_plain_decoding_with_every_option(name: str, kind: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["eagle2", "eagle3"])
+@pytest.mark.parametrize("name", ["eagle2", "eagle3", "fr-spec"])
 def test_proofs_of_adaptive_trees_have_trees_of_adaptive_sizes(name: str) -> None:
     plan = replace(PLANS["table"], most=200, most_varied=50)
     proofs = [each for each in prove(get(name), models("table"), plan) if each.options.get("adaptive")]

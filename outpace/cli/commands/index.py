@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-FROM_TEXT = ("suffix-array", "suffix-automaton", "suffix-tree", "trigrams")
+FROM_TEXT = ("suffix-array", "suffix-automaton", "suffix-tree", "trigrams", "token-counts")
 FROM_STATES = "hidden-states"  # built from the hidden states of a model over the texts
 FROM_DECODING = ("adjacency", "ngram-probabilities")  # need the target's logits: filled while decoding only
 Documents = Iterator[list[int]]
@@ -81,6 +81,10 @@ def build(
         texts = not_empty(documents(paths, encode, 1 + max(vocabulary.values()), on_read))
         if kind == FROM_STATES:
             index = index_of_states(tokenizer, texts)
+        elif kind == "token-counts":
+            from outpace.indexes.token_counts import TokenCounts
+
+            index = TokenCounts.build(texts, special_tokens(loaded_tokenizer))
         else:
             index = index_of_texts(kind, texts, folder, max_tokens, on_sorted)
         report("writing", 0)
@@ -94,7 +98,7 @@ def build(
 def index_of_texts(
     kind: str, texts: Documents, temporary_folder: Path, max_tokens: int, on_sorted: Callable[[int], None]
 ) -> Index:
-    """Build an index of one of the kinds FROM_TEXT from documents of token ids."""
+    """Build an index of one of the kinds FROM_TEXT, but token-counts, from documents of token ids."""
     if kind == "suffix-array":
         from outpace.indexes.suffix_array.array import SuffixArray
 
@@ -114,6 +118,18 @@ def index_of_texts(
         tree.extend(number, text)
         tree.finish(number)
     return tree
+
+
+def special_tokens(tokenizer: Any) -> list[int]:
+    """The end-of-text token, and the added tokens that occur in the chat template: ends of turns, tool calls.
+    A draft with a reduced vocabulary keeps them, however rare they are in the texts."""
+    template = getattr(tokenizer, "chat_template", None) or ""
+    if isinstance(template, dict):  # several templates by name
+        template = " ".join(template.values())
+    found = {token for token, added in tokenizer.added_tokens_decoder.items() if str(added) in template}
+    if tokenizer.eos_token_id is not None:
+        found.add(tokenizer.eos_token_id)
+    return sorted(found)
 
 
 def index_of_states(model: str, texts: Documents) -> Index:

@@ -18,9 +18,9 @@ from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import NOTHING, Cache, Choose, Draft, Plan, Step, Want
 from outpace.core.tree import TokenTree
-from outpace.drafters.model.draft_vocabulary import over_vocabulary
 from outpace.drafters.model.grow import Read
 from outpace.drafters.model.nan_check import check_logits
+from outpace.models.draft_vocabulary import over_vocabulary
 from outpace.models.heads.head_model import HeadModel
 
 Growth = Callable[[Context, Plan, Read], TokenTree]

@@ -19,10 +19,10 @@ from outpace.core.contracts import Draft, Drafter, Plan, Step, Want
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.lookup.rank_template import by_accuracy, falling_accuracies
 from outpace.drafters.model.draft_model import Growth
-from outpace.drafters.model.draft_vocabulary import over_vocabulary
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Read
 from outpace.drafters.model.nan_check import check_logits
+from outpace.models.draft_vocabulary import over_vocabulary
 from outpace.models.heads.position_head import PositionHead
 from outpace.models.heads.position_model import PositionModel
 

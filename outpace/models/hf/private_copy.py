@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Mapping
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -18,9 +19,12 @@ from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
 
-def private_copy(model: PreTrainedModel, attention: dict[str, str], otherwise: str) -> PreTrainedModel:
+def private_copy(
+    model: PreTrainedModel, attention: Mapping[str, str] | None = None, otherwise: str | None = None
+) -> PreTrainedModel:
     """A copy of the model in evaluation mode. In each of its configs, attention implementation `name` is
-    replaced by `attention[name]`, or by `otherwise` if `attention` has no such key."""
+    replaced by `attention[name]`, or by `otherwise` if `attention` has no such key; without `attention` it is
+    kept."""
     copies = {id(module): object.__new__(type(module)) for module in model.modules()}
     rebind = _Rebinding(copies)
     for module in model.modules():
@@ -34,7 +38,7 @@ def private_copy(model: PreTrainedModel, attention: dict[str, str], otherwise: s
             buffer = module._buffers[name]
             state["_buffers"][name] = buffer.clone() if isinstance(buffer, Tensor) else buffer
     for config in rebind.configs():
-        if hasattr(config, "_attn_implementation_internal"):
+        if attention is not None and hasattr(config, "_attn_implementation_internal"):
             name = config._attn_implementation_internal
             config._attn_implementation_internal = attention.get(name, otherwise)
     made = copies[id(model)]

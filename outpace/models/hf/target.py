@@ -101,7 +101,8 @@ class HFTarget:
         self.forward = Forward(model)
         refuse(model, self.forward.parameters)
         config = model.config.get_text_config()
-        self.vocab: int = config.vocab_size
+        draft_ids: Tensor | None = getattr(model, "draft_ids", None)  # tokens of the logits; None: all
+        self.vocab: int = config.vocab_size if draft_ids is None else len(draft_ids)
         self.rope_limit = rope_limit(config)
         names = ("max_position_embeddings", "n_positions", "max_seq_len")
         limits = [int(getattr(config, name)) for name in names if getattr(config, name, None)][:1]
@@ -196,6 +197,10 @@ class HFTarget:
                 cache = ContiguousCache(planes, slots, capacity, self.device, in_8_bits=in_8_bits)
             self._caches[:] = [ref(each) for each in (*self.caches, cache)]
         return cache
+
+    def count_caches_with(self, other: HFTarget) -> None:
+        """Let `caches` of both models be the KV caches of both, for a model that takes the other's place."""
+        self._lock, self._caches = other._lock, other._caches
 
     def on_demand(self) -> HFTarget:
         """The same model, whose KV caches for eager forwards have capacity 0: a slot grows with its text, in

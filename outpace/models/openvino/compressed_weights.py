@@ -129,6 +129,18 @@ def weights_of_head(
     return replace(of_target, nodes=shared) if own is None else replace(own, nodes={**own.nodes, **shared})
 
 
+def with_matrix(weights: CompressedWeights, name: str, weight: nn.Parameter) -> CompressedWeights:
+    """The same weights with `weight` as the linear layer's matrix of this name: it is compressed to the same
+    format, and set to these values."""
+    matrix = _Matrix(weight, transposed=False)
+    in_four_bits = weights.format == "int4" and matrix.columns % GROUP == 0
+    (result,) = _by_nncf({name: matrix}, in_four_bits)
+    node = result.input_value(0).get_node()
+    with torch.no_grad():
+        weight.copy_(_value(node))
+    return replace(weights, nodes={**weights.nodes, name: node})
+
+
 @dataclass(frozen=True)
 class _Matrix:
     """A weight matrix."""

@@ -62,6 +62,7 @@ from outpace.proof.mutants.drafters import (
 )
 from outpace.proof.mutants.dropped_end import EndDropped
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
+from outpace.proof.mutants.kept_tokens import OtherOrder, WholeVocabularyClaimed
 from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithReplacement, informed
 from outpace.proof.mutants.position_heads import beams, ranks_claimed
 from outpace.proof.mutants.prediction import Overwritten, PredictionSubstituted
@@ -343,6 +344,14 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant("token that stops the draft dropped", lambda: merging(LastTokenDropped, HiddenStop(0.5))),
         Mutant("cut to shared tokens, not rescaled", lambda: renaming(NotRenormalised, cross_vocabulary)),
         Mutant("two tokens renamed to one", lambda: renaming(TwoForOne, twofold)),
+        Mutant(
+            "kept tokens: whole vocabulary claimed",
+            lambda: Parts(target, WholeVocabularyClaimed(draft), Rejection(), chain),
+        ),
+        Mutant(
+            "kept tokens: columns in another order than their ids",
+            lambda: Parts(target, OtherOrder(draft), Rejection(), chain),
+        ),
         Mutant("strings written one way only", lambda: spelling(OneWay, once)),
         Mutant("what is left of a string used again", lambda: spelling(Leftover, chain)),
         Mutant(
