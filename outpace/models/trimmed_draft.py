@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from outpace.core.contracts import NOTHING, Cache, Choose, Prompt, Scores, Target, Want
+from outpace.core.contracts import NOTHING, Cache, Carry, Choose, Prompt, Scores, Target, Want
 from outpace.core.tree import TokenTree
 from outpace.models.draft_vocabulary import over_vocabulary
 from outpace.models.heads.draft_head import DraftHead
@@ -75,8 +75,9 @@ class TrimmedDraft:
         want: Want = NOTHING,
         *,
         gap: Sequence[Tensor] | None = None,
+        carry: Carry | None = None,
     ) -> Scores:
-        return self._wide(self.model.score(tree, slots, cache, want, gap=gap))
+        return self._wide(self.model.score(tree, slots, cache, want, gap=gap, carry=carry))
 
     def continue_chain(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 from outpace.core.contracts import ReadsTargetCache, Target
 from outpace.core.skip_set import SkipSet
 from outpace.models.hf.target import HFTarget
@@ -17,10 +19,17 @@ def num_layers(target: Target) -> int:
     raise ValueError(f"{type(target).__name__} has no layers to skip: use a transformers model as target")
 
 
+# compiling takes seconds: a target is made smaller once for each skip set, however often a method is built
+_MADE: WeakKeyDictionary[HFTarget, dict[SkipSet, SlimTarget]] = WeakKeyDictionary()
+
+
 def without(target: Target, skip_set: SkipSet) -> ReadsTargetCache:
     """The target without these sub-layers, on its own KV cache. ValueError if they cannot be skipped."""
     if isinstance(target, HFTarget):
-        return SlimTarget(target, skip_set)
+        made = _MADE.setdefault(target, {})
+        if skip_set not in made:
+            made[skip_set] = SlimTarget(target, skip_set)
+        return made[skip_set]
     if isinstance(target, TableTarget):
         return SlimTable(target, skip_set)
     raise ValueError(f"{type(target).__name__} has no layers to skip: use a transformers model as target")
