@@ -24,7 +24,7 @@ PROMPT_TOKENS = 512  # most prompt tokens that one step reads
 
 def speculative_steps(session: Session) -> Iterator[Step]:
     """Draft, verify and commit until every row is finished; yields the record of each step."""
-    parts = session.parts
+    parts, cache, want = session.parts, session.cache, session.want
     while session.rows:
         if session.prefills and (step := session.prefill()):
             yield step
@@ -36,9 +36,7 @@ def speculative_steps(session: Session) -> Iterator[Step]:
         if parts.target.chains_only:
             draft = replace(draft, tree=draft.tree.first_chain())
         session.timer.record("draft")
-        scores = parts.target.score(
-            draft.tree, ctx.slots, session.cache, session.want, gap=ctx.unread, carry=draft.carry
-        )
+        scores = parts.target.score(draft.tree, ctx.slots, cache, want, gap=ctx.unread, carry=draft.carry)
         session.timer.record("score")
         target_probs = session.target_probs(scores, draft.tree, ctx)
         verdict = parts.verifier.verify(draft.tree, target_probs, scores, ctx.noise)  # verify
