@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outpace.models.names import ZOO
-from outpace.training.drafters import DRAFT_MODELS, FEATURE_HEADS, PREDICTORS
+from outpace.training.drafters import DRAFT_MODELS, FEATURE_HEADS, PREDICTORS, TARGETS
 from outpace.training.evaluation import DrafterEvaluation, Evaluation, PredictorEvaluation
 
 PAPERS = {
@@ -25,6 +25,7 @@ PAPERS = {
     "fastdraft": ("FastDraft", "2411.11055"),
     "specdec-pp": ("SpecDec++", "2405.19715"),
     "disco": ("DISCO", "2405.04304"),
+    "layerskip": ("LayerSkip", "2404.16710"),
 }
 HEAD_PER_TOKEN = ("medusa", "hydra")
 IN_VLLM = {"eagle": "eagle", "hass": "eagle", "eagle3": "eagle3", "medusa": "medusa"}
@@ -53,9 +54,19 @@ def card(
     if method in PREDICTORS:
         kind = f"predictor of which tokens of {_draft(facts)} are accepted by {target}"
         does = "ends drafts"
+    elif method in TARGETS:
+        kind = f"model with early exits, made from {target}"
+        does = "drafts tokens with its first layers"
     else:
         kind = f"{'draft model' if method in DRAFT_MODELS else 'draft head'} for {target}"
         does = "drafts tokens"
+    verified, whose = (
+        "the target verifies: the output's distribution stays that of the target",
+        "the target's",
+    )
+    if method in TARGETS:
+        verified = "all its layers verify: the output's distribution is its own, not that of the model before"
+        whose = "its own"
     parts = [
         "---\n"
         f"base_model: {json.dumps(target)}\n"
@@ -65,8 +76,7 @@ def card(
         "---",
         f"# {name}",
         f"A {kind}, trained with {title} ([arXiv:{paper}](https://arxiv.org/abs/{paper})). It "
-        f"{does} that the target verifies: the output's distribution stays that of the target. "
-        f"{sizes[0]:,} parameters, {share:.1%} of the target's {sizes[1]:,}.",
+        f"{does} that {verified}. {sizes[0]:,} parameters, {share:.1%} of {whose} {sizes[1]:,}.",
         *_measured(evaluations, read),
         f"## Training\n\n{facts['texts']} texts with {facts['tokens']} tokens from {facts['data_name']}, "
         f"{_answers(facts)}. outpace {facts['versions']['outpace']}, torch {facts['versions']['torch']}, "
@@ -130,6 +140,8 @@ def _answers(facts: Mapping[str, Any]) -> str:
 
 def _use(name: str, facts: Mapping[str, Any]) -> str:
     method, target = facts["method"], facts["target_name"]
+    if method in TARGETS:
+        return f'```bash\noutpace generate "..." --target {name} --method {method}\n```'
     if method in PREDICTORS:
         models = f"--draft {_draft(facts)} --predictor {name}"
         return f'```bash\noutpace generate "..." --target {target} --method {method} {models}\n```'

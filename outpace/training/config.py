@@ -79,6 +79,16 @@ class Predictor:
 
 
 @dataclass(frozen=True)
+class EarlyExits:
+    """How a model learns to predict from its early layers (layerskip)."""
+
+    layer: int = 0  # number of layers of the exit that is evaluated; 0: a quarter of the model's
+    dropout: float = 0.1  # probability with which the last layer is dropped; of earlier ones it is smaller
+    scale: float = 0.2  # of the losses of early exits
+    rotation: int = 4  # one in so many early exits is learned in a step
+
+
+@dataclass(frozen=True)
 class Optimizer:
     """AdamW with warm-up and a linear decay to zero."""
 
@@ -110,6 +120,7 @@ class TrainConfig:
     head: Head = field(default_factory=Head)
     distillation: Distillation = field(default_factory=Distillation)
     predictor: Predictor = field(default_factory=Predictor)
+    exits: EarlyExits = field(default_factory=EarlyExits)
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def __post_init__(self) -> None:
@@ -144,6 +155,12 @@ class TrainConfig:
             )
         if predictor.depth < 1 or predictor.width < 1:
             raise ConfigError("predictor.depth and predictor.width are 1 or more")
+        exits = self.exits
+        if exits.layer < 0 or exits.rotation < 1 or exits.scale <= 0 or not 0 <= exits.dropout < 1:
+            raise ConfigError(
+                "exits.layer is 0 or more, exits.rotation 1 or more, exits.scale above 0 and exits.dropout a "
+                "share below 1"
+            )
         if not 0 <= predictor.mix < 1:
             raise ConfigError(f"predictor.mix is {predictor.mix}: it is a share below 1")
         if not self.distillation.temperature > 0:

@@ -39,6 +39,7 @@ from outpace.training.lessons.draft_models import (
     FilteredLesson,
     SequenceLesson,
 )
+from outpace.training.lessons.early_exits import EarlyExitLesson, exit_layer
 from outpace.training.lessons.feature_heads import FeatureHeadLesson
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import PositionHeadLesson
@@ -52,7 +53,8 @@ DRAFT_MODELS: Mapping[str, type[DraftModelLesson]] = {
     "fastdraft": SequenceLesson,
 }
 PREDICTORS = (HiddenStatePredictor.method, DraftDistributionPredictor.method)
-METHODS = (*FEATURE_HEADS, *POSITION_HEADS, *DRAFT_MODELS, *PREDICTORS)
+TARGETS = ("layerskip",)  # they train the target itself
+METHODS = (*FEATURE_HEADS, *POSITION_HEADS, *DRAFT_MODELS, *PREDICTORS, *TARGETS)
 STORED = torch.bfloat16  # dtype of the weights in a folder
 
 
@@ -76,7 +78,7 @@ def defaults(method: str) -> TrainConfig:
         return replace(config, head=replace(config.head, draft_vocab=0))
     if method == DraftDistributionPredictor.method:  # its few weights learn slowly at the rate of heads
         return replace(config, optimizer=replace(config.optimizer, rate=1e-2))
-    if method not in DRAFT_MODELS:
+    if method not in (*DRAFT_MODELS, *TARGETS):
         return config
     # a model that has learned something already
     config = replace(config, optimizer=Optimizer(rate=3e-4))
@@ -95,6 +97,8 @@ def check_start(method: str, draft: str | None, head: str | None) -> None:
         if head is not None:
             raise ConfigError(f"{method} trains a predictor: leave out head")
         return
+    if method in TARGETS and (draft is not None or head is not None):
+        raise ConfigError(f"{method} trains the target itself: leave out draft and head")
     if draft is None and method in DRAFT_MODELS and method != "fastdraft":
         raise ConfigError(f"{method} needs draft: the model to train")
     if draft is not None and method not in DRAFT_MODELS:
@@ -114,6 +118,9 @@ def untrained(
     reduced draft vocabulary drafts. `start`: name or folder of a draft model, or folder of a head, to begin
     with. ValueError if it does not fit the target."""
     target = model.target
+    if method in TARGETS:
+        check_exit(target, config)
+        return copy.deepcopy(target.model).float()
     if method in DRAFT_MODELS:
         return draft_model(model, config, start)
     if method in PREDICTORS:
@@ -168,11 +175,22 @@ def lesson(
             return DraftDistributionLesson(drafter.predictor, *rest)
         assert isinstance(drafter.predictor, HiddenStatePredictor)
         return HiddenStateLesson(drafter.predictor, *rest)
+    if method in TARGETS:
+        return EarlyExitLesson(drafter, target_head, config.exits)
     if method == "adaspec":
         assert reference is not None
         return FilteredLesson(drafter, reference, target_head, config.distillation)
     made: Callable[..., Lesson] = DRAFT_MODELS[method]
     return made(drafter, target_head, config.distillation)
+
+
+def check_exit(target: HFTarget, config: TrainConfig) -> None:
+    """ConfigError if the target lacks the exit that the settings name."""
+    layer, most = exit_layer(config.exits, target.num_layers), target.num_layers - 1
+    if layer > most:
+        raise ConfigError(
+            f"exits.layer is {layer}: a target of {target.num_layers} layers has exits 1 to {most}"
+        )
 
 
 def save(drafter: Drafter, folder: Path, model: Model) -> None:

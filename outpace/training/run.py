@@ -23,6 +23,7 @@ from outpace.training.card import write_card
 from outpace.training.config import ConfigError, TrainConfig, changed
 from outpace.training.drafters import (
     DRAFT_MODELS,
+    TARGETS,
     check_start,
     defaults,
     draft_model,
@@ -83,7 +84,8 @@ def train(
         return Trained(folder, (), 0, 0)
     processes = _processes()
     # before the target answers: what does not fit is refused at once
-    begun = untrained(method, model, config, start=start) if start or method in DRAFT_MODELS else None
+    at_once = start or method in (*DRAFT_MODELS, *TARGETS)
+    begun = untrained(method, model, config, start=start) if at_once else None
     prompts = read_prompts(data, model, config.texts, config.answers.seed)
     texts = {"target": target_fingerprint(model.target), "data": fingerprint(prompts)}
     identity = {"method": method, **texts, "start": start, "config": asdict(config)}
@@ -124,9 +126,8 @@ def train(
         if isinstance(trainer.lesson, PositionHeadLesson):
             trainer.lesson.head.rank_accuracies = rank_accuracies(trainer)
         save(drafter, folder, model)
-        parameters = [trainer.lesson.trained.values(), model.target.model.parameters()]
-        own, whole = (sum(each.numel() for each in given) for given in parameters)
-        _finish(folder, identity, found, data, model, (own, whole))
+        whole = sum(each.numel() for each in model.target.model.parameters())
+        _finish(folder, identity, found, data, model, (trainer.lesson.num_draft_parameters, whole))
     return found
 
 

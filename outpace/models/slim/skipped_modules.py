@@ -32,10 +32,10 @@ class Skipped(nn.Module):
 
 @torch.no_grad()
 def skip(model: PreTrainedModel, skip_set: SkipSet, arguments: dict[str, Any]) -> None:
-    """Replace the sub-layers of a set by modules that compute nothing. `arguments`: of a forward of the model
-    over one token. ValueError for a model of which these sub-layers cannot be skipped."""
+    """Replace the sub-layers of a set, of layers that the model has, by modules that compute nothing.
+    `arguments`: of a forward of the model over one token. ValueError for a model of which these sub-layers
+    cannot be skipped."""
     name, num_layers = type(model).__name__, model.config.get_text_config().num_hidden_layers
-    skip_set.check(num_layers)
     layers = OutputCapture(model, num_layers).layers
     if layers is None:
         raise ValueError(f"{name} has no list of layers: use a draft model of its own")

@@ -24,6 +24,7 @@ class SlimTarget(HFTarget):
 
     def __init__(self, target: HFTarget, skip_set: SkipSet) -> None:
         """ValueError for a skip set that does not suit the model."""
+        skip_set.check(target.num_layers)
         self.__dict__.update(target.__dict__)  # the same model, limits and weights
         self.skip_set = skip_set
         self._lock, self._caches = Lock(), []

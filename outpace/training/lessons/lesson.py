@@ -35,6 +35,11 @@ class Lesson(nn.Module):
         # not as a module: the target's weights are neither trained nor saved
         self._target_head = (target_head,)
 
+    @property
+    def num_draft_parameters(self) -> int:
+        """Number of parameters of what drafts, or decides about drafts."""
+        return sum(each.numel() for each in self.trained.values())
+
     def batch(self, source: FeatureSource, indices: Sequence[int], seed: int) -> Batch:
         """The texts to learn from in one step, given the indices of texts of the data."""
         return source.batch(indices)

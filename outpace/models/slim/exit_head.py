@@ -1,0 +1,43 @@
+"""What a model would predict if it ended after any of its layers: its last norm and its LM head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from outpace.core.skip_set import SkipSet
+from outpace.models.hf.attention import EAGER
+from outpace.models.hf.captures import OutputCapture
+from outpace.models.hf.private_copy import private_copy
+from outpace.models.slim.skipped_modules import skip
+
+
+class ExitHead:
+    """The part of a model behind its layers, with the model's own weights: gradients flow to these."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """ValueError for a model without a list of layers."""
+        self._model = private_copy(model, {}, EAGER)
+        count = model.config.get_text_config().num_hidden_layers
+        layers = OutputCapture(self._model, count).layers
+        if layers is None:
+            raise ValueError(f"{type(model).__name__} has no list of layers, so no early exits")
+        ids = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
+        skip(self._model, SkipSet.of_layers(range(count)), {"input_ids": ids, "use_cache": False})
+        self._last = layers[count - 1]
+
+    def __call__(self, states: Tensor) -> Tensor:  # (R, T, D) -> (R, T, V)
+        """The logits after these outputs of a layer."""
+
+        def replace(module: nn.Module, arguments: Any, output: Any) -> Any:
+            return (states, *output[1:]) if isinstance(output, tuple) else states
+
+        ids = torch.zeros(states.shape[:2], dtype=torch.int64, device=states.device)
+        hook = self._last.register_forward_hook(replace)
+        try:
+            return self._model(input_ids=ids, use_cache=False, return_dict=True).logits
+        finally:
+            hook.remove()

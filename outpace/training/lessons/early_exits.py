@@ -1,0 +1,116 @@
+"""How a model learns to predict from its early layers (LayerSkip, Elhoushi et al. 2024).
+
+Letters: R texts, T tokens, M columns (see training.lessons.lesson), V vocabulary size, L layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from outpace.models.hf.captures import OutputCapture
+from outpace.models.slim.exit_head import ExitHead
+from outpace.training import losses
+from outpace.training.config import EarlyExits
+from outpace.training.features import Batch
+from outpace.training.lessons.lesson import DrafterLesson, following
+
+
+class EarlyExitLesson(DrafterLesson):
+    """Next-token prediction after several layers at once, while layers are dropped at random.
+
+    Layer l of L is dropped in each text with probability p · (exp(l · ln 2 / (L - 1)) - 1): the first never,
+    the last most often. The loss of an exit counts the more the later it is; of the early exits one in
+    `rotation` is learned in a step, which of them is drawn, and the last layer always. The draft is the model
+    up to its exit, the target the whole model as far as it has been trained."""
+
+    def __init__(self, model: PreTrainedModel, target_head: nn.Module, settings: EarlyExits) -> None:
+        super().__init__(dict(model.named_parameters()), target_head)
+        self.model, self.settings = model, settings
+        count = model.config.get_text_config().num_hidden_layers
+        layers = OutputCapture(model, count).layers
+        assert layers is not None
+        self._layers = list(layers)[:count]
+        self.exit_layer = exit_layer(settings, count)
+        self._head = (ExitHead(model),)  # shares the weights; not a module
+
+    @property
+    def num_draft_parameters(self) -> int:
+        """Those of the layers before the exit, and of everything that is not in a layer."""
+        skipped = self._layers[self.exit_layer :]
+        return super().num_draft_parameters - sum(p.numel() for each in skipped for p in each.parameters())
+
+    def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        states, logits = self._run(batch, self._dropped(len(batch.tokens), noise))
+        turn = int(torch.randint(self.settings.rotation, (), generator=noise))
+        exits = [layer for layer in range(len(states) - 1) if layer % self.settings.rotation == turn]
+        weights = [
+            exit_weight(layer, len(states), self.settings.scale) for layer in (*exits, len(states) - 1)
+        ]
+        found = [*(self._head[0](states[layer]) for layer in exits), logits]
+        terms = zip(weights, found, strict=True)
+        return torch.stack([weight / sum(weights) * self._loss(each, batch) for weight, each in terms]).sum()
+
+    def _loss(self, logits: Tensor, batch: Batch) -> Tensor:  # (R, T, V)
+        return losses.cross_entropy(logits[:, :-1], batch.tokens[:, 1:], batch.is_token[:, 1:])
+
+    def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
+        states, _ = self._run(batch)
+        logits = self._head[0](states[self.exit_layer - 1])
+        for step in range(num_steps):
+            yield self.at_columns(following(logits, 1 + step), batch)
+
+    def target_logits(self, batch: Batch, step: int) -> Tensor:
+        with torch.no_grad():
+            return self.at_columns(following(self._run(batch)[1], 1 + step), batch).float()
+
+    def _dropped(self, texts: int, noise: torch.Generator) -> Tensor:  # (L, R) bool
+        """In which texts each layer is dropped."""
+        count = len(self._layers)
+        rates = torch.tensor([drop_rate(layer, count, self.settings.dropout) for layer in range(count)])
+        return torch.rand(count, texts, generator=noise) < rates[:, None]
+
+    def _run(self, batch: Batch, dropped: Tensor | None = None) -> tuple[list[Tensor], Tensor]:
+        """The outputs of all layers (R, T, D) and the logits (R, T, V)."""
+        states: list[Tensor] = []
+
+        def hook(module: nn.Module, arguments: Any, given: dict[str, Any], output: Any) -> Any:
+            before = arguments[0] if arguments else given["hidden_states"]
+            after = output[0] if isinstance(output, tuple) else output
+            if dropped is not None:
+                is_dropped = dropped[len(states)].to(after.device)[:, None, None]
+                after = torch.where(is_dropped, before, after)
+            states.append(after)
+            return (after, *output[1:]) if isinstance(output, tuple) else after
+
+        hooks = [layer.register_forward_hook(hook, with_kwargs=True) for layer in self._layers]
+        try:
+            logits = self.model(input_ids=batch.tokens, use_cache=False, return_dict=True).logits
+        finally:
+            for each in hooks:
+                each.remove()
+        return states, logits
+
+
+def exit_layer(settings: EarlyExits, num_layers: int) -> int:
+    """Number of layers that draft: a quarter of the model's, unless the settings say otherwise."""
+    return settings.layer or max(1, num_layers // 4)
+
+
+def drop_rate(layer: int, num_layers: int, largest: float) -> float:
+    """The probability with which a layer is dropped in a text."""
+    if num_layers == 1:
+        return 0.0
+    return largest * (math.exp(layer * math.log(2) / (num_layers - 1)) - 1)
+
+
+def exit_weight(layer: int, num_layers: int, scale: float) -> float:
+    """The weight of the loss after a layer, relative to the others that are learned in the step."""
+    if layer < num_layers - 1:
+        return scale * layer * (layer + 1) / 2
+    return num_layers - 1 + scale * sum(range(num_layers - 1))
