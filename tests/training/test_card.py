@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outpace.training.card import PAPERS, card, memory_bound_speedups
-from outpace.training.drafters import METHODS, PREDICTORS
+from outpace.training.drafters import METHODS, PREDICTORS, TARGETS
 from outpace.training.evaluation import DrafterEvaluation, PredictorEvaluation
 
 FACTS: dict[str, Any] = {
@@ -31,7 +31,7 @@ def test_the_memory_bound_speedup_of_a_chain() -> None:
     assert memory_bound_speedups([0.5, 0.25], 0.1) == pytest.approx([1.5 / 1.1, 1.75 / 1.2])
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method not in PREDICTORS])
+@pytest.mark.parametrize("method", [each for each in METHODS if each not in (*PREDICTORS, *TARGETS)])
 def test_every_method_has_a_card(method: str) -> None:
     text = card("mine", FACTS | {"method": method}, [DrafterEvaluation(3, 0.4, 1.75, (0.5, 0.25))], (20, 100))
     assert text.startswith('---\nbase_model: "org/target"\n') and f"arXiv:{PAPERS[method][1]}" in text
@@ -40,6 +40,14 @@ def test_every_method_has_a_card(method: str) -> None:
     assert f"| 2 | 25.0% | 1.75 | {speedup} |" in text and "probability 0.400" in text
     assert "--draft mine" in text or f"--method {method} --head mine" in text
     assert "temperatures 0, 1" in text and "20.0% of the target's" in text
+
+
+def test_a_target_with_early_exits_has_a_card() -> None:
+    evaluation = DrafterEvaluation(3, 0.4, 1.75, (0.5, 0.25))
+    text = card("mine", FACTS | {"method": "layerskip"}, [evaluation], (20, 100))
+    assert "A model with early exits, made from org/target" in text and "arXiv:2404.16710" in text
+    assert "20.0% of its own 100" in text and "not that of the model before" in text
+    assert "--target mine --method layerskip" in text and "| 2 | 25.0% | 1.75 | 1.25 |" in text
 
 
 @pytest.mark.parametrize("method", PREDICTORS)
