@@ -5,7 +5,7 @@ TRAINED = frozenset("adaspec direct-alignment distillspec fastdraft".split())
 
 PLANNED = frozenset(
     """
-    adaeagle arbitrage aurora chimera clasp confu coral cosine cspd dart deer del-decoding
+    adaeagle arbitrage aurora chimera clasp confu coral cosine cspd dart deer
     diffuspec domain-drafter double dovetail draft-design dream dsp
     dultra duodecoding ead easyspec falcon flash fspad
     glide-cape gsd gto gumiho hivis jakiro judge-decoding kangaroo knn-ssd lantern

@@ -69,6 +69,7 @@ def compiled(
     hidden: frozenset[int] = frozenset(),  # layers whose outputs the graph has from the beginning
     weights: CompressedWeights | None = None,  # of the model
     cache_in_8_bits: bool = False,  # the KV cache of forwards on a CPU
+    num_threads: int | None = None,  # of forwards on a CPU; None: as many as torch has now
 ) -> CompiledForward | GraphReplay | Forward:
     """Compile a model's forwards with OpenVINO (CPU) or CUDA graphs. If that fails, warn with the reason and
     return the eager forwards. ValueError for an unsupported dtype, ModuleNotFoundError without OpenVINO."""
@@ -81,7 +82,9 @@ def compiled(
         openvino()
     try:
         made = (
-            CompiledForward(forward, on_stage, hidden, weights, cache_in_8_bits=cache_in_8_bits)
+            CompiledForward(
+                forward, on_stage, hidden, weights, cache_in_8_bits=cache_in_8_bits, num_threads=num_threads
+            )
             if on_cpu
             else GraphReplay(forward, record_graph)
         )
@@ -145,12 +148,13 @@ class CompiledForward:
         weights: CompressedWeights | None = None,
         *,
         cache_in_8_bits: bool = False,
+        num_threads: int | None = None,
     ) -> None:
         began = perf_counter()
         self.cache_in_8_bits = cache_in_8_bits
         self.forward, self._weights = forward, weights
         # of all graphs: a session, which may want outputs of further layers, leaves torch a single thread
-        self._num_threads = torch.get_num_threads()
+        self.num_threads = num_threads or torch.get_num_threads()
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
         self._num_weights = sum(each.numel() for each in forward.model.parameters() if each.dim() > 1)
         bits = {None: 8 * forward.model.dtype.itemsize, "int8": 8, "int4": 4}
@@ -177,7 +181,7 @@ class CompiledForward:
         on_stage(STAGES[0])
         self._graph = trace(forward.model, forward.planes, selects=forward.selects, layers=layers)
         on_stage(STAGES[1])
-        threads, dtype = self._num_threads, forward.model.dtype
+        threads, dtype = self.num_threads, forward.model.dtype
         model = convert(self._graph, dtype, self._weights, num_threads=threads)
         self._rotations = PositionTables(openvino(), model, model.inputs[1].get_node())
         fix_batch_of_one(model)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
+
+from torch import Tensor
 
 from outpace.core.contracts import ReadsTargetCache, Target
 from outpace.core.skip_set import SkipSet
 from outpace.models.hf.target import HFTarget
+from outpace.models.slim.exit_head import ExitHead
 from outpace.models.slim.slim_table import SlimTable
 from outpace.models.slim.slim_target import SlimTarget
 from outpace.models.table import TableTarget
@@ -17,6 +21,16 @@ def num_layers(target: Target) -> int:
     if isinstance(target, HFTarget | TableTarget):
         return target.num_layers
     raise ValueError(f"{type(target).__name__} has no layers to skip: use a transformers model as target")
+
+
+def exit_logits(target: Target) -> Callable[[Tensor], Tensor]:
+    """(M, D) outputs of any layer of the target -> (M, V) its logits if it ended there. ValueError for a
+    target without layers."""
+    num_layers(target)
+    if isinstance(target, HFTarget):
+        head = ExitHead(target.model)
+        return lambda states: head(states[None].to(target.model.dtype))[0]
+    return lambda states: states  # of a table: outputs of layers are logits
 
 
 # compiling takes seconds: a target is made smaller once for each skip set, however often a method is built

@@ -44,6 +44,8 @@ class SlimTarget(HFTarget):
                 trees=not self.chains_only,
                 weights=self.compressed_weights,
                 cache_in_8_bits=self.kv_cache is not None,
+                # not those of torch: a session, in which it may be made, leaves torch a single one
+                num_threads=target.reader.num_threads,
             )
 
     @property

@@ -1,0 +1,39 @@
+"""DEL (Entezari Zarch et al. 2025): the early exit that drafts, and how far, follow from every layer's hits.
+
+New here: ExitChoice, which lets every layer predict the verified tokens and chooses the exit and the length
+with the most expected tokens per loaded layer, and ExitDrafter, which has a draft model for each exit.
+Reuses: the target without its last layers on its own KV cache, DraftModel, SelfDraft, Rejection. Exact at any
+temperature: exit and length follow from committed tokens, and a draft ends behind a token, which stays in it,
+by the exit's confidence before that token was drawn.
+
+The paper's forgetting factor is taken as 0.95, and the last positions of the prompt as the first step. A
+token below the threshold ends the draft; the threshold is halfway between the mean confidence of the exit's
+right and of its wrong predictions. Of a target that was not trained with early exits (`outpace train
+layerskip`) it hardly drafts. A compiled target is compiled again for every exit that is chosen.
+"""
+
+from outpace.controllers.exit_choice import ExitChoice
+from outpace.core.contracts import Drafter, Parts, Target, recipe
+from outpace.core.skip_set import SkipSet
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.exit_drafter import ExitDrafter
+from outpace.drafters.model.self_draft import SelfDraft
+from outpace.models.slim.make import exit_logits, num_layers, without
+from outpace.verifiers.rejection import Rejection
+
+
+@recipe(paper="arXiv:2504.05598", family="self-speculation")
+def del_decoding(target: Target, *, depth: int = 18) -> Parts:
+    """A chain drafted by as many of the target's first layers as pays, verified by rejection.
+
+    Args:
+        depth: most tokens drafted per step
+    """
+    layers = num_layers(target)
+
+    def draft(exit_layer: int) -> Drafter:
+        model = without(target, SkipSet.after(exit_layer, layers))
+        return SelfDraft(DraftModel(model))
+
+    choice = ExitChoice(exit_logits(target), layers, depth)
+    return Parts(target, ExitDrafter(draft), Rejection(), choice)

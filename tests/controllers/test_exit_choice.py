@@ -1,0 +1,97 @@
+"""DEL's choice of an exit and a length, from steps whose outputs are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy
+import pytest
+import torch
+
+from outpace.controllers.exit_choice import KEEP, ExitChoice
+from outpace.core.contracts import Frontier, Scores, Step
+from tests.controllers.test_bandits import context, step
+
+LAYERS, VOCAB = 4, 5
+
+
+def choice(depth: int = 6) -> ExitChoice:
+    return ExitChoice(lambda states: states, LAYERS, depth)
+
+
+def verified(
+    accepted: int, drafted: int, right: list[list[bool]], confidence: float = 8.0, generated=None
+) -> Step:
+    """A step in which exit e predicts token 1, which is generated, at the positions that `right[e]` names."""
+    ctx = context(1)
+    done = step(ctx, [drafted], [accepted])
+    nodes = drafted + 1
+    hidden = {}
+    for layer, hits in enumerate(right):
+        states = torch.zeros(nodes, VOCAB)
+        for node in range(nodes):
+            states[node, 1 if hits[node] else 2] = confidence
+        hidden[layer] = states
+    generated = (([1] * (accepted + 1)),) if generated is None else generated
+    return replace(done, scores=Scores(0, None, hidden), generated=generated)
+
+
+def test_positions_after_the_first_mismatch_do_not_count() -> None:
+    made = choice()
+    # the draft's second token is wrong: nodes 2 and 3 have read tokens that were not generated
+    made.observe(verified(1, 3, [[True] * 4, [True, False, True, True], [False, False, True, True]]))
+    known = made._requests[0]
+    assert known.tested == 2 and known.rates().tolist() == [1.0, 0.5, 0.0]
+    made.observe(verified(0, 3, [[False] * 4, [True] * 4, [True] * 4]))
+    tested = 2 * KEEP + 1
+    assert known.rates().tolist() == pytest.approx([2 * KEEP / tested, (KEEP + 1) / tested, 1 / tested])
+
+
+def test_exit_and_length_have_the_most_tokens_per_layer() -> None:
+    made = choice()
+    assert made.choose(0) == (1, 0)  # nothing is known yet
+    made.observe(verified(3, 3, [[True, True, True, False], [True] * 4, [True] * 4]))
+    rates = [0.75, 1.0, 1.0]
+    speeds = {
+        (exit_layer, depth): sum(rates[exit_layer - 1] ** each for each in range(depth + 1))
+        / (depth * exit_layer + LAYERS)
+        for exit_layer in (1, 2, 3)
+        for depth in range(7)
+    }
+    assert made.choose(0) == max(speeds, key=speeds.__getitem__)
+    plan = made.plan(context(1))
+    assert (plan.drafter, plan.depth) == ((made.choose(0)[0],), (made.choose(0)[1],))
+    for _ in range(40):
+        made.observe(verified(0, 1, [[False] * 2, [False] * 2, [False] * 2]))
+    assert made.choose(0)[1] == 0
+    made.release([0])
+    assert made.choose(0) == (1, 0)
+
+
+def test_a_draft_ends_with_a_token_of_low_confidence() -> None:
+    made = choice()
+    made.observe(verified(3, 3, [[True] * 4] * 3, confidence=8.0))
+    made.observe(verified(0, 0, [[False]] * 3, confidence=0.5))
+    for _ in range(3):
+        made.observe(verified(3, 3, [[True] * 4] * 3, confidence=8.0))
+    plan = made.plan(context(1))
+    assert plan.stop is not None and plan.drafter is not None
+    top = [float(torch.tensor([0.0, each, 0, 0, 0]).softmax(0).max()) for each in (0.5, 8.0)]
+    assert made._requests[0].threshold(plan.drafter[0]) == pytest.approx(sum(top) / 2)
+    logits = torch.tensor([[0.0, 0.4, 0, 0, 0], [0.0, 9.0, 0, 0, 0]])
+    assert plan.stop(Frontier([0, 0], [[0.9], [0.9]], logits)) == [True, False]
+
+
+def test_the_end_of_a_prompt_is_the_first_step() -> None:
+    made = choice()
+    read = verified(3, 3, [[True, True, False, True], [False] * 4, [False] * 4], generated=([],))
+    tokens = torch.tensor([4, 1, 1, 1])
+    tree = replace(read.draft.tree, tokens=tokens)
+    verdict = replace(read.verdict, bonus=[1])
+    made.observe(replace(read, draft=replace(read.draft, tree=tree), verdict=verdict))
+    assert numpy.allclose(made._requests[0].rates(), [0.75, 0, 0])
+
+
+def test_a_model_of_one_layer_is_refused() -> None:
+    with pytest.raises(ValueError, match="one layer has no early exit"):
+        ExitChoice(lambda states: states, 1, 3)
