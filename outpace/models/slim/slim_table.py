@@ -27,7 +27,7 @@ class SlimTable(TableTarget):
         seed = sum(2 ** (2 * layer) for layer in skip_set.attention)
         seed += sum(2 ** (2 * layer + 1) for layer in skip_set.mlp)
         noise = torch.randn(target.logits.shape, generator=torch.Generator().manual_seed(seed))
-        self.logits = target.logits + NOISE * share * noise.to(target.logits.dtype)
+        self.logits = target.logits + NOISE * share * noise.to(target.logits)
 
     @property
     def carried_layer(self) -> None:
