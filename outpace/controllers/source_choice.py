@@ -15,7 +15,10 @@ from outpace.controllers.step_cost import StepCost
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Step, Want
 
-FIRST_DEPTHS = (1.0, 0.5, 0.25)  # of the model's drafts in the first steps, as shares of the longest
+# of the drafts in the first steps, as shares of the longest; each three times, as first forwards take longer
+FIRST_DEPTHS = (1.0, 0.5, 0.25) * 3
+TRY_AFTER = 8  # steps without a draft of the model after which one may be tried
+EXPLORING = 0.02  # share of the tokens that such drafts may be expected to lose
 HOLD_STEPS = 8  # steps for which predicted times hold while the rows are the same
 CATCH_UP_STEPS = 8  # steps over which the time is spread in which a draft model reads missed tokens
 LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was measured
@@ -31,7 +34,8 @@ class SourceChoice:
     of generated tokens, divided by the predicted time of a step in which all rows do the same.
 
     What is expected of a lookup follows from the length of its match (`MatchRates`), of the draft model from
-    how often its tokens were accepted. In the first steps the draft model drafts, so that times are known.
+    how often its tokens were accepted. In the first steps the draft model drafts, so that times are known,
+    and where it has not drafted for a while it is tried again, as far as that costs a small share.
 
     The choice follows from committed tokens, from earlier steps and from times, never from tokens that are
     drawn in the step.
@@ -41,9 +45,9 @@ class SourceChoice:
     plans_across_rows = True
 
     def __init__(self, lookup_depth: int, depth: int, sizes: Sequence[int] = ()) -> None:
-        """`lookup_depth`, `depth`: longest drafts. `sizes`: those to which the target's forwards are padded.
-        ValueError for a depth below 1."""
-        if min(lookup_depth, depth) < 1:
+        """`lookup_depth`, `depth`: longest drafts; `depth` is 0 if there is no draft model. `sizes`: those to
+        which the target's forwards are padded. ValueError for a lookup_depth below 1."""
+        if lookup_depth < 1 or depth < 0:
             raise ValueError(f"depth is {depth} and lookup_depth {lookup_depth}; use 1 or more")
         self._lookup_depth, self._depth = lookup_depth, depth
         self._rates, self._matches, self._cost = AcceptanceRates(), MatchRates(lookup_depth), StepCost(sizes)
@@ -55,6 +59,8 @@ class SourceChoice:
         self._read_seconds = 0.0  # of the draft model for a missed token
         self._depths = numpy.arange(1.0, depth + 1)
         self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read
+        self._unused: dict[int, int] = {}  # slot -> steps since the model has drafted
+        self._generated = self._lost = 0.0  # tokens of all steps, and those that tried drafts were to lose
         self._ctx: Context | None = None  # of the step that is planned
         # slot -> what was looked up in that step, and how many tokens the draft model drafts
         self._planned: dict[int, tuple[Found, int]] = {}
@@ -73,7 +79,7 @@ class SourceChoice:
         the two is 0."""
         ctx = self._ctx
         assert ctx is not None
-        if self._num_drafts < len(FIRST_DEPTHS):
+        if self._depth and self._num_drafts < len(FIRST_DEPTHS):
             depth = max(1, round(FIRST_DEPTHS[self._num_drafts] * self._depth))
             sizes = [(0, min(depth, limit)) for _, _, limit in found]
             self._num_drafts += any(limit for _, _, limit in found)
@@ -96,10 +102,24 @@ class SourceChoice:
         if length:
             speeds[1:] *= 1 + self._matches.reached(slot, matched).cumsum()[:length]
         looked_up = int(speeds.argmax())
+        if not self._depth:
+            return looked_up, 0
         tokens = 1 + (self._rates.rate(slot) ** self._depths[:limit]).cumsum()
         drafted = tokens / (self._draft_seconds[:limit] + missed * self._read_seconds)
         depth = int(drafted.argmax())
-        return (looked_up, 0) if speeds[looked_up] >= drafted[depth] else (0, depth + 1)
+        ahead = float(speeds[looked_up] / drafted[depth]) - 1
+        if ahead >= 0 and not self._tries(slot, ahead * float(tokens[depth])):
+            return looked_up, 0
+        return 0, depth + 1
+
+    def _tries(self, slot: int, lost: float) -> bool:
+        """Whether the draft model drafts once although so many tokens fewer are expected of it than of the
+        lookup in that time. What is expected of it may have been measured long ago."""
+        self._unused[slot] = self._unused.get(slot, 0) + 1
+        if self._unused[slot] < TRY_AFTER or self._lost + lost > EXPLORING * self._generated:
+            return False
+        self._lost += lost
+        return True
 
     def _predict(self, ctx: Context) -> None:
         """Predict the times of the next steps with these rows."""
@@ -128,7 +148,9 @@ class SourceChoice:
             (matched, following, _), depth = self._planned[slot]
             if following:
                 self._matches.record(slot, matched, following, generated)
+            self._generated += len(generated)
             if depth:
+                self._unused[slot] = 0
                 accepted, drafted = forest.depths[step.verdict.leaf[row]], len(forest.nodes[row]) - 1
                 self._rates.record(slot, depth, drafted, min(accepted + 1, drafted), accepted)
                 read_by_draft += missed[row] + drafted
@@ -147,3 +169,4 @@ class SourceChoice:
         self._hold = 0  # the slots may get other requests
         for slot in slots:
             self._read.pop(slot, None)
+            self._unused.pop(slot, None)

@@ -50,11 +50,12 @@ from outpace.models.openvino.size_policy import (
 # tree attention mask of the nodes (rows) in `check`
 TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
 STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
-# Besides the graph for any number of tokens there are graphs compiled for exactly 1 and 6 tokens of one row
-# in causal order: OpenVINO runs fixed shapes faster, and these inferences never change their size. One token
-# is plain decoding or one level of a draft; six are a root and a draft of five. Each graph has its own copy
-# of the weights, so there are only as many, in this order, as copies fit into FIXED_BYTES.
-FIXED_SIZES, FIXED_BYTES = (1, 6), 1 << 28
+# Besides the graph for any number of tokens there are graphs compiled for exactly 1, 6 and 16 tokens of one
+# row in causal order: OpenVINO runs fixed shapes faster, and these inferences never change their size. One
+# token is plain decoding or one level of a draft; six are a root and a draft of five; 16 hold the root and a
+# usual lookup. Each graph has its own copy of the weights, so there are only as many, in this order, as
+# copies fit into FIXED_BYTES.
+FIXED_SIZES, FIXED_BYTES = (1, 6, 16), 1 << 28
 # Sizes are timed so many times, each time followed by REPEATS inferences of the same size, for as long as
 # SECONDS, or SHARE of the time that compiling took.
 ROUNDS, REPEATS, SECONDS, SHARE = 6, 2, 0.3, 0.1

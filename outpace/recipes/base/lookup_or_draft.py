@@ -52,6 +52,8 @@ def lookup_or_draft(
         drafter = FeatureDrafter(head, target.vocab, grow, sampled=sampled)
     else:
         raise ValueError("draft and head are two drafters of the chain: give one of them")
+    if depth < 1:
+        raise ValueError(f"depth is {depth}: use 1 or more, or the method prompt-lookup")
     lookup = SuffixAutomatonLookup(length_offset=lookup_depth)
     controller = SourceChoice(lookup_depth, depth, target.sizes)
     return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)

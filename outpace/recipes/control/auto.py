@@ -1,35 +1,56 @@
-"""Auto: in each step the fastest of the methods that are possible, or no draft.
+"""Auto: looked-up text, a draft model's or head's chain, or no draft, whatever is expected to be the fastest.
 
-New here: FastestArm, which expects of every method the tokens per second that it had in the last steps of
-the request and in all others, and tries the others only as far as that costs a hundredth of the time. Reuses:
-ArmsDrafter, the methods named by `arms`, Rejection. It is no paper's method: BanditSpec (`ucb-spec`) begins
-anew with every request, for which most are too short.
+New here: nothing; `lookup-or-draft` chooses in the same way, and needs a model. Reuses: SourceChoice, which
+predicts the tokens per second of each source from the length of a match, from acceptance rates and from
+measured times of forwards, LookupOrDraft, SuffixAutomatonLookup, DraftModel, FeatureDrafter, PlannedRows,
+Rejection. It is no paper's method.
 
-Exact at any temperature: the choice follows from committed tokens, earlier steps and measured times, never
-from a token that is drawn in the step. Since times are measured, two runs with the same seed may draw
-different texts from the same distribution; greedy texts are equal.
+Exact at any temperature: before a token of the step is drawn it is decided, from committed tokens, earlier
+steps and measured times, what drafts and how much. Since times are measured, two runs with the same seed may
+draw different texts from the same distribution; greedy texts are equal.
 
-Without a draft it chooses among plain decoding and lookups; with a draft model, or a head, also among the
-methods that use it. Which is the fastest is learned from the first requests and kept for the later ones.
+What the target, the draft and the machine cost is learned in the first steps and kept for later requests. A
+bandit over whole methods (`ucb-spec`) needs more steps than most requests have.
 """
 
-from outpace.controllers.fastest_arm import FastestArm
-from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.compose.arms import ArmsDrafter
-from outpace.drafters.compose.methods import Methods, check_rejection
+from outpace.controllers.source_choice import SourceChoice
+from outpace.core.contracts import Drafter, Parts, Target, recipe
+from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
+from outpace.drafters.compose.planned_rows import PlannedRows
+from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.feature_drafter import FeatureDrafter
+from outpace.drafters.model.grow import grow
+from outpace.drafters.no_draft import NoDraft
+from outpace.models.heads.head_model import EagleModel
 from outpace.verifiers.rejection import Rejection
 
-POSSIBLE = Methods("autoregressive,prompt-lookup,token-recycling,speculative-sampling,lookup-or-draft")
 
-
-@recipe(paper="arXiv:2505.15141, arXiv:2406.14066", family="control and routing")
-def auto(target: Target, *, arms: Methods = POSSIBLE, draft: Target | None = None) -> Parts:
-    """The method with the most expected tokens per second, verified by rejection.
+@recipe(paper="arXiv:2411.10666, arXiv:2406.14066", family="control and routing")
+def auto(
+    target: Target,
+    *,
+    draft: Target | None = None,
+    head: EagleModel | None = None,
+    depth: int = 6,
+    lookup_depth: int = 30,
+) -> Parts:
+    """The draft with the most expected tokens per second, or none, verified by rejection.
 
     Args:
-        arms: methods to choose among, as in autoregressive,prompt-lookup; by default those that are possible
-        draft: draft model of the methods that need one, with the target's vocabulary
+        draft: draft model with the target's vocabulary
+        head: folder with a head of EAGLE or HASS that was trained for the target, in place of a draft model
+        depth: most tokens drafted per step by the model or the head
+        lookup_depth: most tokens drafted per step from a repeated suffix
     """
-    methods = arms.parts(target, draft)
-    check_rejection(methods)
-    return Parts(target, ArmsDrafter(list(methods.values())), Rejection(), FastestArm(len(methods)))
+    if draft is not None and head is not None:
+        raise ValueError("draft and head are two drafters of the chain: give one of them")
+    drafter: Drafter = NoDraft()
+    if draft is not None:
+        drafter = PlannedRows(DraftModel(draft))
+    elif head is not None:
+        drafter = FeatureDrafter(head, target.vocab, grow, sampled=True)
+    has_model = draft is not None or head is not None
+    lookup = SuffixAutomatonLookup(length_offset=lookup_depth)
+    controller = SourceChoice(lookup_depth, depth if has_model else 0, target.sizes)
+    return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)

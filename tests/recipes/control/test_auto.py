@@ -1,0 +1,85 @@
+"""Auto: what drafts with a draft model, a head, or neither."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from outpace.controllers.source_choice import EXPLORING, FIRST_DEPTHS, SourceChoice
+from outpace.core.sampling_params import SamplingParams
+from outpace.decode import Session
+from outpace.models.heads.head_model import HeadModel, untrained_eagle
+from outpace.models.table import TableTarget
+from outpace.proof.per_row_controller import ControllersApart
+from outpace.recipes.control.auto import auto
+from outpace.sampling.target_probs import LazyTargetProbs
+from tests.recipes.counting_model import counting
+
+VOCAB = 60
+UNLIKE = TableTarget(VOCAB, seed=5, order=1)
+
+
+def steps(prompt, tokens: int = 80, target=None, **options) -> list:
+    parts = auto.build(target or counting(VOCAB), **options)
+    timed = ControllersApart(lambda: parts.controller)
+    sampling = [SamplingParams(max_tokens=tokens)]
+    session = Session(replace(parts, controller=timed), [torch.tensor(prompt)], sampling, LazyTargetProbs)
+    return [step for step in session.steps() if any(step.generated)]
+
+
+def test_without_a_model_repeated_text_is_looked_up_and_other_text_is_not_drafted() -> None:
+    repeats = steps([*range(10), *range(8)])
+    assert max(len(step.generated[0]) for step in repeats) > 3
+    assert all(not step.draft.forwards for step in repeats)
+    random = steps([3], target=TableTarget(VOCAB, seed=1, order=2), tokens=40)
+    assert sum(len(step.draft.tree) - 1 for step in random) < 0.5 * len(random)
+
+
+def test_with_a_model_it_drafts_where_nothing_repeats() -> None:
+    drafted = steps([3], draft=counting(VOCAB), tokens=50)
+    assert sum(map(bool, (step.draft.forwards for step in drafted))) > 5
+    assert max(len(step.generated[0]) for step in drafted) == 7
+
+
+def test_a_useless_model_is_tried_seldom() -> None:
+    drafted = steps([3], target=TableTarget(VOCAB, seed=1, order=2), draft=UNLIKE, tokens=400)
+    later = [bool(step.draft.forwards) for step in drafted[100:]]
+    assert 0 < sum(later) < 0.1 * len(later)
+
+
+def test_a_model_that_was_slow_at_first_is_used_again() -> None:
+    """Its first forwards take a hundred times as long as later ones."""
+    target = TableTarget(VOCAB, seed=1, order=2)
+    parts = auto.build(target, draft=target)
+    controller = parts.controller
+    assert isinstance(controller, SourceChoice)
+    session = Session(parts, [torch.tensor([3])], [SamplingParams(1.0, max_tokens=900)], LazyTargetProbs)
+    observe, used = controller.observe, list[bool]()
+
+    def timed(step) -> None:
+        used.append(bool(step.draft.forwards))
+        forwards = step.draft.forwards
+        slow = 100.0 if len(used) <= 2 * len(FIRST_DEPTHS) // 3 else 1.0
+        seconds = {"draft": 0.1 * forwards * slow, "score": 1.0}
+        observe(replace(step, draft=replace(step.draft, seconds=seconds["draft"]), seconds=seconds))
+
+    controller.observe = timed
+    list(session.steps())
+    assert sum(used[-60:]) > 50
+
+
+def test_what_trying_costs_is_limited() -> None:
+    controller = SourceChoice(4, 3)
+    controller._generated = 1000.0
+    tried = [controller._tries(0, 2.0) for _ in range(100)]
+    assert sum(tried) * 2.0 <= EXPLORING * 1000 and sum(tried) == 10
+
+
+def test_a_head_drafts_in_place_of_a_model() -> None:
+    target = TableTarget(4, seed=1, order=2)
+    head = HeadModel(untrained_eagle(target))
+    assert any(step.draft.forwards for step in steps([1, 2, 3], target=target, head=head, tokens=20))
+    with pytest.raises(ValueError, match="give one of them"):
+        auto.build(target, head=head, draft=target)
