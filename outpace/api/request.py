@@ -17,7 +17,7 @@ from outpace.api.row_output import Piece
 from outpace.api.run import Run
 from outpace.api.settings import Settings, Words, resolve_settings
 from outpace.api.speculative_config import parse_speculative_config
-from outpace.core.contracts import Recipe
+from outpace.core.contracts import Parts, Recipe
 from outpace.core.noise import derived
 from outpace.recipes import configure
 
@@ -44,10 +44,15 @@ class Request:
     batch: int  # largest number of rows decoded together
     on_piece: Callable[[Piece], None] | None
 
-    def run(self) -> Run:
-        """Start decoding the rows, with new parts of the method (drafter, verifier, controller)."""
+    def parts(self) -> Parts:
+        """New parts of the method (drafter, verifier, controller)."""
+        return self.recipe(self.model.target, **self.options)
+
+    def run(self, parts: Parts | None = None) -> Run:
+        """Start decoding the rows. `parts`: those of an earlier run that has ended, with what they learned;
+        None: new ones."""
         return Run(
-            self.recipe(self.model.target, **self.options),
+            self.parts() if parts is None else parts,
             self.prompts,
             self.seeds,
             self.max_new_tokens,

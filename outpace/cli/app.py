@@ -50,7 +50,7 @@ def options(
 
 app.command("demo")(demo.demo)
 app.command("generate", cls=RecipeCommand)(generate.generate)
-app.command("chat", cls=RecipeCommand)(chat.chat)
+app.command("chat", cls=chat.ChatCommand)(chat.chat)
 app.command("serve", cls=serve.ServeCommand, context_settings={"max_content_width": serve.HELP_WIDTH})(
     serve.serve
 )

@@ -1,4 +1,8 @@
-"""A controller that chooses a drafter by how well all of them would have drafted the last tokens."""
+"""A controller that chooses among several drafters by comparing what each would have had accepted.
+
+Every drafter is compared on every generated token, also those that did not draft it, so the comparison needs
+no trial drafts. A bandit (`bandit.py`) only learns about the drafter that it chose.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +31,16 @@ class DelayedLosses:
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
-        # (weights of the drafters when the position was drafted, probabilities of acceptance by drafter)
+        # for each position: the weights of the drafters in the step that drafted it, and by drafter the
+        # probability that its token is accepted there
         self._waiting: deque[tuple[Sequence[float], Sequence[float]]] = deque()
 
     def add(
         self, weights: Sequence[float], accepted: Sequence[float]
     ) -> Iterator[tuple[Sequence[float], list[float]]]:
-        """Add the next position; returns those that are now known, in order: weights, and the loss of each
-        drafter."""
+        """Add the next position, whose step had these weights and where each drafter's token is accepted with
+        these probabilities. Yields the weights and each drafter's loss for the positions whose losses are now
+        known, in order."""
         self._waiting.append((weights, accepted))
         while len(self._waiting) >= self._depth:
             following = [each for _, each in islice(self._waiting, self._depth)]
@@ -56,15 +62,16 @@ class Request:
 
     experts: NormalHedge
     losses: DelayedLosses
-    weights: Sequence[float]  # of the drafters, in the step in progress
+    weights: Sequence[float]  # probabilities of the drafters in the next step
 
 
 class Hedge:
-    """Implementation of core.contracts.Controller that draws the drafter of each row and step with the
-    weights of NormalHedge (Liu et al. 2026). All drafters draft chains of one length.
+    """Implementation of core.contracts.Controller: in each row and step one of several drafters is drawn,
+    with probabilities that NormalHedge (Liu et al. 2026) learns. All draft chains of one length.
 
-    A request begins with equal weights. The losses of a position are compared under the weights with which
-    its step was drafted, once all the positions are known that a draft from it would reach.
+    A request begins with equal probabilities. The loss of a drafter at a position is known when the text has
+    grown by as many tokens as a draft has; the probabilities of the step that drafted the position are then
+    updated with it.
     """
 
     want = Want()
@@ -73,8 +80,8 @@ class Hedge:
     def __init__(
         self, num_drafters: int, depth: int, compare: Compare, *, horizon: int | None = None
     ) -> None:
-        """`compare`: called once per step, with which it may read tokens. `horizon`: length of the drafts
-        whose losses are compared; None: `depth`. ValueError for a depth or horizon below 1."""
+        """`compare` is called once per step, and may run draft models. `horizon`: length of the drafts whose
+        losses are compared; None: `depth`. ValueError for a depth or horizon below 1."""
         horizon = depth if horizon is None else horizon
         if min(depth, horizon) < 1:
             raise ValueError(f"depth is {depth}; use 1 or more")

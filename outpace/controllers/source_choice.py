@@ -46,9 +46,11 @@ class SourceChoice:
 
     def __init__(self, lookup_depth: int, depth: int, sizes: Sequence[int] = ()) -> None:
         """`lookup_depth`, `depth`: longest drafts; `depth` is 0 if there is no draft model. `sizes`: those to
-        which the target's forwards are padded. ValueError for a lookup_depth below 1."""
-        if lookup_depth < 1 or depth < 0:
-            raise ValueError(f"depth is {depth} and lookup_depth {lookup_depth}; use 1 or more")
+        which the target's forwards are padded. ValueError for a lookup_depth below 1 or a negative depth."""
+        if lookup_depth < 1:
+            raise ValueError(f"lookup_depth is {lookup_depth}; use 1 or more")
+        if depth < 0:
+            raise ValueError(f"depth is {depth}; use 0 or more, 0 for no drafts of the model")
         self._lookup_depth, self._depth = lookup_depth, depth
         self._rates, self._matches, self._cost = AcceptanceRates(), MatchRates(lookup_depth), StepCost(sizes)
         self._num_drafts = self._hold = 0

@@ -154,7 +154,7 @@ class Plan:
     # by row (length of the text's suffix that occurred before, the tokens that followed it there, most tokens
     # to draft) -> by row (how many of these tokens to draft, how many tokens the draft model drafts instead)
     choice: Callable[[Sequence[tuple[int, Sequence[int], int]]], Sequence[tuple[int, int]]] | None = None
-    # (B,) number of the drafter that drafts each row, of a method that has several; None: it has one
+    # (B,) for methods with several drafters: the index of the one that drafts each row; None: there is one
     drafter: tuple[int, ...] | None = None
 
     def within(self, max_depth: Sequence[int]) -> Plan:  # (B,)

@@ -33,6 +33,7 @@ class Recipe:
     guarantee: Guarantee
     build: Callable[..., Parts]  # (target, *, option=default, ...) -> parts; defines the recipe's options
     one_of: tuple[str, ...] = ()  # options of which exactly one must be given; None stands for not given
+    at_most_one_of: tuple[str, ...] = ()  # options of which one or none is given
 
     def __call__(self, *args: object, **options: object) -> Parts:
         return self.build(*args, **options)
@@ -51,7 +52,8 @@ class Recipe:
 
     def is_open(self, option: str, given: Container[str]) -> bool:
         """Whether the recipe has this option and neither it nor an alternative to it is in `given`."""
-        alternatives = self.one_of if option in self.one_of else (option,)
+        groups = (self.one_of, self.at_most_one_of)
+        alternatives = next((group for group in groups if option in group), (option,))
         return option in self.options and not any(name in given for name in alternatives)
 
     @property
@@ -80,14 +82,21 @@ def help_of(docstring: str) -> dict[str, str]:
 
 
 def recipe(
-    *, paper: str, family: str, guarantee: Guarantee = Guarantee.EXACT, one_of: tuple[str, ...] = ()
+    *,
+    paper: str,
+    family: str,
+    guarantee: Guarantee = Guarantee.EXACT,
+    one_of: tuple[str, ...] = (),
+    at_most_one_of: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Parts]], Recipe]:
     """Decorator that makes a Recipe of the function that builds a method's parts. The summary is the first
-    line of its module's docstring; `one_of` names options of which exactly one must be given."""
+    line of its module's docstring; `one_of` names options of which exactly one must be given,
+    `at_most_one_of` options of which one or none is given."""
 
     def mark(build: Callable[..., Parts]) -> Recipe:
         doc = (sys.modules[build.__module__].__doc__ or build.__doc__ or "").strip()
         summary = doc.splitlines()[0] if doc else ""
-        return Recipe(build.__name__.replace("_", "-"), paper, summary, family, guarantee, build, one_of)
+        name = build.__name__.replace("_", "-")
+        return Recipe(name, paper, summary, family, guarantee, build, one_of, at_most_one_of)
 
     return mark

@@ -78,3 +78,12 @@ def test_methods_of_a_server_have_its_draft_unless_they_have_a_head(loaded: Any,
     assert drafter_of(found["rasd"]) is FeatureDrafter and drafter_of(found["reader"]) is DraftModel
     with pytest.raises(ValueError, match="reader needs draft or head"):
         open_methods(target, get("rasd"), {"head": folder}, [("reader", {})])
+
+
+def test_a_head_given_to_auto_takes_the_place_of_the_usual_draft() -> None:
+    _, options = choose_method("auto", {"head": "zoo:hass"}, "zoo:target")
+    assert options == {"head": "zoo:hass"}
+    _, options = choose_method("auto", {}, "zoo:target")
+    assert options == {"draft": "zoo:draft"}
+    _, options = choose_method("auto", {}, "some/folder")
+    assert options == {}

@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import outpace
+from outpace.recipes import get
 
 FEW = ("--max-tokens", 8, "--temperature", 0, "--ignore-eos")
 
@@ -228,6 +230,20 @@ def test_generate_takes_sampling_settings(outpace_, tiny):
     )
 
 
+def test_chat_uses_auto_and_keeps_what_it_learned(outpace_, tiny, monkeypatch):
+    built = []
+    auto = get("auto")
+
+    def build(*args, **options):
+        built.append(auto.build(*args, **options))
+        return built[-1]
+
+    monkeypatch.setattr("outpace.recipes.get", {"auto": replace(auto, build=build)}.__getitem__)
+    result = outpace_("chat", "--target", tiny.target, *FEW[:4], given="hello\nagain\n")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("auto: 8 tokens") == 2 and len(built) == 1
+
+
 def test_chat_drafts_what_a_file_predicts(outpace_, tiny, tmp_path):
     (tmp_path / "file.txt").write_text("def add(a, b):\n    return a + b\n")
     arguments = ("chat", "--target", tiny.target, *FEW[:4])
@@ -371,4 +387,4 @@ def test_chat_drops_the_oldest_turns_when_the_context_is_full(outpace_, tiny):
     assert result.exit_code == 0, result.output
     assert "the context is full: the oldest" in result.stderr
     assert "this message is too long for the model's context" in result.stderr
-    assert result.stderr.count("prompt-lookup: ") == 6
+    assert result.stderr.count("auto: ") == 6

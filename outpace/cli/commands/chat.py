@@ -12,10 +12,19 @@ import typer
 from outpace.cli import options as o
 from outpace.cli.failures import Debug, report_failures
 from outpace.cli.output import print_status, summary
-from outpace.cli.recipe_options import TARGET, chosen_method
+from outpace.cli.recipe_options import TARGET, RecipeCommand, chosen_method
 
 COMMANDS = "/help lists the commands, /reset starts a new conversation, /quit (or Ctrl-D) ends it"
 ANSWER_TOKENS = 256  # tokens of the context reserved for an answer, unless --max-tokens is given
+
+
+class ChatCommand(RecipeCommand):
+    """A command whose method is `auto` if none is named."""
+
+    def default_of(self, named: Any) -> Any:
+        from outpace.recipes import get
+
+        return get("auto")
 
 
 @report_failures
@@ -23,7 +32,15 @@ ANSWER_TOKENS = 256  # tokens of the context reserved for an answer, unless --ma
 def chat(
     ctx: typer.Context,
     target: o.Target = TARGET,
-    method: o.Method = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help="A method of `outpace list`, or @FILE with what bench recommends; default: auto, which "
+            "learns over the answers of a conversation.",
+        ),
+    ] = None,
     recipe: o.RecipeFile = None,
     speculative_config: o.SpeculativeConfig = None,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
@@ -37,6 +54,7 @@ def chat(
     used, given = chosen_method(ctx)
     request = generation.request()
     conversation = Conversation(loading.load(target), system, request["max_tokens"])
+    answers = Answers(used, request | given, quiet=quiet)
     if sys.stdin.isatty():
         with suppress(ModuleNotFoundError):  # Windows: the console edits lines itself
             import_module("readline")  # gives input() line editing and a history
@@ -50,7 +68,7 @@ def chat(
         elif line.startswith("/"):
             print_status(COMMANDS if line == "/help" else f"there is no command {line}: {COMMANDS}")
         elif line and conversation.add_question(line):
-            conversation.add_answer(answer(conversation, used, request | given, quiet=quiet))
+            conversation.add_answer(answers.answer(conversation))
 
 
 class Conversation:
@@ -111,18 +129,30 @@ def read_line() -> str | None:
         raise ValueError("standard input is not UTF-8 text: convert it") from error
 
 
-def answer(conversation: Conversation, used: Any, request: dict[str, Any], *, quiet: bool) -> str:
-    """Print one answer as it is generated and return its text, incomplete after Ctrl-C."""
-    from outpace.api import stream
+class Answers:
+    """Generates the answers of a conversation. The parts of the method serve all of them, so that a method
+    that learns what pays, as `auto` does, learns it once."""
 
-    with stream(conversation.model, conversation.messages, used, **request) as pieces:
-        try:
-            for piece in pieces:
-                typer.echo(piece, nl=False)
-                sys.stdout.flush()
-        except KeyboardInterrupt:
-            typer.echo("\n(interrupted)", err=True, nl=False)
-        typer.echo()
-        if not quiet:
-            print_status(summary(used.name, pieces.result.statistics))
-        return pieces.result.text
+    def __init__(self, used: Any, request: dict[str, Any], *, quiet: bool) -> None:
+        """`used`: the recipe; `request`: settings and the method's options, as for `outpace.stream`."""
+        self._used, self._request, self._quiet = used, request, quiet
+        self._parts: Any = None  # of the method, from the first answer on
+
+    def answer(self, conversation: Conversation) -> str:
+        """Print one answer as it is generated and return its text, incomplete after Ctrl-C."""
+        from outpace.api.request import prepare
+        from outpace.api.stream import Stream
+
+        request = prepare(conversation.model, conversation.messages, self._used, **self._request)
+        self._parts = self._parts or request.parts()
+        with Stream(request.run(self._parts)) as pieces:
+            try:
+                for piece in pieces:
+                    typer.echo(piece, nl=False)
+                    sys.stdout.flush()
+            except KeyboardInterrupt:
+                typer.echo("\n(interrupted)", err=True, nl=False)
+            typer.echo()
+            if not self._quiet:
+                print_status(summary(self._used.name, pieces.result.statistics))
+            return pieces.result.text

@@ -1,4 +1,4 @@
-"""Forwards of a model that begin behind one of its layers, with that layer's outputs as input."""
+"""Forwards of a model that begin after one of its layers, with that layer's outputs as input."""
 
 from __future__ import annotations
 

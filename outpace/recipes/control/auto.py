@@ -26,7 +26,9 @@ from outpace.models.heads.head_model import EagleModel
 from outpace.verifiers.rejection import Rejection
 
 
-@recipe(paper="arXiv:2411.10666, arXiv:2406.14066", family="control and routing")
+@recipe(
+    paper="arXiv:2411.10666, arXiv:2406.14066", family="control and routing", at_most_one_of=("draft", "head")
+)
 def auto(
     target: Target,
     *,

@@ -1,10 +1,11 @@
 """UCBSpec (Hou et al. 2025): a bandit learns in each request which of several methods drafts best.
 
-New here: UCB and Bandit, which choose, and ArmsDrafter, which lets several methods draft for one request.
-Reuses: the methods named by `arms`, Rejection. Exact at any temperature: the choice follows from committed
-tokens, earlier steps and measured times, never from a token that is drawn in the step, so that q of the
-chosen method is the distribution of its tokens. With `reward` "speed" two runs with the same seed may draw
-different texts from the same distribution, as times are measured; greedy texts are equal.
+New here: UCB, the rule that chooses; Bandit, the controller that applies such a rule in each request; and
+ArmsDrafter, which runs the drafter of the chosen method. Reuses: the methods named by `arms`, Rejection.
+Exact at any temperature: the choice follows from committed tokens, earlier steps and measured times, never
+from a token that is drawn in the step, so that q of the chosen method is the distribution of its tokens. With
+`reward` "speed" two runs with the same seed may draw different texts from the same distribution, as times are
+measured; greedy texts are equal.
 
 Each method drafts once, then the one with the largest upper confidence bound: mean reward, and a radius that
 falls with the steps in which it drafted. What was learned ends with the request. The radius is the paper's,
@@ -12,10 +13,10 @@ from each method's own number of steps (one from the number of all steps would b
 and nothing would be explored), times `scale`: for drafts of ten tokens the paper's own, scale 1, exceeds the
 differences between methods for hundreds of steps, so the default is smaller. The paper does not give δ.
 
-The paper's reward is the number of tokens ("tokens"), under which a slow drafter of many tokens beats a fast
-one of almost as many; the default is tokens per second of the step ("speed"). A method that has not drafted
-for a while reads what it missed when it is chosen again, and pays for that in its reward. All methods are
-verified by rejection, also those that have another exact verifier of their own.
+With the paper's reward, the number of accepted tokens (`reward` "tokens"), a slow draft model wins over a
+lookup of which nearly as many tokens are accepted. The default is tokens per second of the step ("speed"). A
+method that has not drafted for a while reads what it missed when it is chosen again, and pays for that in its
+reward. All methods are verified by rejection, also those that have another exact verifier of their own.
 
 With `lengths`, every method drafts at most so many tokens on a path, and each length is a choice of its own:
 `--arms speculative-sampling:depth=8 --lengths 0,2,4,8` chooses the length of one draft model's chains. Within

@@ -1,15 +1,16 @@
-"""DEL (Entezari Zarch et al. 2025): the early exit that drafts, and how far, follow from every layer's hits.
+"""DEL (Entezari Zarch et al. 2025): an early exit drafts, chosen with its length by measured acceptance.
 
-New here: ExitChoice, which lets every layer predict the verified tokens and chooses the exit and the length
-with the most expected tokens per loaded layer, and ExitDrafter, which has a draft model for each exit.
+New here: ExitChoice, which applies the LM head to every layer's output at the verified positions, counts how
+often each layer's token is the target's, and chooses the exit and the length with the most expected tokens
+per loaded layer; and ExitDrafter, which has a draft model for each exit.
 Reuses: the target without its last layers on its own KV cache, DraftModel, SelfDraft, Rejection. Exact at any
-temperature: exit and length follow from committed tokens, and a draft ends behind a token, which stays in it,
-by the exit's confidence before that token was drawn.
+temperature: exit and length follow from committed tokens, and a draft ends after a token, which stays in the
+draft, by the exit's confidence before that token was drawn.
 
 The paper's forgetting factor is taken as 0.95, and the last positions of the prompt as the first step. A
 token below the threshold ends the draft; the threshold is halfway between the mean confidence of the exit's
-right and of its wrong predictions. Of a target that was not trained with early exits (`outpace train
-layerskip`) it hardly drafts. A compiled target is compiled again for every exit that is chosen.
+right and of its wrong predictions. With a target that was not trained with early exits (`outpace train
+layerskip`) it rarely drafts. A compiled target is compiled again for every exit that is chosen.
 """
 
 from outpace.controllers.exit_choice import ExitChoice
