@@ -21,7 +21,7 @@ from outpace.tables import Table, markdown
 README, PLOT = ROOT / "README.md", ROOT / "docs" / "assets" / "speeds.svg"
 SECTION = re.compile(r"(<!-- results:begin -->\n).*?(<!-- results:end -->)", re.DOTALL)
 AXIS = "tokens per second, temperature 0"
-ENGINE, ENGINES = "engine/engine-cpu.json", "cpu-engines-113m/{weights}-113m-cpu.json"
+ENGINE, ENGINES = "engine/engine-cpu.json.gz", "cpu-engines-113m/{weights}-113m-cpu.json.gz"
 TRANSFORMERS = ("transformers assisted*", "transformers prompt-lookup*")
 OURS = ("speculative-sampling", "specinfer", "prompt-lookup")
 # README's table: its files and rows

@@ -3,6 +3,7 @@ prompts. What is compared is a name of `MEASURES`."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +36,10 @@ class DirtyCommit(ValueError):
 
 
 def load(path: Path) -> Result:
-    """Parse a result file; DirtyCommit if it was measured on uncommitted changes."""
-    data = json.loads(path.read_text(encoding="utf-8"))
+    """Parse a result file, published ones are .json.gz; DirtyCommit if it was measured on uncommitted
+    changes."""
+    content = path.read_bytes()
+    data = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
     if str(data.get("provenance", {}).get("commit", "")).endswith("+"):
         raise DirtyCommit(f"{path.name} was measured on uncommitted changes: commit them and measure again")
     return data

@@ -235,9 +235,7 @@ def main(
             file.write_text(done.stdout, encoding="utf-8")
     if not list_:
         for name in steps:
-            (results.RESULTS / name).parent.mkdir(exist_ok=True)
-            data = json.loads((OUT / name).read_text(encoding="utf-8"))
-            (results.RESULTS / name).write_text(results.compact(results.shortened(data)), encoding="utf-8")
+            results.publish(OUT / name, results.RESULTS / f"{name}.gz")
         results.write(results.pages())
         front_page.main()
 

@@ -9,6 +9,7 @@ refused.
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ import typer
 from benchmarks.paired import ANY, OR, Result, compare, load
 from outpace.bench.measure.bootstrap import Interval
 from outpace.bench.report import plot
-from outpace.bench.report.summary import ALL, VARIED
+from outpace.bench.report.summary import VARIED
 from outpace.tables import Table, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -200,7 +201,7 @@ def render(folder: Path, *, plot_path: Path | None = None) -> str:
     page = json.loads((folder / PAGE).read_text(encoding="utf-8"))
     if len(page["targets"]) > MAX_ROWS:
         raise ValueError(f"{folder.name} has {len(page['targets'])} targets: a page shows at most {MAX_ROWS}")
-    files = {path.name: load(path) for path in sorted(folder.glob("*.json")) if path.name != PAGE}
+    files = {path.name: load(path) for path in sorted(folder.glob("*.json.gz"))}
     rows = [
         (target["what"], goal(target), *verdict(target, measured(files, target)))
         for target in page["targets"]
@@ -229,7 +230,7 @@ def render(folder: Path, *, plot_path: Path | None = None) -> str:
 
 
 def compact(data: Mapping[str, Any]) -> str:
-    """JSON of a result file with a line per row: smaller than with a line per field."""
+    """JSON of a result file with a line per row."""
     fields: list[str] = []
     for key, value in data.items():
         rows = [json.dumps(row) for row in value] if isinstance(value, list) else None
@@ -238,13 +239,12 @@ def compact(data: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
-def shortened(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A result file of `outpace bench` as it is published: where all prompts were selected, without the rows
-    of the varied ones only and those that pool temperatures. Both follow from the runs."""
-    if data.get("settings", {}).get("selection") != ALL or "results" not in data:
-        return dict(data)
-    rows = [row for row in data["results"] if row["selection"] == ALL and row["temperature"] is not None]
-    return {**data, "results": rows}
+def publish(measured: Path, published: Path) -> None:
+    """Write a measured file to docs/results, compressed: all of them are downloaded with the repository."""
+    data = json.loads(measured.read_text(encoding="utf-8"))
+    published.parent.mkdir(exist_ok=True)
+    # without a time, so that equal measurements are equal files
+    published.write_bytes(gzip.compress(compact(data).encode(), mtime=0))
 
 
 def pages(results: Path = RESULTS) -> list[Path]:

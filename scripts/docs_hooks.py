@@ -81,7 +81,7 @@ def load_once(path: Path) -> Result:
 def measured_tables(name: str) -> list[str]:
     """Markdown lines: one table per result file in docs/results that has the method; empty if none has."""
     lines: list[str] = []
-    for path in sorted(RESULTS.rglob("*.json")):
+    for path in sorted(RESULTS.rglob("*.json.gz")):
         result = load_once(path)
         if str(result.get("schema")).startswith("outpace-bench/"):
             lines += measurement_table(name, path, result)

@@ -1,4 +1,4 @@
-"""Update the headline speedup in the README from docs/results/engine/engine-cpu.json.
+"""Update the headline speedup in the README from docs/results/engine/engine-cpu.json.gz.
 
 `python scripts/headline.py` rewrites the section; with --check it exits with an error if it is out of date.
 """
@@ -13,7 +13,7 @@ from benchmarks.paired import Comparison, Result, compare, load
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-RESULT = ROOT / "docs/results/engine/engine-cpu.json"
+RESULT = ROOT / "docs/results/engine/engine-cpu.json.gz"
 METHOD = "speculative-sampling"
 PEER = "transformers assisted*"  # transformers' assisted generation with the fastest of its measured settings
 SECTION = re.compile(r"(<!-- headline:begin -->\n).*?(<!-- headline:end -->)", re.DOTALL)

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import forwards, indexes
 from benchmarks import gpu_speed as gpu_check
 from benchmarks.overhead import OverheadCase, cases, measure, small_pair, to_table
+from benchmarks.paired import load
 from outpace.bench.measure.provenance import provenance
 from outpace.models.hf.target import HFTarget
 from outpace.recipes import get
@@ -172,7 +173,7 @@ def test_the_costs_of_indexes_are_measured(tmp_path: Path, capsys: pytest.Captur
 
 def test_the_page_about_indexes_shows_what_was_measured() -> None:
     docs = Path(__file__).resolve().parents[2] / "docs"
-    data = json.loads((docs / "results/indexes/indexes-cpu.json").read_text(encoding="utf-8"))
+    data = load(docs / "results/indexes/indexes-cpu.json.gz")
     costs = [indexes.IndexCost(**row) for row in data["microseconds"]]
     rows = markdown(indexes.to_table(costs, data["seconds_before"])).split("\n")[2:]
     page = (docs / "indexes.md").read_text(encoding="utf-8")

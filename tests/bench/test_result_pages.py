@@ -101,25 +101,31 @@ def test_a_peer_is_compared_at_the_setting_with_the_largest_speedup() -> None:
 
 
 def write_page(folder: Path, **fields: Any) -> None:
-    target = {"file": "a.json", "method": "fast", "unit": "x", **AT}
+    target = {"file": "a.json.gz", "method": "fast", "unit": "x", **AT}
     page = {
         "title": "A title",
         "summary": "One sentence.",
         "axis": "speedup",
-        "panels": [{"title": "code", "file": "a.json", "methods": ["fast"], **AT}],
+        "panels": [{"title": "code", "file": "a.json.gz", "methods": ["fast"], **AT}],
         "targets": [
             {"what": "easy", "at_least": 1.5, **target},
             {"what": "hard", "at_least": 9, **target},
             {"what": "near", "at_least": 3, **target},
             {
                 "what": "efficiency",
-                "file": "a.json",
+                "file": "a.json.gz",
                 "select": {"method": "fast"},
                 "value": "efficiency",
                 "at_least": 0.9,
             },
-            {"what": "count", "file": "a.json", "select": {"method": "fast"}, "value": "steps", "at_most": 9},
-            {"what": "absent", "file": "b.json", "method": "fast", **AT},
+            {
+                "what": "count",
+                "file": "a.json.gz",
+                "select": {"method": "fast"},
+                "value": "steps",
+                "at_most": 9,
+            },
+            {"what": "absent", "file": "b.json.gz", "method": "fast", **AT},
         ],
         "missed": "What was missed and why.",
         **fields,
@@ -128,10 +134,16 @@ def write_page(folder: Path, **fields: Any) -> None:
     (folder / "page.json").write_text(json.dumps(page))
 
 
+def write_result(folder: Path, data: Any) -> None:
+    measured = folder.parent / "measured.json"
+    measured.write_text(json.dumps(data))
+    results.publish(measured, folder / "a.json.gz")
+
+
 def test_a_page_is_a_plot_a_table_a_paragraph_and_links(tmp_path: Path) -> None:
     folder = tmp_path / "engine"
     write_page(folder)
-    (folder / "a.json").write_text(json.dumps(result(PLAIN, FAST)))
+    write_result(folder, result(PLAIN, FAST))
     results.write([folder])
     lines = (tmp_path / "engine.md").read_text().splitlines()
     assert lines[0] == "# A title" and lines[4] == "![speedup](engine/plot.svg)"
@@ -143,7 +155,7 @@ def test_a_page_is_a_plot_a_table_a_paragraph_and_links(tmp_path: Path) -> None:
     assert (verdicts["hard"], verdicts["near"], verdicts["count"]) == ("missed", "open", "no interval")
     assert any("| absent |" in line and "not measured" in line for line in lines)
     assert "What was missed and why." in lines and lines[-1].startswith(
-        "- [a.json](engine/a.json): `outpace bench`"
+        "- [a.json.gz](engine/a.json.gz): `outpace bench`"
     )
 
 
@@ -165,19 +177,19 @@ def test_a_page_shows_ratios_and_rows_of_a_load_test(tmp_path: Path) -> None:
         tmp_path / "load",
         panels=[],
         targets=[
-            {"what": "x", "file": "a.json", "select": select, "value": "ratios.latency", "at_most": 0.7},
-            {"what": "y", "file": "a.json", "select": select, "value": "ratios.speed.p50", "at_most": 0.7},
+            {"what": "x", "file": "a.json.gz", "select": select, "value": "ratios.latency", "at_most": 0.7},
+            {"what": "y", "file": "a.json.gz", "select": select, "value": "ratios.speed.p50", "at_most": 0.7},
         ],
         note="About rounds.",
         tables=[
             {
                 "title": "Rows",
-                "file": "a.json",
+                "file": "a.json.gz",
                 "columns": [["who", "contender"], ["ms", "latency_ms.p50"], ["goodput", "goodput"]],
             }
         ],
     )
-    (tmp_path / "load" / "a.json").write_text(json.dumps(load_test))
+    write_result(tmp_path / "load", load_test)
     text = results.render(tmp_path / "load")
     assert "| x | at most 0.7 | 0.5 (0.4 to 0.6) | met |" in text
     assert "| y | at most 0.7 | not measured |  |" in text
@@ -188,28 +200,16 @@ def test_a_page_shows_ratios_and_rows_of_a_load_test(tmp_path: Path) -> None:
 def test_too_few_prompts_give_no_verdict(tmp_path: Path) -> None:
     folder = tmp_path / "engine"
     write_page(folder)
-    (folder / "a.json").write_text(json.dumps(result(runs("plain", [1.0]), runs("fast", [0.1]))))
+    write_result(folder, result(runs("plain", [1.0]), runs("fast", [0.1])))
     assert "| easy | at least 1.5x | too few prompts |  |" in results.render(folder)
 
 
 def test_results_of_a_dirty_commit_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "engine"
     write_page(folder)
-    (folder / "a.json").write_text(json.dumps(result(PLAIN, provenance={**PROVENANCE, "commit": "abc+"})))
+    write_result(folder, result(PLAIN, provenance={**PROVENANCE, "commit": "abc+"}))
     with pytest.raises(DirtyCommit, match="measured on uncommitted changes"):
         results.render(folder)
-
-
-def test_rows_that_no_page_shows_are_not_published() -> None:
-    rows = [
-        {"selection": selection, "temperature": temperature}
-        for selection in ("all", "varied")
-        for temperature in (0.0, None)
-    ]
-    data = {"settings": {"selection": "all"}, "results": rows}
-    assert results.shortened(data)["results"] == [{"selection": "all", "temperature": 0.0}]
-    varied = {**data, "settings": {"selection": "varied"}}
-    assert results.shortened(varied) == varied and results.shortened({"ratios": []}) == {"ratios": []}
 
 
 def test_a_page_has_at_most_ten_rows(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_page_has_at_most_ten_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", results.pages(), ids=lambda folder: folder.name)
 def test_published_pages_are_those_of_the_published_files(folder: Path) -> None:
     assert folder.with_suffix(".md").read_text(encoding="utf-8") == results.render(folder)
-    for path in folder.glob("*.json"):
+    for path in folder.glob("*.json.gz"):
         load(path)  # refuses a dirty commit
 
 
@@ -258,9 +258,9 @@ def test_fields_of_a_row_are_divided_and_rows_are_selected() -> None:
         {"method": "head", "workload": "code", "milliseconds": {"draft": 2.0, "target": 8.0}},
         {"method": "head", "workload": "edit", "milliseconds": {"draft": 3.0, "target": 8.0}},
     ]
-    files = {"a.json": result(results=rows)}
+    files = {"a.json.gz": result(results=rows)}
     share = {
-        "file": "a.json",
+        "file": "a.json.gz",
         "select": {"workload": "code"},
         "value": "milliseconds.draft",
         "over_value": "milliseconds.target",
@@ -271,7 +271,7 @@ def test_fields_of_a_row_are_divided_and_rows_are_selected() -> None:
         files,
         {
             "title": "Times",
-            "file": "a.json",
+            "file": "a.json.gz",
             "select": {"workload": "edit"},
             "columns": [["draft", "milliseconds.draft"]],
         },
@@ -284,3 +284,11 @@ def test_compact_files_hold_the_same() -> None:
     text = results.compact(data)
     assert json.loads(text) == data
     assert len(text.splitlines()) < 3 * len(data) + len(data["runs"])
+
+
+def test_equal_measurements_are_published_as_equal_files(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write_result(tmp_path / name, result(PLAIN, FAST))
+    files = [tmp_path / name / "a.json.gz" for name in ("one", "two")]
+    assert load(files[0]) == result(PLAIN, FAST) and files[0].read_bytes() == files[1].read_bytes()
