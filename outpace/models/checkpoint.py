@@ -23,6 +23,8 @@ from transformers import (
 )
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from outpace.models.adapter import base_of, merged
+from outpace.models.names import resolve
 from outpace.models.native_dtypes import fastest_dtype, notice, warn_once
 
 GGUF = ".gguf"
@@ -40,7 +42,8 @@ def load_checkpoint(
     allow_pickle: bool = False,
 ) -> tuple[PreTrainedModel, Tokenizer]:
     """Load a causal language model onto its device, with its tokenizer. `name`: a folder, a GGUF file or a
-    name on the hub. `allow_pickle` permits weights that are not safetensors. ValueError if the checkpoint or
+    name on the hub. A folder with an adapter is loaded with the checkpoint that it names, and merged into it.
+    `allow_pickle` permits weights that are not safetensors. ValueError if the checkpoint or
     the device cannot be used; a warning, once, if the CPU lacks the arithmetic of the model's dtype."""
     torch_device = choose_device(device)
     place, file = location(name)
@@ -48,6 +51,15 @@ def load_checkpoint(
         raise ValueError(
             f"there is no checkpoint folder {name}: check the path, or give a hub name (owner/model)"
         )
+    if base := base_of(place):
+        model, tokenizer = load_checkpoint(
+            resolve(base),
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust_remote_code,
+            allow_pickle=allow_pickle,
+        )
+        return merged(model, place), tokenizer
     options: dict[str, Any] = {
         "revision": revision,
         "trust_remote_code": trust_remote_code,
@@ -162,6 +174,8 @@ def refuse_unused_layers(name: str, config: Any, unexpected: Iterable[str]) -> N
 def load_tokenizer(name: str) -> Tokenizer:
     """The tokenizer of a checkpoint, loaded without the model. ValueError if it cannot be loaded."""
     place, file = location(name)
+    if base := base_of(place):
+        return load_tokenizer(resolve(base))
     try:
         return AutoTokenizer.from_pretrained(place, local_files_only=hub_is_away(name), **file)
     except FAILURES as error:

@@ -86,6 +86,7 @@ class EarlyExits:
     dropout: float = 0.1  # probability with which the last layer is dropped; of earlier ones it is smaller
     scale: float = 0.2  # of the losses of early exits
     rotation: int = 4  # one in so many early exits is learned in a step
+    rank: int = 0  # of low-rank changes to all linear layers (LoRA), learned in place of the weights; 0: none
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,8 @@ class TrainConfig:
         if predictor.depth < 1 or predictor.width < 1:
             raise ConfigError("predictor.depth and predictor.width are 1 or more")
         exits = self.exits
+        if exits.rank < 0:
+            raise ConfigError(f"exits.rank is {exits.rank}: it is 0 or more")
         if exits.layer < 0 or exits.rotation < 1 or exits.scale <= 0 or not 0 <= exits.dropout < 1:
             raise ConfigError(
                 "exits.layer is 0 or more, exits.rotation 1 or more, exits.scale above 0 and exits.dropout a "

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from outpace.api.model import Model, load
 from outpace.api.opener import check_same_tokens
+from outpace.models.adapter import has_adapter, save_adapter, with_low_rank_changes
 from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
 from outpace.models.heads.eagle import EagleHead
 from outpace.models.heads.eagle3 import Eagle3Head, default_taps
@@ -120,7 +121,8 @@ def untrained(
     target = model.target
     if method in TARGETS:
         check_exit(target, config)
-        return copy.deepcopy(target.model).float()
+        whole = copy.deepcopy(target.model).float()
+        return with_low_rank_changes(whole, model.name, config.exits.rank) if config.exits.rank else whole
     if method in DRAFT_MODELS:
         return draft_model(model, config, start)
     if method in PREDICTORS:
@@ -201,7 +203,10 @@ def save(drafter: Drafter, folder: Path, model: Model) -> None:
         return
     if not isinstance(drafter, DraftHead | PositionHead):
         nn.Module.to(drafter, STORED)
-        drafter.save_pretrained(folder)
+        if has_adapter(drafter):
+            save_adapter(drafter, folder)
+        else:
+            drafter.save_pretrained(folder)
         if model.tokenizer is not None:
             model.tokenizer.save_pretrained(folder)
         return

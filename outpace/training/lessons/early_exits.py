@@ -30,7 +30,8 @@ class EarlyExitLesson(DrafterLesson):
     up to its exit, the target the whole model as far as it has been trained."""
 
     def __init__(self, model: PreTrainedModel, target_head: nn.Module, settings: EarlyExits) -> None:
-        super().__init__(dict(model.named_parameters()), target_head)
+        own = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        super().__init__(own, target_head)
         self.model, self.settings = model, settings
         count = model.config.get_text_config().num_hidden_layers
         layers = OutputCapture(model, count).layers
@@ -43,7 +44,8 @@ class EarlyExitLesson(DrafterLesson):
     def num_draft_parameters(self) -> int:
         """Those of the layers before the exit, and of everything that is not in a layer."""
         skipped = self._layers[self.exit_layer :]
-        return super().num_draft_parameters - sum(p.numel() for each in skipped for p in each.parameters())
+        whole = sum(each.numel() for each in self.model.parameters())
+        return whole - sum(p.numel() for each in skipped for p in each.parameters())
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
         states, logits = self._run(batch, self._dropped(len(batch.tokens), noise))

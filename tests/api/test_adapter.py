@@ -1,0 +1,89 @@
+"""Adapters load with the checkpoint that they name, merged into its weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import outpace
+from outpace.models import adapter
+from outpace.models.checkpoint import load_checkpoint, load_tokenizer
+
+PROMPT = "for index in range(10):\n    print(index)\nfor"
+
+
+@pytest.fixture(scope="module")
+def folder(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter that changes the tiny target."""
+    path = tmp_path_factory.mktemp("adapter") / "changes"
+    model, _ = load_checkpoint(tiny.target, dtype="float64", device="cpu")
+    changed = adapter.with_low_rank_changes(model, tiny.target, 3)
+    noise = torch.Generator().manual_seed(0)
+    for name, each in changed.named_parameters():
+        assert each.requires_grad == ("lora_" in name)
+        if "lora_B" in name:
+            each.data = 0.1 * torch.randn(each.shape, generator=noise, dtype=torch.float64)
+    adapter.save_adapter(changed, path)
+    return path
+
+
+def weights(name: str) -> dict[str, torch.Tensor]:
+    return load_checkpoint(name, dtype="float64", device="cpu")[0].state_dict()
+
+
+def test_low_rank_changes_are_added_to_the_weights(folder: Path, tiny: Any) -> None:
+    from safetensors.torch import load_file
+
+    before, after = weights(tiny.target), weights(str(folder))
+    factors = load_file(folder / adapter.WEIGHTS)
+    assert before.keys() == after.keys()
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    assert len(changed) == len(factors) // 2 > 0 and not any("lm_head" in name for name in changed)
+    for name in changed:
+        a, b = (
+            factors[f"{adapter.IN_FILES}{name.removesuffix('weight')}lora_{which}.weight"] for which in "AB"
+        )
+        assert torch.allclose(after[name], before[name] + b @ a, atol=1e-6)
+
+
+def test_an_adapter_decodes_as_its_merged_model_does(folder: Path, tiny: Any) -> None:
+    model = outpace.load(folder, dtype="float64")
+    [plain] = outpace.generate(model, PROMPT, "autoregressive", max_tokens=24, temperature=0)
+    [drafted] = outpace.generate(model, PROMPT, "prompt-lookup", max_tokens=24, temperature=0)
+    [before] = outpace.generate(tiny.target, PROMPT, "autoregressive", max_tokens=24, temperature=0)
+    assert plain.tokens == drafted.tokens != before.tokens
+    ids = load_tokenizer(tiny.target)(PROMPT)["input_ids"]
+    assert load_tokenizer(str(folder))(PROMPT)["input_ids"] == ids
+
+
+def test_unsuited_adapters_are_refused(
+    folder: Path, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((folder / adapter.CONFIG).read_text())
+
+    def refused(message: str, *, text: str | None = None, data: bytes | None = None, **changes: Any) -> None:
+        path = tmp_path / "other"
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(folder, path)
+        (path / adapter.CONFIG).write_text(text or json.dumps(config | changes))
+        if data is not None:
+            (path / adapter.WEIGHTS).write_bytes(data)
+        with pytest.raises(ValueError, match=message) as caught:
+            load_checkpoint(str(path), device="cpu")
+        assert "\n" not in str(caught.value)
+
+    refused("not a JSON object", text="{")
+    refused("does not name the adapter's model", base_model_name_or_path=None)
+    refused("there is no checkpoint folder", base_model_name_or_path=str(tmp_path / "absent"))
+    refused("does not fit", base_model_name_or_path="zoo:draft")
+    refused("does not fit", data=b"abc")
+    (folder / adapter.WEIGHTS).rename(tmp_path / "kept")
+    refused("has no adapter_model.safetensors")
+    (tmp_path / "kept").rename(folder / adapter.WEIGHTS)
+    monkeypatch.setattr(adapter, "find_spec", lambda name: None)
+    refused(r"outpace\[adapters\]")
