@@ -46,7 +46,8 @@ class Head:
     token_weight: float = 0.1  # of the cross entropy beside it (eagle, hass)
     top_k: int = 10  # tokens of the top-k loss (hass)
     num_heads: int = 5  # draft tokens that are learned (medusa, hydra, mlp-speculator, redrafter)
-    num_layers: int = 1  # blocks of each head (medusa, hydra, redrafter)
+    # decoder layers (eagle, hass), or blocks of each head (medusa, hydra, redrafter)
+    num_layers: int = 1
     prefix: bool = True  # a decoder layer over the text before the heads, as in Hydra++ (hydra)
     inner_size: int = 0  # width of the state (mlp-speculator); 0: twice the target's
     tied: bool = False  # all steps share embedding, norm and LM head (mlp-speculator)

@@ -143,7 +143,8 @@ def untrained(
         )
         own = [head.fc, head.layers, head.norm, head.lm_head]
     else:
-        head = EagleHead(head_config(target, target.vocab), target.embed, target.head, bias=False)
+        layers = head_config(target, target.vocab, config.head.num_layers)
+        head = EagleHead(layers, target.embed, target.head, bias=False)
         own = [head.fc, head.layers]
     for module in (*own, head.rotary_emb):
         module.to(torch.float32).to(target.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -30,7 +30,11 @@ from outpace.training.unrolled import unrolled
 from outpace.verifiers.match import Match
 
 VOCAB, LENGTH, STEPS = 8, 18, 4
-HEADS = {"eagle": untrained_eagle, "eagle3": untrained_eagle3}
+HEADS = {
+    "eagle": untrained_eagle,
+    "eagle of two layers": partial(untrained_eagle, num_layers=2),
+    "eagle3": untrained_eagle3,
+}
 
 
 @cache
@@ -75,7 +79,7 @@ def drafted(head: DraftHead, tokens: Tensor, features: Tensor, start: int, count
     return state[0]
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "eagle3, normed output"])
+@pytest.mark.parametrize("kind", [*HEADS, "eagle3, normed output"])
 def test_every_column_and_step_equals_a_draft_that_begins_there(kind: str) -> None:
     head, tokens = head_of(kind), torch.tensor([greedy_text([1, 2]), greedy_text([5, 0, 3])])
     batch = source(*tokens.tolist()).batch([0, 1])

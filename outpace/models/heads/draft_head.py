@@ -123,9 +123,9 @@ class DraftHead(PreTrainedModel):
         return states
 
 
-def head_config(target: TargetWithLayers, vocab: int) -> LlamaConfig:
-    """The configuration of a decoder layer for a head with `vocab` logits: the target's widths, as far as its
-    configuration has them, and its rotary frequencies, without scaling."""
+def head_config(target: TargetWithLayers, vocab: int, num_layers: int = 1) -> LlamaConfig:
+    """The configuration of the decoder layers of a head with `vocab` logits: the target's widths, as far as
+    its configuration has them, and its rotary frequencies, without scaling."""
     size = int(next(target.embed.parameters()).shape[1])
     shape: dict[str, Any] = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 4}
     model = getattr(target, "model", None)  # of transformers; table models have none
@@ -143,7 +143,7 @@ def head_config(target: TargetWithLayers, vocab: int) -> LlamaConfig:
     return LlamaConfig(
         vocab_size=vocab,
         hidden_size=size,
-        num_hidden_layers=1,
+        num_hidden_layers=num_layers,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=None,

@@ -1,4 +1,4 @@
-"""The head of EAGLE and EAGLE-2 (Li et al. 2024): one decoder layer over embeddings and hidden states.
+"""The head of EAGLE and EAGLE-2 (Li et al. 2024): a decoder layer over embeddings and hidden states.
 
 Letters: N tokens, D hidden size.
 """
@@ -18,7 +18,8 @@ from outpace.models.heads.draft_head import DraftHead
 class EagleHead(DraftHead):
     """Continues the input of the target's LM head: from a token's embedding and the hidden state before it
     (first and second half of the input of `fc`) to the hidden state after it, which the target's LM head
-    turns into logits. The decoder layer has no norm at its input, and none follows it."""
+    turns into logits. The first decoder layer has no norm at its input, and none follows the last. EAGLE has
+    one layer; heads with more (Yan et al. 2025, Scylla) have the same layout."""
 
     from_target = ("embed_tokens.", "lm_head.")
 
@@ -27,9 +28,9 @@ class EagleHead(DraftHead):
     ) -> None:
         super().__init__(config, embed, (-1,))
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bias)
-        layer: Any = LlamaDecoderLayer(config, 0)
-        layer.input_layernorm = nn.Identity()
-        self.layers = nn.ModuleList([layer])
+        layers: list[Any] = [LlamaDecoderLayer(config, index) for index in range(config.num_hidden_layers)]
+        layers[0].input_layernorm = nn.Identity()
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.Identity()
         self.lm_head = lm_head
 

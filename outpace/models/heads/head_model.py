@@ -43,9 +43,9 @@ Eagle3Model = NewType("Eagle3Model", HeadModel)
 Untrained = Callable[[TargetWithLayers, int], DraftHead]
 
 
-def untrained_eagle(target: TargetWithLayers, seed: int = 0) -> DraftHead:
+def untrained_eagle(target: TargetWithLayers, seed: int = 0, num_layers: int = 1) -> DraftHead:
     """A head of EAGLE for a target with random weights."""
-    head = EagleHead(head_config(target, target.vocab), target.embed, target.head)
+    head = EagleHead(head_config(target, target.vocab, num_layers), target.embed, target.head)
     return _initialised(head, target, seed, (head.fc, head.layers))
 
 

@@ -1,4 +1,4 @@
-"""The configuration of a head's decoder layer, in the keys that all layouts share with transformers."""
+"""The configuration of a head's decoder layers, in the keys that all layouts share with transformers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ KEYS = (
 OLD_ROPE = ("rope_theta", "rope_scaling")
 
 
-def read_layer(config: Mapping[str, Any], vocab: int, target: TargetWithLayers) -> LlamaConfig:
-    """The configuration of the decoder layer of a head with `vocab` logits. HeadFileError if the head has
-    more than one layer or was trained for a target of another size."""
+def read_layer(
+    config: Mapping[str, Any], vocab: int, target: TargetWithLayers, *, max_layers: int | None = 1
+) -> LlamaConfig:
+    """The configuration of the decoder layers of a head with `vocab` logits. HeadFileError if the head has
+    no layer, more than `max_layers` (None: any number), or was trained for a target of another size."""
     size = next(target.embed.parameters()).shape[1]
     own = config.get("hidden_size")
     if (wanted := config.get("target_hidden_size") or own) != size:
@@ -34,7 +36,9 @@ def read_layer(config: Mapping[str, Any], vocab: int, target: TargetWithLayers) 
             f"its hidden states have {own} numbers: only heads as wide as the target are supported"
         )
     count = config.get("num_hidden_layers", 1)
-    if count != 1:
+    if not isinstance(count, int) or count < 1:
+        raise HeadFileError(f"its num_hidden_layers is {count!r}: restore its config.json")
+    if max_layers is not None and count > max_layers:
         raise HeadFileError(f"it has {count} decoder layers: only heads with one are supported")
     rope = () if config.get("rope_parameters") else OLD_ROPE
     shape = {name: config[name] for name in (*KEYS, *rope) if config.get(name) is not None}
@@ -44,7 +48,7 @@ def read_layer(config: Mapping[str, Any], vocab: int, target: TargetWithLayers) 
         return LlamaConfig(
             **shape,
             vocab_size=vocab,
-            num_hidden_layers=1,
+            num_hidden_layers=count,
             tie_word_embeddings=False,
             bos_token_id=None,
             eos_token_id=None,
@@ -58,7 +62,7 @@ def read_layer(config: Mapping[str, Any], vocab: int, target: TargetWithLayers) 
 
 
 def write_layer(layer: LlamaConfig, vocab: int, model_type: str = "llama") -> Config:
-    """The keys of the decoder layer of a head for a target with `vocab` tokens."""
+    """The keys of the decoder layers of a head for a target with `vocab` tokens."""
     written = {name: getattr(layer, name) for name in KEYS if getattr(layer, name, None) is not None}
     rope = written.get("rope_parameters") or {}
     if rope.get("rope_type", "default") == "default" and "rope_theta" in rope:
@@ -67,6 +71,6 @@ def write_layer(layer: LlamaConfig, vocab: int, model_type: str = "llama") -> Co
         "model_type": model_type,
         **written,
         "vocab_size": vocab,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": layer.num_hidden_layers,
         "tie_word_embeddings": False,
     }

@@ -1,4 +1,4 @@
-"""The layout of EAGLE, EAGLE-2 and HASS: a flat configuration of a Llama model with one layer.
+"""The layout of EAGLE, EAGLE-2 and HASS: a flat configuration of a Llama model with one layer or several.
 
 The file contains a copy of the target's embedding, because EAGLE's official code cannot load a head without
 it. It does not contain the LM head, which is the target's. vLLM reads this layout too, for heads whose
@@ -27,7 +27,7 @@ def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[Dr
         raise HeadFileError("it has no fc.weight: give a folder with a draft head")
     # older configurations of vLLM
     nested = config.get("model") if config.get("model_type") == "eagle" else None
-    layer = read_layer(nested or config, target.vocab, target)
+    layer = read_layer(nested or config, target.vocab, target, max_layers=None)
     # Without the key, the official code takes fc to have a bias and vLLM's to have none: the tensors tell
     bias = bool(config.get("bias", "fc.bias" in tensors))
     given = {name: each for name, each in tensors.items() if not name.startswith("lm_head.")}
