@@ -16,6 +16,7 @@ USUAL_HEADS = {
         "eagle": "zoo:eagle",
         "eagle2": "zoo:eagle",
         "fr-spec": "zoo:eagle",
+        "scylla": "zoo:eagle",
         "hass": "zoo:hass",
         "eagle3": "zoo:eagle3",
         "medusa": "zoo:medusa",

@@ -56,6 +56,7 @@ from outpace.proof.mutants.drafters import (
     OffByOne,
     OtherTemperature,
     ReadsRejected,
+    Reranked,
     Sorted,
     TopClaimed,
     as_target,
@@ -235,6 +236,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
             "token of low probability dropped",
             lambda: Parts(target, EndDropped(draft), Rejection(), LearnedConfidence(2, 0.4)),
         ),
+        Mutant("re-ranked tree claimed", lambda: Parts(target, wide(Reranked), Rejection(), chain)),
         Mutant("siblings re-sorted", lambda: Parts(target, wide(Sorted), Rejection(), twice)),
         Mutant("siblings in token order", lambda: Parts(target, wide(Numbered), Rejection(), twice)),
         Mutant(

@@ -98,6 +98,21 @@ class Dropped(CorrectDrafter):
         return picked(tree, claim, kept)
 
 
+class Reranked(CorrectDrafter):
+    """Mutant: keeps the three drawn tokens with the most probable paths, as trees of chosen tokens do, and
+    the recorded q, which is not the distribution of the tokens that remain."""
+
+    def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
+        claim, forest = tree.claim, tree.forest
+        if not isinstance(claim, Drawn):
+            return tree
+        tokens, paths = tree.tokens.tolist(), [1.0] * forest.num_rows
+        for node in range(forest.num_rows, len(tree)):
+            paths.append(paths[forest.parents[node]] * float(claim.q[claim.row[node], tokens[node]]))
+        best = [sorted(nodes[1:], key=lambda node: -paths[node])[:3] for nodes in forest.nodes]
+        return picked(tree, claim, [*range(forest.num_rows), *sorted(node for row in best for node in row)])
+
+
 class Sorted(CorrectDrafter):
     """Mutant: sorts siblings drawn without replacement by falling draft probability, but verification needs
     drawing order."""
