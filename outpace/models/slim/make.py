@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from outpace.core.contracts import ReadsTargetCache, Target
+from outpace.core.contracts import Cache, ReadsTargetCache, Target
 from outpace.core.skip_set import SkipSet
 from outpace.models.hf.target import HFTarget
+from outpace.models.slim.closest_layers import ClosestLayers, ClosestTables
 from outpace.models.slim.exit_head import ExitHead
 from outpace.models.slim.slim_table import SlimTable
 from outpace.models.slim.slim_target import SlimTarget
+from outpace.models.slim.switched_target import SwitchedLayers, SwitchedTarget
 from outpace.models.table import TableTarget
 
 
@@ -21,6 +23,24 @@ def num_layers(target: Target) -> int:
     if isinstance(target, HFTarget | TableTarget):
         return target.num_layers
     raise ValueError(f"{type(target).__name__} has no layers to skip: use a transformers model as target")
+
+
+# cache of the target, slot, the last token of the slot in the cache, L × (D,) the outputs of the layers at it
+ChooseLayers = Callable[[Cache, int, int, Sequence[Tensor]], SkipSet]
+
+
+def closest_layers(target: Target, num_skipped: int) -> ChooseLayers:
+    """Finds so many layers without which the target's last output at one token changes little. ValueError
+    for another number than 1 to L - 1, and for a target whose layers cannot be tried."""
+    layers = num_layers(target)
+    if not 0 < num_skipped < layers:
+        raise ValueError(
+            f"a model of {layers} layers cannot skip {num_skipped} of them: use 1 to {layers - 1}"
+        )
+    if isinstance(target, HFTarget):
+        return ClosestLayers(target, num_skipped)
+    assert isinstance(target, TableTarget)
+    return ClosestTables(target, num_skipped)
 
 
 def exit_logits(target: Target) -> Callable[[Tensor], Tensor]:
@@ -46,4 +66,16 @@ def without(target: Target, skip_set: SkipSet) -> ReadsTargetCache:
         return made[skip_set]
     if isinstance(target, TableTarget):
         return SlimTable(target, skip_set)
+    raise ValueError(f"{type(target).__name__} has no layers to skip: use a transformers model as target")
+
+
+def switching(target: Target) -> Callable[[SkipSet], SwitchedTarget | SlimTable]:
+    """Like `without`, for skip sets that change while decoding: those of a transformers model share one copy
+    of its modules. The result raises ValueError for sub-layers that cannot be skipped. ValueError for a
+    target that is compiled with OpenVINO or has no layers."""
+    if isinstance(target, HFTarget):
+        layers = SwitchedLayers(target)
+        return lambda skip_set: SwitchedTarget(target, layers, skip_set)
+    if isinstance(target, TableTarget):
+        return lambda skip_set: SlimTable(target, skip_set)
     raise ValueError(f"{type(target).__name__} has no layers to skip: use a transformers model as target")

@@ -30,33 +30,61 @@ class Skipped(nn.Module):
         return states if self._num_outputs is None else (states, *[None] * (self._num_outputs - 1))
 
 
-@torch.no_grad()
+class Switch:
+    """The layers of a model with their sub-layers, any of which can be replaced and put back."""
+
+    @torch.no_grad()
+    def __init__(self, model: PreTrainedModel, arguments: dict[str, Any]) -> None:
+        """`arguments`: of a forward of the model over one token. ValueError for a model without a list of
+        layers."""
+        self._name, num_layers = type(model).__name__, model.config.get_text_config().num_hidden_layers
+        layers = OutputCapture(model, num_layers).layers
+        if layers is None:
+            raise ValueError(f"{self._name} has no list of layers: use a draft model of its own")
+        # (layer, kind of module; "": the layer itself) -> parent, name in it, module
+        self._places: dict[tuple[int, str], tuple[Any, str | int, nn.Module]] = {}
+        for index in range(num_layers):
+            layer = layers[index]
+            self._places[index, ""] = layers, index, layer
+            for kinds in (ATTENTION, MLP):
+                if (part := _part(layer, kinds)) is not None:
+                    self._places[index, kinds[0]] = layer, part, getattr(layer, part)
+        modules = [module for _, _, module in self._places.values()]
+        counts = dict(zip(self._places, _num_outputs(model, modules, arguments), strict=True))
+        self._skipped = {place: Skipped(count, zeros=bool(place[1])) for place, count in counts.items()}
+        self._replaced: list[tuple[int, str]] = []
+
+    def set(self, skip_set: SkipSet) -> None:
+        """Replace the sub-layers of a set, of layers that the model has, by modules that compute nothing, and
+        put back all others. ValueError for a model of which these sub-layers cannot be skipped."""
+        places = [(index, "") for index in skip_set.layers]
+        for (kind, *_), skipped in ((ATTENTION, skip_set.attention), (MLP, skip_set.mlp)):
+            places += [(index, kind) for index in skipped - skip_set.layers]
+        for place in places:
+            if place not in self._places:
+                raise ValueError(
+                    f"the layers of {self._name} have no module for {place[1]}: skip whole layers, as "
+                    "layerskip does"
+                )
+        for place in self._replaced:
+            self._put(place, self._places[place][2])
+        for place in places:
+            self._put(place, self._skipped[place])
+        self._replaced = places
+
+    def _put(self, place: tuple[int, str], module: nn.Module) -> None:
+        parent, name, _ = self._places[place]
+        if isinstance(name, int):
+            parent[name] = module
+        else:
+            setattr(parent, name, module)
+
+
 def skip(model: PreTrainedModel, skip_set: SkipSet, arguments: dict[str, Any]) -> None:
     """Replace the sub-layers of a set, of layers that the model has, by modules that compute nothing.
     `arguments`: of a forward of the model over one token. ValueError for a model of which these sub-layers
     cannot be skipped."""
-    name, num_layers = type(model).__name__, model.config.get_text_config().num_hidden_layers
-    layers = OutputCapture(model, num_layers).layers
-    if layers is None:
-        raise ValueError(f"{name} has no list of layers: use a draft model of its own")
-    places: list[tuple[Any, str | int, nn.Module, bool]] = []  # parent, name, module, whether it gives zeros
-    for index in skip_set.layers:
-        places.append((layers, index, layers[index], False))
-    for kind, skipped in ((ATTENTION, skip_set.attention), (MLP, skip_set.mlp)):
-        for index in skipped - skip_set.layers:
-            part = _part(layers[index], kind)
-            if part is None:
-                raise ValueError(
-                    f"the layers of {name} have no module for {kind[0]}: skip whole layers, as layerskip does"
-                )
-            places.append((layers[index], part, getattr(layers[index], part), True))
-    counts = _num_outputs(model, [module for _, _, module, _ in places], arguments)
-    for (parent, place, _, zeros), count in zip(places, counts, strict=True):
-        module = Skipped(count, zeros=zeros)
-        if isinstance(place, int):
-            parent[place] = module
-        else:
-            setattr(parent, place, module)
+    Switch(model, arguments).set(skip_set)
 
 
 @torch.no_grad()
@@ -105,7 +133,7 @@ def _part(layer: nn.Module, kinds: tuple[str, ...]) -> str | None:
 def _num_outputs(
     model: PreTrainedModel, modules: list[nn.Module], arguments: dict[str, Any]
 ) -> list[int | None]:
-    """Per module the length of the tuple that it returns; None: a tensor."""
+    """Per module the length of the tuple that it returns; None: a tensor, or it was not called."""
     found: dict[nn.Module, int | None] = {}
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -117,4 +145,4 @@ def _num_outputs(
     finally:
         for each in hooks:
             each.remove()
-    return [found[module] for module in modules]
+    return [found.get(module) for module in modules]

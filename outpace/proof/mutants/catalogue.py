@@ -78,6 +78,7 @@ from outpace.proof.mutants.siblings import (
     Underscaled,
     likeliest_kept,
 )
+from outpace.proof.mutants.skip_sets import BestDraft, chosen_layers
 from outpace.recipes.vocabularies.omnidraft import PairMergingDrafter, Stop
 from outpace.recipes.vocabularies.slrs import StringDrafts
 from outpace.recipes.vocabularies.tli import SharedTokenDrafts
@@ -253,6 +254,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
             "drafter chosen with the noise of its draft",
             lambda: arms(target, (draft, other), controller=SameNoise),
         ),
+        Mutant("skip set chosen by its sample", lambda: chosen_layers(target, BestDraft)),
         Mutant("distribution off by one", lambda: Parts(target, OffByOne(draft), Rejection(), chain)),
         Mutant(
             "distribution before temperature",

@@ -29,8 +29,10 @@ from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.cache_view import EagerView
 from outpace.models.slim.make import num_layers, without
+from outpace.models.slim.reread_inputs import RereadInputs
 from outpace.proof.enumeration import Case, Leak, enumerate_distributions, largest_error
 from outpace.proof.models import Models
+from outpace.proof.mutants.skip_sets import chosen_layers, entries_written
 from outpace.verifiers.rejection import Rejection
 
 SHAPE = Shape.branching((2, 1))  # two siblings, each with one child
@@ -244,5 +246,10 @@ def transformers_mutants() -> list[TransformersMutant]:
         ),
         TransformersMutant(
             "entries of early layers committed", {(EagerView, "commit"): view_commits}, parts=by_first_layer
+        ),
+        TransformersMutant(
+            "entries of tried layers kept in the cache",
+            {(RereadInputs, "update"): entries_written},
+            parts=lambda models: chosen_layers(models.target),
         ),
     ]

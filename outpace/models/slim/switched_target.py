@@ -1,0 +1,119 @@
+"""A target without sub-layers that change from forward to forward.
+
+Letters: N tokens, V vocabulary size.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from outpace.core.contracts import Cache, Want
+from outpace.core.skip_set import SkipSet
+from outpace.models.hf.forward import Forward
+from outpace.models.hf.forward_inputs import RowInputs
+from outpace.models.hf.forward_outputs import ForwardOutputs
+from outpace.models.hf.kv_cache import EagerCache, SlotCache
+from outpace.models.hf.target import HFTarget
+from outpace.models.openvino.compiled import CompiledForward
+from outpace.models.slim.cache_view import EagerView
+from outpace.models.slim.reread_inputs import RereadInputs
+from outpace.models.slim.skipped_modules import Switch, check_residual
+
+
+class SwitchedLayers(Forward):
+    """Eager forwards on one private copy of a target's model, whose sub-layers each forward chooses anew.
+    That takes microseconds, where a copy of the model takes milliseconds."""
+
+    def __init__(self, target: HFTarget) -> None:
+        """ValueError for a model that is compiled with OpenVINO, or that has no list of layers."""
+        if isinstance(target.reader, CompiledForward):
+            raise ValueError(
+                "a model compiled with OpenVINO cannot skip other layers from step to step: leave out "
+                "compile, or use layerskip"
+            )
+        super().__init__(target.model)
+        self._whole, whole = target.model, target.forward
+        self.planes, self.packs, self.dense = whole.planes, whole.packs, whole.dense
+        self.lock = Lock()
+        self._switch = Switch(self.model, self.one_token())
+        self._checked = False  # whether sub-layers can be skipped apart
+
+    def check(self, skip_set: SkipSet) -> None:
+        """ValueError if these sub-layers cannot be skipped."""
+        with self.lock:
+            if skip_set.attention != skip_set.mlp and not self._checked:
+                copy = Forward(self._whole)
+                check_residual(copy.model, copy.one_token())
+                self._checked = True
+            self._switch.set(skip_set)
+
+    def without(self, skip_set: SkipSet) -> None:
+        """Skip these sub-layers from now on. The caller holds the lock until it has run its forward."""
+        self._switch.set(skip_set)
+
+    @torch.no_grad()
+    def reread(self, cache: EagerCache, slot: int, base: int, tokens: Tensor) -> Tensor:  # (N,) -> (N, V)
+        """Logits after each of these tokens, which follow the first `base` committed tokens of a slot."""
+        inputs = RereadInputs(cache, slot, base, len(tokens), siblings=False, dense=self.dense)
+        logits = self._run(inputs, [len(tokens)], tokens, Want(), True, None).logits
+        assert logits is not None
+        return logits
+
+
+class SwitchedTarget(HFTarget):
+    """Implementation of core.contracts.Target and core.contracts.ReadsTargetCache: a target without some of
+    its sub-layers, of which many can be made at no cost. It runs eagerly."""
+
+    def __init__(self, target: HFTarget, layers: SwitchedLayers, skip_set: SkipSet) -> None:
+        """`layers`: of the target, shared by all skip sets. ValueError for a skip set that does not suit the
+        model."""
+        skip_set.check(target.num_layers)
+        layers.check(skip_set)
+        self.__dict__.update(target.__dict__)  # the same model, limits and weights
+        self.skip_set, self._layers = skip_set, layers
+        self._lock, self._caches = layers.lock, []
+        self.forward = self.reader = _Chosen(layers, skip_set)
+
+    @property
+    def carried_layer(self) -> None:
+        """None: the target computes all layers."""
+        return None
+
+    def view(self, cache: Cache) -> SlotCache:
+        """The target's cache as this model sees it. ValueError for the cache of another model."""
+        if isinstance(cache, EagerCache):
+            return EagerView(cache)
+        raise ValueError("the layers of a target read the target's own KV cache")
+
+    def reread(self, cache: Cache, slot: int, base: int, tokens: Tensor) -> Tensor:  # (N,) -> (N, V)
+        """Logits after each of these tokens, which follow the first `base` committed tokens of a slot of the
+        target's cache. These are known as the whole model has read them; nothing is written."""
+        assert isinstance(cache, EagerCache)
+        with self._lock:
+            self._layers.without(self.skip_set)
+            return self._layers.reread(cache, slot, base, tokens)
+
+
+class _Chosen(Forward):
+    """The forwards with one skip set, which are chosen under the lock of the target."""
+
+    def __init__(self, layers: SwitchedLayers, skip_set: SkipSet) -> None:
+        self.__dict__.update(layers.__dict__)
+        self._layers, self._skip_set = layers, skip_set
+
+    def read(
+        self,
+        rows: list[RowInputs],
+        nodes: list[int],
+        tokens: Tensor,
+        cache: SlotCache,
+        want: Want,
+        *,
+        logits: bool,
+        features: Tensor | None = None,
+    ) -> ForwardOutputs:
+        self._layers.without(self._skip_set)
+        return super().read(rows, nodes, tokens, cache, want, logits=logits, features=features)

@@ -1,0 +1,58 @@
+"""Mutants of drafts made of a target's own layers, whose skip sets change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Context, Draft, Parts, Plan, Target
+from outpace.core.skip_set import SkipSet
+from outpace.drafters.compose.rows import context_of_rows, joined_drafts, plan_of_rows
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.layer_choice import LayerChoice
+from outpace.drafters.model.self_draft import SelfDraft
+from outpace.drafters.model.skip_set_drafter import SkipSetDrafter
+from outpace.models.slim.make import closest_layers, num_layers, switching
+from outpace.models.slim.reread_inputs import RereadInputs
+from outpace.proof.mutants.arms import draft_probability
+from outpace.verifiers.rejection import Rejection
+
+original_update = RereadInputs.update
+
+
+class BestDraft(SkipSetDrafter):
+    """Mutant: two skip sets draft, and the draft whose tokens have the larger draft probabilities is kept,
+    with its q, which is not the distribution of the most probable of two samples."""
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        rows = [[row] for row in range(len(ctx.slots))]
+        return joined_drafts([self._best(ctx, plan, row) for row in rows], rows)
+
+    def _best(self, ctx: Context, plan: Plan, row: Sequence[int]) -> Draft:
+        sets = SkipSet.of_layers([0]), SkipSet.of_layers([1, 2])
+        own, planned = context_of_rows(ctx, row), plan_of_rows(plan, row)
+        drafts = [self._draft(own, planned, skip_set, [0]) for skip_set in sets]
+        return max(drafts, key=lambda draft: draft_probability(draft.tree))
+
+
+def entries_written(
+    self: RereadInputs, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+) -> tuple[Tensor, Tensor]:
+    """Mutant: the entry of the state with the most skipped layers takes the place of the token's own, which
+    the whole target has computed."""
+    row = self.rows[0]
+    views = self.cache.views(row.slot, row.base, row.base + 1)
+    for plane, states in zip(self.cache.planes.of_layer[layer_idx], (key_states, value_states), strict=True):
+        views[plane].copy_(states[:, :, -1:])
+    return original_update(self, key_states, value_states, layer_idx)
+
+
+def chosen_layers(target: Target, drafter: type[SkipSetDrafter] = SkipSetDrafter) -> Parts:
+    """Parts that choose the skipped layers anew after every step."""
+    without, layers = switching(target), num_layers(target)
+    choice = LayerChoice(closest_layers(target, layers // 2), layers, interval=1)
+    made = drafter(lambda skip_set: DraftModel(without(skip_set)), choice, sampled=True)
+    return Parts(target, SelfDraft(made), Rejection(), Fixed(2))

@@ -1,0 +1,53 @@
+"""CLaSp (Chen et al. 2025): the target drafts without the layers that mattered least at the newest token.
+
+New here: ClosestLayers, a dynamic programme over the layers that finds a set to skip in one small forward,
+and LayerChoice, which runs it after every `interval` verifications of a request. Reuses: the target without
+these layers on its own KV cache, SkipSetDrafter, DraftModel, SelfDraft, Rejection, Confidence. Exact at any
+temperature: the set follows from committed tokens, and a draft ends behind a token, which stays in it.
+
+Nothing is trained or learned from other requests: the programme reads the outputs that verification has
+computed. Each request has a set of its own, so rows of a batch are drafted together only where their sets are
+equal. The paper does not fix how often layers are chosen and how many are skipped; taken are every 8
+verifications and half of the layers. For eager targets: a model compiled with OpenVINO would have to be
+compiled for every set.
+"""
+
+from outpace.controllers.confidence import Confidence
+from outpace.core.contracts import Drafter, Parts, Target, recipe
+from outpace.core.skip_set import SkipSet
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.layer_choice import LayerChoice
+from outpace.drafters.model.self_draft import SelfDraft
+from outpace.drafters.model.skip_set_drafter import SkipSetDrafter
+from outpace.models.slim.make import closest_layers, num_layers, switching
+from outpace.verifiers.rejection import Rejection
+
+
+@recipe(paper="arXiv:2505.24196", family="self-speculation")
+def clasp(
+    target: Target,
+    *,
+    num_skipped: int | None = None,
+    interval: int = 8,
+    depth: int = 12,
+    threshold: float = 0.7,
+    sampled: bool = True,
+) -> Parts:
+    """A chain drafted without the layers that changed the last token least, verified by rejection.
+
+    Args:
+        num_skipped: layers that are skipped; none: half of the target's
+        interval: choose the layers of a request after so many verifications
+        depth: most tokens drafted per step
+        threshold: end the draft with a token whose draft probability is below this
+        sampled: draw the draft tokens; false drafts the most probable ones
+    """
+    layers = num_layers(target)
+    without = switching(target)
+    choose = closest_layers(target, layers // 2 if num_skipped is None else num_skipped)
+
+    def draft(skip_set: SkipSet) -> Drafter:
+        return DraftModel(without(skip_set), sampled=sampled)
+
+    drafter = SkipSetDrafter(draft, LayerChoice(choose, layers, interval), sampled=sampled)
+    return Parts(target, SelfDraft(drafter), Rejection(), Confidence(depth, threshold))
