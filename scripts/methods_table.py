@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 from outpace import recipes
 from outpace.core.contracts import Recipe, Target
 from outpace.drafters.compose.methods import Methods
+from outpace.drafters.compose.specialists import Specialists
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.predictors.predictor import AcceptancePredictor
@@ -43,7 +44,8 @@ def needs(recipe: Recipe) -> str:
     heads, predictors = ({each for each in optional if is_kind(each)} for is_kind in (is_head, is_predictor))
     extras = ["a draft model"] * (Target in optional) + ["a draft head"] * bool(heads)
     extras += ["a predictor for it"] * bool(predictors)
-    extras += ["an index"] * bool(optional - heads - predictors - {Target, Methods})
+    extras += ["specialists"] * (Specialists in optional)
+    extras += ["an index"] * bool(optional - heads - predictors - {Target, Methods, Specialists})
     return f"{text} ({' or '.join(extras)} helps)" if extras else text
 
 

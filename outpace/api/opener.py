@@ -9,6 +9,7 @@ from typing import Any
 
 from outpace.api.model import Model, as_model, load
 from outpace.api.prompts import encode
+from outpace.drafters.compose.specialists import Specialists
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.formats.files import names_target
 from outpace.models.heads.formats.folder import load_head
@@ -166,6 +167,8 @@ def check_same_tokens(target: Model, draft: Model) -> None:
 def check_draft_lengths(options: Mapping[str, Any], needed: int) -> None:
     """Raise ValueError if the maximum length of a draft model in `options` is below `needed` tokens."""
     for name, value in options.items():
+        if isinstance(value, Specialists):
+            value = tuple(each.model for each in value.each)
         for each in value if isinstance(value, tuple) else (value,):
             limit = each.max_length if isinstance(each, HFTarget) else None
             if limit is not None and limit < needed:

@@ -15,7 +15,9 @@ from typing import Any, Protocol, get_args
 
 from outpace.core.contracts import Target, TargetWithLayers
 from outpace.drafters.compose.methods import Methods
+from outpace.drafters.compose.specialists import Specialist, Specialists
 from outpace.indexes import store
+from outpace.indexes.prompt_profile import PromptProfile
 from outpace.indexes.store import (
     HiddenStateFile,
     SuffixArrayFile,
@@ -43,6 +45,7 @@ from outpace.models.heads.position_model import (
     ReDrafterModel,
 )
 from outpace.models.heads.redrafter import untrained_redrafter
+from outpace.models.names import resolve
 from outpace.models.predictors.draft_distribution_predictor import (
     DraftDistributionPredictor,
     untrained_draft_distribution_predictor,
@@ -304,6 +307,41 @@ def _any_methods(option: str, methods: Methods, target: Target, opener: Opener) 
     """Accept all: each method's own options are checked when its parts are built."""
 
 
+def _open_specialists(value: Any, opener: Opener) -> Specialists:
+    text = value.strip("()[]") if isinstance(value, str) else value
+    names = text.split(",") if isinstance(text, str) else text if isinstance(text, list | tuple) else [text]
+    found: list[Specialist] = []
+    for name in names:
+        if not isinstance(name, str | Path):
+            raise RecipeError(f"a specialist is the folder of a draft model, not a {type(name).__name__}")
+        profile = PromptProfile.load(Path(resolve(str(name))))
+        found.append(Specialist(opener.draft(str(name)), profile))
+    return Specialists(tuple(found))
+
+
+def _fitting_specialists(option: str, specialists: Specialists, target: Target, opener: Opener) -> None:
+    for each in specialists.each:
+        _same_size(option, each.model, target, opener)
+        if each.profile.vocab != target.vocab:
+            raise RecipeError(
+                f"the prompts of one of the {option} were counted with {each.profile.vocab} tokens and the "
+                f"target has {target.vocab}: train it for this target"
+            )
+
+
+def _few_specialists(fixtures: Fixtures) -> Specialists:
+    """A draft model for texts that begin as the first of the fixtures do, and one for the others."""
+    texts, vocab = [list(text[:6]) for text in fixtures.texts], fixtures.target.vocab
+    kinds = [text for text in texts if text[0] == 0], [text for text in texts if text[0] != 0]
+    models = fixtures.drafts[::-1]
+    return Specialists(
+        tuple(
+            Specialist(models[index % len(models)], PromptProfile.learned(prompts, vocab))
+            for index, prompts in enumerate(kinds)
+        )
+    )
+
+
 KINDS = (
     OptionKind(
         Target,
@@ -331,6 +369,15 @@ KINDS = (
         _few_methods,
         essential=False,  # it has a default
         opens_default=True,
+    ),
+    OptionKind(
+        Specialists,
+        "folders of draft models that `outpace train multilingual-drafter` wrote",
+        lambda value: isinstance(value, Specialists),
+        _open_specialists,
+        _fitting_specialists,
+        _few_specialists,
+        essential=False,  # a generic draft model drafts without
     ),
     _index_file(SuffixArrayFile, "suffix-array", _suffix_array),
     _index_file(SuffixAutomatonFile, "suffix-automaton", _suffix_automaton),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outpace.models.names import ZOO
-from outpace.training.drafters import DRAFT_MODELS, FEATURE_HEADS, PREDICTORS, TARGETS
+from outpace.training.drafters import DRAFT_MODELS, FEATURE_HEADS, PREDICTORS, ROUTED, TARGETS
 from outpace.training.evaluation import DrafterEvaluation, Evaluation, PredictorEvaluation
 
 PAPERS = {
@@ -23,6 +23,7 @@ PAPERS = {
     "adaspec": ("AdaSPEC", "2510.19779"),
     "direct-alignment": ("direct alignment", "2403.00858"),
     "fastdraft": ("FastDraft", "2411.11055"),
+    "multilingual-drafter": ("multilingual drafters", "2406.16758"),
     "specdec-pp": ("SpecDec++", "2405.19715"),
     "disco": ("DISCO", "2405.04304"),
     "layerskip": ("LayerSkip", "2404.16710"),
@@ -148,6 +149,9 @@ def _use(name: str, facts: Mapping[str, Any]) -> str:
     model = "--draft" if method in DRAFT_MODELS else "--head"
     own = "speculative-sampling" if method in DRAFT_MODELS else method
     commands = [f'outpace generate "..." --target {target} --method {own} {model} {name}']
+    if method in ROUTED:
+        models = f"--draft GENERIC --specialists {name},OTHERS"
+        commands.append(f'outpace generate "..." --target {target} --method {method} {models}')
     if method in FEATURE_HEADS and method != "eagle3":
         commands.append(f'outpace generate "..." --target {target} --method eagle2 --head {name}')
     config = _vllm_config(name, facts)

@@ -52,7 +52,9 @@ DRAFT_MODELS: Mapping[str, type[DraftModelLesson]] = {
     "adaspec": FilteredLesson,
     "direct-alignment": AlignmentLesson,
     "fastdraft": SequenceLesson,
+    "multilingual-drafter": SequenceLesson,
 }
+ROUTED = ("multilingual-drafter",)  # draft models that are chosen by prompts like those they learned from
 PREDICTORS = (HiddenStatePredictor.method, DraftDistributionPredictor.method)
 TARGETS = ("layerskip",)  # they train the target itself
 METHODS = (*FEATURE_HEADS, *POSITION_HEADS, *DRAFT_MODELS, *PREDICTORS, *TARGETS)
@@ -86,6 +88,8 @@ def defaults(method: str) -> TrainConfig:
     if method == "direct-alignment":
         answers = replace(config.answers, temperatures=(0.0, 0.3, 0.7, 1.0), top_p=0.95)
         return replace(config, answers=answers)
+    if method == "multilingual-drafter":
+        return replace(config, answers=replace(config.answers, temperatures=(0.0, 0.3, 0.7, 1.0)))
     return config
 
 

@@ -16,6 +16,7 @@ import transformers
 from outpace import __version__
 from outpace.api.model import Model, as_model
 from outpace.console import progress
+from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.training.answers import answered
@@ -23,6 +24,7 @@ from outpace.training.card import write_card
 from outpace.training.config import ConfigError, TrainConfig, changed
 from outpace.training.drafters import (
     DRAFT_MODELS,
+    ROUTED,
     TARGETS,
     check_start,
     defaults,
@@ -66,10 +68,9 @@ def train(
 ) -> Trained:
     """Train a drafter with a method of `drafters.METHODS` and write it to the folder `output`.
 
-    `draft`: name or folder of the model that distillspec, adaspec, direct-alignment and fastdraft train, and
-    whose tokens specdec-pp and disco learn to judge; without it fastdraft makes a smaller one of the target's
-    architecture. `head`: folder of a head to begin
-    with, in place of a new one. `changes`: settings such as
+    `draft`: name or folder of the model that the methods in `drafters.DRAFT_MODELS` train, and whose tokens
+    specdec-pp and disco learn to judge; without it fastdraft makes a smaller one of the target's
+    architecture. `head`: folder of a head to begin with, in place of a new one. `changes`: settings such as
     "steps=500". `captured`: folder for the target's answers and hidden states, by default in `output`; runs
     with the same target, data and answers may share one. `dry_run`: write an untrained drafter, without
     reading the data. A run that was stopped continues when it is started again with the same arguments, to
@@ -126,6 +127,9 @@ def train(
         if isinstance(trainer.lesson, PositionHeadLesson):
             trainer.lesson.head.rank_accuracies = rank_accuracies(trainer)
         save(drafter, folder, model)
+        if method in ROUTED:
+            prompts_of = [example.tokens[: example.first] for example in examples]
+            PromptProfile.learned(prompts_of, model.target.vocab).save(folder)
         whole = sum(each.numel() for each in model.target.model.parameters())
         _finish(folder, identity, found, data, model, (trainer.lesson.num_draft_parameters, whole))
     return found

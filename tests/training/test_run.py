@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 import outpace
 from outpace.api.model import Model
+from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
@@ -142,6 +143,20 @@ def test_a_trained_predictor_is_used_by_its_method(method, model, tiny, data, tm
     assert "--draft draft --predictor p\n" in card and f"{tmp_path}" not in card
     with pytest.raises(ValueError, match="the predictor was trained for another draft model"):
         outpace.generate(model, "def", **given | {"draft": model})
+
+
+def test_a_specialist_is_trained_with_the_profile_of_its_prompts(model, tiny, data, tmp_path) -> None:
+    name, folder = "multilingual-drafter", tmp_path / "german"
+    train(name, target=model, data=data, output=folder, draft=tiny.draft, changes=QUICK)
+    profile = PromptProfile.load(folder)
+    prompts = read_prompts(data, model, 8, 0)
+    assert sum(profile.tokens.values()) == sum(len(each.tokens) for each in prompts)
+    assert (
+        f"--method {name} --draft GENERIC --specialists german,OTHERS\n" in (folder / "README.md").read_text()
+    )
+    given = {"method": name, "draft": tiny.draft, "specialists": str(folder), "max_tokens": 12}
+    plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
+    assert outpace.generate(model, "def add(a, b):", **given)[0].tokens == plain[0].tokens
 
 
 def test_a_head_is_trained_further(model, data, tmp_path) -> None:

@@ -20,8 +20,8 @@ def train(
         str,
         typer.Argument(
             help="A head: eagle, hass, eagle3, medusa, hydra, mlp-speculator, redrafter. A draft model: "
-            "distillspec, adaspec, direct-alignment, fastdraft. A predictor of acceptance: specdec-pp, "
-            "disco. The target itself: layerskip."
+            "distillspec, adaspec, direct-alignment, fastdraft, multilingual-drafter. A predictor of "
+            "acceptance: specdec-pp, disco. The target itself: layerskip."
         ),
     ],
     target: o.Target = TARGET,
@@ -62,7 +62,7 @@ def train(
     learns to continue as it does. A run that was stopped continues when it is started again."""
     from outpace.training.config import changed
     from outpace.training.config import settings as all_settings
-    from outpace.training.drafters import DRAFT_MODELS, PREDICTORS, TARGETS, defaults
+    from outpace.training.drafters import DRAFT_MODELS, PREDICTORS, ROUTED, TARGETS, defaults
     from outpace.training.run import train as run
 
     config = changed(defaults(method), settings or ())
@@ -89,7 +89,9 @@ def train(
     for each in found.evaluations[-1:]:
         for line in each.findings:
             print_status(line)
-    if method in DRAFT_MODELS:
+    if method in ROUTED:
+        used = f"{method} --draft {draft} --specialists {found.folder}"
+    elif method in DRAFT_MODELS:
         used = f"speculative-sampling --draft {found.folder}"
     elif method in TARGETS:
         print_status(f"use it: outpace generate --target {found.folder} --method {method}")
