@@ -39,6 +39,7 @@ SLOW = (
     "outpace bench --target zoo:target --methods autoregressive,eagle3",
     'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method specdec-pp',
     'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method disco',
+    'outpace generate "def add(a, b):" --target zoo:target --method adaeagle',
 )
 RUNNABLE = {"python", "py", "bash", "sh", "shell", "console"}
 

@@ -50,12 +50,16 @@ from outpace.models.predictors.draft_distribution_predictor import (
     DraftDistributionPredictor,
     untrained_draft_distribution_predictor,
 )
+from outpace.models.predictors.draft_length_predictor import (
+    DraftLengthPredictor,
+    untrained_draft_length_predictor,
+)
 from outpace.models.predictors.folder import load_predictor
 from outpace.models.predictors.hidden_state_predictor import (
     HiddenStatePredictor,
     untrained_hidden_state_predictor,
 )
-from outpace.models.predictors.predictor import AcceptancePredictor
+from outpace.models.predictors.predictor import Predictor
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._options import RecipeError
 
@@ -228,20 +232,24 @@ def _head(
     )
 
 
-def _predictor(
-    annotation: type[AcceptancePredictor], untrained: Callable[[Target], AcceptancePredictor]
-) -> OptionKind:
-    """The kind of an option that is a folder with an acceptance predictor; the fixture is an untrained one
-    for the first draft model. Recipes check that it fits their draft model."""
+def _predictor(annotation: type[Predictor], fixture: Callable[[Fixtures], Predictor]) -> OptionKind:
+    """The kind of an option that is a folder with a predictor; the fixture is an untrained one. Recipes check
+    that it fits their draft model or head."""
     return OptionKind(
         annotation,
-        f"a folder with a predictor for the draft model; train one with {annotation.training_command()}",
+        f"a folder with a predictor for the {annotation.drafter}; train one with "
+        f"{annotation.training_command()}",
         lambda value: isinstance(value, annotation),
         lambda value, opener: load_predictor(annotation, value),
         lambda option, predictor, target, opener: None,
-        lambda fixtures: untrained(fixtures.drafts[0]),
+        fixture,
         essential=False,  # optional in some recipes, which draft without it too
     )
+
+
+def _draft_length_predictor(fixtures: Fixtures) -> Predictor:
+    assert isinstance(fixtures.target, TargetWithLayers)
+    return untrained_draft_length_predictor(fixtures.target)
 
 
 # Index classes are imported inside these functions, because compiling their loops takes a second.
@@ -390,6 +398,10 @@ KINDS = (
     _head(HydraModel, "hydra", PositionModel, untrained_hydra),
     _head(MlpSpeculatorModel, "mlp-speculator", PositionModel, untrained_mlp_speculator),
     _head(ReDrafterModel, "redrafter", PositionModel, untrained_redrafter),
-    _predictor(HiddenStatePredictor, untrained_hidden_state_predictor),
-    _predictor(DraftDistributionPredictor, untrained_draft_distribution_predictor),
+    _predictor(HiddenStatePredictor, lambda fixtures: untrained_hidden_state_predictor(fixtures.drafts[0])),
+    _predictor(
+        DraftDistributionPredictor,
+        lambda fixtures: untrained_draft_distribution_predictor(fixtures.drafts[0]),
+    ),
+    _predictor(DraftLengthPredictor, _draft_length_predictor),
 )

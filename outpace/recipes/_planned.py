@@ -5,7 +5,7 @@ TRAINED = frozenset("adaspec direct-alignment distillspec fastdraft".split())
 
 PLANNED = frozenset(
     """
-    adaeagle arbitrage aurora chimera confu coral cosine cspd dart deer diffuspec
+    arbitrage aurora chimera confu coral cosine cspd dart deer diffuspec
     domain-drafter double dovetail dream dsp dultra duodecoding ead easyspec falcon
     flash fspad glide-cape gsd gto gumiho hivis jakiro judge-decoding kangaroo knn-ssd
     lantern longspec magicdec medusa-typical mirror-sd mulo-sd online-sd owl

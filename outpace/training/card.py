@@ -8,8 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from outpace.models.names import ZOO
-from outpace.training.drafters import DRAFT_MODELS, FEATURE_HEADS, PREDICTORS, ROUTED, TARGETS
-from outpace.training.evaluation import DrafterEvaluation, Evaluation, PredictorEvaluation
+from outpace.training.drafters import (
+    DRAFT_MODELS,
+    FEATURE_HEADS,
+    LENGTH_PREDICTORS,
+    PREDICTORS,
+    ROUTED,
+    TARGETS,
+)
+from outpace.training.evaluation import (
+    DrafterEvaluation,
+    Evaluation,
+    LengthEvaluation,
+    PredictorEvaluation,
+)
 
 PAPERS = {
     "eagle": ("EAGLE", "2401.15077"),
@@ -26,6 +38,7 @@ PAPERS = {
     "multilingual-drafter": ("multilingual drafters", "2406.16758"),
     "specdec-pp": ("SpecDec++", "2405.19715"),
     "disco": ("DISCO", "2405.04304"),
+    "adaeagle": ("AdaEAGLE", "2412.18910"),
     "layerskip": ("LayerSkip", "2404.16710"),
 }
 HEAD_PER_TOKEN = ("medusa", "hydra")
@@ -55,6 +68,9 @@ def card(
     if method in PREDICTORS:
         kind = f"predictor of which tokens of {_draft(facts)} are accepted by {target}"
         does = "ends drafts"
+    elif method in LENGTH_PREDICTORS:
+        kind = f"predictor of how many tokens of the head {_draft(facts)} are accepted by {target}"
+        does = "decides the length of drafts"
     elif method in TARGETS:
         kind = f"model with early exits, made from {target}"
         does = "drafts tokens with its first layers"
@@ -100,6 +116,8 @@ def _measured(evaluations: Sequence[Evaluation], share: float) -> list[str]:
     last = evaluations[-1]
     if isinstance(last, PredictorEvaluation):
         return [_predicted(last)]
+    if isinstance(last, LengthEvaluation):
+        return [_lengths(last)]
     assert isinstance(last, DrafterEvaluation)
     speedups = memory_bound_speedups(last.agreement, share)
     rows = [
@@ -126,8 +144,17 @@ def _predicted(last: PredictorEvaluation) -> str:
     )
 
 
+def _lengths(last: LengthEvaluation) -> str:
+    return (
+        "## Measured on held-out texts\n\n"
+        f"Drafts are {last.error:.2f} tokens too long or too short in the mean, and with the best constant "
+        f"length {last.constant_error:.2f}. Of {last.planned:.2f} draft tokens {last.accepted:.2f} are "
+        f"accepted, of the longest drafts {last.longest:.2f}. Means over all positions of greedy texts."
+    )
+
+
 def _draft(facts: Mapping[str, Any]) -> str:
-    """The draft model that a predictor is for; a folder without those that it is in."""
+    """The draft model or head that a predictor is for; a folder without those that it is in."""
     return Path(facts["start"]).name if Path(facts["start"]).is_dir() else facts["start"]
 
 
@@ -143,8 +170,8 @@ def _use(name: str, facts: Mapping[str, Any]) -> str:
     method, target = facts["method"], facts["target_name"]
     if method in TARGETS:
         return f'```bash\noutpace generate "..." --target {name} --method {method}\n```'
-    if method in PREDICTORS:
-        models = f"--draft {_draft(facts)} --predictor {name}"
+    if method in (*PREDICTORS, *LENGTH_PREDICTORS):
+        models = f"--{'draft' if method in PREDICTORS else 'head'} {_draft(facts)} --predictor {name}"
         return f'```bash\noutpace generate "..." --target {target} --method {method} {models}\n```'
     model = "--draft" if method in DRAFT_MODELS else "--head"
     own = "speculative-sampling" if method in DRAFT_MODELS else method

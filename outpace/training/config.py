@@ -69,14 +69,16 @@ class Distillation:
 
 @dataclass(frozen=True)
 class Predictor:
-    """A predictor of the acceptance of a draft model's tokens."""
+    """A predictor of the acceptance of draft tokens."""
 
-    temperature: float = 1.0  # at which draft tokens are drawn and verified; 0: the most probable ones
-    num_layers: int = 3  # residual blocks (specdec-pp)
+    # at which draft tokens are drawn and verified; 0: the most probable ones (specdec-pp, disco)
+    temperature: float = 1.0
+    num_layers: int = 3  # residual blocks (specdec-pp); layers before the output (adaeagle)
     mix: float = 0.15  # share of the target's tokens in the text that the draft model reads (specdec-pp)
     rejection_weight: float = 6.0  # of a rejection in the loss; an acceptance has 1 (specdec-pp)
-    depth: int = 20  # draft tokens of a step (disco)
+    depth: int = 20  # draft tokens of a step (disco); most of them (adaeagle)
     width: int = 32  # of the inner layer (disco)
+    shortfall_weight: float = 2.0  # of predictions below the label in the loss; of others 1 (adaeagle)
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,8 @@ class TrainConfig:
             )
         if predictor.depth < 1 or predictor.width < 1:
             raise ConfigError("predictor.depth and predictor.width are 1 or more")
+        if predictor.shortfall_weight <= 0:
+            raise ConfigError("predictor.shortfall_weight is above 0")
         exits = self.exits
         if exits.rank < 0:
             raise ConfigError(f"exits.rank is {exits.rank}: it is 0 or more")

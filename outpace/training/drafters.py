@@ -18,7 +18,7 @@ from outpace.models.adapter import has_adapter, save_adapter, with_low_rank_chan
 from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
 from outpace.models.heads.eagle import EagleHead
 from outpace.models.heads.eagle3 import Eagle3Head, default_taps
-from outpace.models.heads.fingerprint import model_fingerprint, target_fingerprint
+from outpace.models.heads.fingerprint import head_fingerprint, model_fingerprint, target_fingerprint
 from outpace.models.heads.formats.folder import load_head, save_head
 from outpace.models.heads.formats.position_heads import load_position_head, save_position_head
 from outpace.models.heads.hydra import HydraHead, prefix_layer
@@ -27,13 +27,16 @@ from outpace.models.heads.mlp_speculator import MlpSpeculatorHead
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.heads.redrafter import ReDrafterHead
 from outpace.models.hf.target import HFTarget
+from outpace.models.names import resolve
 from outpace.models.predictors.draft_distribution_predictor import DraftDistributionPredictor
+from outpace.models.predictors.draft_length_predictor import DraftLengthPredictor
 from outpace.models.predictors.folder import save_predictor
 from outpace.models.predictors.hidden_state_predictor import HiddenStatePredictor
-from outpace.models.predictors.predictor import AcceptancePredictor, Pair
+from outpace.models.predictors.predictor import AcceptancePredictor, Pair, Predictor
 from outpace.training.config import ConfigError, Optimizer, TrainConfig
 from outpace.training.lessons import feature_heads, position_heads
 from outpace.training.lessons.acceptance import DraftDistributionLesson, HiddenStateLesson
+from outpace.training.lessons.draft_lengths import DraftLengthLesson
 from outpace.training.lessons.draft_models import (
     AlignmentLesson,
     DraftModelLesson,
@@ -44,7 +47,7 @@ from outpace.training.lessons.early_exits import EarlyExitLesson, exit_layer
 from outpace.training.lessons.feature_heads import FeatureHeadLesson
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import PositionHeadLesson
-from outpace.training.texts import Example
+from outpace.training.texts import DataError, Example
 
 FEATURE_HEADS, POSITION_HEADS = feature_heads.OBJECTIVES, position_heads.OBJECTIVES
 DRAFT_MODELS: Mapping[str, type[DraftModelLesson]] = {
@@ -56,16 +59,17 @@ DRAFT_MODELS: Mapping[str, type[DraftModelLesson]] = {
 }
 ROUTED = ("multilingual-drafter",)  # draft models that are chosen by prompts like those they learned from
 PREDICTORS = (HiddenStatePredictor.method, DraftDistributionPredictor.method)
+LENGTH_PREDICTORS = (DraftLengthPredictor.method,)
 TARGETS = ("layerskip",)  # they train the target itself
-METHODS = (*FEATURE_HEADS, *POSITION_HEADS, *DRAFT_MODELS, *PREDICTORS, *TARGETS)
+METHODS = (*FEATURE_HEADS, *POSITION_HEADS, *DRAFT_MODELS, *PREDICTORS, *LENGTH_PREDICTORS, *TARGETS)
 STORED = torch.bfloat16  # dtype of the weights in a folder
 
 
 @dataclass(frozen=True)
 class PredictorOf:
-    """A predictor with the draft model whose tokens it learns to judge."""
+    """A predictor with the draft model or head whose tokens it learns to judge."""
 
-    predictor: AcceptancePredictor
+    predictor: Predictor
     draft: PreTrainedModel
 
 
@@ -81,6 +85,9 @@ def defaults(method: str) -> TrainConfig:
         return replace(config, head=replace(config.head, draft_vocab=0))
     if method == DraftDistributionPredictor.method:  # its few weights learn slowly at the rate of heads
         return replace(config, optimizer=replace(config.optimizer, rate=1e-2))
+    if method in LENGTH_PREDICTORS:  # it learns what greedy decoding accepts
+        answers = replace(config.answers, temperatures=(0.0,))
+        return replace(config, answers=answers, predictor=replace(config.predictor, depth=10))
     if method not in (*DRAFT_MODELS, *TARGETS):
         return config
     # a model that has learned something already
@@ -101,6 +108,12 @@ def check_start(method: str, draft: str | None, head: str | None) -> None:
             raise ConfigError(f"{method} needs draft: the model whose tokens it learns to judge")
         if head is not None:
             raise ConfigError(f"{method} trains a predictor: leave out head")
+        return
+    if method in LENGTH_PREDICTORS:
+        if head is None:
+            raise ConfigError(f"{method} needs head: the head whose draft lengths it learns")
+        if draft is not None:
+            raise ConfigError(f"{method} trains a predictor for a head: leave out draft")
         return
     if method in TARGETS and (draft is not None or head is not None):
         raise ConfigError(f"{method} trains the target itself: leave out draft and head")
@@ -131,6 +144,9 @@ def untrained(
         return draft_model(model, config, start)
     if method in PREDICTORS:
         return _predictor(method, draft_model(model, config, start), target, config)
+    if method in LENGTH_PREDICTORS:
+        assert start is not None
+        return _length_predictor(_head_in(start, "eagle", target), target, config)
     if start is not None:
         return _head_in(start, method, target)
     ids = draft_vocabulary(examples, target.vocab, config.head.draft_vocab)
@@ -168,13 +184,19 @@ def lesson(
 ) -> Lesson:
     """What the drafter learns. The target's LM head is used in float32 and never trained."""
     target_head = copy.deepcopy(target.head).float().requires_grad_(False)
+    head = drafter.draft if isinstance(drafter, PredictorOf) else drafter
+    if isinstance(head, DraftHead) and head.lm_head is target.head:
+        head.lm_head = target_head
     if isinstance(drafter, DraftHead):
-        if drafter.lm_head is target.head:
-            drafter.lm_head = target_head
         return FeatureHeadLesson(drafter, target_head, FEATURE_HEADS[method], config.head)
     if isinstance(drafter, PositionHead):
         return PositionHeadLesson(
             drafter, target_head, POSITION_HEADS[method], config.head, config.head.num_heads
+        )
+    if isinstance(drafter, PredictorOf) and isinstance(drafter.predictor, DraftLengthPredictor):
+        assert isinstance(drafter.draft, DraftHead)
+        return DraftLengthLesson(
+            drafter.predictor, drafter.draft, target.embed, target_head, config.predictor
         )
     if isinstance(drafter, PredictorOf):
         rest = drafter.draft, target_head, config.predictor
@@ -197,6 +219,16 @@ def check_exit(target: HFTarget, config: TrainConfig) -> None:
     if layer > most:
         raise ConfigError(
             f"exits.layer is {layer}: a target of {target.num_layers} layers has exits 1 to {most}"
+        )
+
+
+def check_answers(method: str, examples: Sequence[Example], config: TrainConfig) -> None:
+    """DataError if no answer is long enough to learn from."""
+    depth = config.predictor.depth
+    if method in LENGTH_PREDICTORS and max(len(each.tokens) - each.first for each in examples) < depth:
+        raise DataError(
+            f"no answer has the {depth} tokens of a longest draft: give more prompts, a larger "
+            "answers.max_tokens or a smaller predictor.depth"
         )
 
 
@@ -235,7 +267,8 @@ def draft_vocabulary(examples: Sequence[Example], vocab: int, size: int) -> torc
     return torch.tensor(sorted([*frequent, *(next(rest) for _ in range(size - len(frequent)))]))
 
 
-def _head_in(folder: str, method: str, target: HFTarget) -> DraftHead | PositionHead:
+def _head_in(name: str, method: str, target: HFTarget) -> DraftHead | PositionHead:
+    folder = resolve(name)
     if method in POSITION_HEADS:
         head: DraftHead | PositionHead = load_position_head(method, folder, target)
     else:
@@ -282,6 +315,19 @@ def _predictor(method: str, draft: PreTrainedModel, target: HFTarget, config: Tr
                 nn.init.zeros_(parameter)
     predictor.trained_for = Pair(model_fingerprint(draft), target_fingerprint(target))
     return PredictorOf(predictor.to(target.device), draft)
+
+
+def _length_predictor(head: DraftHead | PositionHead, target: HFTarget, config: TrainConfig) -> PredictorOf:
+    """A predictor for a head of EAGLE; its residual blocks begin as the identity."""
+    assert isinstance(head, DraftHead)
+    size, settings = int(next(target.embed.parameters()).shape[1]), config.predictor
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        predictor = DraftLengthPredictor(size, settings.depth, max(1, settings.num_layers))
+    for parameter in predictor.blocks.parameters():
+        nn.init.zeros_(parameter)
+    predictor.trained_for = Pair(head_fingerprint(head), target_fingerprint(target))
+    return PredictorOf(predictor.to(target.device), head)
 
 
 def _lm_head_rows(target: HFTarget, ids: torch.Tensor | None) -> torch.Tensor:  # (K, D)

@@ -44,6 +44,30 @@ class DrafterEvaluation(Evaluation):
 
 
 @dataclass(frozen=True)
+class LengthEvaluation(Evaluation):
+    """How well a predictor knows how long drafts should be. Means over the positions of texts, in tokens."""
+
+    longest: float  # draft tokens that are accepted if the draft is as long as it may be
+    planned: float  # draft tokens that are drafted
+    accepted: float  # of these
+    error: float  # distance of the drafted from the longest
+    constant_error: float  # the same for the constant length for which it is least
+
+    @property
+    def brief(self) -> str:
+        return f"held-out error {self.error:.2f} tokens"
+
+    @property
+    def findings(self) -> list[str]:
+        return [
+            f"held-out drafts are {self.error:.2f} tokens too long or too short in the mean, with the best "
+            f"constant length {self.constant_error:.2f}",
+            f"of {self.planned:.2f} draft tokens {self.accepted:.2f} are accepted; of the longest drafts "
+            f"{self.longest:.2f} are",
+        ]
+
+
+@dataclass(frozen=True)
 class PredictorEvaluation(Evaluation):
     """How well a predictor knows which draft tokens are accepted."""
 

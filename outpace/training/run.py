@@ -26,6 +26,7 @@ from outpace.training.drafters import (
     DRAFT_MODELS,
     ROUTED,
     TARGETS,
+    check_answers,
     check_start,
     defaults,
     draft_model,
@@ -70,7 +71,8 @@ def train(
 
     `draft`: name or folder of the model that the methods in `drafters.DRAFT_MODELS` train, and whose tokens
     specdec-pp and disco learn to judge; without it fastdraft makes a smaller one of the target's
-    architecture. `head`: folder of a head to begin with, in place of a new one. `changes`: settings such as
+    architecture. `head`: folder of a head to begin with, in place of a new one, or of the head whose draft
+    lengths adaeagle learns. `changes`: settings such as
     "steps=500". `captured`: folder for the target's answers and hidden states, by default in `output`; runs
     with the same target, data and answers may share one. `dry_run`: write an untrained drafter, without
     reading the data. A run that was stopped continues when it is started again with the same arguments, to
@@ -104,6 +106,8 @@ def train(
     if len(pieces) <= held:
         raise DataError(f"{data} gives {len(pieces)} texts to learn from: give more or longer ones")
     learned, test = pieces[held:], pieces[:held]
+    for part in (learned, test):
+        check_answers(method, part, config)
     reference = None
     if method == "adaspec":
         reference = draft_model(model, config, draft)

@@ -101,6 +101,21 @@ def test_a_predictor_is_trained_and_its_quality_reported(outpace_, tiny, data, t
     assert outpace_("generate", "def", *used, "--max-tokens", 4, *common).exit_code == 0
 
 
+def test_a_predictor_of_draft_lengths_is_trained_and_used(outpace_, tiny, data, tmp_path):
+    folder, head = tmp_path / "predictor", tmp_path / "head"
+    common = ("--target", tiny.target, "--dtype", "float32")
+    assert outpace_("train", "eagle", "--dry-run", "-o", head, *common).exit_code == 0
+    result = outpace_(
+        *("train", "adaeagle", "--head", head, "--data", data, "-o", folder, *common, *QUICK),
+        *("--set", "predictor.depth=3"),
+    )
+    assert result.exit_code == 0, result.output
+    assert "tokens too long or too short in the mean" in result.stderr
+    used = ("--method", "adaeagle", "--head", head, "--predictor", folder)
+    assert " ".join(map(str, used)) in result.stderr
+    assert outpace_("generate", "def", *used, "--max-tokens", 4, *common).exit_code == 0
+
+
 def test_settings_are_listed(outpace_):
     result = outpace_("train", "eagle3", "-o", "nowhere", "--show-settings")
     assert "optimizer.rate=0.001" in result.stdout and "answers.generate=true" in result.stdout

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from outpace.training.card import PAPERS, card, memory_bound_speedups
-from outpace.training.drafters import METHODS, PREDICTORS, TARGETS
-from outpace.training.evaluation import DrafterEvaluation, PredictorEvaluation
+from outpace.training.drafters import LENGTH_PREDICTORS, METHODS, PREDICTORS, TARGETS
+from outpace.training.evaluation import DrafterEvaluation, LengthEvaluation, PredictorEvaluation
 
 FACTS: dict[str, Any] = {
     "target_name": "org/target",
@@ -31,7 +31,10 @@ def test_the_memory_bound_speedup_of_a_chain() -> None:
     assert memory_bound_speedups([0.5, 0.25], 0.1) == pytest.approx([1.5 / 1.1, 1.75 / 1.2])
 
 
-@pytest.mark.parametrize("method", [each for each in METHODS if each not in (*PREDICTORS, *TARGETS)])
+DRAFTERS = [each for each in METHODS if each not in (*PREDICTORS, *LENGTH_PREDICTORS, *TARGETS)]
+
+
+@pytest.mark.parametrize("method", DRAFTERS)
 def test_every_method_has_a_card(method: str) -> None:
     text = card("mine", FACTS | {"method": method}, [DrafterEvaluation(3, 0.4, 1.75, (0.5, 0.25))], (20, 100))
     assert text.startswith('---\nbase_model: "org/target"\n') and f"arXiv:{PAPERS[method][1]}" in text
@@ -48,6 +51,16 @@ def test_a_target_with_early_exits_has_a_card() -> None:
     assert "A model with early exits, made from org/target" in text and "arXiv:2404.16710" in text
     assert "20.0% of its own 100" in text and "not that of the model before" in text
     assert "--target mine --method layerskip" in text and "| 2 | 25.0% | 1.75 | 1.25 |" in text
+
+
+def test_a_predictor_of_draft_lengths_has_a_card() -> None:
+    facts = FACTS | {"method": "adaeagle", "start": "org/head"}
+    text = card("mine", facts, [LengthEvaluation(3, 2.5, 2.25, 1.75, 0.5, 1.25)], (20, 100))
+    assert "arXiv:2412.18910" in text and "A predictor of how many tokens of the head org/head are" in text
+    assert "It decides the length of drafts that the target verifies" in text
+    assert "0.50 tokens too long or too short in the mean, and with the best constant length 1.25" in text
+    assert "Of 2.25 draft tokens 1.75 are accepted, of the longest drafts 2.50" in text
+    assert "--target org/target --method adaeagle --head org/head --predictor mine" in text
 
 
 @pytest.mark.parametrize("method", PREDICTORS)

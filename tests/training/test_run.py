@@ -16,7 +16,7 @@ from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
-from outpace.training.drafters import DRAFT_MODELS, METHODS, PREDICTORS, draft_vocabulary
+from outpace.training.drafters import DRAFT_MODELS, LENGTH_PREDICTORS, METHODS, PREDICTORS, draft_vocabulary
 from outpace.training.features import FeatureSource
 from outpace.training.run import train
 from outpace.training.texts import DataError, Example, read_prompts
@@ -24,7 +24,7 @@ from outpace.training.trainer import Trainer, TrainingError
 
 QUICK = (
     "steps=6 batch=2 texts=8 held_out=0.2 length=32 save_every=2 evaluate_every=3 answers.max_tokens=10 "
-    "answers.batch=3 optimizer.warm_up=1 head.unroll=2"
+    "answers.batch=3 optimizer.warm_up=1 head.unroll=2 predictor.depth=4"
 ).split()
 
 
@@ -50,8 +50,15 @@ def draft_for(method: str, tiny) -> str | None:
     return tiny.draft if method in {*DRAFT_MODELS, *PREDICTORS} - {"fastdraft"} else None
 
 
+def head_for(method: str, model: Model, folder: Path) -> str | None:
+    if method not in LENGTH_PREDICTORS:
+        return None
+    train("eagle", target=model, data="", output=folder, dry_run=True)
+    return str(folder)
+
+
 # one of each kind of lesson
-QUICK_METHODS = ("eagle3", "medusa", "adaspec", "specdec-pp", "disco")
+QUICK_METHODS = ("eagle3", "medusa", "adaspec", "specdec-pp", "disco", "adaeagle")
 
 
 @pytest.mark.parametrize(
@@ -61,8 +68,8 @@ QUICK_METHODS = ("eagle3", "medusa", "adaspec", "specdec-pp", "disco")
 def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
     method, model, tiny, data, tmp_path, monkeypatch
 ) -> None:
-    draft = draft_for(method, tiny)
-    whole = train(method, target=model, data=data, output=tmp_path / "whole", draft=draft, changes=QUICK)
+    start = {"draft": draft_for(method, tiny), "head": head_for(method, model, tmp_path / "head")}
+    whole = train(method, target=model, data=data, output=tmp_path / "whole", **start, changes=QUICK)
     part = tmp_path / "part"
     steps = iter([3, 2])
 
@@ -85,9 +92,9 @@ def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
             Trainer, "run", lambda self, advance, stop=stop: run(self, lambda *rest: stop(self, *rest))
         )
         with pytest.raises(Stopped):
-            train(method, target=model, data=data, output=part, draft=draft, changes=QUICK)
+            train(method, target=model, data=data, output=part, **start, changes=QUICK)
     monkeypatch.setattr(Trainer, "run", run)
-    again = train(method, target=model, data=data, output=part, draft=draft, changes=QUICK)
+    again = train(method, target=model, data=data, output=part, **start, changes=QUICK)
     first, second = (load_file(folder / "model.safetensors") for folder in (whole.folder, part))
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
     assert whole.evaluations == again.evaluations and [each.step for each in whole.evaluations] == [3, 6]

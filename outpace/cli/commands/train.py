@@ -21,7 +21,7 @@ def train(
         typer.Argument(
             help="A head: eagle, hass, eagle3, medusa, hydra, mlp-speculator, redrafter. A draft model: "
             "distillspec, adaspec, direct-alignment, fastdraft, multilingual-drafter. A predictor of "
-            "acceptance: specdec-pp, disco. The target itself: layerskip."
+            "acceptance: specdec-pp, disco. A predictor of draft lengths: adaeagle. The target itself: layerskip."
         ),
     ],
     target: o.Target = TARGET,
@@ -37,7 +37,11 @@ def train(
         str | None, typer.Option(help="The draft model to train, or to predict the acceptance of.")
     ] = None,
     head: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="A head to begin with, in place of a new one.")
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="A head to begin with, in place of a new one, or to predict the lengths of.",
+        ),
     ] = None,
     captured: Annotated[
         Path | None,
@@ -62,7 +66,14 @@ def train(
     learns to continue as it does. A run that was stopped continues when it is started again."""
     from outpace.training.config import changed
     from outpace.training.config import settings as all_settings
-    from outpace.training.drafters import DRAFT_MODELS, PREDICTORS, ROUTED, TARGETS, defaults
+    from outpace.training.drafters import (
+        DRAFT_MODELS,
+        LENGTH_PREDICTORS,
+        PREDICTORS,
+        ROUTED,
+        TARGETS,
+        defaults,
+    )
     from outpace.training.run import train as run
 
     config = changed(defaults(method), settings or ())
@@ -98,6 +109,8 @@ def train(
         return
     elif method in PREDICTORS:
         used = f"{method} --draft {draft} --predictor {found.folder}"
+    elif method in LENGTH_PREDICTORS:
+        used = f"{method} --head {head} --predictor {found.folder}"
     else:
         used = f"{method} --head {found.folder}"
     print_status(f"use it: outpace generate --target {target} --method {used}")

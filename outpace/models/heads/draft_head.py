@@ -50,6 +50,8 @@ class DraftHead(PreTrainedModel):
         self.state_layer = -1  # output that is the feature of the next token while drafting, as in `Want`
         self.feature_size: int = config.hidden_size
         self.draft_ids: Tensor | None = None  # (K,) token of each logit; None: all V tokens
+        # of the weights as they were read, see models.heads.fingerprint; None: they were not read
+        self.fingerprint: str | None = None
 
     def is_for(self, target: TargetWithLayers) -> bool:
         """Whether the head was made for this target."""

@@ -1,17 +1,18 @@
-"""Recognises the target that a draft head was trained for."""
+"""Recognises the target that a draft head was trained for, and the head itself."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.draft_head import DraftHead
 
 # sizes and kinds only: other entries of a configuration change with the version of transformers
 CONFIG = (
@@ -34,16 +35,22 @@ def target_fingerprint(target: TargetWithLayers) -> str:
     model = getattr(target, "model", None)  # of transformers; table models have none
     if isinstance(model, PreTrainedModel):
         return model_fingerprint(model)
-    return _fingerprint([target.embed, target.head], target)
+    return _fingerprint([*target.embed.parameters(), *target.head.parameters()], target)
 
 
 def model_fingerprint(model: PreTrainedModel) -> str:
     """The fingerprint of a target with this model."""
-    return _fingerprint([model], model.config.get_text_config())
+    return _fingerprint(model.parameters(), model.config.get_text_config())
 
 
-def _fingerprint(modules: Sequence[nn.Module], sizes_of: Any) -> str:
-    parameters = [each for module in modules for each in module.parameters() if each.is_floating_point()]
+def head_fingerprint(head: DraftHead) -> str:
+    """SHA-256 of a head's sizes and of a few of its own weights, with the properties of the target's. Of a
+    head from a folder, it is that of the weights as they were read."""
+    return head.fingerprint or _fingerprint(head.own.values(), head.config)
+
+
+def _fingerprint(parameters: Iterable[Tensor], sizes_of: Any) -> str:
+    parameters = [each for each in parameters if each.is_floating_point()]
     sample = torch.cat(
         [each.detach().flatten()[:: max(1, each.numel() // SAMPLE)][:SAMPLE].cpu() for each in parameters]
     )

@@ -1,1 +1,1 @@
-"""Small networks that predict whether the target will accept the tokens of a draft model."""
+"""Small networks that predict which draft tokens the target will accept, or how many."""

@@ -1,4 +1,4 @@
-"""Reads and writes folders with acceptance predictors: `config.json` and `model.safetensors`."""
+"""Reads and writes folders with predictors: `config.json` and `model.safetensors`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from outpace.models.heads.formats.files import CONFIG, HeadFileError, fill, read_files, write_files
-from outpace.models.predictors.predictor import AcceptancePredictor, Pair, PredictorError
+from outpace.models.predictors.predictor import Pair, Predictor, PredictorError
 
 METHOD, DRAFT, TARGET = "outpace_predictor", "outpace_draft", "outpace_target"
 
-Kind = TypeVar("Kind", bound=AcceptancePredictor)
+Kind = TypeVar("Kind", bound=Predictor)
 
 
-def save_predictor(predictor: AcceptancePredictor, folder: str | Path) -> None:
+def save_predictor(predictor: Predictor, folder: str | Path) -> None:
     """Write a predictor; the folder is made if there is none."""
     config = {METHOD: predictor.method, **predictor.sizes}
     if predictor.trained_for is not None:
@@ -25,7 +25,7 @@ def save_predictor(predictor: AcceptancePredictor, folder: str | Path) -> None:
 def load_predictor(kind: type[Kind], folder: str | Path) -> Kind:
     """Read a predictor of this class, in float32. PredictorError if the folder holds none."""
     if not isinstance(folder, str | Path):
-        raise PredictorError(f"an acceptance predictor is a folder, not a {type(folder).__name__}")
+        raise PredictorError(f"give the {kind.noun} as a folder, not as {type(folder).__name__}")
     path = Path(folder)
     make = f"make one with {kind.training_command()}"
     if not path.is_dir():
@@ -33,10 +33,10 @@ def load_predictor(kind: type[Kind], folder: str | Path) -> Kind:
     try:
         config, tensors = read_files(path)
     except HeadFileError as error:
-        raise PredictorError(f"{path} holds no acceptance predictor: {make}") from error
+        raise PredictorError(f"{path} holds no {kind.noun}: {make}") from error
     method = config.get(METHOD)
     if method != kind.method:
-        what = "holds no acceptance predictor" if method is None else f"holds a predictor for {method}"
+        what = f"holds no {kind.noun}" if method is None else f"holds a predictor for {method}"
         raise PredictorError(f"{path} {what}: give a folder with one for {kind.method}, or {make}")
     predictor = _sized(kind, config, path)
     try:

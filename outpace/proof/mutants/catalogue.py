@@ -61,7 +61,7 @@ from outpace.proof.mutants.drafters import (
     TopClaimed,
     as_target,
 )
-from outpace.proof.mutants.dropped_end import EndDropped
+from outpace.proof.mutants.dropped_end import EndDropped, ends_of_low_path_probability
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
 from outpace.proof.mutants.kept_tokens import OtherOrder, WholeVocabularyClaimed
 from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithReplacement, informed
@@ -238,6 +238,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
             lambda: Parts(target, EndDropped(draft), Rejection(), LearnedConfidence(2, 0.4)),
         ),
         Mutant("re-ranked tree claimed", lambda: Parts(target, wide(Reranked), Rejection(), chain)),
+        Mutant("token of low path probability dropped", lambda: ends_of_low_path_probability(target)),
         Mutant("siblings re-sorted", lambda: Parts(target, wide(Sorted), Rejection(), twice)),
         Mutant("siblings in token order", lambda: Parts(target, wide(Numbered), Rejection(), twice)),
         Mutant(

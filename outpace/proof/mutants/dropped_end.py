@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
+from outpace.controllers.predicted_length import PredictedLength
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Frontier, Plan
+from outpace.core.contracts import Draft, Frontier, Parts, Plan
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.feature_drafter import FeatureDrafter
+from outpace.drafters.model.grow import grow
+from outpace.models.heads.head_model import HeadModel, untrained_eagle
+from outpace.models.predictors.draft_length_predictor import untrained_draft_length_predictor
+from outpace.models.table import TableTarget
 from outpace.proof.mutants.drafters import picked
+from outpace.verifiers.rejection import Rejection
+
+
+def without_ends(propose: Callable[[Context, Plan], Draft], ctx: Context, plan: Plan) -> Draft:
+    """The draft without the tokens with which the plan's stop ends chains, as if they had not been drawn; q
+    of the remaining tokens is that of all that might have been drawn."""
+    ended: set[tuple[int, int]] = set()  # (row, depth) of the tokens that ended a draft
+    stop = plan.stop
+    assert stop is not None
+
+    def watched(frontier: Frontier) -> list[bool]:
+        stopped = stop(frontier)
+        for row, path, ends in zip(frontier.rows, frontier.paths, stopped, strict=True):
+            if ends:
+                ended.add((row, len(path)))
+        return stopped
+
+    draft = propose(ctx, replace(plan, stop=watched))
+    tree, claim = draft.tree, draft.tree.claim
+    if not isinstance(claim, Drawn):
+        return draft
+    forest = tree.forest
+    kept = [node for node in range(len(tree)) if (forest.rows[node], forest.depths[node]) not in ended]
+    return replace(draft, tree=picked(tree, claim, kept))
 
 
 class EndDropped(DraftModel):
-    """Mutant: leaves the token with which the plan's stop ends a chain out of the draft, as if it had not
-    been drawn; q of the remaining tokens is that of all that might have been drawn."""
+    """Mutant: a draft model's chains without the tokens that ended them."""
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        ended: set[tuple[int, int]] = set()  # (row, depth) of the tokens that ended a draft
-        stop = plan.stop
-        assert stop is not None
+        return without_ends(super().propose, ctx, plan)
 
-        def watched(frontier: Frontier) -> list[bool]:
-            stopped = stop(frontier)
-            for row, path, ends in zip(frontier.rows, frontier.paths, stopped, strict=True):
-                if ends:
-                    ended.add((row, len(path)))
-            return stopped
 
-        draft = super().propose(ctx, replace(plan, stop=watched))
-        tree, claim = draft.tree, draft.tree.claim
-        if not isinstance(claim, Drawn):
-            return draft
-        forest = tree.forest
-        kept = [node for node in range(len(tree)) if (forest.rows[node], forest.depths[node]) not in ended]
-        return replace(draft, tree=picked(tree, claim, kept))
+class HeadEndDropped(FeatureDrafter):
+    """Mutant: a head's chains without the tokens that ended them."""
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        return without_ends(super().propose, ctx, plan)
+
+
+def ends_of_low_path_probability(target: TableTarget) -> Parts:
+    """AdaEAGLE that drops the token with which the probability of the draft becomes too low, with a head that
+    draws tokens with which it does and others with which it does not."""
+    opened = HeadModel(untrained_eagle(target, seed=3))
+    drafter = HeadEndDropped(opened, target.vocab, partial(grow, sampled=True), sampled=True)
+    controller = PredictedLength(untrained_draft_length_predictor(target), target.embed, ddd=True)
+    return Parts(target, drafter, Rejection(), controller)

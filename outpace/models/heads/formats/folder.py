@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle3 import Eagle3Head
-from outpace.models.heads.fingerprint import KEY, target_fingerprint
+from outpace.models.heads.fingerprint import KEY, head_fingerprint, target_fingerprint
 from outpace.models.heads.formats import eagle, raw_eagle3, speculators
 from outpace.models.heads.formats.files import (
     Config,
@@ -105,6 +105,7 @@ def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftH
     nn.Module.to(head, weight.device)
     for parameter in head.own.values():
         parameter.data = parameter.data.to(weight.dtype)
+    head.fingerprint = head_fingerprint(head)  # compression would change it
     return head.eval()
 
 
