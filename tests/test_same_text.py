@@ -182,13 +182,15 @@ def built(name: str) -> Callable[[], Parts]:
     for option in ("head", "arms", "predictor"):
         if kind := kind_of(typing.get_type_hints(recipe.build).get(option)):
             models[option] = kind.fixture(fixtures)
+    options = {key: models[key] for key in recipe.options if key in models} | dict(recipe.exact_with)
     return row_by_row(
-        lambda: recipe.build(zoo("target"), **{key: models[key] for key in recipe.options if key in models}),
+        lambda: recipe.build(zoo("target"), **options),
         shared=(zoo("target"), zoo("draft"), models["draft"]),
     )
 
 
-NOTHING_DRAFTED = {"autoregressive", "dresd", "multi-sample", "rest"}  # without an index, or further samples
+# without an index, or further samples, or as a target
+NOTHING_DRAFTED = {"autoregressive", "dresd", "multi-sample", "quicksilver", "rest"}
 LEARN = {"lookahead", "stand", "token-recycling"}  # they draft only from generated tokens
 
 

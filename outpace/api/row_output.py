@@ -27,17 +27,25 @@ class Result:
     finish_reason: str | None  # "stop", "length" (max_tokens reached), or None if decoding was interrupted
     stop_reason: str | int | None = None  # the stop string or end-of-text token id that ended the text
     logprobs: list[Logprob] | None = None  # one per token; None if not requested
+    # of a LOSSY method: whose distribution the text has instead of the target's; None: the target's
+    reference: str | None = None
 
     def as_dict(self, tokenizer: Any = None) -> dict[str, Any]:
         """All fields as JSON values; with a tokenizer, log probabilities include the text of each token."""
-        return {
-            "text": self.text,
-            "tokens": self.tokens,
-            "finish_reason": self.finish_reason,
-            "stop_reason": self.stop_reason,
-            "statistics": self.statistics.as_dict(),
-        } | (
-            {} if self.logprobs is None else {"logprobs": [each.as_dict(tokenizer) for each in self.logprobs]}
+        return (
+            {
+                "text": self.text,
+                "tokens": self.tokens,
+                "finish_reason": self.finish_reason,
+                "stop_reason": self.stop_reason,
+                "statistics": self.statistics.as_dict(),
+            }
+            | (
+                {}
+                if self.logprobs is None
+                else {"logprobs": [each.as_dict(tokenizer) for each in self.logprobs]}
+            )
+            | ({} if self.reference is None else {"reference": self.reference})
         )
 
 
@@ -66,7 +74,9 @@ class RowOutput:
         *,
         num_top: int | None = None,  # number of most probable tokens per Logprob; None: no log probabilities
         include_steps: bool = False,  # its pieces have the records of their steps; needs a tokenizer
+        reference: str | None = None,  # see Result
     ) -> None:
+        self._reference = reference
         self._index, self._seed, self._settings, self._num_top = index, seed, settings, num_top
         self._num_prompt_tokens = len(prompt)
         minimum = settings.params.min_tokens
@@ -148,7 +158,8 @@ class RowOutput:
             self._num_prompt_tokens, self.num_cached_tokens, len(tokens), seconds, self._seed
         )
         found = None if self._num_top is None else self._logprobs
-        return Result(detokenizer.text if detokenizer else "", tokens, statistics, reason, why, found)
+        text = detokenizer.text if detokenizer else ""
+        return Result(text, tokens, statistics, reason, why, found, self._reference)
 
 
 def _texts(detokenizer: Detokenizer, tokens: Sequence[int], *, finished: bool) -> list[str]:

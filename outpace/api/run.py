@@ -40,6 +40,7 @@ class Run:
         if any(predictions):
             self._predicted = PredictionDrafter(parts.drafter)
             parts = replace(parts, drafter=self._predicted)
+        self._reference = None if parts.reference is None else parts.reference.description
         self._prompts, self._seeds, self._max_new_tokens = prompts, seeds, max_new_tokens
         self._settings, self._tokenizer, self._batch, self._num_top = settings, tokenizer, batch, num_top
         self._predictions, self._on_piece = predictions, on_piece
@@ -88,7 +89,15 @@ class Run:
                 self._predicted.predict(slot, self._predictions[row])
             self._of_slot[slot] = row
             self._outputs.append(
-                RowOutput(row, prompt, seed, self._settings, self._tokenizer, num_top=self._num_top)
+                RowOutput(
+                    row,
+                    prompt,
+                    seed,
+                    self._settings,
+                    self._tokenizer,
+                    num_top=self._num_top,
+                    reference=self._reference,
+                )
             )
 
     def _pieces(self, step: Step) -> Iterator[Piece]:

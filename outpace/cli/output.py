@@ -30,17 +30,20 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
     print_tables([Table(title, tuple(columns), tuple(map(tuple, rows)))])
 
 
-def summary(name: str, statistics: Any) -> str:
-    """One line with the speed and acceptance of a request; `name`: the method."""
+def summary(name: str, result: Any) -> str:
+    """One line with the speed and acceptance of a request, `result`, and whether the method, `name`, is
+    LOSSY."""
+    statistics = result.statistics
     drafts = "no drafts"
     if statistics.num_spec_steps:
         drafts = f"mean acceptance length {statistics.mean_acceptance_length:.2f}"
     if predicted := statistics.num_accepted_prediction_tokens + statistics.num_rejected_prediction_tokens:
         accepted = statistics.num_accepted_prediction_tokens
         drafts += f", {accepted} of {predicted} drafted prediction tokens accepted"
+    lossy = "" if result.reference is None else f"; LOSSY: the text is that of {result.reference}"
     return (
         f"{name}: {statistics.num_tokens} tokens in {statistics.seconds:.2f} s, "
-        f"{statistics.tokens_per_second:.1f} tokens/s, {drafts}, seed {statistics.seed}"
+        f"{statistics.tokens_per_second:.1f} tokens/s, {drafts}, seed {statistics.seed}{lossy}"
     )
 
 

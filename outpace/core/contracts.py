@@ -42,6 +42,7 @@ __all__ = [
     "ReadsChains",
     "ReadsTargetCache",
     "Recipe",
+    "Reference",
     "SamplingParams",
     "Scores",
     "Shape",
@@ -469,6 +470,24 @@ class Verifier(Protocol):
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict: ...
 
 
+@runtime_checkable
+class Reference(Protocol):
+    """The distribution that the output of a LOSSY method has: that of plain decoding with these logits.
+
+    It computes them another way than the method does, without caches, batches and drafts, so that proofs can
+    compare the two."""
+
+    @property
+    def description(self) -> str:
+        """What it is, for users, after "the output is that of"."""
+        ...
+
+    def logits(self, texts: Sequence[Sequence[int]], prompt_length: int) -> Tensor:
+        """(M, V) logits after each of M texts of equal length, of which the first `prompt_length` tokens are
+        the prompt; before sampling parameters."""
+        ...
+
+
 @dataclass(frozen=True)
 class Parts:
     """The parts of one method, as a recipe returns them. TypeError if the trees of the drafter may have a
@@ -478,6 +497,9 @@ class Parts:
     drafter: Drafter
     verifier: Verifier
     controller: Controller
+    # whose distribution the output has, if not that of the target which the recipe was given: `target` is
+    # then an approximation of it, or the verifier accepts more than an exact one
+    reference: Reference | None = None
 
     def __post_init__(self) -> None:
         for claim in self.drafter.claims:
@@ -488,6 +510,11 @@ class Parts:
                     f"{drafter} claims {claim.__name__}, but {verifier} accepts {known}: "
                     "let the drafter choose without a claim or use a verifier that accepts it"
                 )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised about the output: LOSSY with a reference, else what the verifier promises."""
+        return self.verifier.guarantee if self.reference is None else Guarantee.LOSSY
 
     @property
     def want(self) -> Want:

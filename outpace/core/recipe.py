@@ -5,21 +5,21 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Container
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Parts
 
 
 class Guarantee(Enum):
-    """The guarantee of a verifier about the output's distribution."""
+    """The guarantee of a verifier, or of a whole method, about the output's distribution."""
 
     EXACT = "exact"  # the target's distribution, at any temperature
     GREEDY = "greedy"  # the target's distribution at temperature 0 only
-    LOSSY = "lossy"  # another distribution, described by the recipe
+    LOSSY = "lossy"  # another distribution, stated by `Parts.reference`
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,14 @@ class Recipe:
     paper: str
     summary: str  # first line of the docstring of the recipe file
     family: str
-    guarantee: Guarantee
+    guarantee: Guarantee  # with the default options
     build: Callable[..., Parts]  # (target, *, option=default, ...) -> parts; defines the recipe's options
     one_of: tuple[str, ...] = ()  # options of which exactly one must be given; None stands for not given
     at_most_one_of: tuple[str, ...] = ()  # options of which one or none is given
+    # of a LOSSY method: option values with which its output has the target's distribution
+    exact_with: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # option values with which proofs run it, where the defaults would change nothing on their small models
+    proven_with: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __call__(self, *args: object, **options: object) -> Parts:
         return self.build(*args, **options)
@@ -88,15 +92,23 @@ def recipe(
     guarantee: Guarantee = Guarantee.EXACT,
     one_of: tuple[str, ...] = (),
     at_most_one_of: tuple[str, ...] = (),
+    exact_with: Mapping[str, Any] | None = None,
+    proven_with: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Parts]], Recipe]:
     """Decorator that makes a Recipe of the function that builds a method's parts. The summary is the first
     line of its module's docstring; `one_of` names options of which exactly one must be given,
-    `at_most_one_of` options of which one or none is given."""
+    `at_most_one_of` options of which one or none is given. `exact_with` and `proven_with` are those of a
+    LOSSY method, see Recipe. TypeError for a LOSSY method without `exact_with`, or if they name no options."""
 
     def mark(build: Callable[..., Parts]) -> Recipe:
         doc = (sys.modules[build.__module__].__doc__ or build.__doc__ or "").strip()
-        summary = doc.splitlines()[0] if doc else ""
-        name = build.__name__.replace("_", "-")
-        return Recipe(name, paper, summary, family, guarantee, build, one_of, at_most_one_of)
+        summary, name = doc.splitlines()[0] if doc else "", build.__name__.replace("_", "-")
+        given = dict(exact_with or {}), dict(proven_with or {})
+        made = Recipe(name, paper, summary, family, guarantee, build, one_of, at_most_one_of, *given)
+        if guarantee is Guarantee.LOSSY and not made.exact_with:
+            raise TypeError(f"{name} is LOSSY: name the option values of its exact limit as exact_with")
+        if unknown := [option for each in given for option in each if option not in made.options]:
+            raise TypeError(f"{name} has no option {unknown[0]}, which exact_with or proven_with names")
+        return made
 
     return mark

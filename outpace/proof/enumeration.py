@@ -9,7 +9,7 @@ from random import Random
 from typing import Generic, TypeVar
 
 from outpace.core.context import Context
-from outpace.core.contracts import Parts, Scores, TargetProbs
+from outpace.core.contracts import Parts, Reference, Scores, TargetProbs
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import PROMPT_TOKENS
@@ -135,10 +135,22 @@ def _run(
     return list(map(tuple, found))
 
 
-def largest_error(enumeration: Enumeration[tuple[int, ...]], logits: Logits, cases: Sequence[Case]) -> float:
-    """Largest difference of any outcome's probability from plain decoding, over all cases."""
+def largest_error(
+    enumeration: Enumeration[tuple[int, ...]], of: Logits | Reference, cases: Sequence[Case]
+) -> float:
+    """Largest difference of any outcome's probability from plain decoding with these logits, over all
+    cases."""
     pairs = zip(enumeration.distributions, cases, strict=True)
     return max(
-        difference(distribution, plain_distribution(logits, case.prompt, case.sampling))
+        difference(distribution, plain_distribution(of, case.prompt, case.sampling))
         for distribution, case in pairs
+    )
+
+
+def largest_difference(one: Logits | Reference, other: Logits | Reference, cases: Sequence[Case]) -> float:
+    """Largest difference of any outcome's probability between plain decoding with the logits of one and of
+    the other, over all cases."""
+    return max(
+        difference(*(plain_distribution(each, case.prompt, case.sampling) for each in (one, other)))
+        for case in cases
     )

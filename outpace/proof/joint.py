@@ -16,7 +16,7 @@ from math import prod
 from time import perf_counter
 from typing import Any
 
-from outpace.core.contracts import Parts, Recipe
+from outpace.core.contracts import Parts, Recipe, Reference
 from outpace.core.noise import Key
 from outpace.core.sampling_params import SamplingParams
 from outpace.proof.decode_all import texts
@@ -113,19 +113,23 @@ def _run(
     return [tuple(rows) for rows in ended]
 
 
-def independent(logits: Logits, group: Group) -> dict[Texts, float]:
-    """The joint output distribution of a group under plain decoding: the product over its rows."""
-    distributions = [plain_distribution(logits, group.prompt, params).items() for params in group.sampling]
+def independent(of: Logits | Reference, group: Group) -> dict[Texts, float]:
+    """The joint output distribution of a group under plain decoding with these logits: the product over its
+    rows."""
+    distributions = [plain_distribution(of, group.prompt, params).items() for params in group.sampling]
     return {
         tuple(text for text, _ in rows): prod(probability for _, probability in rows)
         for rows in product(*distributions)
     }
 
 
-def largest_joint_error(enumeration: Enumeration[Texts], logits: Logits, groups: Sequence[Group]) -> float:
-    """Largest difference of any joint outcome's probability from plain decoding, over all groups."""
+def largest_joint_error(
+    enumeration: Enumeration[Texts], of: Logits | Reference, groups: Sequence[Group]
+) -> float:
+    """Largest difference of any joint outcome's probability from plain decoding with these logits, over all
+    groups."""
     pairs = zip(enumeration.distributions, groups, strict=True)
-    return max(difference(distribution, independent(logits, group)) for distribution, group in pairs)
+    return max(difference(distribution, independent(of, group)) for distribution, group in pairs)
 
 
 def prove_together(
@@ -134,6 +138,7 @@ def prove_together(
     """Tests of the joint distribution of several samples of one prompt: with different token limits and
     temperatures, then with combined sampling parameters."""
     vocab, tokens, sampled = models.target.vocab, 5 if exhaustive else 4, 2 if exhaustive else 1
+    reference = recipe.build(models.target, **options).reference
     tried = ((tokens, "", ragged_groups(vocab, tokens)), (3, "crossed", crossed_groups(vocab, 3, sampled)))
     for longest, settings, groups in tried:
         began = perf_counter()
@@ -147,7 +152,13 @@ def prove_together(
             batch=BATCH,
             outcomes=sum(map(len, found.distributions)),
             runs=found.runs,
-            error=largest_joint_error(found, models.logits, groups),
+            error=largest_joint_error(found, reference or models.logits, groups),
+            loss=None
+            if reference is None
+            else max(
+                difference(independent(reference, group), independent(models.logits, group))
+                for group in groups
+            ),
             seconds=perf_counter() - began,
             settings=settings,
             rows=max(len(group.sampling) for group in groups),

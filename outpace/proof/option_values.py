@@ -20,7 +20,8 @@ def choices(
     """Option values to test a recipe with, as keyword arguments: defaults first, then one option changed at a
     time.
 
-    The defaults are combined with each of the tree shapes in `shapes` (empty: the recipe's default shape).
+    The defaults are combined with each of the tree shapes in `shapes` (empty: the recipe's default shape),
+    and with the recipe's `proven_with` in place of the defaults of these options.
     Options changed: bool (negated), float (`THRESHOLD`), Literal (each value), optional models (given); with
     `doubled` also int, to twice the default. Of options of which one must be given, the defaults have the
     first; each of the others takes its place in turn. TypeError for an option without a default that is not a
@@ -34,6 +35,7 @@ def choices(
                 f"{recipe.name}: option {name} needs a default, so that the recipe can be proven as it is"
             )
     base = {name: value for name, value in base.items() if name in recipe.options}
+    base |= recipe.proven_with
     for name in recipe.one_of[:1]:
         base[name] = next(kind.fixture(models) for kind in kinds_in(hints[name]))
     widths = next((name for name in recipe.options if hints[name] == tuple[int, ...]), None)

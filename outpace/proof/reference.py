@@ -1,13 +1,16 @@
-"""Plain decoding's output distribution, computed without the engine from the target's probabilities."""
+"""The output distribution that a method promises, computed without the engine: plain decoding's, from the
+logits of the target or of the reference that a LOSSY method states."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from outpace.core.contracts import Reference
 from outpace.core.sampling_params import SamplingParams
 from outpace.proof.sampling_cases import stated
 
@@ -17,9 +20,10 @@ Logits = Callable[[list[tuple[int, ...]]], Tensor]
 
 
 def plain_distribution(
-    logits: Logits, prompt: Sequence[int], sampling: SamplingParams
+    of: Logits | Reference, prompt: Sequence[int], sampling: SamplingParams
 ) -> dict[tuple[int, ...], float]:
     """Continuation (stop token included) -> probability under plain decoding with these parameters."""
+    logits = partial(of.logits, prompt_length=len(prompt)) if isinstance(of, Reference) else of
     finished: dict[tuple[int, ...], float] = {}
     open_texts: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(sampling.max_tokens):

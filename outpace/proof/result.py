@@ -7,10 +7,13 @@ from typing import Any
 
 from outpace.proof.enumeration import BOUND
 
+LOST = 1e-4  # least difference of a probability that shows that a reference is not plain decoding
+
 
 @dataclass(frozen=True)
 class Proof:
-    """The output distribution of one recipe with one combination of options, compared with plain decoding."""
+    """The output distribution of one recipe with one combination of options, compared with the one that it
+    promises: plain decoding's or, if it is LOSSY, that of the reference it states."""
 
     recipe: str
     models: str
@@ -32,14 +35,23 @@ class Proof:
     predicted: bool = False  # whether the recipe was given a predicted output (with_prediction.py)
     bound: float = BOUND  # largest error attributed to rounding
     fault: str = ""  # why the enumeration could not be finished
+    # of a LOSSY method: largest difference of a continuation's probability between its reference and plain
+    # decoding; None: it states no reference
+    loss: float | None = None
     # whether `runs`, `outcomes`, `tokens`, `drafted`, `accepted` and `deepest` equal those measured with the
     # recipe's default options: then this test did not show that its option has an effect
     same_as_default: bool = False
 
     @property
-    def exact(self) -> bool:
-        """Whether the output distribution is that of plain decoding, up to rounding."""
+    def as_promised(self) -> bool:
+        """Whether the output distribution is the one that is promised, up to rounding."""
         return self.error is not None and self.error <= self.bound
+
+    @property
+    def shows_loss(self) -> bool:
+        """Whether a reference, if one is stated, differs from plain decoding on these models. Else the proof
+        would not have tested what is lossy."""
+        return self.loss is None or self.loss > LOST
 
     @property
     def drafts(self) -> bool:
@@ -48,19 +60,22 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether the distribution is exact and draft tokens were accepted."""
-        return self.exact and self.drafts
+        """Whether the distribution is the promised one, drafts were accepted and what is lossy shows."""
+        return self.as_promised and self.drafts and self.shows_loss
 
     @property
     def verdict(self) -> str:
-        """Summary: "exact", "WRONG", "EMPTY" (too few accepted draft tokens) or "FAILED" with the reason."""
+        """Summary: "exact", "as stated" (LOSSY), "WRONG", "EMPTY" (too few accepted draft tokens, or a
+        reference that does not differ from plain decoding) or "FAILED" with the reason."""
         if self.fault:
             return f"FAILED: {self.fault}"
-        if not self.exact:
+        if not self.as_promised:
             return "WRONG"
         if not self.drafts:
             return f"EMPTY: deepest accepted {self.deepest} of {self.allowed}"
-        return "exact"
+        if not self.shows_loss:
+            return "EMPTY: on these models the stated reference is plain decoding: set proven_with"
+        return "exact" if self.loss is None else "as stated"
 
     def report(self) -> dict[str, Any]:
         """The fields as JSON data, with `holds` and `verdict`."""

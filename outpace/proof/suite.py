@@ -9,12 +9,20 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from outpace.core.contracts import Parts, Recipe
+from outpace.core.contracts import Guarantee, Parts, Recipe
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.enumerated_noise import NotRepeatable
-from outpace.proof.enumeration import Case, Enumeration, Leak, TooMany, enumerate_distributions, largest_error
+from outpace.proof.enumeration import (
+    Case,
+    Enumeration,
+    Leak,
+    TooMany,
+    enumerate_distributions,
+    largest_difference,
+    largest_error,
+)
 from outpace.proof.joint import Group, enumerate_joint, largest_joint_error, prove_together
 from outpace.proof.models import Models, peaked_tables, tables, transformers_models, wide_tables
 from outpace.proof.mutants.catalogue import Mutant, variants
@@ -102,7 +110,7 @@ def prove(
 ) -> Iterator[Proof]:
     """Distribution tests of the recipe on these models, one Proof at a time: every option combination of the
     plan on a ragged batch; the default options also in batches of one request and with a predicted output;
-    the first option combinations also with sampling parameters.
+    the first option combinations also with sampling parameters; a LOSSY method also at its exact limit.
 
     Texts are as long as the allowed number of runs permits, at most `LONGEST` tokens.
     """
@@ -117,7 +125,7 @@ def prove(
 
     def proven(subject: Subject, most: int) -> Proof:
         proof = subject.prove(requests, most)
-        if proof.exact and not proof.drafts:
+        if proof.as_promised and not proof.drafts:
             # longer texts where every token was possible; a third token where two were too few for drafts
             # translated from another vocabulary to be accepted twice in a row
             top_k = plan.top_k + 1 if plan.top_k else 2
@@ -137,6 +145,8 @@ def prove(
             for p in (proof, small if varied else first)
         ]
         yield replace(proof, same_as_default=counted[0] == counted[1])
+    if recipe.exact_with:
+        yield exact_limit(recipe, models, most)
     if plan.alone or exhaustive:
         yield default.prove(requests, SMALL, batch=1)
     yield default.prove(requests, plan.most_varied, predicted=True)
@@ -152,6 +162,16 @@ def prove(
 def prove_default(recipe: Recipe, models: Models, most: int = 600) -> Proof:
     """One distribution test with the default options and at most `most` runs."""
     return Subject(recipe, next(choices(recipe, models)), models).prove(ragged, most)
+
+
+def exact_limit(recipe: Recipe, models: Models, most: int = 600) -> Proof:
+    """One distribution test of a LOSSY recipe with the option values that make it EXACT: it then has plain
+    decoding's distribution, and states no other."""
+    options = {**next(choices(recipe, models)), **recipe.exact_with}
+    proof = Subject(recipe, options, models).prove(ragged, most)
+    if proof.loss is None:
+        return proof
+    return replace(proof, fault="a reference is stated with the options of exact_with, which are to be EXACT")
 
 
 def _prove_settings(subject: Subject, most: int, *, pairs: bool) -> Iterator[Proof]:
@@ -203,7 +223,8 @@ class Subject:
             (*own, *self.options.values()),  # options may be draft heads
         )
         build = controllers_by_row(build)
-        drafter = self.recipe.build(models.target, **self.options).drafter
+        parts = self.recipe.build(models.target, **self.options)
+        drafter, reference = parts.drafter, parts.reference
         if predicted:
             build = predicting(build)
         proof = Proof(
@@ -221,6 +242,10 @@ class Subject:
             predicted=predicted,
             bound=models.bound,
         )
+        if reference is not None and self.recipe.guarantee is not Guarantee.LOSSY:
+            return replace(proof, fault="it states a reference: mark the recipe as LOSSY")
+        if reference is None and parts.guarantee is Guarantee.LOSSY:
+            return replace(proof, fault="it is LOSSY and states no reference: give Parts one")
         try:
             tokens, found = _longest(
                 lambda tokens, most: enumerate_distributions(
@@ -237,8 +262,9 @@ class Subject:
             tokens=tokens,
             outcomes=sum(map(len, found.distributions)),
             runs=found.runs,
-            error=largest_error(found, models.logits, cases),
+            error=largest_error(found, reference or models.logits, cases),
             seconds=perf_counter() - began,
+            loss=None if reference is None else largest_difference(reference, models.logits, cases),
             # a drafter that drafts from other rows has none here, as each row has its own drafter; with a
             # predicted output many drafts are the prediction's, so only depth 1 is required of them
             allowed=0

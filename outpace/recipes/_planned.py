@@ -9,11 +9,11 @@ PLANNED = frozenset(
     domain-drafter double dovetail dream dsp dultra duodecoding ead easyspec falcon
     flash fspad glide-cape gsd gto gumiho hivis jakiro judge-decoding kangaroo knn-ssd
     lantern longspec magicdec medusa-typical mirror-sd mulo-sd online-sd owl
-    parallelspec pearl polybasic quicksilver ralmspec ralmspec-knnlm rapid
-    reflective-verification s2d s4c scd specbranch specdiff specdiff2 specee
-    specextend speckv specmquant specpc specpv specreason speculative-cascades
-    speculative-rag speculative-streaming speculative-thinking speculative-verdict
-    specvlm sprinter srm staged-sd stree swift syntax-aligned-medusa taps tlt vispec
+    parallelspec pearl polybasic ralmspec ralmspec-knnlm rapid reflective-verification
+    s2d s4c scd specbranch specdiff specdiff2 specee specextend speckv specmquant
+    specpc specpv specreason speculative-cascades speculative-rag
+    speculative-streaming speculative-thinking speculative-verdict specvlm sprinter
+    srm staged-sd stree swift syntax-aligned-medusa taps tlt vispec
     """.split()
 )
 

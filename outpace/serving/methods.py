@@ -8,7 +8,7 @@ from typing import Any
 from outpace.api.methods import DRAFTS, choose_method
 from outpace.api.model import Model
 from outpace.api.opener import ModelOpener
-from outpace.core.contracts import Parts, Recipe
+from outpace.core.contracts import Guarantee, Parts, Recipe
 from outpace.models.hf.target import HFTarget
 from outpace.recipes import configure, resolve_recipe
 
@@ -23,8 +23,9 @@ def open_methods(
     in tokens, which the drafts may lower. None: no limit.
 
     `others`: names of further methods with their options; they have the first one's draft unless these have
-    one, or an alternative to it. ValueError for an unknown method or invalid options, or if the first
-    method's verifier is not exact for the drafts of another.
+    one, or an alternative to it. ValueError for an unknown method or invalid options, if the first
+    method's verifier is not exact for the drafts of another, or if one of several methods is LOSSY: all
+    requests of a server have one target.
     """
     draft = {name: value for name, value in options.items() if name in DRAFTS}
     found: dict[str, Parts] = {}
@@ -36,6 +37,9 @@ def open_methods(
         values = configure(recipe, model.target, _own(recipe, chosen), ModelOpener(model))
         found[recipe.name] = recipe(model.target, **values)
         limits += [each.max_length for each in _models(values)]
+    lossy = [name for name, parts in found.items() if parts.guarantee is Guarantee.LOSSY]
+    if lossy and len(found) > 1:
+        raise ValueError(f"{lossy[0]} is LOSSY, so other methods would give its texts: serve it alone")
     return found, min((limit for limit in limits if limit is not None), default=None)
 
 

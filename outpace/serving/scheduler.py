@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -76,7 +77,7 @@ class Scheduler:
         self._predicted = PredictionDrafter(GuardedDrafter(self._routes, self._drafter_failed))
         self._target_probs = partial(LazyTargetProbs, processor=processor)
         self._session = Session(
-            Parts(parts.target, self._predicted, parts.verifier, parts.controller),
+            replace(parts, drafter=self._predicted),
             (),
             (),
             self._target_probs,

@@ -17,7 +17,7 @@ from outpace.bench.measure.metrics import Counts, StepRecord
 from outpace.bench.measure.recommend import MethodChoice, recommend
 from outpace.bench.measure.run import EncodedPrompt, Run, Trial
 from outpace.bench.report.summary import ALL, VARIED, ResultRow, headline, summarise
-from outpace.bench.report.tables import TOO_FEW, tables
+from outpace.bench.report.tables import TOO_FEW, notes, tables
 from outpace.console import progress
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
@@ -206,8 +206,10 @@ def test_one_or_two_prompts_make_nothing_certain() -> None:
 
 def test_a_method_with_another_distribution_and_a_peer_are_never_recommended() -> None:
     lossy = (Named("plain"), Named("fast", keeps_the_distribution=False))
-    advice = recommend(headline(rows_of(*paired(0.5), contenders=lossy), "all", 0.0), CHOICES)
+    rows = rows_of(*paired(0.5), contenders=lossy)
+    advice = recommend(headline(rows, "all", 0.0), CHOICES)
     assert advice.reason == "do not speculate: none of the measured methods is lossless."
+    assert notes(rows).endswith("LOSSY, so that their texts are not the target's: fast.")
     peer = {"plain": CHOICES["plain"]}
     assert recommend(headline(rows_of(*paired(0.5)), "all", 0.0), peer).method == "autoregressive"
     assert recommend([], CHOICES).reason == "do not speculate: no method was measured completely."

@@ -50,6 +50,18 @@ def test_show(outpace_):
     assert outpace_("show", "nothing").exit_code == 2
 
 
+def test_show_and_generate_say_that_an_output_is_not_the_target_s(outpace_):
+    shown = outpace_("show", "quicksilver").stdout
+    assert shown.startswith("quicksilver  (lossy, ") and "output  not the target's" in shown
+    assert "exact   with --drift 0.0 --fusion 0.0 --no-quantize" in shown
+    assert json.loads(outpace_("show", "quicksilver", "--json").stdout)["exact_with"]["drift"] == 0.0
+    assert "not the target's" not in outpace_("show", "mcsd").stdout
+    done = outpace_("generate", "--method", "quicksilver", *FEW, "def add(a, b):")
+    assert "; LOSSY: the text is that of an approximation of the target" in done.stderr
+    done = outpace_("generate", "--method", "quicksilver", "--role", "drafter", *FEW, "def add(a, b):")
+    assert done.exit_code == 0 and "LOSSY" not in done.stderr
+
+
 def test_show_distinguishes_a_default_of_none_from_a_required_option(outpace_):
     lines = outpace_("show", "mcsd").stdout.splitlines()
     draft, parents = (line for line in lines if line.strip().startswith(("--draft", "--parents")))

@@ -28,6 +28,8 @@ QUICK = {
     "rows mixed up",
     "scores in reading order",
     "early layers' output of the parent",
+    "missing entries visible",
+    "fused with the next token",
 }
 MUTANTS = {mutant.name: mutant for mutant in transformers_mutants()}
 

@@ -87,7 +87,7 @@ def test_a_target_that_reads_chains_gets_chains_or_the_method_refuses_at_once(
     draft = TableTarget(VOCAB, seed=2)
     options = draft_options(name, draft) | opened_options(name, target, draft)
     try:
-        parts = recipes.get(name).build(target, **options)
+        parts = recipes.get(name).build(target, **options, **recipes.get(name).exact_with)
         decode(parts, temperature, generated)
     except ValueError as error:
         assert not generated, "refused after tokens were generated"

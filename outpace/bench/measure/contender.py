@@ -124,7 +124,7 @@ class MethodContender:
         return acceptance_bound(self.parts, prompts, sampling)
 
     def lossless(self, temperature: float) -> bool:
-        guarantee = self.parts.verifier.guarantee
+        guarantee = self.parts.guarantee
         return guarantee is Guarantee.EXACT or (guarantee is Guarantee.GREEDY and temperature == 0)
 
     def reset(self) -> None:

@@ -36,6 +36,7 @@ TWO_MODES = (
     "are over "
     "compiled plain decoding; texts are compared within a mode, except those of plain decoding."
 )
+NOT_THE_TARGETS = " LOSSY, so that their texts are not the target's: {names}."
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -138,7 +139,12 @@ LEARNING: tuple[Column, ...] = (
 
 def notes(rows: Sequence[ResultRow]) -> str:
     """Explanation of the columns, printed below the tables."""
-    return NOTE + (TWO_MODES if {COMPILED, EAGER} <= {row.mode for row in rows} else "")
+    lossy = sorted({row.contender for row in rows if row.kind == "outpace" and not row.lossless})
+    return (
+        NOTE
+        + (TWO_MODES if {COMPILED, EAGER} <= {row.mode for row in rows} else "")
+        + (NOT_THE_TARGETS.format(names=", ".join(lossy)) if lossy else "")
+    )
 
 
 def tables(rows: Sequence[ResultRow], selection: str = VARIED) -> list[Table]:

@@ -166,7 +166,7 @@ def _progress(kind: str, found: list[dict[str, Any]]) -> str:
         return f"{kind}: {sum(each['caught'] for each in found)} of {len(found)} caught"
     failed = [proof["verdict"] for proof in found if not proof["holds"]]
     seconds = sum(proof["seconds"] for proof in found)
-    verdict = failed[0] if failed else "exact"
+    verdict = failed[0] if failed else found[0]["verdict"]
     return f"{found[0]['recipe']}, {found[0]['models']}: {len(found)} proofs in {seconds:.0f} s, {verdict}"
 
 

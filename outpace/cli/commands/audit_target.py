@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from outpace.cli.output import print_status, print_table
-from outpace.core.contracts import Parts, Recipe, Target
+from outpace.core.contracts import Guarantee, Parts, Recipe, Target
 from outpace.models.vocabulary import CrossVocabularyDraft
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ def check(
             named = {option: drafts[option] for option in recipe.options if option in drafts}
             if any(value is None for value in named.values()):
                 skipped.append({"method": recipe.name, "skipped": "needs --draft"})
+                continue
+            if recipe.guarantee is Guarantee.LOSSY:
+                why = "is LOSSY: its texts are not the target's; the proofs compare it with what it states"
+                skipped.append({"method": recipe.name, "skipped": why})
                 continue
             methods.append(audit.method(recipe, named))
             print_status(f"{recipe.name} on {name}: {verdict(methods[-1])}")

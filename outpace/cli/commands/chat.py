@@ -154,5 +154,5 @@ class Answers:
                 typer.echo("\n(interrupted)", err=True, nl=False)
             typer.echo()
             if not self._quiet:
-                print_status(summary(self._used.name, pieces.result.statistics))
+                print_status(summary(self._used.name, pieces.result))
             return pieces.result.text

@@ -111,7 +111,7 @@ def generate_all(
                 elif not json:
                     print_result(index, len(items), samples, item, result.text, echo=echo)
                 if not json and not quiet:
-                    print_status(summary(used.name, result.statistics))
+                    print_status(summary(used.name, result))
     finally:
         if json:
             print_json({"results": found})
@@ -146,4 +146,4 @@ def generate_one(
         exit_with(f"interrupted after {tokens} tokens; the text above is incomplete", INTERRUPTED)
     typer.echo()
     if not quiet:
-        print_status(summary(used.name, pieces.result.statistics))
+        print_status(summary(used.name, pieces.result))

@@ -152,6 +152,9 @@ def serve(
     print_status(
         f"{service.name} with {', '.join(parts)} at {address}/v1, page at {address}; Ctrl-C stops it"
     )
+    for name, each in parts.items():
+        if each.reference is not None:
+            print_status(f"outpace: {name} is LOSSY: the texts are those of {each.reference.description}")
     server.run([listener])
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # what the guarantee of a method refers to
 TARGET = "the model as it is loaded: --weights and --kv-cache round it, and give the rounded model's texts"
+LOSSY = "not the target's: that of an approximation, which the description above states"
 
 
 @report_failures
@@ -28,6 +29,7 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Show one method: description, paper and options."""
+    from outpace.core.contracts import Guarantee
     from outpace.recipes import from_file, get
 
     recipe = from_file(name) if name.endswith(".py") else get(name)
@@ -38,6 +40,7 @@ def show(
         "paper": recipe.paper,
         "guarantee": recipe.guarantee.value,
         "target": TARGET,
+        "exact_with": dict(recipe.exact_with),
         "family": recipe.family,
         "summary": recipe.summary,
         "description": inspect.getdoc(module) or "",
@@ -49,12 +52,22 @@ def show(
         return
     typer.echo(f"{recipe.name}  ({recipe.guarantee.value}, {recipe.family})\n\n{found['description']}\n")
     typer.echo(f"paper   {recipe.paper}\nfile    {module.__file__}\ntarget  {TARGET}\n")
+    if recipe.guarantee is Guarantee.LOSSY:
+        limit = " ".join(given(name, value) for name, value in recipe.exact_with.items())
+        typer.echo(f"output  {LOSSY}\nexact   with {limit}\n")
     if options:
         rows = [
             (f"--{flag(each['name'])}", each["type"], each["default"] or "needed", each["help"])
             for each in options
         ]
         print_table(("option", "type", "default", "meaning"), rows)
+
+
+def given(name: str, value: Any) -> str:
+    """An option with its value, as it is typed."""
+    if isinstance(value, bool):
+        return f"--{flag(name)}" if value else f"--no-{flag(name)}"
+    return f"--{flag(name)} {shown(value)}"
 
 
 def option(recipe: Recipe, parameter: inspect.Parameter) -> dict[str, Any]:

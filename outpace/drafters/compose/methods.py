@@ -41,7 +41,7 @@ def check_rejection(methods: Mapping[str, Parts]) -> None:
     """ValueError unless rejection verifies the drafts of all these methods exactly: tokens that were drawn
     from recorded distributions, and tokens that were not drawn."""
     for name, parts in methods.items():
-        if parts.verifier.guarantee is not Guarantee.EXACT:
+        if parts.guarantee is not Guarantee.EXACT:
             raise ValueError(f"{name} does not keep the target's distribution: leave it out")
         if others := [claim.__name__ for claim in parts.drafter.claims if not issubclass(claim, Drawn)]:
             raise ValueError(f"{name} claims {others[0]}, which rejection does not verify: leave it out")

@@ -16,7 +16,7 @@ def routed(methods: Mapping[str, Parts]) -> tuple[Parts, RoutedDrafter]:
     which. The verifier is that of the first; TypeError if it is not exact for the drafts of another."""
     drafter = RoutedDrafter(methods)
     first = next(iter(methods.values()))
-    return Parts(first.target, drafter, first.verifier, _NoController()), drafter
+    return replace(first, drafter=drafter, controller=_NoController()), drafter
 
 
 class RoutedDrafter:

@@ -1,4 +1,4 @@
-"""Makes a draft model of a target's own layers."""
+"""Makes models of a target's own layers: draft models, and targets that approximate it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from outpace.core.contracts import Cache, ReadsTargetCache, Target
+from outpace.core.contracts import Cache, ReadsTargetCache, Reference, Target
 from outpace.core.skip_set import SkipSet
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.closest_layers import ClosestLayers, ClosestTables
 from outpace.models.slim.exit_head import ExitHead
-from outpace.models.slim.slim_table import SlimTable
+from outpace.models.slim.partial_target import PartialTarget, check_eager
+from outpace.models.slim.saving_forward import SavingForward
+from outpace.models.slim.saving_reference import SavingReference
+from outpace.models.slim.savings import Savings
+from outpace.models.slim.slim_table import SlimTable, TableReference
 from outpace.models.slim.slim_target import SlimTarget
 from outpace.models.slim.switched_target import SwitchedLayers, SwitchedTarget
 from outpace.models.table import TableTarget
@@ -79,3 +83,21 @@ def switching(target: Target) -> Callable[[SkipSet], SwitchedTarget | SlimTable]
     if isinstance(target, TableTarget):
         return lambda skip_set: SlimTable(target, skip_set)
     raise ValueError(f"{type(target).__name__} has no layers to skip: use a transformers model as target")
+
+
+def with_savings(target: Target, savings: Savings) -> tuple[ReadsTargetCache, Reference]:
+    """The target with QuickSilver's savings, and the distribution that it has by definition. ValueError for a
+    target without layers, a compiled one, or values that do not suit it."""
+    savings.check(num_layers(target))
+    logits = exit_logits(target)
+    if isinstance(target, HFTarget):
+        check_eager(target, "quicksilver")
+        forward = SavingForward(target.forward, target.model, savings, logits)
+        # a fused token follows the one before it in the cache
+        model = PartialTarget(target, forward, chains_only=bool(savings.fusion))
+        return model, SavingReference(target, savings, logits)
+    assert isinstance(target, TableTarget)
+    table = SlimTable(target, SkipSet.of_layers(range(savings.first_layer, target.num_layers)))
+    if not savings.any:
+        table.logits = target.logits
+    return table, TableReference(table)

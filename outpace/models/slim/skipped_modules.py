@@ -50,7 +50,7 @@ class Switch:
                 if (part := _part(layer, kinds)) is not None:
                     self._places[index, kinds[0]] = layer, part, getattr(layer, part)
         modules = [module for _, _, module in self._places.values()]
-        counts = dict(zip(self._places, _num_outputs(model, modules, arguments), strict=True))
+        counts = dict(zip(self._places, num_outputs(model, modules, arguments), strict=True))
         self._skipped = {place: Skipped(count, zeros=bool(place[1])) for place, count in counts.items()}
         self._replaced: list[tuple[int, str]] = []
 
@@ -130,7 +130,7 @@ def _part(layer: nn.Module, kinds: tuple[str, ...]) -> str | None:
     return None
 
 
-def _num_outputs(
+def num_outputs(
     model: PreTrainedModel, modules: list[nn.Module], arguments: dict[str, Any]
 ) -> list[int | None]:
     """Per module the length of the tuple that it returns; None: a tensor, or it was not called."""

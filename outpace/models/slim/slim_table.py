@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from outpace.core.contracts import Cache
 from outpace.core.skip_set import SkipSet
@@ -63,3 +64,15 @@ class TableView(TableCache):
 
     def release(self, slots: Sequence[int]) -> None:
         """Does nothing: the target frees its slots."""
+
+
+class TableReference:
+    """Implementation of core.contracts.Reference for a table in place of an approximation of the target."""
+
+    description = "a table other than the target's"
+
+    def __init__(self, table: TableTarget) -> None:
+        self._table = table
+
+    def logits(self, texts: Sequence[Sequence[int]], prompt_length: int) -> Tensor:
+        return self._table.logits[[self._table.state(text) for text in texts]].double()

@@ -29,10 +29,13 @@ from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.cache_view import EagerView
 from outpace.models.slim.make import num_layers, without
+from outpace.models.slim.partial_forward import PartialRun
 from outpace.models.slim.reread_inputs import RereadInputs
+from outpace.models.slim.saving_forward import SavingForward
 from outpace.proof.enumeration import Case, Leak, enumerate_distributions, largest_error
 from outpace.proof.models import Models
 from outpace.proof.mutants.skip_sets import chosen_layers, entries_written
+from outpace.recipes.self_speculation.quicksilver import quicksilver
 from outpace.verifiers.rejection import Rejection
 
 SHAPE = Shape.branching((2, 1))  # two siblings, each with one child
@@ -50,6 +53,7 @@ original_bind = ForwardInputs._bind
 original_commit = SlotCache.commit
 original_score = HFTarget.score
 original_scores = ForwardOutputs.scores
+original_present = PartialRun.present
 
 
 def position_ids_off_by_one(self: ForwardInputs) -> Tensor:  # (N,)
@@ -169,6 +173,18 @@ def view_commits(self: EagerView, tree: TokenTree, leaf: Sequence[int], slots: S
     self.discard()
 
 
+def missing_visible(self: PartialRun, layer: int) -> list[Tensor]:
+    """Mutant: tokens attend to cache positions of tokens that have left, which hold no keys and values."""
+    return [torch.ones_like(each) for each in original_present(self, layer)]
+
+
+def next_state(self: SavingForward, run: PartialRun, states: Tensor) -> Tensor:
+    """Mutant: a token is fused if its state is close to that of the token after it, which it cannot know
+    unless both are read in one forward."""
+    parts = run.by_row(states)
+    return torch.cat([each for own in parts for each in (own[1:], torch.full_like(own[:1], torch.nan))])
+
+
 def by_draft_model(models: Models) -> Parts:
     """A tree of two branches, drafted by a draft model."""
     return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(SHAPE))
@@ -179,6 +195,11 @@ def by_first_layer(models: Models) -> Parts:
     model = without(models.target, SkipSet.after(1, num_layers(models.target)))
     drafter = DraftModel(model, carried_layer=model.carried_layer)
     return Parts(models.target, SelfDraft(drafter), Rejection(), Fixed(2))
+
+
+def by_savings(models: Models) -> Parts:
+    """The target with tokens that halt or are fused with the one before them."""
+    return quicksilver.build(models.target, drift=100.0, entropy=1.2, fusion=1.2)
 
 
 @dataclass(frozen=True)
@@ -213,7 +234,7 @@ def decoding_error(models: Models, parts: Callable[[Models], Parts] = by_draft_m
     outcome of a row depends on the other rows of its batch (Leak)."""
     try:
         found = enumerate_distributions(lambda: parts(models), CASES)
-        return largest_error(found, models.logits, CASES)
+        return largest_error(found, parts(models).reference or models.logits, CASES)
     except Leak:
         return float("inf")
 
@@ -251,5 +272,11 @@ def transformers_mutants() -> list[TransformersMutant]:
             "entries of tried layers kept in the cache",
             {(RereadInputs, "update"): entries_written},
             parts=lambda models: chosen_layers(models.target),
+        ),
+        TransformersMutant(
+            "missing entries visible", {(PartialRun, "present"): missing_visible}, parts=by_savings
+        ),
+        TransformersMutant(
+            "fused with the next token", {(SavingForward, "_before"): next_state}, parts=by_savings
         ),
     ]

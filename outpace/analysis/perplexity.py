@@ -1,0 +1,81 @@
+"""Perplexity of a target on texts, and thresholds of QuickSilver that keep it within a budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from outpace.core.contracts import Prompt, Target, Want
+from outpace.models.slim.make import num_layers, with_savings
+from outpace.models.slim.partial_target import PartialTarget
+from outpace.models.slim.savings import Savings
+
+STEPS = 8  # of the bisection
+
+
+def perplexity(target: Target, texts: Sequence[Sequence[int]]) -> float:
+    """exp of the mean negative log probability of each token after the first of its text. ValueError if no
+    text has two tokens."""
+    loss, count = 0.0, 0
+    for text in texts:
+        if len(text) < 2:
+            continue
+        tokens = torch.tensor(text)
+        cache = target.open(1, len(text))
+        # all but the last token are read; the logits after each predict the next
+        _, scores = target.prefill([Prompt(tokens)], [0], cache, Want(prompt_logits=True))
+        assert scores.logits is not None
+        found = scores.logits.float().log_softmax(-1).gather(1, tokens[1:, None].to(scores.logits.device))
+        loss, count = loss - float(found.double().sum()), count + len(found)
+    if not count:
+        raise ValueError("perplexity needs a text of two tokens or more")
+    return math.exp(loss / count)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Thresholds, and what they cost and save on the texts that they were chosen on."""
+
+    savings: Savings
+    plain: float  # perplexity of the target itself
+    perplexity: float
+    share: float  # multiplications that are left, see PartialForward.share_of_products
+
+
+def calibrated(
+    target: Target, texts: Sequence[Sequence[int]], budget: float = 0.2, *, savings: Savings | None = None
+) -> Calibration:
+    """The largest thresholds, `savings` times one factor, with which the perplexity on these texts rises by
+    `budget` at most; by bisection, as it rises with the thresholds. ValueError for a target that is no eager
+    transformers model.
+
+    Args:
+        target: the target itself
+        texts: token ids of held-out texts
+        budget: most additional perplexity
+        savings: proportions of the thresholds; none: drift 0.2, entropy 1 and fusion 0.1 from the middle on
+    """
+    first = max(1, num_layers(target) // 2)
+    given = savings or Savings(first, drift=0.2, entropy=1.0, fusion=0.1)
+    plain = perplexity(target, texts)
+
+    def tried(factor: float) -> Calibration:
+        drift, entropy, fusion = (factor * each for each in (given.drift, given.entropy, given.fusion))
+        scaled = replace(given, drift=drift, entropy=entropy, fusion=fusion)
+        model, _ = with_savings(target, scaled)
+        if not isinstance(model, PartialTarget):
+            raise ValueError(f"a {type(target).__name__} cannot be calibrated: use a transformers model")
+        return Calibration(scaled, plain, perplexity(model, texts), model.share_of_products)
+
+    best, low, high = tried(0.0), 0.0, 4.0
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        found = tried(middle)
+        if found.perplexity <= plain + budget:
+            best, low = found, middle
+        else:
+            high = middle
+    return best

@@ -1,0 +1,270 @@
+"""Forwards in which tokens may leave before the last layer.
+
+A token that has left keeps its state, from which its logits are computed, and costs nothing in the layers
+after that. It has no keys and values there, so that later tokens attend to what is left of the text before
+them; cache positions and position ids stay what they were.
+
+Letters: N tokens of all rows, k of them that a layer runs over, L layers, D hidden size, F numbers that are
+kept for each token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from outpace.core.contracts import Want
+from outpace.models.hf.attention import RowMasks
+from outpace.models.hf.forward import Forward
+from outpace.models.hf.forward_inputs import ForwardInputs
+from outpace.models.hf.forward_outputs import ForwardOutputs
+from outpace.models.hf.kv_cache import Planes, PlaneShape
+from outpace.models.slim.skipped_modules import num_outputs
+from outpace.models.slim.some_tokens import OnlyStores, SomeTokens, Stored, masks_of
+from outpace.models.slim.token_records import TokenRecords, records_of
+
+
+@dataclass
+class Work:
+    """What forwards have computed so far, in tokens that were really run."""
+
+    tokens: int = 0  # tokens read
+    layer_tokens: int = 0  # sum over the layers of the tokens that ran through them
+    stored_tokens: int = 0  # sum over the layers of the tokens whose keys and values alone were computed
+    head_tokens: int = 0  # tokens to which the LM head was applied to decide something
+
+
+class PartialRun:
+    """The tokens of one forward, and which of them have left."""
+
+    def __init__(self, inputs: ForwardInputs, num_layers: int, records: Sequence[TokenRecords]) -> None:
+        """`records`: of each row, with those of the tokens before this forward."""
+        self.inputs, self.records = inputs, records
+        self.sizes = [row.end - row.start for row in inputs.rows]
+        self.num_tokens = sum(self.sizes)
+        device = inputs.cache.device
+        self.depth = torch.full((self.num_tokens,), num_layers, device=device)  # layers with an entry
+        self.live = torch.ones(self.num_tokens, dtype=torch.bool, device=device)
+        self.everyone = torch.arange(self.num_tokens, device=device)
+        self.running = self.everyone  # (k,) the tokens that a layer runs over now
+
+    @property
+    def all_live(self) -> bool:
+        return bool(self.live.all())
+
+    def leave(self, tokens: Tensor, depth: int, *, stored: bool) -> None:  # (k,) indices
+        """Let these tokens leave after `depth` layers. `stored`: later layers have entries of them."""
+        self.live[tokens] = False
+        if not stored:
+            self.depth[tokens] = depth
+
+    def by_row(self, values: Tensor) -> tuple[Tensor, ...]:  # (N, ...) -> B × (n, ...)
+        return values.split(self.sizes)
+
+    def chosen(self, tokens: Tensor) -> list[Tensor]:  # (k,) -> B × (k_b,)
+        """Of each row the indices of these tokens among its own."""
+        mask = torch.zeros_like(self.live)
+        mask[tokens] = True
+        return [part.nonzero()[:, 0] for part in self.by_row(mask)]
+
+    def present(self, layer: int) -> list[Tensor]:
+        """Of each row, which cache positions have keys and values in this layer."""
+        rows = zip(self.records, self.inputs.rows, self.by_row(self.depth), strict=True)
+        return [torch.cat((each.depth[: row.start] > layer, own > layer)) for each, row, own in rows]
+
+
+class PartialForward(Forward):
+    """Forwards of a transformers model whose layers run over the tokens that have not left. Subclasses decide
+    after each layer which tokens leave (`after_layer`)."""
+
+    record_size = 0  # F
+
+    def __init__(self, whole: Forward, model: PreTrainedModel) -> None:
+        """`whole`: the forwards of the whole model. ValueError for a model whose layers cannot run over some
+        of the tokens."""
+        super().__init__(model)
+        layers, name = self.captures.layers, type(model).__name__
+        if layers is None:
+            raise ValueError(f"{name} has no list of layers, so no token can leave after one of them")
+        if whole.dense:
+            raise ValueError(
+                f"{name} has attention code of its own, which cannot leave out tokens: choose a model whose "
+                "attention transformers can replace"
+            )
+        self.num_layers, self.work = self.captures.num_layers, Work()
+        self.layers = list(layers)[: self.num_layers]
+        self._num_outputs = num_outputs(self.model, self.layers, self.one_token())
+        self.packs, self.dense = whole.packs, whole.dense
+        self.device = whole.device
+        self._now: PartialRun | None = None
+        for index, layer in enumerate(self.layers):
+            # not a module around the layer, of which models read attributes
+            vars(layer)["forward"] = self._over_live_tokens(index, layer.forward)
+
+    def planes_with_records(self, planes: Planes, hidden_dtype: torch.dtype) -> Planes:
+        """The planes of the keys and values, and those of `TokenRecords`, which are committed, moved and
+        copied with them."""
+        shape_of = [
+            shape for shape, count in zip(planes.shapes, planes.counts, strict=True) for _ in range(count)
+        ]
+        layers = {layer: (shape_of[key], shape_of[value]) for layer, (key, value) in planes.of_layer.items()}
+        device = planes.shapes[0].device
+        layers[self.num_layers] = (
+            PlaneShape(1, 1, torch.int64, device),
+            PlaneShape(1, self.record_size, hidden_dtype, device),
+        )
+        return Planes.of(layers)
+
+    def after_layer(self, run: PartialRun, layer: int, before: Tensor, after: Tensor) -> None:
+        """Decide which of the tokens `run.running` leave after this layer, given its inputs and outputs
+        (k, D)."""
+        raise NotImplementedError
+
+    def at_end(self, run: PartialRun, states: Tensor) -> Tensor:  # (N, D) -> (N, D)
+        """The states from which the logits of all tokens are computed."""
+        return states
+
+    def kept(self, run: PartialRun) -> Tensor | None:  # (N, F)
+        """What is kept for later tokens besides the depth."""
+        return None
+
+    def keeps_entries(self) -> bool:
+        """Whether tokens that have left get keys and values in later layers."""
+        return False
+
+    def _run(
+        self,
+        inputs: ForwardInputs,
+        nodes: list[int],
+        tokens: Tensor,
+        want: Want,
+        logits: bool,
+        features: Tensor | None,
+    ) -> ForwardOutputs:
+        if want.attention:
+            raise ValueError("tokens that have left have no attention weights: use a method that needs none")
+        cache = inputs.cache
+        records = [records_of(cache, row.slot, row.end, self.num_layers) for row in inputs.rows]
+        run = self._now = PartialRun(inputs, self.num_layers, records)
+        try:
+            found = super()._run(inputs, nodes, tokens, want, logits, features)
+        finally:
+            self._now = None
+        self.work.tokens += run.num_tokens
+        kept = self.kept(run)
+        for index, (row, each) in enumerate(zip(inputs.rows, records, strict=True)):
+            each.depth[row.start : row.end] = run.by_row(run.depth)[index]
+            if kept is not None:
+                each.kept[row.start : row.end] = run.by_row(kept)[index]
+        return found
+
+    @property
+    def now(self) -> PartialRun | None:
+        """The forward that is running."""
+        return self._now
+
+    def _over_live_tokens(self, layer: int, original: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*args: Any, **keywords: Any) -> Any:
+            run = self._now
+            if run is None:
+                return original(*args, **keywords)
+            states: Tensor = args[0] if args else keywords["hidden_states"]
+            output = self._run_layer(run, layer, original, states, args, keywords)
+            if layer < self.num_layers - 1:
+                return output
+            last = self.at_end(run, _states_of(output)[0])[None]
+            return (last, *output[1:]) if isinstance(output, tuple) else last
+
+        return forward
+
+    def _run_layer(
+        self,
+        run: PartialRun,
+        layer: int,
+        original: Callable[..., Any],
+        states: Tensor,  # (1, N, D)
+        args: Sequence[Any],
+        keywords: dict[str, Any],
+    ) -> Any:
+        """The layer over the live tokens; of the others it returns the inputs."""
+        is_whole = run.all_live
+        live = run.everyone if is_whole else run.live.nonzero()[:, 0]
+        if self.keeps_entries() and len(live) < run.num_tokens:
+            run.running = (~run.live).nonzero()[:, 0]
+            try:
+                self._call(run, layer, original, OnlyStores, args, keywords)
+            except Stored:
+                self.work.stored_tokens += len(run.running)
+        if not len(live):
+            count = self._num_outputs[layer]
+            return states if count is None else (states, *[None] * (count - 1))
+        run.running = live
+        output = self._call(run, layer, original, None if is_whole else SomeTokens, args, keywords)
+        after = _states_of(output)
+        whole = after
+        if not is_whole:
+            whole = states.clone()
+            whole[0, live] = after[0]
+        self.work.layer_tokens += len(live)
+        self.after_layer(run, layer, states[0, live], after[0])
+        return (whole, *output[1:]) if isinstance(output, tuple) else whole
+
+    def _call(
+        self,
+        run: PartialRun,
+        layer: int,
+        original: Callable[..., Any],
+        kind: type[SomeTokens] | None,  # None: over all tokens
+        args: Sequence[Any],
+        keywords: dict[str, Any],
+    ) -> Any:
+        """The layer over the tokens `run.running`."""
+        tokens, whole = run.running, run.inputs
+        chosen: list[Any] = [None] * len(whole.rows) if kind is None else run.chosen(tokens)
+        inputs = whole if kind is None else kind(whole, tokens, chosen)
+        present = run.present(layer)
+
+        def given(value: Any) -> Any:
+            if value is whole:
+                return inputs
+            if isinstance(value, RowMasks):
+                return masks_of(value, inputs, chosen, present)
+            if isinstance(value, tuple | list):
+                return type(value)(given(each) for each in value)
+            if kind is None or not isinstance(value, Tensor):
+                return value
+            # hidden states, position ids, rotary embeddings
+            if value.ndim > 1 and value.shape[1] == run.num_tokens:
+                return value[:, tokens]
+            return value[tokens] if value.ndim == 1 and len(value) == run.num_tokens else value
+
+        return original(*map(given, args), **{name: given(value) for name, value in keywords.items()})
+
+    def share_of_products(self) -> float:
+        """The multiplications by weights that the forwards so far have computed, as a share of those of all
+        layers and one LM head for every token; 0 before the first. What decides counts too. Without the
+        attention's own products, which are few in texts that are short beside the hidden size."""
+        head = self.model.get_output_embeddings()
+        per_head = sum(each.numel() for each in head.parameters()) if head is not None else 0
+        sizes = [sum(each.numel() for each in layer.parameters()) for layer in self.layers]
+        per_layer, work = sum(sizes) / len(sizes), self.work
+        # of the keys and values alone: the query, key and value projections, a quarter of a layer or less
+        layers = per_layer * (work.layer_tokens + work.stored_tokens / 4)
+        whole = work.tokens * (sum(sizes) + per_head)
+        return (layers + per_head * (work.tokens + work.head_tokens)) / whole if whole else 0.0
+
+    def linear_maps(self, first: int) -> Iterator[nn.Module]:
+        """The linear maps of the layers from `first` on."""
+        from transformers.pytorch_utils import Conv1D
+
+        for layer in self.layers[first:]:
+            yield from (each for each in layer.modules() if isinstance(each, nn.Linear | Conv1D))
+
+
+def _states_of(output: Any) -> Tensor:
+    return output[0] if isinstance(output, tuple) else output

@@ -1,0 +1,72 @@
+"""QuickSilver's rules (Khanna et al. 2025): which tokens a forward need not compute to the end, and how
+coarsely the others may be computed.
+
+Letters: M tokens, D hidden size, V vocabulary size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# entropies in nats up to which a token's activations have 2 and 4 bits; above: 8 bits
+LOW_ENTROPY, MIDDLE_ENTROPY = 0.5, 2.0
+LOW_BITS, MIDDLE_BITS, HIGH_BITS = 2, 4, 8
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What is saved from the end of layer `first_layer` on, counted from 1."""
+
+    first_layer: int  # layers that compute all tokens in full
+    drift: float = 0.0  # a token halts when a layer changed its state less, relative to the state; 0: never
+    entropy: float = 0.0  # and when the entropy of its prediction there is below this, in nats
+    fusion: float = 0.0  # a token whose state is closer to that of the token before it is fused; 0: never
+    skip_kv: bool = True  # tokens that halted or were fused have no keys and values in later layers
+    quantize: bool = False  # activations of later layers have 2, 4 or 8 bits by the entropy
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is saved."""
+        return bool((self.drift and self.entropy) or self.fusion or self.quantize)
+
+    def check(self, num_layers: int) -> None:
+        """ValueError for values that suit no model, or not one of so many layers."""
+        if not 0 < self.first_layer < num_layers:
+            raise ValueError(
+                f"first_layer is {self.first_layer}: a model of {num_layers} layers can save after layers 1 "
+                f"to {num_layers - 1}"
+            )
+        for name in ("drift", "entropy", "fusion"):
+            value = getattr(self, name)
+            if not value >= 0:
+                raise ValueError(f"{name} is {value}: it is 0, which turns it off, or more")
+
+
+def distance(states: Tensor, of: Tensor) -> Tensor:  # (M, D), (M, D) -> (M,)
+    """The distance between two states, relative to the length of the first."""
+    return (of - states).norm(dim=-1) / states.norm(dim=-1)
+
+
+def entropy(logits: Tensor) -> Tensor:  # (M, V) -> (M,)
+    """The entropy of a distribution, in nats."""
+    probs = logits.to(torch.promote_types(torch.float32, logits.dtype)).softmax(-1)
+    return torch.special.entr(probs).sum(-1)
+
+
+def bits(entropies: Tensor) -> Tensor:  # (M,) -> (M,) int64
+    """Bits of the activations of tokens whose predictions have these entropies."""
+    found = torch.full_like(entropies, HIGH_BITS, dtype=torch.int64)
+    found[entropies < MIDDLE_ENTROPY] = MIDDLE_BITS
+    found[entropies < LOW_ENTROPY] = LOW_BITS
+    return found
+
+
+def quantized(states: Tensor, num_bits: Tensor) -> Tensor:  # (..., M, D), (M,) -> (..., M, D)
+    """Each token's numbers rounded to integers of so many bits, times a scale of the token: what integer
+    arithmetic would compute with. Simulated: nothing is faster."""
+    largest = (2 ** (num_bits - 1) - 1).to(states)[:, None]
+    scale = states.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(states.dtype).tiny) / largest
+    return (states / scale).round() * scale

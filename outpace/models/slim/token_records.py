@@ -1,0 +1,61 @@
+"""What is kept of the tokens whose keys and values are in a cache: in how many layers they have any, and
+numbers that decisions about later tokens need.
+
+Letters: T cache positions, F numbers of a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outpace.models.hf.kv_cache import EagerCache
+from outpace.models.slim.cache_view import EagerView
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TokenRecords:
+    """The records of one slot; written in place."""
+
+    depth: Tensor  # (T,) int64: the first `depth` layers have keys and values of the token
+    kept: Tensor  # (T, F); NaN: unknown
+
+
+class RecordingView(EagerView):
+    """A view of the cache of a whole target, whose committed tokens have entries in all layers. The records
+    of draft nodes are kept here."""
+
+    def __init__(self, base: EagerCache, num_layers: int, record_size: int, dtype: torch.dtype) -> None:
+        super().__init__(base)
+        self._num_layers, self._size, self._dtype = num_layers, record_size, dtype
+        self._records: dict[int, TokenRecords] = {}  # by slot
+
+    def records(self, slot: int, end: int) -> TokenRecords:
+        """The records at cache positions 0 to end - 1."""
+        before, length = self._records.get(slot), self.lengths[slot]
+        if before is None or len(before.depth) < end:
+            size = max(end, self.capacity)
+            depth = torch.full((size,), self._num_layers, device=self.device)
+            kept = torch.full((size, self._size), torch.nan, dtype=self._dtype, device=self.device)
+            if before is not None:
+                depth[: len(before.depth)], kept[: len(before.kept)] = before.depth, before.kept
+            before = self._records[slot] = TokenRecords(depth, kept)
+        before.depth[:length] = self._num_layers
+        before.kept[:length] = torch.nan
+        return TokenRecords(before.depth[:end], before.kept[:end])
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._records.pop(slot, None)
+
+
+def records_of(cache: EagerCache, slot: int, end: int, num_layers: int) -> TokenRecords:
+    """The records at cache positions 0 to end - 1 of a slot: in a view its own, else in the planes after
+    those of the `num_layers` layers."""
+    if isinstance(cache, RecordingView):
+        return cache.records(slot, end)
+    views, (depth, kept) = cache.views(slot, 0, end), cache.planes.of_layer[num_layers]
+    return TokenRecords(views[depth][0, 0, :, 0], views[kept][0, 0])
