@@ -191,17 +191,19 @@ def built(name: str) -> Callable[[], Parts]:
 
 # without an index, or further samples, or as a target
 NOTHING_DRAFTED = {"autoregressive", "dresd", "multi-sample", "quicksilver", "rest"}
+EARLY_LAYERS = {"kangaroo"}  # even an untrained adapter passes on what the target's first layers compute
 LEARN = {"lookahead", "stand", "token-recycling"}  # they draft only from generated tokens
 
 
 @pytest.mark.parametrize("name", sorted(find()))
 def test_every_recipe_gives_plain_greedy_text(name: str) -> None:
     untrained = ("head",) in find()[name].needs
-    # no draft of an untrained head is accepted, and its trees are wide: all its steps are alike
+    # no draft of other untrained heads is accepted, and their trees are wide: all their steps are alike
     tokens = TOKENS // 2 if untrained else LONG if name in LEARN else TOKENS
     found = Counted(built(name)(), sampling(0.0, tokens=tokens))
     assert found.texts == plain(0.0, tokens)
-    assert bool(found.accepted) == (not untrained and name not in NOTHING_DRAFTED)
+    drafts = name in EARLY_LAYERS or not untrained
+    assert bool(found.accepted) == (drafts and name not in NOTHING_DRAFTED)
 
 
 @pytest.mark.slow

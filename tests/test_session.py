@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.contracts import Parts, Shape, Step, Target
+from outpace.core.contracts import Parts, Shape, Step, Target, TargetWithLayers
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import PROMPT_TOKENS, Session
 from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.models.heads.head_model import HeadModel, untrained_kangaroo
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.models import transformers_models
@@ -28,6 +29,13 @@ from outpace.verifiers.rejection import Rejection
 from tests.tiers import slow
 
 REQUESTS = 12
+
+
+def adapter_of(target: Target) -> HeadModel:
+    assert isinstance(target, TargetWithLayers)
+    return HeadModel(untrained_kangaroo(target))
+
+
 BUILD: dict[str, Callable[[Target, Target], Parts]] = {
     "plain": lambda target, draft: get("autoregressive").build(target),
     "lookup": lambda target, draft: Parts(target, NGram(2, allow_shorter=True), Match(), Fixed(4)),
@@ -37,8 +45,9 @@ BUILD: dict[str, Callable[[Target, Target], Parts]] = {
     ),
     "learns": lambda target, draft: get("token-recycling").build(target, nodes_per_depth=(1, 2)),
     "self": lambda target, draft: get("layerskip").build(target, depth=3),  # on the target's KV cache
-    # its drafter needs outputs at prompts, which therefore have forwards of their own
+    # drafters that need outputs at prompts, which therefore have forwards of their own
     "recycling": lambda target, draft: get("token-recycling").build(target, learn_from_prompts=True),
+    "adapter": lambda target, draft: get("kangaroo").build(target, head=adapter_of(target), threshold=0.3),
 }
 
 
@@ -129,14 +138,16 @@ def test_requests_that_join_and_leave_get_the_text_they_get_alone(name: str, pro
     for seed in range(3):
         steps, given = check(lambda: BUILD[name](target, draft), 12, 4, prompt_tokens, seed)
         mixed = [step for step in steps if any(step.generated) and not all(step.generated)]
-        assert bool(mixed) == (prompt_tokens < 40 and name != "recycling")
+        assert bool(mixed) == (prompt_tokens < 40 and name not in ("recycling", "adapter"))
         if name != "plain":
             assert any(len(tokens) > 1 for step in steps for tokens in step.generated)
         cut += sum(request.cut for request in given)
     assert cut
 
 
-@pytest.mark.parametrize(("name", "window"), [("plain", None), ("chain", 6), ("tree", None), ("tree", 6)])
+@pytest.mark.parametrize(
+    ("name", "window"), [("plain", None), ("chain", 6), ("tree", None), ("tree", 6), ("adapter", None)]
+)
 @pytest.mark.parametrize("prompt_tokens", [5, slow(PROMPT_TOKENS)])
 def test_so_they_do_with_transformers_models(name: str, window: int | None, prompt_tokens: int) -> None:
     models = transformers_models(window, 12)

@@ -98,7 +98,8 @@ def recipe(
     """Decorator that makes a Recipe of the function that builds a method's parts. The summary is the first
     line of its module's docstring; `one_of` names options of which exactly one must be given,
     `at_most_one_of` options of which one or none is given. `exact_with` and `proven_with` are those of a
-    LOSSY method, see Recipe. TypeError for a LOSSY method without `exact_with`, or if they name no options."""
+    LOSSY method, see Recipe. TypeError for a LOSSY method without `exact_with`, or if they name no
+    options."""
 
     def mark(build: Callable[..., Parts]) -> Recipe:
         doc = (sys.modules[build.__module__].__doc__ or build.__doc__ or "").strip()

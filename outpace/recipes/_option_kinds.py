@@ -30,8 +30,10 @@ from outpace.models.heads.head_model import (
     Eagle3Model,
     EagleModel,
     HeadModel,
+    KangarooModel,
     untrained_eagle,
     untrained_eagle3,
+    untrained_kangaroo,
 )
 from outpace.models.heads.hydra import untrained_hydra
 from outpace.models.heads.medusa import untrained_medusa
@@ -394,6 +396,7 @@ KINDS = (
     _index_file(TokenCountsFile, "token-counts", _token_counts),
     _head(EagleModel, "eagle", HeadModel, untrained_eagle),
     _head(Eagle3Model, "eagle3", HeadModel, untrained_eagle3),
+    _head(KangarooModel, "kangaroo", HeadModel, untrained_kangaroo),
     _head(MedusaModel, "medusa", PositionModel, untrained_medusa),
     _head(HydraModel, "hydra", PositionModel, untrained_hydra),
     _head(MlpSpeculatorModel, "mlp-speculator", PositionModel, untrained_mlp_speculator),

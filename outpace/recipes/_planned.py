@@ -7,13 +7,13 @@ PLANNED = frozenset(
     """
     arbitrage aurora chimera confu coral cosine cspd dart deer diffuspec
     domain-drafter double dovetail dream dsp dultra duodecoding ead easyspec falcon
-    flash fspad glide-cape gsd gto gumiho hivis jakiro judge-decoding kangaroo knn-ssd
-    lantern longspec magicdec medusa-typical mirror-sd mulo-sd online-sd owl
-    parallelspec pearl polybasic ralmspec ralmspec-knnlm rapid reflective-verification
-    s2d s4c scd specbranch specdiff specdiff2 specee specextend speckv specmquant
-    specpc specpv specreason speculative-cascades speculative-rag
-    speculative-streaming speculative-thinking speculative-verdict specvlm sprinter
-    srm staged-sd stree swift syntax-aligned-medusa taps tlt vispec
+    flash fspad glide-cape gsd gto gumiho hivis jakiro judge-decoding knn-ssd lantern
+    longspec magicdec medusa-typical mirror-sd mulo-sd online-sd owl parallelspec
+    pearl polybasic ralmspec ralmspec-knnlm rapid reflective-verification s2d s4c scd
+    specbranch specdiff specdiff2 specee specextend speckv specmquant specpc specpv
+    specreason speculative-cascades speculative-rag speculative-streaming
+    speculative-thinking speculative-verdict specvlm sprinter srm staged-sd stree
+    swift syntax-aligned-medusa taps tlt vispec
     """.split()
 )
 

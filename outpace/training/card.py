@@ -9,6 +9,7 @@ from typing import Any
 
 from outpace.models.names import ZOO
 from outpace.training.drafters import (
+    ADAPTERS,
     DRAFT_MODELS,
     FEATURE_HEADS,
     LENGTH_PREDICTORS,
@@ -40,6 +41,7 @@ PAPERS = {
     "disco": ("DISCO", "2405.04304"),
     "adaeagle": ("AdaEAGLE", "2412.18910"),
     "layerskip": ("LayerSkip", "2404.16710"),
+    "kangaroo": ("Kangaroo", "2404.18911"),
 }
 HEAD_PER_TOKEN = ("medusa", "hydra")
 IN_VLLM = {"eagle": "eagle", "hass": "eagle", "eagle3": "eagle3", "medusa": "medusa"}
@@ -74,6 +76,9 @@ def card(
     elif method in TARGETS:
         kind = f"model with early exits, made from {target}"
         does = "drafts tokens with its first layers"
+    elif method in ADAPTERS:
+        kind = f"draft head for {target}, behind its first layers"
+        does = "drafts tokens"
     else:
         kind = f"{'draft model' if method in DRAFT_MODELS else 'draft head'} for {target}"
         does = "drafts tokens"
@@ -93,7 +98,8 @@ def card(
         "---",
         f"# {name}",
         f"A {kind}, trained with {title} ([arXiv:{paper}](https://arxiv.org/abs/{paper})). It "
-        f"{does} that {verified}. {sizes[0]:,} parameters, {share:.1%} of {whose} {sizes[1]:,}.",
+        f"{does} that {verified}. {sizes[0]:,} parameters"
+        f"{' with these layers' * (method in ADAPTERS)}, {share:.1%} of {whose} {sizes[1]:,}.",
         *_measured(evaluations, read),
         f"## Training\n\n{facts['texts']} texts with {facts['tokens']} tokens from {facts['data_name']}, "
         f"{_answers(facts)}. outpace {facts['versions']['outpace']}, torch {facts['versions']['torch']}, "

@@ -83,13 +83,17 @@ class Predictor:
 
 @dataclass(frozen=True)
 class EarlyExits:
-    """How a model learns to predict from its early layers (layerskip)."""
+    """Early exits of a model."""
 
-    layer: int = 0  # number of layers of the exit that is evaluated; 0: a quarter of the model's
-    dropout: float = 0.1  # probability with which the last layer is dropped; of earlier ones it is smaller
-    scale: float = 0.2  # of the losses of early exits
-    rotation: int = 4  # one in so many early exits is learned in a step
-    rank: int = 0  # of low-rank changes to all linear layers (LoRA), learned in place of the weights; 0: none
+    # number of layers before the exit that is evaluated (layerskip) or has the adapter (kangaroo); 0: a
+    # quarter of the model's (layerskip), one in 14 (kangaroo)
+    layer: int = 0
+    # probability with which the last layer is dropped; of earlier ones it is smaller (layerskip)
+    dropout: float = 0.1
+    scale: float = 0.2  # of the losses of early exits (layerskip)
+    rotation: int = 4  # one in so many early exits is learned in a step (layerskip)
+    # of low-rank changes to all linear layers (LoRA), learned in place of the weights; 0: none (layerskip)
+    rank: int = 0
 
 
 @dataclass(frozen=True)

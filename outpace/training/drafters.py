@@ -22,10 +22,12 @@ from outpace.models.heads.fingerprint import head_fingerprint, model_fingerprint
 from outpace.models.heads.formats.folder import load_head, save_head
 from outpace.models.heads.formats.position_heads import load_position_head, save_position_head
 from outpace.models.heads.hydra import HydraHead, prefix_layer
+from outpace.models.heads.kangaroo import KangarooHead, default_early_layers
 from outpace.models.heads.medusa import MedusaHead
 from outpace.models.heads.mlp_speculator import MlpSpeculatorHead
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.heads.redrafter import ReDrafterHead
+from outpace.models.hf.captures import OutputCapture
 from outpace.models.hf.target import HFTarget
 from outpace.models.names import resolve
 from outpace.models.predictors.draft_distribution_predictor import DraftDistributionPredictor
@@ -36,6 +38,7 @@ from outpace.models.predictors.predictor import AcceptancePredictor, Pair, Predi
 from outpace.training.config import ConfigError, Optimizer, TrainConfig
 from outpace.training.lessons import feature_heads, position_heads
 from outpace.training.lessons.acceptance import DraftDistributionLesson, HiddenStateLesson
+from outpace.training.lessons.adapters import AdapterLesson
 from outpace.training.lessons.draft_lengths import DraftLengthLesson
 from outpace.training.lessons.draft_models import (
     AlignmentLesson,
@@ -59,9 +62,18 @@ DRAFT_MODELS: Mapping[str, type[DraftModelLesson]] = {
 }
 ROUTED = ("multilingual-drafter",)  # draft models that are chosen by prompts like those they learned from
 PREDICTORS = (HiddenStatePredictor.method, DraftDistributionPredictor.method)
+ADAPTERS = ("kangaroo",)  # they train a head behind the target's first layers
 LENGTH_PREDICTORS = (DraftLengthPredictor.method,)
 TARGETS = ("layerskip",)  # they train the target itself
-METHODS = (*FEATURE_HEADS, *POSITION_HEADS, *DRAFT_MODELS, *PREDICTORS, *LENGTH_PREDICTORS, *TARGETS)
+METHODS = (
+    *FEATURE_HEADS,
+    *POSITION_HEADS,
+    *ADAPTERS,
+    *DRAFT_MODELS,
+    *PREDICTORS,
+    *LENGTH_PREDICTORS,
+    *TARGETS,
+)
 STORED = torch.bfloat16  # dtype of the weights in a folder
 
 
@@ -137,7 +149,7 @@ def untrained(
     with. ValueError if it does not fit the target."""
     target = model.target
     if method in TARGETS:
-        check_exit(target, config)
+        check_exit(exit_layer(config.exits, target.num_layers), target)
         whole = copy.deepcopy(target.model).float()
         return with_low_rank_changes(whole, model.name, config.exits.rank) if config.exits.rank else whole
     if method in DRAFT_MODELS:
@@ -162,6 +174,11 @@ def untrained(
             norm_before_residual=config.head.norm_before_residual,
         )
         own = [head.fc, head.layers, head.norm, head.lm_head]
+    elif method in ADAPTERS:
+        early = config.exits.layer or default_early_layers(target.num_layers)
+        check_exit(early, target)
+        head = KangarooHead(head_config(target, target.vocab), target.embed, target.head, early)
+        own = [head.layers, head.norm]
     else:
         layers = head_config(target, target.vocab, config.head.num_layers)
         head = EagleHead(layers, target.embed, target.head, bias=False)
@@ -188,6 +205,8 @@ def lesson(
     if isinstance(head, DraftHead) and head.lm_head is target.head:
         head.lm_head = target_head
     if isinstance(drafter, DraftHead):
+        if isinstance(drafter, KangarooHead):
+            return AdapterLesson(drafter, target_head, _num_parameters(target, drafter.num_early_layers))
         return FeatureHeadLesson(drafter, target_head, FEATURE_HEADS[method], config.head)
     if isinstance(drafter, PositionHead):
         return PositionHeadLesson(
@@ -213,9 +232,9 @@ def lesson(
     return made(drafter, target_head, config.distillation)
 
 
-def check_exit(target: HFTarget, config: TrainConfig) -> None:
-    """ConfigError if the target lacks the exit that the settings name."""
-    layer, most = exit_layer(config.exits, target.num_layers), target.num_layers - 1
+def check_exit(layer: int, target: HFTarget) -> None:
+    """ConfigError if the target has no exit after so many layers."""
+    most = target.num_layers - 1
     if layer > most:
         raise ConfigError(
             f"exits.layer is {layer}: a target of {target.num_layers} layers has exits 1 to {most}"
@@ -230,6 +249,13 @@ def check_answers(method: str, examples: Sequence[Example], config: TrainConfig)
             f"no answer has the {depth} tokens of a longest draft: give more prompts, a larger "
             "answers.max_tokens or a smaller predictor.depth"
         )
+
+
+def _num_parameters(target: HFTarget, num_layers: int) -> int:
+    """Those of the target's first layers."""
+    layers = OutputCapture(target.model, target.num_layers).layers
+    assert layers is not None
+    return sum(each.numel() for layer in layers[:num_layers] for each in layer.parameters())
 
 
 def save(drafter: Drafter, folder: Path, model: Model) -> None:
@@ -272,7 +298,7 @@ def _head_in(name: str, method: str, target: HFTarget) -> DraftHead | PositionHe
     if method in POSITION_HEADS:
         head: DraftHead | PositionHead = load_position_head(method, folder, target)
     else:
-        head = load_head("eagle3" if method == "eagle3" else "eagle", folder, target)
+        head = load_head(method if method in ("eagle3", *ADAPTERS) else "eagle", folder, target)
     for parameter in head.own.values():
         parameter.data = parameter.data.float()
     return head

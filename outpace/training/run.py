@@ -23,6 +23,7 @@ from outpace.training.answers import answered
 from outpace.training.card import write_card
 from outpace.training.config import ConfigError, TrainConfig, changed
 from outpace.training.drafters import (
+    ADAPTERS,
     DRAFT_MODELS,
     ROUTED,
     TARGETS,
@@ -87,7 +88,7 @@ def train(
         return Trained(folder, (), 0, 0)
     processes = _processes()
     # before the target answers: what does not fit is refused at once
-    at_once = start or method in (*DRAFT_MODELS, *TARGETS)
+    at_once = start or method in (*ADAPTERS, *DRAFT_MODELS, *TARGETS)
     begun = untrained(method, model, config, start=start) if at_once else None
     prompts = read_prompts(data, model, config.texts, config.answers.seed)
     texts = {"target": target_fingerprint(model.target), "data": fingerprint(prompts)}

@@ -19,6 +19,7 @@ from outpace.decode import Session
 from outpace.models.heads.eagle3 import Eagle3Head
 from outpace.models.heads.formats.files import HeadFileError
 from outpace.models.heads.formats.folder import save_head
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
@@ -26,9 +27,10 @@ from outpace.proof.models import transformers_models
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.answers import sampled
-from outpace.training.config import Distillation, TrainConfig, changed
+from outpace.training.config import Distillation, EarlyExits, TrainConfig, changed
 from outpace.training.drafters import POSITION_HEADS, defaults, lesson, save, smaller, untrained
 from outpace.training.features import FeatureSource
+from outpace.training.lessons.adapters import AdapterLesson
 from outpace.training.lessons.draft_models import (
     AlignmentLesson,
     DraftModelLesson,
@@ -37,6 +39,7 @@ from outpace.training.lessons.draft_models import (
     largest_gaps,
     logits_of,
 )
+from outpace.training.lessons.early_exits import EarlyExitLesson
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import NUM_RANKS, PositionHeadLesson
 from outpace.training.losses import forward_kl
@@ -70,8 +73,8 @@ def greedy_text(*prompt: int) -> tuple[int, ...]:
     return tuple(session.request(0).text().tolist())
 
 
-def source(*texts: Sequence[int], first: int = 2) -> FeatureSource:
-    return FeatureSource(target(), [Example(tuple(each), first) for each in texts], [-1], Path("none"))
+def source(*texts: Sequence[int], first: int = 2, layers: Sequence[int] = (-1,)) -> FeatureSource:
+    return FeatureSource(target(), [Example(tuple(each), first) for each in texts], layers, Path("none"))
 
 
 def head_of(method: str, config: TrainConfig = CONFIG) -> PositionHead:
@@ -109,7 +112,7 @@ def check_agreement(found: Lesson, method: str, options: dict[str, object]) -> N
         counts[start] = accepted(method, options, start)
         # the only column whose drafts lie in the text and begin after `start` tokens
         text = greedy_text(1, 2, 6)[: start + STEPS]
-        sums = found.agreement(source(text, first=start).batch([0]), STEPS).tolist()
+        sums = found.agreement(source(text, first=start, layers=found.layers).batch([0]), STEPS).tolist()
         assert sums[0] == 1 and sum(sums[2:]) == counts[start]
     assert 0 < sum(counts.values()) < STEPS * len(counts)
 
@@ -134,6 +137,55 @@ def test_agreement_of_a_head_is_what_decoding_accepts(method: str, changes: str,
 def test_agreement_of_a_draft_model_is_what_decoding_accepts() -> None:
     made = DraftModelLesson(draft().model, target().head, Distillation())
     check_agreement(made, "speculative-sampling", {"draft": draft(), "depth": STEPS})
+
+
+def trained_adapter(num_steps: int, folder: Path) -> AdapterLesson:
+    config = changed(CONFIG, [f"steps={num_steps}", "batch=12", "optimizer.rate=1e-2", "save_every=100"])
+    head = untrained("kangaroo", Model("target", target()), config)
+    made = lesson("kangaroo", head, target(), config)
+    assert isinstance(made, AdapterLesson)
+    texts = [greedy_text(first, second) for first in range(VOCAB) for second in (1, 7, 3, 9)]
+    data = source(*texts, first=1, layers=made.layers)
+    Trainer(made, data, data, config, folder).run(lambda label, done: None, evaluate=False)
+    return made
+
+
+def test_agreement_of_an_adapter_is_what_decoding_accepts(tmp_path: Path) -> None:
+    made = trained_adapter(40, tmp_path)
+    made.head.double()  # as the target
+    options = {"head": HeadModel(made.head), "depth": STEPS, "threshold": 0.0}
+    check_agreement(made, "kangaroo", options)
+
+
+def test_a_trained_adapter_agrees_more_than_the_early_exit_without_one(tmp_path: Path) -> None:
+    made, raw = trained_adapter(120, tmp_path), EarlyExitLesson(target().model, target().head, EarlyExits(1))
+    others = [greedy_text(first, second) for first in range(VOCAB) for second in (2, 5)]
+    batch = source(*others, first=1, layers=made.layers).batch(list(range(len(others))))
+    ours, theirs = made.evaluation(0, [batch]), raw.evaluation(0, [batch])
+    assert ours.acceptance_length > theirs.acceptance_length + 0.1
+    assert ours.acceptance > theirs.acceptance + 0.05
+
+
+@torch.no_grad()
+def test_an_adapter_learns_the_targets_distribution_from_the_layer_before_it() -> None:
+    model = Model("target", target())
+    made = lesson("kangaroo", untrained("kangaroo", model, CONFIG), target(), CONFIG)
+    assert isinstance(made, AdapterLesson) and made.layers == [-1, 0]
+    made.head.double()  # as the target
+    texts = [greedy_text(1, 2, 6), greedy_text(4, 3, 1)[:9]]
+    total = torch.zeros(())
+    for text in texts:
+        ids = torch.tensor([text])
+        found = target().model(ids, output_hidden_states=True, use_cache=False)
+        states = found.hidden_states[1]
+        logits = made.head(ids, torch.arange(len(text))[None], features=states).logits[0].log_softmax(-1)
+        losses = -(found.logits[0].softmax(-1) * logits).sum(-1)
+        total += losses[2:-1].sum()  # of the tokens that were generated, from the fourth on
+    loss = made(source(*texts, first=3, layers=made.layers).batch([0, 1]), NO_NOISE)
+    assert float(loss) == pytest.approx(float(total) / (LENGTH - 3 + 9 - 3), rel=1e-4)
+    layer = target().model.model.layers[0]
+    own = sum(each.numel() for each in made.head.own.values())
+    assert made.num_draft_parameters == own + sum(each.numel() for each in layer.parameters())
 
 
 @torch.no_grad()

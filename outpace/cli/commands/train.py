@@ -19,10 +19,10 @@ def train(
     method: Annotated[
         str,
         typer.Argument(
-            help="A head: eagle, hass, eagle3, medusa, hydra, mlp-speculator, redrafter. A draft model: "
-            "distillspec, adaspec, direct-alignment, fastdraft, multilingual-drafter. A predictor of "
-            "acceptance: specdec-pp, disco. A predictor of draft lengths: adaeagle. "
-            "The target itself: layerskip."
+            help="A head: eagle, hass, eagle3, medusa, hydra, mlp-speculator, redrafter, kangaroo. A draft "
+            "model: distillspec, adaspec, direct-alignment, fastdraft, multilingual-drafter. A predictor of "
+            "acceptance: specdec-pp, disco. A predictor of draft lengths: adaeagle. The target itself: "
+            "layerskip."
         ),
     ],
     target: o.Target = TARGET,

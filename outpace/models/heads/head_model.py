@@ -11,6 +11,7 @@ from outpace.core.contracts import TargetWithLayers, Want
 from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
 from outpace.models.heads.eagle import EagleHead
 from outpace.models.heads.eagle3 import Eagle3Head, default_taps
+from outpace.models.heads.kangaroo import KangarooHead, default_early_layers
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.compressed_weights import CompressedWeights
 
@@ -39,6 +40,7 @@ class HeadModel:
 # annotations of recipe options
 EagleModel = NewType("EagleModel", HeadModel)
 Eagle3Model = NewType("Eagle3Model", HeadModel)
+KangarooModel = NewType("KangarooModel", HeadModel)
 
 Untrained = Callable[[TargetWithLayers, int], DraftHead]
 
@@ -54,6 +56,15 @@ def untrained_eagle3(target: TargetWithLayers, seed: int = 0) -> DraftHead:
     taps = default_taps(target.num_layers)
     head = Eagle3Head(head_config(target, target.vocab), target.embed, taps)
     return _initialised(head, target, seed, (head.fc, head.layers, head.lm_head))
+
+
+def untrained_kangaroo(target: TargetWithLayers, seed: int = 0) -> DraftHead:
+    """An adapter of Kangaroo for a target with random weights. ValueError for a target of one layer."""
+    if target.num_layers < 2:
+        raise ValueError("a target of one layer has no early exit: use a draft model")
+    early = default_early_layers(target.num_layers)
+    head = KangarooHead(head_config(target, target.vocab), target.embed, target.head, early)
+    return _initialised(head, target, seed, (head.layers,))
 
 
 def _initialised(

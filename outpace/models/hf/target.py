@@ -243,13 +243,16 @@ class HFTarget:
         gap: Sequence[Tensor] | None = None,
         carry: Carry | None = None,
         features: Sequence[Tensor] | None = None,  # of a draft head, B × (G_b + new nodes of the row, D)
+        logits: bool = True,  # false: only the outputs in `want`, without running the LM head
     ) -> Scores:
         """Run one forward over `gap` and the tree's new nodes; a gap of more than CHUNK tokens is computed
         in forwards before it. Eager forwards without a gap use `carry`. ValueError for a tree that the target
         or the KV cache cannot process."""
         if torch.is_grad_enabled():  # sessions have it off: switching it at every call takes measurable time
             with torch.no_grad():
-                return self.score(tree, slots, cache, want, gap=gap, carry=carry, features=features)
+                return self.score(
+                    tree, slots, cache, want, gap=gap, carry=carry, features=features, logits=logits
+                )
         assert isinstance(cache, SlotCache)
         if self.chains_only and not tree.forest.is_chain:
             raise ValueError(f"{type(self.model).__name__} scores chains only: draft one token a level")
@@ -286,7 +289,7 @@ class HFTarget:
             reader = self._layers_after(carry.layer)
             states = carry.hidden if layout.order is None else carry.hidden[layout.order]
         with self._lock:
-            found = reader.read(rows, nodes, tokens, cache, want, logits=True, features=states)
+            found = reader.read(rows, nodes, tokens, cache, want, logits=logits, features=states)
         if gap is not None:
             for slot, length in zip(slots, gaps, strict=True):
                 cache.lengths[slot] += length
@@ -295,8 +298,10 @@ class HFTarget:
 
     def _continues(self, carry: Carry, tree: TokenTree, want: Want) -> bool:
         """Whether a forward over this tree can begin after the layers that a draft has computed."""
-        lowest = min((layer for layer in want.hidden | want.attention if layer >= 0), default=self.num_layers)
-        return carry.tree is tree and self.reader is self.forward and lowest > carry.layer
+        # the outputs of the carried layer are known, its attention weights are not
+        is_known = all(layer < 0 or layer >= carry.layer for layer in want.hidden)
+        is_known = is_known and all(layer > carry.layer for layer in want.attention)
+        return carry.tree is tree and self.reader is self.forward and is_known
 
     def _layers_after(self, layer: int) -> ForwardAfter:
         """Forwards of the layers after this one, whose outputs are their input."""

@@ -61,7 +61,7 @@ def exit_logits(target: Target) -> Callable[[Tensor], Tensor]:
 _MADE: WeakKeyDictionary[HFTarget, dict[SkipSet, SlimTarget]] = WeakKeyDictionary()
 
 
-def without(target: Target, skip_set: SkipSet) -> ReadsTargetCache:
+def without(target: Target, skip_set: SkipSet) -> SlimTarget | SlimTable:
     """The target without these sub-layers, on its own KV cache. ValueError if they cannot be skipped."""
     if isinstance(target, HFTarget):
         made = _MADE.setdefault(target, {})

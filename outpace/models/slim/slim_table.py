@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import Cache
+from outpace.core.contracts import Cache, Want
 from outpace.core.skip_set import SkipSet
 from outpace.core.tree import TokenTree
 from outpace.models.table import TableCache, TableTarget
@@ -23,7 +23,7 @@ class SlimTable(TableTarget):
         """ValueError for a skip set that does not suit the model."""
         skip_set.check(target.num_layers)
         self.__dict__.update(target.__dict__)
-        self.skip_set, self._caches = skip_set, []
+        self._target, self.skip_set, self._caches = target, skip_set, []
         share = len(skip_set) / (2 * target.num_layers)
         seed = sum(2 ** (2 * layer) for layer in skip_set.attention)
         seed += sum(2 ** (2 * layer + 1) for layer in skip_set.mlp)
@@ -34,6 +34,17 @@ class SlimTable(TableTarget):
     def carried_layer(self) -> None:
         """None: a table has no layers to continue from."""
         return None
+
+    def outputs(
+        self, tree: TokenTree, slots: Sequence[int], cache: Cache, layer: int
+    ) -> tuple[int, Tensor]:  # (N - first, V)
+        """The first node that was computed, and the outputs of a layer at it and all later nodes."""
+        scores = self.score(tree, slots, cache, Want(hidden=frozenset({layer})))
+        return scores.first, scores.hidden[layer]
+
+    def _hidden(self, states: Sequence[int], want: Want) -> dict[int, Tensor]:
+        """The layers that are left have the outputs that they have in the target."""
+        return self._target._hidden(states, want)
 
     def view(self, cache: Cache) -> TableView:
         """The target's cache as this model sees it."""

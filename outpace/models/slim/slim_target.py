@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import Lock
 
-from outpace.core.contracts import Cache
+from torch import Tensor
+
+from outpace.core.contracts import Cache, Want
 from outpace.core.skip_set import SkipSet
+from outpace.core.tree import TokenTree
 from outpace.models.hf.forward import Forward
 from outpace.models.hf.kv_cache import EagerCache, SlotCache
 from outpace.models.hf.target import HFTarget
@@ -56,6 +60,14 @@ class SlimTarget(HFTarget):
         exit_layer = layers[0] - 1 if layers else -1
         is_exit = self.skip_set == SkipSet.of_layers(range(exit_layer + 1, self.num_layers))
         return exit_layer if is_exit and self.reader is self.forward else None
+
+    def outputs(
+        self, tree: TokenTree, slots: Sequence[int], cache: Cache, layer: int
+    ) -> tuple[int, Tensor]:  # (N - first, D)
+        """Like `score`, with the outputs of a layer in place of logits, which are not computed. Returns the
+        first node that was computed, and the outputs at it and all later nodes."""
+        scores = self.score(tree, slots, cache, Want(hidden=frozenset({layer})), logits=False)
+        return scores.first, scores.hidden[layer]
 
     def view(self, cache: Cache) -> SlotCache:
         """The target's cache as this model sees it. ValueError for the cache of another model."""

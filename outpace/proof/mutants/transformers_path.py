@@ -17,12 +17,15 @@ from torch.nn.functional import pad
 from transformers.masking_utils import causal_mask_function
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.contracts import NOTHING, Parts, Scores, Want
+from outpace.core.contracts import NOTHING, Carry, Parts, Scores, Want
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.skip_set import SkipSet
 from outpace.core.tree import Shape, TokenTree
+from outpace.drafters.model.adapter_drafter import AdapterDrafter, AdapterReader
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.grow import grow
 from outpace.drafters.model.self_draft import SelfDraft
+from outpace.models.heads.head_model import HeadModel, untrained_kangaroo
 from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
@@ -185,6 +188,14 @@ def next_state(self: SavingForward, run: PartialRun, states: Tensor) -> Tensor:
     return torch.cat([each for own in parts for each in (own[1:], torch.full_like(own[:1], torch.nan))])
 
 
+def last_token_unread(self: AdapterReader, tree: TokenTree) -> Carry:
+    """Mutant: the early layers do not read the last token of a draft, which therefore has no entries in their
+    KV cache, and the target continues from zeros there."""
+    states = torch.cat(self.states)
+    missing = states.new_zeros(len(tree) - len(states), states.shape[1])
+    return Carry(tree, self.layer, torch.cat((states, missing)))
+
+
 def by_draft_model(models: Models) -> Parts:
     """A tree of two branches, drafted by a draft model."""
     return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(SHAPE))
@@ -200,6 +211,15 @@ def by_first_layer(models: Models) -> Parts:
 def by_savings(models: Models) -> Parts:
     """The target with tokens that halt or are fused with the one before them."""
     return quicksilver.build(models.target, drift=100.0, entropy=1.2, fusion=1.2)
+
+
+def by_adapter(models: Models) -> Parts:
+    """A chain drafted by the target's first layer and an untrained adapter of Kangaroo."""
+    target, early = models.target, SkipSet.after(1, num_layers(models.target))
+    assert isinstance(target, HFTarget)
+    adapter = HeadModel(untrained_kangaroo(target))
+    drafter = AdapterDrafter(without(target, early), adapter, grow, sampled=True)
+    return Parts(target, drafter, Rejection(), Fixed(2))
 
 
 @dataclass(frozen=True)
@@ -278,5 +298,10 @@ def transformers_mutants() -> list[TransformersMutant]:
         ),
         TransformersMutant(
             "fused with the next token", {(SavingForward, "_before"): next_state}, parts=by_savings
+        ),
+        TransformersMutant(
+            "last token not read by the early layers",
+            {(AdapterReader, "carry"): last_token_unread},
+            parts=by_adapter,
         ),
     ]

@@ -15,7 +15,7 @@ from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle3 import Eagle3Head
 from outpace.models.heads.fingerprint import KEY, head_fingerprint, target_fingerprint
-from outpace.models.heads.formats import eagle, raw_eagle3, speculators
+from outpace.models.heads.formats import eagle, kangaroo, raw_eagle3, speculators
 from outpace.models.heads.formats.files import (
     Config,
     HeadFileError,
@@ -25,11 +25,17 @@ from outpace.models.heads.formats.files import (
     read_files,
     write_files,
 )
+from outpace.models.heads.kangaroo import KangarooHead
 
-NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3"}
+NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "kangaroo": "Kangaroo"}
 EMBEDDING = "embed_tokens.weight"
 
-LayoutName = Literal["eagle", "speculators", "raw"]
+LayoutName = Literal["eagle", "speculators", "raw", "kangaroo"]
+DEFAULTS: dict[str, LayoutName] = {
+    "eagle": "eagle",
+    "eagle3": "speculators",
+    "kangaroo": "kangaroo",
+}  # by method
 
 
 @dataclass(frozen=True)
@@ -46,12 +52,15 @@ class Layout:
 LAYOUTS: dict[LayoutName, Layout] = {
     "speculators": Layout("eagle3", speculators.recognises, speculators.read, speculators.write),
     "raw": Layout("eagle3", raw_eagle3.recognises, raw_eagle3.read, raw_eagle3.write),
+    "kangaroo": Layout("kangaroo", kangaroo.recognises, kangaroo.read, kangaroo.write),
     "eagle": Layout("eagle", eagle.recognises, eagle.read, eagle.write),
 }
 
 
 def kind_of(head: DraftHead) -> str:
     """The method that a head was made for."""
+    if isinstance(head, KangarooHead):
+        return "kangaroo"
     return "eagle3" if isinstance(head, Eagle3Head) else "eagle"
 
 
@@ -60,12 +69,12 @@ def save_head(
     folder: str | Path,
     target: TargetWithLayers,
     *,
-    layout: LayoutName | None = None,  # None: "speculators" for EAGLE-3, "eagle" for EAGLE
+    layout: LayoutName | None = None,  # None: "speculators" for EAGLE-3, of other heads their own
     name: str = "",  # hub name or folder of the target, for servers that load both
 ) -> None:
     """Write a head that was made for this target. HeadFileError if the layout cannot hold it."""
     kind = kind_of(head)
-    layout = layout or ("speculators" if kind == "eagle3" else "eagle")
+    layout = layout or DEFAULTS[kind]
     chosen = LAYOUTS[layout]
     if chosen.kind != kind:
         fitting = " or ".join(each for each, other in LAYOUTS.items() if other.kind == kind)
@@ -85,8 +94,8 @@ def _halved(weight: Tensor) -> Tensor:
 
 
 def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftHead:
-    """Read the head of this kind ("eagle" or "eagle3") for a target, in any layout. HeadFileError if the
-    folder lacks it or it does not fit the target."""
+    """Read the head of this kind ("eagle", "eagle3" or "kangaroo") for a target, in any layout. HeadFileError
+    if the folder lacks it or it does not fit the target."""
     folder = Path(folder)
     config, tensors = read_files(folder)
     layout = next((each for each in LAYOUTS.values() if each.recognises(config)), LAYOUTS["eagle"])

@@ -1,0 +1,182 @@
+"""The target's first layers with a trained adapter as drafter (Kangaroo, Liu et al. 2024).
+
+The early layers read draft tokens on a view of the target's KV cache. The adapter reads their outputs and has
+a KV cache of its own, which follows the committed text: of a draft it keeps the entries of the accepted
+tokens. What the early layers have computed is carried to verification, where the target continues from it.
+
+Letters: P tokens, N nodes, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from outpace.core.claim import Claim, Drawn
+from outpace.core.context import Context
+from outpace.core.contracts import NOTHING, Cache, Carry, Draft, Plan, Step, Want
+from outpace.core.tree import TokenTree
+from outpace.drafters.model.grow import Read
+from outpace.drafters.model.nan_check import check_logits
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.slim.slim_table import SlimTable
+from outpace.models.slim.slim_target import SlimTarget
+
+Growth = Callable[[Context, Plan, Read], TokenTree]
+
+
+class AdapterDrafter:
+    """Implementation of core.contracts.Drafter around the target's first layers and an adapter.
+
+    The target gives the early layers' outputs at the tokens of prompts, part by part as it reads them, and at
+    other tokens that the adapter has not read: the last token of a draft that was accepted as a whole, and
+    those of steps without a draft. The adapter reads these together with the root of its next draft."""
+
+    learns_across_rows = drafts_across_rows = False
+
+    def __init__(
+        self,
+        early: SlimTarget | SlimTable,  # the target's layers before the exit
+        adapter: HeadModel,  # reads the output of the last of them
+        growth: Growth,
+        *,
+        sampled: bool,  # `growth` draws tokens
+    ) -> None:
+        (self.layer,) = adapter.head.taps
+        self.early, self.adapter, self._growth = early, adapter, growth
+        self.want = Want(hidden=frozenset({self.layer}))
+        self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
+        self._view: Cache | None = None  # of the target's KV cache
+        self._cache: Cache | None = None  # of the adapter
+        # slot -> (P, D) the early layers' outputs at the committed tokens that the adapter has not read
+        self._unread: dict[int, Tensor] = {}
+        # the tree of the last draft, without the level that the adapter has not read, and its rows' slots
+        self._read: tuple[TokenTree, tuple[int, ...]] | None = None
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        if max(plan.depth, default=0) == 0:
+            return Draft(TokenTree.roots(ctx.roots))
+        reader = AdapterReader(self, ctx)
+        try:
+            tree = self._growth(ctx, plan, reader)
+            carry = reader.carry(tree)
+        # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
+        except Exception as error:
+            if reader.logits is not None:
+                check_logits(reader.logits, error)
+            raise
+        if reader.logits is not None:
+            check_logits(reader.logits)
+        if reader.read is not None:
+            self._read = reader.read, ctx.slots
+        return Draft(tree, reader.forwards, reader.seconds, carry)
+
+    def observe(self, step: Step) -> None:
+        """Keep the adapter's entries of accepted tokens, and the early layers' outputs at the other committed
+        ones. The tokens of a prompt's part are read at once."""
+        tree, slots = step.draft.tree, step.ctx.slots
+        paths = [tree.forest.path(node) for node in step.kept]
+        states = step.scores.hidden[self.layer]
+        if not any(step.generated):
+            cache = self.caches(step.ctx.cache)[1]
+            tokens = [tree.tokens[path].cpu() for path in paths]
+            self.adapter.model.keep(tokens, slots, cache, NOTHING, [states[path] for path in paths])
+            for slot in slots:
+                self._unread[slot] = states[:0]
+            return
+        texts = [tree.tokens[path[1:]].tolist() for path in paths]
+        read = self._keep(dict(zip(slots, texts, strict=True)))
+        for slot, path in zip(slots, paths, strict=True):
+            new = states[path[read.get(slot, 0) :]]
+            before = self._unread.get(slot)
+            self._unread[slot] = new if before is None else torch.cat((before, new))
+
+    def _keep(self, accepted: dict[int, list[int]]) -> dict[int, int]:
+        """Keep the entries of the last draft's root and accepted tokens; returns their number by slot.
+        `accepted`: slot -> the tokens after the root that were committed."""
+        if self._read is None:
+            return {}
+        tree, slots = self._read
+        assert self._cache is not None
+        leaf = tree.match([accepted[slot] for slot in slots])
+        self._cache.commit(tree, leaf, slots)
+        self._read = None
+        return {slot: tree.forest.depths[node] + 1 for slot, node in zip(slots, leaf, strict=True)}
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._unread.pop(slot, None)
+        if self._cache is not None:
+            self._cache.release([slot for slot in slots if slot < len(self._cache.lengths)])
+        if not self._unread:  # free the memory of the KV cache until the next request
+            self._cache = self._view = self._read = None
+
+    def take_unread(self, slots: Sequence[int], none: Tensor) -> list[Tensor]:  # B × (P_b, D)
+        """The early layers' outputs at the committed tokens that the adapter is now to read; `none`: at no
+        token."""
+        return [self._unread.pop(slot, none) for slot in slots]
+
+    def caches(self, target: Cache) -> tuple[Cache, Cache]:
+        """The view of the target's KV cache, and the adapter's own with a slot for each of the target's."""
+        if self._cache is None or self._view is None:
+            self._view = self.early.view(target)
+            self._cache = self.adapter.model.open(len(target.lengths), target.capacity)
+        self._cache.grow(len(target.lengths))
+        return self._view, self._cache
+
+
+class AdapterReader:
+    """The forwards of one draft."""
+
+    def __init__(self, drafter: AdapterDrafter, ctx: Context) -> None:
+        self._drafter, self._ctx = drafter, ctx
+        self.layer = drafter.layer
+        self._view, self._cache = drafter.caches(ctx.cache)
+        self._view.discard()  # the target has overwritten the entries of the last draft
+        self.read: TokenTree | None = None  # the tree that the adapter has read
+        self.states: list[Tensor] = []  # (N, D) the early layers' outputs at all nodes so far, in parts
+        self.forwards, self.seconds = 0, 0.0
+        self.logits: Tensor | None = None  # of the last forward
+
+    def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
+        began = perf_counter()
+        drafter, ctx = self._drafter, self._ctx
+        first, states = self._read_early(tree)
+        features = [states[[node - first for node in nodes if node >= first]] for nodes in tree.forest.nodes]
+        gap = None
+        if not self.forwards:
+            gap = [self._missing(row) for row in range(len(ctx.slots))]
+            unread = drafter.take_unread(ctx.slots, states[:0])
+            features = [torch.cat(pair) for pair in zip(unread, features, strict=True)]
+        scores = drafter.adapter.model.score(tree, ctx.slots, self._cache, gap=gap, features=features)
+        assert scores.logits is not None
+        self.forwards += 1
+        self.read, self.logits = tree, scores.logits
+        self.seconds += perf_counter() - began
+        return scores.first, scores.logits
+
+    def _missing(self, row: int) -> Tensor:  # (P,)
+        """The committed tokens before the root that the adapter has not read."""
+        ctx = self._ctx
+        return ctx.tokens[row][self._cache.lengths[ctx.slots[row]] : ctx.committed[row] - 1]
+
+    def _read_early(self, tree: TokenTree) -> tuple[int, Tensor]:  # (N - first, D)
+        early = self._drafter.early
+        first, states = early.outputs(tree, self._ctx.slots, self._view, self.layer)
+        # copied, as a compiled forward may overwrite the output of the one before it
+        self.states.append(states.clone())
+        return first, self.states[-1]
+
+    def carry(self, tree: TokenTree) -> Carry | None:
+        """The early layers' outputs at all nodes of the tree, also those of its last level, which are read
+        for that; None if the target cannot use them."""
+        if self._drafter.early.carried_layer is None:
+            return None
+        began = perf_counter()
+        if sum(map(len, self.states)) < len(tree):
+            self._read_early(tree)
+        self.seconds += perf_counter() - began
+        return Carry(tree, self.layer, torch.cat(self.states))
