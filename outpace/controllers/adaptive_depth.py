@@ -20,6 +20,7 @@ MIN_GAIN = 1.02  # least predicted ratio to plain decoding of a step with drafts
 CATCH_UP_STEPS = 32  # most steps over which the time is spread in which a draft model reads missed tokens
 HOLD_STEPS = 4  # steps for which a choice holds while the rows are the same: choosing takes a third of a ms
 LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was measured
+LEVEL_STEPS = 32  # steps over which the number of tokens of a level is averaged
 PROBE_SHARE = 0.01  # share of the time that may be lost with drafts that are made to learn whether they pay
 
 
@@ -50,15 +51,23 @@ class AdaptiveDepth:
     plans_across_rows = True
 
     def __init__(
-        self, max_depth: int, sizes: Sequence[int] = (), *, width: int = 1, trims: bool = False
+        self,
+        max_depth: int,
+        sizes: Sequence[int] = (),
+        *,
+        width: int = 1,
+        trims: bool = False,
+        num_models: int = 1,
     ) -> None:
-        """`sizes`: those to which the target's forwards are padded. ValueError for a depth or width below
-        1."""
+        """`sizes`: those to which the target's forwards are padded. `num_models`: draft models that propose
+        a token each at every level, one of which is continued: a level costs so many forwards, and is
+        accepted if one of its tokens is. ValueError for a depth or width below 1."""
         if max_depth < 1:
             raise ValueError(f"depth is {max_depth}; use 1 or more, or autoregressive for no drafts")
         if width < 1:
             raise ValueError(f"width is {width}; use 1 for chains or a larger number for trees")
         self._max_depth, self._width, self._trims = max_depth, width, trims
+        self._num_models, self._level_tokens = num_models, 1.0  # mean number of different tokens of a level
         self._shape = Shape.branching((width, *[1] * (max_depth - 1))) if width > 1 else None
         self._rates, self._cost, self._tokens = AcceptanceRates(), StepCost(sizes), TokenAcceptance()
         self._num_plans = 0
@@ -122,6 +131,7 @@ class AdaptiveDepth:
     def _seconds(self, ctx: Context, forwards: Numbers, drafted: Numbers) -> Numbers:
         """Predicted seconds of this step with so many draft forwards and draft tokens."""
         unread = 0 if ctx.unread is None else sum(map(len, ctx.unread))
+        forwards, drafted = forwards * self._num_models, drafted * self._level_tokens
         return self._cost.seconds(len(ctx.slots), sum(ctx.committed), unread, forwards, drafted)
 
     def _best(self, ctx: Context, limits: Sequence[int]) -> list[int]:
@@ -195,6 +205,9 @@ class AdaptiveDepth:
             if planned:
                 accepted = forest.depths[step.verdict.leaf[row]]
                 tested = _num_tested(forest, step.verdict.leaf[row])
+                if self._num_models > 1:
+                    tested = accepted + bool(forest.children[step.verdict.leaf[row]])
+                    self._level_tokens += (num_drafted / planned - self._level_tokens) / LEVEL_STEPS
                 expected = num_drafted if self._trims else self._width * planned
                 self._rates.record(slot, max(1, expected), num_drafted, tested, accepted)
                 read_by_draft += missed[row]

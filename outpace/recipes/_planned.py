@@ -5,11 +5,11 @@ TRAINED = frozenset("adaspec direct-alignment distillspec fastdraft".split())
 
 PLANNED = frozenset(
     """
-    arbitrage aurora chimera confu coral cosine cspd dart deer diffuspec
-    domain-drafter double dovetail dream dsp dultra duodecoding ead easyspec falcon
-    flash fspad glide-cape gsd gto gumiho hivis jakiro judge-decoding knn-ssd lantern
-    longspec magicdec medusa-typical mirror-sd mulo-sd online-sd owl parallelspec
-    pearl polybasic ralmspec ralmspec-knnlm rapid reflective-verification s2d s4c scd
+    arbitrage aurora chimera confu coral cspd dart deer diffuspec domain-drafter
+    double dovetail dream dsp dultra duodecoding ead easyspec falcon flash fspad
+    glide-cape gsd gto gumiho hivis jakiro judge-decoding knn-ssd lantern longspec
+    magicdec medusa-typical mirror-sd mulo-sd online-sd owl parallelspec pearl
+    polybasic ralmspec ralmspec-knnlm rapid reflective-verification s2d s4c scd
     specbranch specdiff specdiff2 specee specextend speckv specmquant specpc specpv
     specreason speculative-cascades speculative-rag speculative-streaming
     speculative-thinking speculative-verdict specvlm sprinter srm staged-sd stree

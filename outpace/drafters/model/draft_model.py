@@ -3,7 +3,8 @@ tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 
@@ -85,12 +86,20 @@ class DraftModel:
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         if max(plan.depth, default=0) == 0:
             return Draft(TokenTree.roots(ctx.roots))
-        cache, gap = self._catch_up(ctx)
-        self._hidden = {layer: [] for layer in self._outputs.hidden}
-        reader = _Reader(self, ctx, cache, gap)
-        try:
+        with self.reading(ctx) as reader:
             tree = self._growth(ctx, plan, reader)
             carry = self._carry(tree, reader)
+        return Draft(tree, reader.forwards, reader.seconds, carry)
+
+    @contextmanager
+    def reading(self, ctx: Context) -> Iterator[Reader]:
+        """The forwards of one draft, for drafters in which several models draft together. Of the tree read
+        last, the next draft keeps the KV entries of committed tokens. ValueError if logits are NaN."""
+        cache, gap = self._catch_up(ctx)
+        self._hidden = {layer: [] for layer in self._outputs.hidden}
+        reader = Reader(self, ctx, cache, gap)
+        try:
+            yield reader
         # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
         except Exception as error:
             for logits in reader.logits:
@@ -101,9 +110,8 @@ class DraftModel:
             check_logits(reader.logits[-1])
         if self._keeps_logits and reader.logits:
             self._logits = torch.cat(reader.logits)
-        return Draft(tree, reader.forwards, reader.seconds, carry)
 
-    def _carry(self, tree: TokenTree, reader: _Reader) -> Carry | None:
+    def _carry(self, tree: TokenTree, reader: Reader) -> Carry | None:
         """The outputs of the carried layer at all nodes of the tree."""
         if self._carried_layer is None or reader.gap is not None:
             return None
@@ -221,7 +229,7 @@ class DraftModel:
         cache.commit(tree, [node if each else -1 for node, each in zip(leaf, moved, strict=True)], slots)
 
 
-class _Reader:
+class Reader:
     """The forwards of one draft."""
 
     def __init__(self, drafter: DraftModel, ctx: Context, cache: Cache, gap: list[Tensor] | None) -> None:

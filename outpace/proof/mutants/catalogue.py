@@ -62,6 +62,7 @@ from outpace.proof.mutants.drafters import (
     as_target,
 )
 from outpace.proof.mutants.dropped_end import EndDropped, ends_of_low_path_probability
+from outpace.proof.mutants.fused_chains import fused
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
 from outpace.proof.mutants.kept_tokens import OtherOrder, WholeVocabularyClaimed
 from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithReplacement, informed
@@ -256,6 +257,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
             lambda: arms(target, (draft, other), controller=SameNoise),
         ),
         Mutant("skip set chosen by its sample", lambda: chosen_layers(target, BestDraft)),
+        Mutant("fused token claimed as drawn by one draft model", lambda: fused(target, (draft, other))),
         Mutant("distribution off by one", lambda: Parts(target, OffByOne(draft), Rejection(), chain)),
         Mutant(
             "distribution before temperature",
