@@ -6,16 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["Model", "Result", "Stream", "generate", "hf", "load", "recipes", "stream", "zoo"]
+__all__ = ["Model", "Result", "Stream", "Vote", "generate", "hf", "load", "recipes", "stream", "vote", "zoo"]
 
 if TYPE_CHECKING:
     from outpace import recipes as recipes
     from outpace import zoo as zoo
-    from outpace.api import Model, Result, Stream, generate, load, stream
+    from outpace.api import Model, Result, Stream, Vote, generate, load, stream, vote
     from outpace.integrations.transformers import hf
 
 HOMES = {"hf": "outpace.integrations.transformers"} | dict.fromkeys(
-    ("Model", "Result", "Stream", "generate", "load", "stream"), "outpace.api"
+    ("Model", "Result", "Stream", "Vote", "generate", "load", "stream", "vote"), "outpace.api"
 )
 
 

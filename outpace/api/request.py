@@ -48,9 +48,9 @@ class Request:
         """New parts of the method (drafter, verifier, controller)."""
         return self.recipe(self.model.target, **self.options)
 
-    def run(self, parts: Parts | None = None) -> Run:
+    def run(self, parts: Parts | None = None, *, share_prompt: bool = False) -> Run:
         """Start decoding the rows. `parts`: those of an earlier run that has ended, with what they learned;
-        None: new ones."""
+        None: new ones. `share_prompt`: all rows are samples of one prompt, which is read once."""
         return Run(
             self.parts() if parts is None else parts,
             self.prompts,
@@ -62,6 +62,7 @@ class Request:
             num_top=self.logprobs,
             predictions=self.predictions,
             on_piece=self.on_piece,
+            share_prompt=share_prompt,
         )
 
 

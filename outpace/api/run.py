@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outpace.api.row_output import Piece, Result, RowOutput
 from outpace.api.settings import Settings
-from outpace.core.contracts import Parts, Step
+from outpace.core.contracts import Parts, PrefixCache, Step
 from outpace.decode import Session
 from outpace.drafters.lookup.prediction import PredictionDrafter
 from outpace.sampling.target_probs import LazyTargetProbs
@@ -20,7 +20,11 @@ from outpace.sampling.target_probs import LazyTargetProbs
 
 class Run:
     """Rows that are being decoded, `batch` of them at a time: iterating runs the steps and yields one `Piece`
-    per step and row."""
+    per step and row.
+
+    With `share_prompt` all rows have the same prompt, which is read once: they take over its KV entries from
+    the first row, after which they join. Where a method needs the target's outputs at prompts, or the KV
+    cache cannot do that, each row reads the prompt itself."""
 
     def __init__(
         self,
@@ -35,6 +39,7 @@ class Run:
         num_top: int | None = None,  # number of most probable tokens per Logprob; None: no log probabilities
         predictions: Sequence[Sequence[int]] = (),  # token ids of the predicted outputs: none, or one per row
         on_piece: Callable[[Piece], None] | None = None,
+        share_prompt: bool = False,
     ) -> None:
         self._predicted: PredictionDrafter | None = None
         if any(predictions):
@@ -57,22 +62,35 @@ class Run:
                 max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)),
             ),
         )
+        # rows wait for the first one's KV entries
+        self._shares = share_prompt and not self._session.prefills
+        if self._shares and isinstance(self._session.cache, PrefixCache):
+            self._session.batch.prefix_cache = self._session.cache
+        else:
+            self._shares = False
         self._outputs: list[RowOutput] = []  # of the rows that have begun
         self._of_slot: dict[int, int] = {}  # slot -> index of the row in it
         self._fill()
 
     def __iter__(self) -> Generator[Piece, None, None]:
+        for pieces in self.steps():
+            yield from pieces
+
+    def steps(self) -> Generator[Iterator[Piece], None, None]:
+        """Run the steps; each is yielded as its pieces, which are to be taken before the next step."""
         for step in self._session.steps():
-            for piece in self._pieces(step):
-                if self._on_piece is not None:
-                    self._on_piece(piece)
-                yield piece
+            yield self._pieces(step)
             self._fill()
 
     @property
     def finished(self) -> int:
         """Number of rows that have ended, counted up to the first that has not."""
         return min(self._of_slot.values(), default=len(self._outputs))
+
+    @property
+    def begun(self) -> int:
+        """Number of rows that have begun."""
+        return len(self._outputs)
 
     def result(self, row: int) -> Result:
         """The result of a row, with the tokens generated so far."""
@@ -82,23 +100,27 @@ class Run:
         """Add rows that have not begun, up to `batch` at a time."""
         while len(self._of_slot) < self._batch and len(self._outputs) < len(self._prompts):
             row = len(self._outputs)
+            if self._shares and self._of_slot and self._session.batch.num_unread(next(iter(self._of_slot))):
+                return  # the first row has not read the prompt yet
             prompt, seed = self._prompts[row], self._seeds[row]
             params = self._settings.row_params(seed, self._max_new_tokens[row])
             slot = self._session.add(torch.tensor(prompt, dtype=torch.int64), params)
             if self._predicted is not None:
                 self._predicted.predict(slot, self._predictions[row])
             self._of_slot[slot] = row
-            self._outputs.append(
-                RowOutput(
-                    row,
-                    prompt,
-                    seed,
-                    self._settings,
-                    self._tokenizer,
-                    num_top=self._num_top,
-                    reference=self._reference,
-                )
+            output = RowOutput(
+                row,
+                prompt,
+                seed,
+                self._settings,
+                self._tokenizer,
+                num_top=self._num_top,
+                reference=self._reference,
             )
+            output.num_cached_tokens = self._session.request(slot).num_cached or 0
+            self._outputs.append(output)
+        if len(self._outputs) == len(self._prompts):
+            self._session.batch.prefix_cache = None  # nobody follows who could use the entries of ended rows
 
     def _pieces(self, step: Step) -> Iterator[Piece]:
         for row, slot in enumerate(step.ctx.slots):
@@ -115,6 +137,8 @@ class Run:
             )
             if finished:
                 del self._of_slot[slot]
+            if self._on_piece is not None:
+                self._on_piece(piece)
             yield piece
 
     def _done(self, slot: int, tokens: Tensor) -> bool:

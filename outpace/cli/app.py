@@ -20,6 +20,7 @@ from outpace.cli.commands import (
     show,
     train,
     verifiers,
+    vote,
     zoo,
 )
 from outpace.cli.recipe_options import RecipeCommand
@@ -56,6 +57,7 @@ app.command("serve", cls=serve.ServeCommand, context_settings={"max_content_widt
 )
 app.command("list")(list_methods.list_methods)
 app.command("show")(show.show)
+app.command("vote", cls=vote.VoteCommand)(vote.vote)
 app.command("bench")(bench.bench)
 app.command("load")(load.load)
 app.command("audit")(audit.audit)

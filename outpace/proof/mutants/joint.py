@@ -14,6 +14,7 @@ from torch import Tensor
 
 from outpace.controllers.batch_length import BatchLength
 from outpace.controllers.fixed import Fixed
+from outpace.core.claim import Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Parts, Plan, Scores, TargetProbs, Verdict, Verifier
 from outpace.core.grower import Grower
@@ -25,7 +26,7 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
 from outpace.proof.enumerated_noise import Branch, Name
 from outpace.proof.joint import JointNoise
-from outpace.proof.mutants.drafters import CorrectDrafter
+from outpace.proof.mutants.drafters import CorrectDrafter, picked
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
@@ -119,6 +120,23 @@ class CutToShortest(Rejection):
         return Verdict(leaves, bonus)
 
 
+class CutToBudget(CorrectDrafter):
+    """Mutant: a batch may verify two draft tokens, and of the drawn ones those with the smallest draft
+    probability are dropped, at the ends of the chains. q is not the distribution of those that remain."""
+
+    def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
+        claim, forest = tree.claim, tree.forest
+        if not isinstance(claim, Drawn):
+            return tree
+        tokens, kept = tree.tokens.tolist(), set(range(len(tree)))
+        while len(kept) > forest.num_rows + 2:
+            ends = [
+                node for node in kept if node >= forest.num_rows and not kept & set(forest.children[node])
+            ]
+            kept.remove(min(ends, key=lambda node: float(claim.q[claim.row[node], tokens[node]])))
+        return picked(tree, claim, sorted(kept))
+
+
 @dataclass(frozen=True)
 class JointMutant:
     """One mutant of decoding several rows of one prompt."""
@@ -151,6 +169,15 @@ def joint_variants(target: TableTarget) -> list[JointMutant]:
                 DraftModel(TableTarget(target.vocab, order=2, seed=2)),
                 CutToShortest(),
                 BatchLength(1),
+            ),
+        ),
+        JointMutant(
+            "branches: drafts cut to the budget of the batch",
+            lambda: Parts(
+                target,
+                CutToBudget(TableTarget(target.vocab, order=2, seed=2)),
+                Rejection(),
+                Fixed(2),
             ),
         ),
     ]

@@ -21,10 +21,13 @@ from outpace.models.heads.formats.files import HeadFileError
 from outpace.models.heads.formats.folder import load_head, save_head
 from outpace.models.heads.head_model import HeadModel, untrained_eagle
 from outpace.models.hf.target import HFTarget
+from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
-from outpace.proof.enumeration import enumerate_distributions, largest_error
+from outpace.proof.enumeration import BOUND, enumerate_distributions, largest_error
+from outpace.proof.joint import Group, enumerate_joint, largest_joint_error
 from outpace.proof.models import peaked_tables, transformers_models
 from outpace.proof.per_row_controller import controllers_by_row
+from outpace.proof.reference import table_logits
 from outpace.proof.suite import ragged
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.control.scylla import scylla
@@ -51,9 +54,8 @@ def steps(parts: Parts, rows: int, tokens: int = 30) -> list[Step]:
 
 def of_nodes(parts: Parts, count: int) -> Parts:
     """The parts with trees of `count` nodes per row, whatever the times are."""
-    parts.controller._idle = SimpleNamespace(
-        num_tokens=lambda rows, context: count, observe=lambda step: None
-    )
+    sizes = SimpleNamespace(num_tokens=lambda rows, context: count, observe=lambda step: None)
+    vars(parts.controller)["_idle"] = sizes
     return parts
 
 
@@ -94,6 +96,22 @@ def test_heads_of_two_layers_are_exact_and_accepted_below_the_first_token() -> N
     cases = ragged(9)
     found = enumerate_distributions(build, cases)
     assert largest_error(found, models.logits, cases) < models.bound
+    assert found.counts.accepted and found.counts.deepest >= 2
+
+
+def test_rows_whose_trees_follow_their_number_are_independent() -> None:
+    table = TableTarget(3, seed=1)
+    groups = [Group((1, 1), (SamplingParams(1.0, top_k=2, max_tokens=4),) * 2)]
+    head = HeadModel(untrained_eagle(table))
+
+    def build() -> Parts:
+        made = scylla.build(table, head=head, depth=3, width=2)
+        sizes = SimpleNamespace(num_tokens=lambda rows, context: 6 // rows, observe=lambda step: None)
+        vars(made.controller)["_idle"] = sizes
+        return made
+
+    found = enumerate_joint(build, groups, batch=1)
+    assert largest_joint_error(found, table_logits(table.logits, table.state), groups) < BOUND
     assert found.counts.accepted and found.counts.deepest >= 2
 
 
