@@ -10,7 +10,7 @@ ZOO = "zoo:"
 DRAFTS = {"zoo:target": ("zoo:draft", "zoo:draft-2k")}
 WEIGHTS = Path(str(files("outpace"))) / "zoo" / "weights"
 HEADS = WEIGHTS.parent / "heads"
-# target -> method -> draft head
+# target -> method -> draft head, or several, separated by commas
 USUAL_HEADS = {
     "zoo:target": {
         "eagle": "zoo:eagle",
@@ -23,6 +23,8 @@ USUAL_HEADS = {
         "hydra": "zoo:hydra",
         "mlp-speculator": "zoo:mlp-speculator",
         "redrafter": "zoo:redrafter",
+        "adaeagle": "zoo:eagle",
+        "taps": "zoo:eagle,zoo:hass",
     }
 }
 
@@ -35,10 +37,11 @@ def usual_draft(target: str, *, cross_vocabulary: bool = False) -> str | None:
 
 
 def usual_head(target: str, method: str) -> str | None:
-    """Name of the package's draft head for a zoo target and a method. None for other targets, and if its
-    weights are missing."""
-    name = USUAL_HEADS.get(target, {}).get(method, "")
-    return name if (HEADS / name.removeprefix(ZOO) / "config.json").is_file() else None
+    """Name of the package's draft head for a zoo target and a method; several are separated by commas. None
+    for other targets, and if their weights are missing."""
+    names = USUAL_HEADS.get(target, {}).get(method, "")
+    folders = [HEADS / name.removeprefix(ZOO) for name in names.split(",")]
+    return names if all((folder / "config.json").is_file() for folder in folders) else None
 
 
 def resolve(name: str) -> str:

@@ -70,10 +70,12 @@ def plain(recipe: Recipe, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fixture(hint: Any, models: Models) -> Any:
-    """The small test model or index that every exactness test passes for a recipe option with the type
+    """The small test models or index that every exactness test passes for a recipe option with the type
     hint `hint`, such as Target. None if the option keeps its default or is tried in separate tests."""
     if hint == tuple[Target, ...]:
         return models.drafts[:1]
+    if get_origin(hint) is tuple and (kind := kind_of(get_args(hint)[0])) and kind.several is not None:
+        return kind.several(models)
     for part in _alternatives(hint) or (hint,):
         if (kind := kind_of(part)) and (kind.essential or part is hint):
             return kind.fixture(models)

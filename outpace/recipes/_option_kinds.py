@@ -145,6 +145,8 @@ class OptionKind:
     check: Callable[[str, Any, Target, Opener], None]
     fixture: Callable[[Fixtures], Any]  # a small value, with which proofs run the recipe
     essential: bool = True  # proofs give it even if it is optional: else the method may draft nothing
+    # values of an option that takes several, with which proofs run the recipe; None: `fixture` alone
+    several: Callable[[Fixtures], tuple[Any, ...]] | None = None
     opens_default: bool = False  # the default of such an option is opened too, if no value is given
 
 
@@ -202,10 +204,10 @@ def _head(
     annotation: Any,
     kind: str,
     opened_type: type[HeadModel] | type[PositionModel],
-    untrained: Callable[[TargetWithLayers], Any],
+    untrained: Callable[[TargetWithLayers, int], Any],
 ) -> OptionKind:
     """The kind of an option that is a folder with a draft head, opened as `opened_type`; the fixture is an
-    untrained one."""
+    untrained one, made from a seed."""
 
     def check(option: str, opened: HeadModel | PositionModel, target: Target, opener: Opener) -> None:
         if not isinstance(target, TargetWithLayers):
@@ -219,9 +221,9 @@ def _head(
         if not head.is_for(target):
             raise RecipeError(f"the {option} was opened for another target: give its folder")
 
-    def fixture(fixtures: Fixtures) -> HeadModel | PositionModel:
+    def fixture(fixtures: Fixtures, seed: int = 0) -> HeadModel | PositionModel:
         assert isinstance(fixtures.target, TargetWithLayers)
-        return opened_type(untrained(fixtures.target))
+        return opened_type(untrained(fixtures.target, seed))
 
     return OptionKind(
         annotation,
@@ -231,6 +233,7 @@ def _head(
         check,
         fixture,
         essential=False,  # optional in some recipes, which draft without it too
+        several=lambda fixtures: (fixture(fixtures), fixture(fixtures, 1)),
     )
 
 

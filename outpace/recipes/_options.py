@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from outpace.core.contracts import Recipe, Target
     from outpace.recipes._option_kinds import Opener
 
-HEAD = "head"  # the option of methods that need a draft head
+HEADS = ("head", "heads")  # the options of methods that need a draft head, or several
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -44,8 +44,8 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
 
     hints, known = hints_of(recipe), recipe.options
     values: dict[str, Any] = {}
-    usual = opener.usual_head(recipe.name) if recipe.is_open(HEAD, options) else None
-    for given, value in [*options.items(), *([(HEAD, usual)] if usual else [])]:
+    usual = {option: opener.usual_head(recipe.name) for option in HEADS if recipe.is_open(option, options)}
+    for given, value in [*options.items(), *((option, name) for option, name in usual.items() if name)]:
         name = given.replace("-", "_")
         if name not in known:
             raise RecipeError(unknown_option(recipe, name))

@@ -134,18 +134,34 @@ def _widened(claim: Claim | None, whole: int | None, columns: int) -> Claim | No
     return replace(claim, q=pad(claim.q, missing), ids=pad(claim.ids, missing))
 
 
+def tree_of_rows(tree: TokenTree, rows: Sequence[int]) -> TokenTree:
+    """The trees of these rows only, their nodes renumbered. A claim keeps all rows of q."""
+    nodes = _nodes_of_rows(tree.forest, rows)
+    place = {node: index for index, node in enumerate(nodes)} | {-1: -1}
+    forest = Forest.of([place[tree.forest.parents[node]] for node in nodes], len(rows))
+    claim = tree.claim
+    if claim is not None:
+        assert isinstance(claim, Drawn)
+        draws = claim.draws and tuple((place[node], row) for node, row in claim.draws if node in place)
+        claim = replace(claim, row=tuple(claim.row[node] for node in nodes), draws=draws)
+    confidence = None if tree.confidence is None else tree.confidence[nodes]
+    return TokenTree(tree.tokens[nodes], forest, confidence, claim)
+
+
+def _nodes_of_rows(forest: Forest, rows: Sequence[int]) -> list[int]:
+    """The nodes of these rows in the order of a forest of their own: roots first."""
+    return [*rows, *(node for row in rows for node in forest.nodes[row][1:])]
+
+
 def step_of_rows(step: Step, rows: Sequence[int]) -> Step:
     """The step record of these rows only, their nodes renumbered; the draft tree has no claim."""
     tree, scores = step.draft.tree, step.scores
-    forest = tree.forest
-    nodes = [*rows, *(node for row in rows for node in forest.nodes[row][1:])]
-    confidence = None if tree.confidence is None else tree.confidence[nodes]
-    place = {node: index for index, node in enumerate(nodes)} | {-1: -1}
-    parents = [place[forest.parents[node]] for node in nodes]
+    nodes = _nodes_of_rows(tree.forest, rows)
+    place = {node: index for index, node in enumerate(nodes)}
     at = [node - scores.first for node in nodes]
     return Step(
         ctx=context_of_rows(step.ctx, rows),
-        draft=Draft(TokenTree(tree.tokens[nodes], Forest.of(parents, len(rows)), confidence)),
+        draft=Draft(tree_of_rows(replace(tree, claim=None), rows)),
         scores=Scores(
             0,
             None if scores.logits is None else scores.logits[at],

@@ -45,7 +45,8 @@ class DraftLengthPredictor(Predictor):
     def forward(self, embedded: Tensor, hidden: Tensor) -> Tensor:  # (M, D), (M, D) -> (M,)
         """The expected numbers of accepted tokens, not rounded. `embedded`: the target's embeddings of
         tokens; `hidden`: the target's hidden states after them."""
-        both = torch.cat((embedded, hidden), -1).to(self.output.weight)
+        weight = self.output.weight
+        both = torch.cat((embedded.to(weight), hidden.to(weight)), -1)
         return self.output(self.blocks(nn.functional.silu(self.inner(both))))[:, 0]
 
     def lengths(self, embedded: Tensor, hidden: Tensor) -> Tensor:  # (M, D), (M, D) -> (M,) int64

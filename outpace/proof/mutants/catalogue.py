@@ -65,6 +65,7 @@ from outpace.proof.mutants.dropped_end import EndDropped, ends_of_low_path_proba
 from outpace.proof.mutants.fused_chains import fused
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
 from outpace.proof.mutants.kept_tokens import OtherOrder, WholeVocabularyClaimed
+from outpace.proof.mutants.most_confident import confident_of_draws
 from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithReplacement, informed
 from outpace.proof.mutants.position_heads import beams, ranks_claimed
 from outpace.proof.mutants.prediction import Overwritten, PredictionSubstituted
@@ -252,6 +253,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
             lambda: Parts(target, wide(ClaimedIndependent), Rejection(), twice),
         ),
         Mutant("drafter chosen by its sample", lambda: arms(target, (draft, other), BestSample)),
+        Mutant("tree chosen by its drawn tokens", lambda: confident_of_draws(target)),
         Mutant(
             "drafter chosen with the noise of its draft",
             lambda: arms(target, (draft, other), controller=SameNoise),
