@@ -13,7 +13,7 @@ PLANNED = frozenset(
     specbranch specdiff specdiff2 specee specextend speckv specmquant specpc specpv
     specreason speculative-cascades speculative-rag speculative-streaming
     speculative-thinking speculative-verdict specvlm sprinter srm staged-sd stree
-    swift syntax-aligned-medusa tlt vispec
+    syntax-aligned-medusa tlt vispec
     """.split()
 )
 

@@ -13,7 +13,7 @@ from outpace.core.skip_set import SkipSet
 from outpace.core.tree import Forest, TokenTree
 from outpace.decode import Session
 from outpace.models.hf.target import HFTarget
-from outpace.models.slim.make import without
+from outpace.models.slim.make import switching, without
 from outpace.models.slim.slim_target import SlimTarget
 from outpace.recipes.self_speculation.layerskip import layerskip
 from outpace.sampling.target_probs import LazyTargetProbs
@@ -137,6 +137,36 @@ def test_an_early_exit(name, tiny, reference, float64_throughout):
 )
 def test_skipped_sub_layers(name, skipped, tiny, reference, float64_throughout):
     check(tiny(name), reference, skipped, FOREST)
+
+
+@pytest.mark.parametrize("name", only(QUICK, [name for name in FAMILIES if name != "opt"]))
+def test_committed_text_is_read_again_without_a_trace(name, tiny, reference, float64_throughout):
+    model, text, begin = tiny(name), PROMPTS[0], 4
+    fresh, target = reference(model).model, HFTarget(model)
+    cache = target.open(3, 64)
+    target.prefill([Prompt(torch.cat((text, text[-1:])))], (2,), cache, Want())
+    before = [view.clone() for view in cache.views(2, 0, 64)]
+    without_any = switching(target)
+    sets = [SkipSet(frozenset({0}), frozenset({1})), SkipSet(frozenset({1})), SkipSet.of_layers([0])]
+    for skipped in (*sets, sets[0]):  # what one set replaced is put back for the next
+        logits = without_any(skipped).reread(cache, 2, text, begin)
+        assert (logits - expected(fresh, text, begin, skipped)[begin:]).abs().max() <= EXACT
+    assert cache.lengths[2] == len(text)
+    for view, old in zip(cache.views(2, 0, 64), before, strict=True):
+        assert torch.equal(view, old)
+
+
+@pytest.mark.parametrize("name", only(QUICK, FAMILIES))
+def test_sets_that_take_turns_draft_as_models_of_their_own(name, tiny, float64_throughout):
+    target = HFTarget(tiny(name))
+    take = switching(target)
+    sets = [SkipSet.of_layers([0]), SkipSet.of_layers([1])]
+    turns = [take(skipped) for skipped in sets]
+    for _ in range(2):
+        for slim, skipped in zip(turns, sets, strict=True):
+            _, logits, *_ = drafted(target, slim, FOREST)
+            _, there, *_ = drafted(target, without(target, skipped), FOREST)
+            assert torch.equal(logits, there)
 
 
 def test_models_that_score_chains_only_draft_chains(tiny, reference, float64_throughout):

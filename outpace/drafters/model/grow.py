@@ -135,7 +135,7 @@ def grow(
         if plan.shape is not None:
             widths = [len(below[node]) for node in frontier]
         before = len(grower)
-        added = _add(grower, frontier, widths, logits, ctx, sampled, children)
+        added = add_children(grower, frontier, widths, logits, ctx, sampled, children)
         if plan.shape is not None:
             ranks = dict.fromkeys(frontier, 0)
             for node in added:
@@ -235,7 +235,7 @@ def _chain_in_one_call(
     return TokenTree(torch.cat((ctx.roots, found)), Forest.chain((depth,)), claim=claim)
 
 
-def _add(
+def add_children(
     grower: Grower,
     at: list[int],
     widths: list[int],
@@ -257,7 +257,7 @@ def _add(
         for kind in (True, False):
             picked = [index for index, each in enumerate(drawn) if each is kind]
             part = [at[index] for index in picked], [widths[index] for index in picked], logits[picked]
-            added += _add(grower, *part, ctx, kind, children)
+            added += add_children(grower, *part, ctx, kind, children)
     return added
 
 

@@ -51,6 +51,11 @@ class SlimTable(TableTarget):
         assert isinstance(cache, TableCache)
         return TableView(cache)
 
+    def reread(self, cache: Cache, slot: int, text: Tensor, begin: int) -> Tensor:  # (T,) -> (T - begin, V)
+        """Logits after each token of a committed text from index `begin` on."""
+        tokens = text.tolist()
+        return self.logits[[self.state(tokens[: end + 1]) for end in range(begin, len(tokens))]]
+
 
 class TableView(TableCache):
     """The states that a target has after its committed tokens, and those of draft nodes."""

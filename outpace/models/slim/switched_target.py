@@ -56,7 +56,8 @@ class SwitchedLayers(Forward):
 
     @torch.no_grad()
     def reread(self, cache: EagerCache, slot: int, base: int, tokens: Tensor) -> Tensor:  # (N,) -> (N, V)
-        """Logits after each of these tokens, which follow the first `base` committed tokens of a slot."""
+        """Logits after each of these tokens, which follow the first `base` committed tokens of a slot. The
+        caller holds the lock."""
         inputs = RereadInputs(cache, slot, base, len(tokens), siblings=False, dense=self.dense)
         logits = self._run(inputs, [len(tokens)], tokens, Want(), True, None).logits
         assert logits is not None
@@ -88,13 +89,13 @@ class SwitchedTarget(HFTarget):
             return EagerView(cache)
         raise ValueError("the layers of a target read the target's own KV cache")
 
-    def reread(self, cache: Cache, slot: int, base: int, tokens: Tensor) -> Tensor:  # (N,) -> (N, V)
-        """Logits after each of these tokens, which follow the first `base` committed tokens of a slot of the
-        target's cache. These are known as the whole model has read them; nothing is written."""
+    def reread(self, cache: Cache, slot: int, text: Tensor, begin: int) -> Tensor:  # (T,) -> (T - begin, V)
+        """Logits after each token of a committed text from index `begin` on. The entries of the tokens before
+        are those of the whole target in this slot of its cache; nothing is written."""
         assert isinstance(cache, EagerCache)
         with self._lock:
             self._layers.without(self.skip_set)
-            return self._layers.reread(cache, slot, base, tokens)
+            return self._layers.reread(cache, slot, begin, text[begin:])
 
 
 class _Chosen(Forward):

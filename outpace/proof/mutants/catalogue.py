@@ -80,7 +80,7 @@ from outpace.proof.mutants.siblings import (
     Underscaled,
     likeliest_kept,
 )
-from outpace.proof.mutants.skip_sets import BestDraft, chosen_layers
+from outpace.proof.mutants.skip_sets import BestDraft, chosen_layers, most_probable_siblings
 from outpace.recipes.vocabularies.omnidraft import PairMergingDrafter, Stop
 from outpace.recipes.vocabularies.slrs import StringDrafts
 from outpace.recipes.vocabularies.tli import SharedTokenDrafts
@@ -258,6 +258,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
             "drafter chosen with the noise of its draft",
             lambda: arms(target, (draft, other), controller=SameNoise),
         ),
+        Mutant("most probable siblings claimed as draws", lambda: most_probable_siblings(target)),
         Mutant("skip set chosen by its sample", lambda: chosen_layers(target, BestDraft)),
         Mutant("fused token claimed as drawn by one draft model", lambda: fused(target, (draft, other))),
         Mutant("distribution off by one", lambda: Parts(target, OffByOne(draft), Rejection(), chain)),

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Context, Draft, Parts, Plan, Target
+from outpace.core.noise import Key, Noise
 from outpace.core.skip_set import SkipSet
+from outpace.core.tree import TokenTree
 from outpace.drafters.compose.rows import context_of_rows, joined_drafts, plan_of_rows
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.grow import Read
 from outpace.drafters.model.layer_choice import LayerChoice
 from outpace.drafters.model.self_draft import SelfDraft
+from outpace.drafters.model.sibling_chain import sibling_chain
 from outpace.drafters.model.skip_set_drafter import SkipSetDrafter
 from outpace.models.slim.make import closest_layers, num_layers, switching
 from outpace.models.slim.reread_inputs import RereadInputs
@@ -36,6 +42,30 @@ class BestDraft(SkipSetDrafter):
         own, planned = context_of_rows(ctx, row), plan_of_rows(plan, row)
         drafts = [self._draft(own, planned, skip_set, [0]) for skip_set in sets]
         return max(drafts, key=lambda draft: draft_probability(draft.tree))
+
+
+class MostProbableSiblings:
+    """Mutant, as noise of a draft: the first child is drawn, and its siblings are the most probable of the
+    other tokens, recorded as drawn without replacement."""
+
+    def __init__(self, noise: Noise) -> None:
+        self._noise = noise
+        self.choose, self.flip = noise.choose, noise.flip
+
+    def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:
+        first = self._noise.choose(probs, key)[:, None]
+        others = probs.scatter(1, first, -1)
+        return torch.cat((first, others.topk(k - 1).indices), 1)
+
+
+def most_probable_siblings(target: Target) -> Parts:
+    """Parts that draft a chain with siblings, of which only the first is drawn."""
+    model = switching(target)(SkipSet.of_layers([1]))
+
+    def growth(ctx: Context, plan: Plan, read: Read) -> TokenTree:
+        return sibling_chain(replace(ctx, noise=MostProbableSiblings(ctx.noise)), plan, read, sampled=True)
+
+    return Parts(target, SelfDraft(DraftModel(model, growth=growth)), Rejection(), Fixed(2))
 
 
 def entries_written(
