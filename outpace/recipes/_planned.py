@@ -1,11 +1,11 @@
 """Names of published methods that have no recipe, for an error message other than that for a typing error."""
 
 # they train a draft model, which another method uses
-TRAINED = frozenset("adaspec direct-alignment distillspec fastdraft".split())
+TRAINED = frozenset("adaspec direct-alignment distillspec domain-drafter fastdraft".split())
 
 PLANNED = frozenset(
     """
-    arbitrage aurora chimera confu coral cspd dart deer diffuspec domain-drafter
+    arbitrage aurora chimera confu coral cspd dart deer diffuspec
     double dovetail dream dsp dultra duodecoding ead easyspec falcon flash fspad
     glide-cape gsd gto gumiho hivis jakiro judge-decoding knn-ssd lantern longspec
     magicdec medusa-typical mirror-sd mulo-sd online-sd owl parallelspec pearl

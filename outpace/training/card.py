@@ -36,6 +36,7 @@ PAPERS = {
     "adaspec": ("AdaSPEC", "2510.19779"),
     "direct-alignment": ("direct alignment", "2403.00858"),
     "fastdraft": ("FastDraft", "2411.11055"),
+    "domain-drafter": ("domain draft models", "2503.07807"),
     "multilingual-drafter": ("multilingual drafters", "2406.16758"),
     "specdec-pp": ("SpecDec++", "2405.19715"),
     "disco": ("DISCO", "2405.04304"),
@@ -101,6 +102,7 @@ def card(
         f"{does} that {verified}. {sizes[0]:,} parameters"
         f"{' with these layers' * (method in ADAPTERS)}, {share:.1%} of {whose} {sizes[1]:,}.",
         *_measured(evaluations, read),
+        *_growth(facts),
         f"## Training\n\n{facts['texts']} texts with {facts['tokens']} tokens from {facts['data_name']}, "
         f"{_answers(facts)}. outpace {facts['versions']['outpace']}, torch {facts['versions']['torch']}, "
         f"transformers {facts['versions']['transformers']}. All settings are in `training.json`.",
@@ -138,6 +140,15 @@ def _measured(evaluations: Sequence[Evaluation], share: float) -> list[str]:
         "Chains follow the texts' own tokens. The last column takes a forward's time as the bytes of its "
         "weights. Measure on your machine with `outpace bench`.",
     ]
+
+
+def _growth(facts: Mapping[str, Any]) -> list[str]:
+    """What each part of the data gained, and what was forgotten of other domains."""
+    if "growth" not in facts:
+        return []
+    lines = "\n".join(f"- {line}" for line in facts["growth"]["findings"])
+    what = "Each number of prompts was trained on anew; the best draft model is kept."
+    return [f"## Growing data\n\n{what}\n\n{lines}"]
 
 
 def _predicted(last: PredictorEvaluation) -> str:

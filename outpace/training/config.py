@@ -62,9 +62,19 @@ class Distillation:
     on_policy_tokens: int = 64  # of these answers
     temperature: float = 1.0  # of both distributions
     keep: float = 0.4  # share of the tokens that are learned (adaspec)
+    access: str = "logits"  # what is known of the target: its logits, or only its text (domain-drafter)
     text_weight: float = 0.1  # of next-token prediction of the prompts (direct-alignment)
     num_layers: int = 2  # of a draft that is made for the target (fastdraft)
     size: float = 0.25  # its width, as a share of the target's (fastdraft)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How much of the data is used (domain-drafter)."""
+
+    first: int = 64  # prompts of the first round; each further round has twice as many
+    epochs: float = 3.0  # times that a text is learned in a round of at most `steps` steps
+    least_gain: float = 0.01  # of the acceptance in held-out texts, below which no further round follows
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,7 @@ class TrainConfig:
     capture: Capture = field(default_factory=Capture)
     head: Head = field(default_factory=Head)
     distillation: Distillation = field(default_factory=Distillation)
+    growth: Growth = field(default_factory=Growth)
     predictor: Predictor = field(default_factory=Predictor)
     exits: EarlyExits = field(default_factory=EarlyExits)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -155,6 +166,10 @@ class TrainConfig:
         for name in ("on_policy", "keep", "text_weight"):
             if not 0 <= getattr(self.distillation, name) <= 1:
                 raise ConfigError(f"distillation.{name} is a share between 0 and 1")
+        if self.distillation.access not in ("logits", "text"):
+            raise ConfigError(f"distillation.access is logits or text, not {self.distillation.access}")
+        if self.growth.first < 1 or self.growth.epochs <= 0:
+            raise ConfigError("growth.first is 1 or more and growth.epochs above 0")
         predictor = self.predictor
         if predictor.num_layers < 0 or predictor.temperature < 0 or predictor.rejection_weight <= 0:
             raise ConfigError(

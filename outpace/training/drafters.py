@@ -45,6 +45,7 @@ from outpace.training.lessons.draft_models import (
     DraftModelLesson,
     FilteredLesson,
     SequenceLesson,
+    offline_lesson,
 )
 from outpace.training.lessons.early_exits import EarlyExitLesson, exit_layer
 from outpace.training.lessons.feature_heads import FeatureHeadLesson
@@ -53,13 +54,15 @@ from outpace.training.lessons.position_heads import PositionHeadLesson
 from outpace.training.texts import DataError, Example
 
 FEATURE_HEADS, POSITION_HEADS = feature_heads.OBJECTIVES, position_heads.OBJECTIVES
-DRAFT_MODELS: Mapping[str, type[DraftModelLesson]] = {
+DRAFT_MODELS: Mapping[str, Callable[..., DraftModelLesson]] = {
     "distillspec": DraftModelLesson,
     "adaspec": FilteredLesson,
     "direct-alignment": AlignmentLesson,
     "fastdraft": SequenceLesson,
     "multilingual-drafter": SequenceLesson,
+    "domain-drafter": offline_lesson,
 }
+GROWING = ("domain-drafter",)  # on growing parts of the data
 ROUTED = ("multilingual-drafter",)  # draft models that are chosen by prompts like those they learned from
 PREDICTORS = (HiddenStatePredictor.method, DraftDistributionPredictor.method)
 ADAPTERS = ("kangaroo",)  # they train a head behind the target's first layers
@@ -112,9 +115,11 @@ def defaults(method: str) -> TrainConfig:
     return config
 
 
-def check_start(method: str, draft: str | None, head: str | None) -> None:
+def check_start(method: str, draft: str | None, head: str | None, general: str | None = None) -> None:
     """ConfigError if a draft model is missing, or if a method that trains heads is given a draft model, or
-    the other way round."""
+    the other way round, or if one that reports no forgetting is given texts of other domains."""
+    if general is not None and method not in GROWING:
+        raise ConfigError(f"{method} reports nothing about other domains: leave out general")
     if method in PREDICTORS:
         if draft is None:
             raise ConfigError(f"{method} needs draft: the model whose tokens it learns to judge")

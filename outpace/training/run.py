@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,13 @@ from outpace.api.model import Model, as_model
 from outpace.console import progress
 from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.heads.fingerprint import target_fingerprint
-from outpace.models.hf.target import HFTarget
 from outpace.training.answers import answered
 from outpace.training.card import write_card
 from outpace.training.config import ConfigError, TrainConfig, changed
 from outpace.training.drafters import (
     ADAPTERS,
     DRAFT_MODELS,
+    GROWING,
     ROUTED,
     TARGETS,
     check_answers,
@@ -36,11 +36,12 @@ from outpace.training.drafters import (
     untrained,
 )
 from outpace.training.evaluation import Evaluation
-from outpace.training.features import FeatureSource
+from outpace.training.growth import Growth, grown
+from outpace.training.lessons.draft_models import DraftModelLesson
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import PositionHeadLesson
-from outpace.training.texts import DataError, Example, fingerprint, read_prompts
-from outpace.training.trainer import Trainer
+from outpace.training.texts import DataError, Prompt, fingerprint, read_prompts
+from outpace.training.trainer import Trainer, processes, trained
 
 RUN, CAPTURED, PROVENANCE = "run.json", "captured.json", "training.json"
 
@@ -53,6 +54,7 @@ class Trained:
     evaluations: tuple[Evaluation, ...]
     num_texts: int
     num_tokens: int  # of the training texts
+    growth: Growth | None = None  # of a method that trains on growing data
 
 
 def train(
@@ -66,6 +68,7 @@ def train(
     config: TrainConfig | None = None,
     changes: Iterable[str] = (),
     captured: str | Path | None = None,
+    general: str | None = None,
     dry_run: bool = False,
 ) -> Trained:
     """Train a drafter with a method of `drafters.METHODS` and write it to the folder `output`.
@@ -75,31 +78,50 @@ def train(
     architecture. `head`: folder of a head to begin with, in place of a new one, or of the head whose draft
     lengths adaeagle learns. `changes`: settings such as
     "steps=500". `captured`: folder for the target's answers and hidden states, by default in `output`; runs
-    with the same target, data and answers may share one. `dry_run`: write an untrained drafter, without
+    with the same target, data and answers may share one. `general`: data of other domains, on which
+    domain-drafter reports what the draft model forgets. `dry_run`: write an untrained drafter, without
     reading the data. A run that was stopped continues when it is started again with the same arguments, to
     the same result. ValueError for unsuited settings, data or targets.
     """
     config, folder = changed(config or defaults(method), changes), Path(output)
     model = as_model(target)
-    check_start(method, draft, head)
+    check_start(method, draft, head, general)
     start = draft or head
     if dry_run:
         save(untrained(method, model, config, start=start), folder, model)
         return Trained(folder, (), 0, 0)
-    processes = _processes()
+    running = processes()
     # before the target answers: what does not fit is refused at once
     at_once = start or method in (*ADAPTERS, *DRAFT_MODELS, *TARGETS)
     begun = untrained(method, model, config, start=start) if at_once else None
     prompts = read_prompts(data, model, config.texts, config.answers.seed)
     texts = {"target": target_fingerprint(model.target), "data": fingerprint(prompts)}
     identity = {"method": method, **texts, "start": start, "config": asdict(config)}
+    others: list[Prompt] = []
+    if general is not None:
+        others = read_prompts(general, model, max(2, round(len(prompts) * config.held_out)), config.seed)
+        identity["general"] = fingerprint(others)
     work = folder / "work"
     states = Path(captured) if captured else work
-    with processes.main_process_first():  # what the first process writes, the others read
+    with running.main_process_first():  # what the first process writes, the others read
         _begin(folder / RUN, identity, "give another --output")
         made_of = texts | {"answers": asdict(config.answers)}
         made_of |= {"length": config.length, "held_out": config.held_out}
         _begin(states / CAPTURED, made_of, "give another folder")
+    if method in GROWING:
+
+        def begin() -> Lesson:
+            return lesson(method, draft_model(model, config, draft), model.target, config)
+
+        growth, trainer = grown(model, prompts, others, config, begin, states / "growth", work / "rounds")
+        kept = growth.rounds[growth.kept]
+        found = Trained(folder, (kept.evaluation,), kept.num_texts, kept.num_tokens, growth)
+        if running.is_main_process:
+            assert isinstance(trainer.lesson, DraftModelLesson)
+            save(trainer.lesson.draft, folder, model)
+            _finish(folder, identity, found, data, model, trainer.lesson.num_draft_parameters)
+        return found
+    with running.main_process_first():
         with progress(len(prompts)) as advance:
             examples = answered(model, prompts, config.answers, states / "answers", advance)
     pieces = [piece for example in examples for piece in example.pieces(config.length)]
@@ -114,9 +136,9 @@ def train(
         reference = draft_model(model, config, draft)
         plain = replace(config, distillation=replace(config.distillation, on_policy=0.0))
         first = lesson("distillspec", reference, model.target, plain)
-        _trained(first, model.target, learned, test, plain, states, work / "reference")
+        trained(first, model.target, learned, test, plain, states, work / "reference")
     drafter = begun or untrained(method, model, config, learned)
-    trainer = _trained(
+    trainer = trained(
         lesson(method, drafter, model.target, config, reference),
         model.target,
         learned,
@@ -128,37 +150,15 @@ def train(
     found = Trained(
         folder, tuple(trainer.evaluations), len(learned), sum(len(each.tokens) for each in learned)
     )
-    if processes.is_main_process:
+    if running.is_main_process:
         if isinstance(trainer.lesson, PositionHeadLesson):
             trainer.lesson.head.rank_accuracies = rank_accuracies(trainer)
         save(drafter, folder, model)
         if method in ROUTED:
             prompts_of = [example.tokens[: example.first] for example in examples]
             PromptProfile.learned(prompts_of, model.target.vocab).save(folder)
-        whole = sum(each.numel() for each in model.target.model.parameters())
-        _finish(folder, identity, found, data, model, (trainer.lesson.num_draft_parameters, whole))
+        _finish(folder, identity, found, data, model, trainer.lesson.num_draft_parameters)
     return found
-
-
-def _trained(
-    lesson: Lesson,
-    target: HFTarget,
-    learned: Sequence[Example],
-    held_out: Sequence[Example],
-    config: TrainConfig,
-    states: Path,  # folder of the hidden states
-    checkpoints: Path,
-) -> Trainer:
-    source = FeatureSource(target, learned, lesson.layers, states / "features")
-    test = FeatureSource(target, held_out, lesson.layers, states / "held-out")
-    if limit := int(config.capture.disk_gigabytes * 1e9):
-        with _processes().main_process_first(), progress(len(held_out) + len(learned)) as advance:
-            used = test.store(limit, advance)  # first, since every evaluation reads all of them
-            source.store(limit - used, advance)
-    trainer = Trainer(lesson, source, test, config, checkpoints)
-    with progress(config.steps) as advance:
-        trainer.run(advance)
-    return trainer
 
 
 def rank_accuracies(trainer: Trainer) -> tuple[tuple[float, ...], ...]:
@@ -169,15 +169,6 @@ def rank_accuracies(trainer: Trainer) -> tuple[tuple[float, ...], ...]:
     found, counts = (torch.stack(each).sum(0) for each in zip(*sums, strict=True))
     shares = (found / counts.clamp_min(1)[:, None]).tolist()
     return tuple(tuple(round(share, 4) for share in each) for each in shares)
-
-
-def _processes() -> Any:
-    """The processes among which `accelerate launch` divides the batches. ConfigError without accelerate."""
-    try:
-        from accelerate import PartialState
-    except ImportError as error:
-        raise ConfigError("training needs accelerate: pip install 'outpace[train]'") from error
-    return PartialState(cpu=not torch.cuda.is_available())
 
 
 def _begin(path: Path, identity: dict[str, Any], otherwise: str) -> None:
@@ -205,7 +196,7 @@ def _finish(
     found: Trained,
     data: str,
     model: Model,
-    sizes: tuple[int, int],  # parameters of the drafter and of the target
+    num_parameters: int,  # of the drafter
 ) -> None:
     """Write what the drafter was made of, and its model card."""
     facts = identity | {
@@ -213,7 +204,7 @@ def _finish(
         "data_name": Path(data).name,  # cards are published: no folders of this machine
         "texts": found.num_texts,
         "tokens": found.num_tokens,
-        "parameters": sizes[0],
+        "parameters": num_parameters,
         "evaluations": [asdict(each) for each in found.evaluations],
         "versions": {
             "outpace": __version__,
@@ -222,5 +213,8 @@ def _finish(
             "python": platform.python_version(),
         },
     }
+    if found.growth is not None:
+        facts["growth"] = asdict(found.growth) | {"findings": found.growth.findings}
     (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    write_card(folder, facts, found.evaluations, sizes)
+    whole = sum(each.numel() for each in model.target.model.parameters())
+    write_card(folder, facts, found.evaluations, (num_parameters, whole))

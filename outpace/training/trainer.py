@@ -19,10 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outpace.training.config import TrainConfig
+from outpace.console import progress
+from outpace.models.hf.target import HFTarget
+from outpace.training.config import ConfigError, TrainConfig
 from outpace.training.evaluation import Evaluation
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.lesson import Lesson
+from outpace.training.texts import Example
 
 STATE, LOG = "state.pt", "log.jsonl"
 
@@ -192,6 +195,37 @@ class Trainer:
         if self._accelerator.is_main_process:
             with (self.folder / LOG).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
+
+
+def trained(
+    lesson: Lesson,
+    target: HFTarget,
+    learned: Sequence[Example],
+    held_out: Sequence[Example],
+    config: TrainConfig,
+    states: Path,  # folder of the hidden states
+    checkpoints: Path,
+) -> Trainer:
+    """Train a lesson on texts and evaluate it on others."""
+    source = FeatureSource(target, learned, lesson.layers, states / "features")
+    test = FeatureSource(target, held_out, lesson.layers, states / "held-out")
+    if limit := int(config.capture.disk_gigabytes * 1e9):
+        with processes().main_process_first(), progress(len(held_out) + len(learned)) as advance:
+            used = test.store(limit, advance)  # first, since every evaluation reads all of them
+            source.store(limit - used, advance)
+    trainer = Trainer(lesson, source, test, config, checkpoints)
+    with progress(config.steps) as advance:
+        trainer.run(advance)
+    return trainer
+
+
+def processes() -> Any:
+    """The processes among which `accelerate launch` divides the batches. ConfigError without accelerate."""
+    try:
+        from accelerate import PartialState
+    except ImportError as error:
+        raise ConfigError("training needs accelerate: pip install 'outpace[train]'") from error
+    return PartialState(cpu=not torch.cuda.is_available())
 
 
 def rate_factor(step: int, config: TrainConfig) -> float:

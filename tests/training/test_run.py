@@ -16,7 +16,14 @@ from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
-from outpace.training.drafters import DRAFT_MODELS, LENGTH_PREDICTORS, METHODS, PREDICTORS, draft_vocabulary
+from outpace.training.drafters import (
+    DRAFT_MODELS,
+    GROWING,
+    LENGTH_PREDICTORS,
+    METHODS,
+    PREDICTORS,
+    draft_vocabulary,
+)
 from outpace.training.features import FeatureSource
 from outpace.training.run import train
 from outpace.training.texts import DataError, Example, read_prompts
@@ -63,7 +70,10 @@ QUICK_METHODS = ("eagle3", "medusa", "adaspec", "specdec-pp", "disco", "adaeagle
 
 @pytest.mark.parametrize(
     "method",
-    [*QUICK_METHODS, *(pytest.param(m, marks=pytest.mark.slow) for m in METHODS if m not in QUICK_METHODS)],
+    [
+        *QUICK_METHODS,
+        *(pytest.param(m, marks=pytest.mark.slow) for m in METHODS if m not in {*QUICK_METHODS, *GROWING}),
+    ],
 )
 def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
     method, model, tiny, data, tmp_path, monkeypatch

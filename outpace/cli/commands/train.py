@@ -20,9 +20,9 @@ def train(
         str,
         typer.Argument(
             help="A head: eagle, hass, eagle3, medusa, hydra, mlp-speculator, redrafter, kangaroo. A draft "
-            "model: distillspec, adaspec, direct-alignment, fastdraft, multilingual-drafter. A predictor of "
-            "acceptance: specdec-pp, disco. A predictor of draft lengths: adaeagle. The target itself: "
-            "layerskip."
+            "model: distillspec, adaspec, direct-alignment, fastdraft, multilingual-drafter, domain-drafter. "
+            "A predictor of acceptance: specdec-pp, disco. A predictor of draft lengths: adaeagle. "
+            "The target itself: layerskip."
         ),
     ],
     target: o.Target = TARGET,
@@ -50,6 +50,13 @@ def train(
             metavar="FOLDER",
             help="Folder for the target's answers and hidden states, which runs with the same target, data "
             "and answers may share; default: in OUTPUT.",
+        ),
+    ] = None,
+    general: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Data of other domains: reports what is forgotten of them (domain-drafter).",
         ),
     ] = None,
     settings: Annotated[
@@ -92,11 +99,15 @@ def train(
         head=head,
         config=config,
         captured=captured,
+        general=general,
         dry_run=dry_run,
     )
     if dry_run:
         print_status(f"an untrained drafter is in {found.folder}")
         return
+    if found.growth is not None:
+        for line in found.growth.findings:
+            print_status(line)
     print_status(f"learned from {found.num_texts} texts of {found.num_tokens} tokens")
     for each in found.evaluations[-1:]:
         for line in each.findings:

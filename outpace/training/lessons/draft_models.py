@@ -139,6 +139,16 @@ class SequenceLesson(DraftModelLesson):
         return losses.cross_entropy(own, self.labels(batch, 0), self.learned(batch, 0))
 
 
+def offline_lesson(
+    draft: PreTrainedModel, target_head: nn.Module, settings: Distillation
+) -> DraftModelLesson:
+    """What a draft model for a domain learns from stored answers of the target (Hong et al. 2025): forward KL
+    if the target's logits are known, else next-token prediction of the answers."""
+    if settings.access == "text":
+        return SequenceLesson(draft, target_head, settings)
+    return DraftModelLesson(draft, target_head, replace(settings, divergence="forward_kl", on_policy=0.0))
+
+
 def logits_of(model: PreTrainedModel, batch: Batch) -> Tensor:  # (R, T, V)
     """A model's logits at all tokens; padding is at the end, where causal attention needs no mask."""
     return model(input_ids=batch.tokens, use_cache=False, return_dict=True).logits

@@ -1,0 +1,129 @@
+"""Training on growing data (Hong et al. 2025): twice the prompts in each round, until that gains little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+
+from outpace.api.model import Model
+from outpace.console import progress
+from outpace.training.answers import answered
+from outpace.training.config import TrainConfig
+from outpace.training.evaluation import DrafterEvaluation
+from outpace.training.features import FeatureSource
+from outpace.training.lessons.lesson import Lesson
+from outpace.training.texts import DataError, Example, Prompt
+from outpace.training.trainer import Trainer, processes, trained
+
+
+@dataclass(frozen=True)
+class Round:
+    """The result of training on a part of the data."""
+
+    num_prompts: int
+    num_texts: int
+    num_tokens: int  # of the texts
+    evaluation: DrafterEvaluation  # on the held-out texts of the domain
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What the rounds of a run found."""
+
+    before: DrafterEvaluation  # of the draft model before training, on the held-out texts of the domain
+    rounds: tuple[Round, ...]
+    kept: int  # index of the round with the largest acceptance, whose draft model is kept
+    # of the draft model before training and of the one that is kept, on texts of other domains
+    general: tuple[DrafterEvaluation, DrafterEvaluation] | None = None
+
+    @property
+    def findings(self) -> list[str]:
+        """The acceptance of each round, and what was forgotten, in a few lines."""
+        lines = [f"before training: {_acceptance(self.before)}"]
+        lines += [f"{each.num_prompts} prompts: {_acceptance(each.evaluation)}" for each in self.rounds]
+        if self.general is not None:
+            before, after = map(_acceptance, self.general)
+            lines.append(f"on texts of other domains: {before} before, {after} after training")
+        return lines
+
+
+def _acceptance(found: DrafterEvaluation) -> str:
+    return f"acceptance {found.acceptance:.3f}, acceptance length {found.acceptance_length:.2f}"
+
+
+def sizes(num_prompts: int, first: int) -> Iterator[int]:
+    """Numbers of prompts of the rounds: `first`, twice as many each, and at last all."""
+    size = first
+    while size < num_prompts:
+        yield size
+        size *= 2
+    yield num_prompts
+
+
+def grown(
+    model: Model,
+    prompts: Sequence[Prompt],
+    general: Sequence[Prompt],  # of other domains; may be none
+    config: TrainConfig,
+    begin: Callable[[], Lesson],  # the lesson of an untrained copy of the draft model
+    states: Path,  # folder of answers and hidden states
+    rounds: Path,  # folder of the checkpoints
+) -> tuple[Growth, Trainer]:
+    """Train the draft model anew on the first prompts, then on twice as many, until the probability that a
+    draft token is accepted in held-out texts rises by less than `config.growth.least_gain`. Only the prompts
+    of the rounds that take place are answered. Returns the trainer of the best round. DataError for too few
+    prompts."""
+
+    def evaluated(lesson: Lesson, texts: Sequence[Example]) -> DrafterEvaluation:
+        source = FeatureSource(model.target, texts, lesson.layers, states / "none")
+        indices = range(len(texts))
+        groups = [indices[first : first + config.batch] for first in indices[:: config.batch]]
+        batches = (source.batch(group).to(model.target.device) for group in groups)
+        evaluation = lesson.evaluation(0, batches)
+        assert isinstance(evaluation, DrafterEvaluation)
+        return evaluation
+
+    num_held = max(1, round(len(prompts) * config.held_out))
+    held_out = _texts(model, prompts[:num_held], config, states / "answers-held-out")
+    others = _texts(model, general, config, states / "answers-general") if general else []
+    if general and not others:
+        raise DataError("the texts of other domains are too long to be answered: give shorter ones")
+    found: list[Round] = []
+    best: Trainer | None = None
+    before, forgotten = None, list[DrafterEvaluation]()
+    for size in sizes(len(prompts) - num_held, config.growth.first):
+        learned = _texts(model, prompts[num_held:], config, states / "answers", size)
+        if not (learned and held_out):
+            raise DataError(f"{len(prompts)} prompts give too few texts: give more or longer ones")
+        steps = ceil(config.growth.epochs * len(learned) / (config.batch * config.accumulate))
+        steps = max(1, min(config.steps, ceil(steps / processes().num_processes)))
+        own = replace(config, steps=steps, evaluate_every=steps)
+        lesson = begin()
+        if not found:
+            before, *forgotten = [evaluated(lesson, each) for each in (held_out, others) if each]
+        trainer = trained(lesson, model.target, learned, held_out, own, states, rounds / f"{size:07d}")
+        evaluation = evaluated(trainer.lesson, held_out)
+        found.append(Round(size, len(learned), sum(len(each.tokens) for each in learned), evaluation))
+        acceptances = [each.evaluation.acceptance for each in found]
+        if best is None or acceptances[-1] > max(acceptances[:-1]):
+            best = trainer
+        if len(found) > 1 and acceptances[-1] - acceptances[-2] < config.growth.least_gain:
+            break
+    assert best is not None and before is not None
+    acceptances = [each.evaluation.acceptance for each in found]
+    after = (forgotten[0], evaluated(best.lesson, others)) if others else None
+    return Growth(before, tuple(found), acceptances.index(max(acceptances)), after), best
+
+
+def _texts(
+    model: Model, prompts: Sequence[Prompt], config: TrainConfig, folder: Path, size: int | None = None
+) -> list[Example]:
+    """The texts that the first `size` of these prompts begin (None: all), in pieces."""
+    size = len(prompts) if size is None else size
+    batch = config.answers.batch
+    whole = prompts[: batch * ceil(size / batch)]  # prompts are answered and kept in groups
+    with processes().main_process_first(), progress(len(whole)) as advance:
+        examples = answered(model, whole, config.answers, folder, advance)
+    return [piece for example in examples[:size] for piece in example.pieces(config.length)]
