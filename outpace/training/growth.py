@@ -11,11 +11,13 @@ from outpace.api.model import Model
 from outpace.console import progress
 from outpace.training.answers import answered
 from outpace.training.config import TrainConfig
-from outpace.training.evaluation import DrafterEvaluation
+from outpace.training.evaluation import DrafterEvaluation, Evaluation
 from outpace.training.features import FeatureSource
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.texts import DataError, Example, Prompt
 from outpace.training.trainer import Trainer, processes, trained
+
+HELD_OUT, GENERAL = "held-out", "general"  # folders of the hidden states of these texts
 
 
 @dataclass(frozen=True)
@@ -76,14 +78,12 @@ def grown(
     of the rounds that take place are answered. Returns the trainer of the best round. DataError for too few
     prompts."""
 
-    def evaluated(lesson: Lesson, texts: Sequence[Example]) -> DrafterEvaluation:
-        source = FeatureSource(model.target, texts, lesson.layers, states / "none")
+    def evaluated(lesson: Lesson, texts: Sequence[Example], folder: str) -> DrafterEvaluation:
+        source = FeatureSource(model.target, texts, lesson.layers, states / folder)
         indices = range(len(texts))
         groups = [indices[first : first + config.batch] for first in indices[:: config.batch]]
         batches = (source.batch(group).to(model.target.device) for group in groups)
-        evaluation = lesson.evaluation(0, batches)
-        assert isinstance(evaluation, DrafterEvaluation)
-        return evaluation
+        return _of_drafter(lesson.evaluation(0, batches))
 
     num_held = max(1, round(len(prompts) * config.held_out))
     held_out = _texts(model, prompts[:num_held], config, states / "answers-held-out")
@@ -92,7 +92,7 @@ def grown(
         raise DataError("the texts of other domains are too long to be answered: give shorter ones")
     found: list[Round] = []
     best: Trainer | None = None
-    before, forgotten = None, list[DrafterEvaluation]()
+    before = forgotten = None
     for size in sizes(len(prompts) - num_held, config.growth.first):
         learned = _texts(model, prompts[num_held:], config, states / "answers", size)
         if not (learned and held_out):
@@ -102,9 +102,10 @@ def grown(
         own = replace(config, steps=steps, evaluate_every=steps)
         lesson = begin()
         if not found:
-            before, *forgotten = [evaluated(lesson, each) for each in (held_out, others) if each]
+            before = evaluated(lesson, held_out, HELD_OUT)
+            forgotten = evaluated(lesson, others, GENERAL) if others else None
         trainer = trained(lesson, model.target, learned, held_out, own, states, rounds / f"{size:07d}")
-        evaluation = evaluated(trainer.lesson, held_out)
+        evaluation = _of_drafter(trainer.evaluations[-1])
         found.append(Round(size, len(learned), sum(len(each.tokens) for each in learned), evaluation))
         acceptances = [each.evaluation.acceptance for each in found]
         if best is None or acceptances[-1] > max(acceptances[:-1]):
@@ -113,8 +114,13 @@ def grown(
             break
     assert best is not None and before is not None
     acceptances = [each.evaluation.acceptance for each in found]
-    after = (forgotten[0], evaluated(best.lesson, others)) if others else None
-    return Growth(before, tuple(found), acceptances.index(max(acceptances)), after), best
+    both = None if forgotten is None else (forgotten, evaluated(best.lesson, others, GENERAL))
+    return Growth(before, tuple(found), acceptances.index(max(acceptances)), both), best
+
+
+def _of_drafter(evaluation: Evaluation) -> DrafterEvaluation:
+    assert isinstance(evaluation, DrafterEvaluation)
+    return evaluation
 
 
 def _texts(

@@ -18,7 +18,6 @@ from outpace.training.growth import sizes
 from outpace.training.lessons.draft_models import DraftModelLesson, SequenceLesson
 from outpace.training.run import Trained, train
 from outpace.training.texts import DataError
-from outpace.training.trainer import Trainer
 
 QUICK = (
     "batch=2 texts=14 held_out=0.2 length=32 save_every=2 answers.max_tokens=10 answers.batch=3 "
@@ -88,7 +87,6 @@ def test_it_stops_where_the_gain_is_small_and_answers_no_more_prompts(
         return DrafterEvaluation(step, next(acceptances), 1.5, (0.5,))
 
     monkeypatch.setattr(DraftModelLesson, "evaluation", measured)
-    monkeypatch.setattr(Trainer, "evaluate", lambda self: DrafterEvaluation(self.step, 0.0, 1.0, (0.0,)))
     found = run(model, tiny, data, tmp_path / "domain", "growth.least_gain=0.05", "growth.first=2").growth
     assert found is not None and found.before.acceptance == 0.3 and found.general is None
     assert [each.num_prompts for each in found.rounds] == [2, 4, 8] and found.kept == 1
