@@ -206,7 +206,7 @@ class AdaptiveDepth:
                 accepted = forest.depths[step.verdict.leaf[row]]
                 tested = _num_tested(forest, step.verdict.leaf[row])
                 if self._num_models > 1:
-                    tested = accepted + bool(forest.children[step.verdict.leaf[row]])
+                    tested = accepted + (accepted < planned)  # below a side branch no level is drafted
                     self._level_tokens += (num_drafted / planned - self._level_tokens) / LEVEL_STEPS
                 expected = num_drafted if self._trims else self._width * planned
                 self._rates.record(slot, max(1, expected), num_drafted, tested, accepted)

@@ -51,6 +51,7 @@ class Load:
     # draft probabilities of the tokens, which are also their probabilities of being accepted: the probability
     # of the first makes their mean the acceptance rate. None: all tokens have the acceptance rate
     draft_probs: tuple[float, float] | None = None
+    num_models: int = 1  # draft models that propose at every level, one after the other
     sizes: Sequence[int] = ()  # padded sizes of the target's forwards, as in core.contracts.Target
 
     def __post_init__(self) -> None:
@@ -90,7 +91,7 @@ class Load:
         for level in range(forwards):
             read = [row for row, depth in enumerate(depths) if depth > level]
             missed = sum(self._lengths[row] - 1 - self._read[row] for row in read) if level == 0 else 0
-            draft_seconds += self.costs.of_draft(len(read) + missed)
+            draft_seconds += self.num_models * self.costs.of_draft(len(read) + missed)
         accepted = [self._accepted(draft) for draft in drafts]
         for row, depth in enumerate(depths):
             if depth:
@@ -112,7 +113,7 @@ class Load:
         self.tokens += sum(map(len, generated))
         confidence = torch.tensor([1.0] * rows + [prob for draft in drafts for prob in draft]).log()
         tree = TokenTree(torch.zeros(len(forest.parents), dtype=torch.int64), forest, confidence)
-        draft = Draft(tree, forwards, draft_seconds)
+        draft = Draft(tree, self.num_models * forwards, draft_seconds)
         verdict = Verdict(leaf, [0] * rows)
         scores = Scores(0, None, computed=computed)
         self.controller.observe(Step(ctx, draft, scores, verdict, tuple(leaf), generated, seconds))

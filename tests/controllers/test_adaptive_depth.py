@@ -68,6 +68,17 @@ def test_the_speed_is_close_to_that_of_the_best_fixed_depth(rate: float, rows: i
     assert mean(speeds) > 0.94 * best_fixed_speed(rates, CHEAP_DRAFT)
 
 
+def test_forwards_of_several_draft_models_count() -> None:
+    rates, costs, found = [0.6], Costs(draft=1e-3), list[float]()
+    best = max(Load(Fixed(depth), rates, costs, num_models=4).run(250).speed for depth in range(9))
+    for counted in (4, 1):
+        load = Load(AdaptiveDepth(8, num_models=counted), rates, costs, jitter=0.1, num_models=4)
+        load.run(WARM_UP)
+        load.seconds, load.tokens = 0.0, 0
+        found.append(load.run(800).speed)
+    assert found[0] > 0.94 * best and found[0] > 1.02 * found[1], (found, best)
+
+
 def test_a_controller_that_ignores_time_is_caught_by_these_tests() -> None:
     """Mutant: the most tokens per step, not per second."""
 
