@@ -9,6 +9,7 @@ from outpace.cli.commands import (
     bench,
     chat,
     demo,
+    draft_design,
     env,
     generate,
     index,
@@ -62,6 +63,7 @@ app.command("bench")(bench.bench)
 app.command("load")(load.load)
 app.command("audit")(audit.audit)
 app.command("train")(train.train)
+app.command("draft-design")(draft_design.draft_design)
 app.command("verifiers")(verifiers.verifiers)
 app.command("replay")(replay.replay)
 app.add_typer(index.app, name="index")

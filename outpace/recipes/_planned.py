@@ -3,6 +3,9 @@
 # they train a draft model, which another method uses
 TRAINED = frozenset("adaspec direct-alignment distillspec domain-drafter fastdraft".split())
 
+# they plan, which a command does
+COMMANDS = frozenset({"draft-design"})
+
 PLANNED = frozenset(
     """
     arbitrage aurora chimera confu coral cspd dart deer diffuspec
@@ -28,6 +31,9 @@ def why_missing(name: str) -> str | None:
                 f"{known} is a way to train a draft model: use `outpace train {known}`, then the method "
                 "speculative-sampling with what it writes"
             )
+    for command in COMMANDS:
+        if plain == command.replace("-", ""):
+            return f"{command} chooses a draft model and its length: use `outpace {command}`"
     if plain in {each.replace("-", "") for each in PLANNED}:
         return (
             f"{name} is a published method that outpace does not have yet; `outpace list` shows those it has"

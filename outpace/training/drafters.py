@@ -28,6 +28,7 @@ from outpace.models.heads.mlp_speculator import MlpSpeculatorHead
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.heads.redrafter import ReDrafterHead
 from outpace.models.hf.captures import OutputCapture
+from outpace.models.hf.reshaped import reshaped
 from outpace.models.hf.target import HFTarget
 from outpace.models.names import resolve
 from outpace.models.predictors.draft_distribution_predictor import DraftDistributionPredictor
@@ -397,16 +398,11 @@ def draft_model(model: Model, config: TrainConfig, draft: str | None) -> PreTrai
 
 def smaller(model: PreTrainedModel, config: TrainConfig) -> PreTrainedModel:
     """A model of the same architecture with fewer and narrower layers and random weights."""
-    settings, made = config.distillation, copy.deepcopy(model.config.get_text_config())
-    heads = max(1, round(made.num_attention_heads * settings.size))
-    given = getattr(made, "num_key_value_heads", None) or made.num_attention_heads
-    groups = max(each for each in range(1, heads + 1) if heads % each == 0 and each <= max(1, given))
-    width = heads * (getattr(made, "head_dim", None) or made.hidden_size // made.num_attention_heads)
-    made.num_hidden_layers = settings.num_layers
-    made.num_attention_heads, made.num_key_value_heads, made.hidden_size = heads, groups, width
-    made.intermediate_size = max(16, 16 * round(made.intermediate_size * settings.size / 16))
-    if getattr(made, "layer_types", None):
-        made.layer_types = made.layer_types[: settings.num_layers]
+    settings, own = config.distillation, model.config.get_text_config()
+    heads = max(1, round(own.num_attention_heads * settings.size))
+    width = heads * (getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads)
+    inner = max(16, 16 * round(own.intermediate_size * settings.size / 16))
+    made = reshaped(own, num_layers=settings.num_layers, width=width, num_heads=heads, inner_size=inner)
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         found = AutoModelForCausalLM.from_config(made, dtype=torch.float32)

@@ -64,10 +64,11 @@ def measure_forwards(
     *,
     length: int = 192,  # committed tokens in the KV cache
     rows: int = 1,
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] | Mapping[Name, Sequence[int]] = SIZES,  # of all targets, or of each
     repeats: int = 7,  # timed repetitions of all sizes and targets, after an untimed forward each
     most_seconds: float = 20.0,
     clock: Callable[[], float] = perf_counter,
+    after: Callable[[], None] = lambda: None,  # called after each target's turn at one size
 ) -> dict[Name, Timings]:
     """Time forwards over `size` nodes per row for each target. Each size is run a few times in a row, as in
     decoding; the first forward is recorded as `changed`, the others as `again`, because a runtime may have to
@@ -75,7 +76,8 @@ def measure_forwards(
     of them."""
     if length < 2:
         raise ValueError("a cost is measured after at least two tokens")
-    found = {name: Timings({size: [] for size in sizes}, {size: [] for size in sizes}) for name in targets}
+    own = {name: sizes[name] if isinstance(sizes, Mapping) else sizes for name in targets}
+    found = {name: Timings({n: [] for n in own[name]}, {n: [] for n in own[name]}) for name in targets}
     slots = list(range(rows))
 
     def forward(target: Target, cache: Cache, size: int) -> float:
@@ -89,8 +91,8 @@ def measure_forwards(
         return seconds
 
     with torch.inference_mode():
-        caches = {name: _read(target, length, rows, max(sizes)) for name, target in targets.items()}
-        order = [(name, size) for name in targets for size in sizes]
+        caches = {name: _read(target, length, rows, max(own[name])) for name, target in targets.items()}
+        order = [(name, size) for name in targets for size in own[name]]
         for name, size in order:
             forward(targets[name], caches[name], size)
         began = perf_counter()
@@ -101,6 +103,7 @@ def measure_forwards(
                 first, *others = (forward(targets[name], caches[name], size) for _ in range(IN_A_ROW))
                 found[name].changed[size].append(first)
                 found[name].again[size] += others
+                after()
     return found
 
 

@@ -1,0 +1,232 @@
+"""Measures what the choice of a draft model depends on: forwards, overhead, and acceptance by position.
+
+Forwards are timed after warm-up, interleaved over all models (`measure_forwards`). Overhead, of which
+sampling is the largest part, is what decoding steps take besides: measured with one draft model and taken to
+be that of all. Steps of another model and length test the prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, median
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from outpace.analysis.draft_design import StepTime
+from outpace.bench.measure.forward_cost import CostCurve, measure_forwards
+from outpace.bench.measure.metrics import reads_prompts
+from outpace.controllers.fixed import Fixed
+from outpace.core.context import Context
+from outpace.core.contracts import Parts, Plan, Step, Target, Want
+from outpace.core.sampling_params import SamplingParams
+from outpace.decode import Session
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.no_draft import NoDraft
+from outpace.models.hf.reshaped import reshaped
+from outpace.models.hf.target import HFTarget
+from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.verifiers.rejection import Rejection
+
+ROUNDS = 7  # timed steps of each length
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a draft model."""
+
+    num_layers: int
+    width: int
+    num_heads: int
+
+    @property
+    def label(self) -> str:
+        layers = "1 layer" if self.num_layers == 1 else f"{self.num_layers} layers"
+        return f"{layers} of {self.width}, {self.num_heads} heads"
+
+    @staticmethod
+    def of(model: PreTrainedModel) -> Shape:
+        config = model.config.get_text_config()
+        return Shape(config.num_hidden_layers, config.hidden_size, config.num_attention_heads)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A draft model whose speed is measured; `trained` tells whether its acceptance is of interest."""
+
+    name: str
+    shape: Shape
+    model: HFTarget
+    trained: bool
+
+    @property
+    def parameters(self) -> int:
+        return sum(each.numel() for each in self.model.model.parameters())
+
+
+def random_candidate(base: HFTarget, shape: Shape, *, compile: bool = False) -> Candidate:
+    """A draft model of this shape with random weights and the architecture of `base`; the MLPs are as wide in
+    proportion. ValueError for a shape that the architecture does not have."""
+    own = base.model.config.get_text_config()
+    inner = max(16, 16 * round(own.intermediate_size * shape.width / own.hidden_size / 16))
+    config = reshaped(
+        own, num_layers=shape.num_layers, width=shape.width, num_heads=shape.num_heads, inner_size=inner
+    )
+    dtype = next(base.model.parameters()).dtype
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = AutoModelForCausalLM.from_config(config, dtype=dtype).to(base.device).eval()
+    return Candidate(shape.label, shape, HFTarget(made, compile=compile), trained=False)
+
+
+def forward_times(
+    target: Target,
+    candidates: Sequence[Candidate],
+    lengths: Sequence[int],
+    *,
+    rows: int,
+    context: int,  # committed tokens of each row
+    repeats: int,
+    after: Callable[[], None] = lambda: None,
+) -> tuple[CostCurve, list[float]]:
+    """Seconds of the target's forwards by tokens per row, and of a forward of each candidate over one token
+    per row."""
+    models: dict[int, Target] = {-1: target} | {i: each.model for i, each in enumerate(candidates)}
+    sizes = {-1: sorted({1, *(length + 1 for length in lengths)})} | {i: [1] for i in range(len(candidates))}
+    found = measure_forwards(
+        models, length=context, rows=rows, sizes=sizes, repeats=repeats, after=after, most_seconds=60.0
+    )
+    return found[-1].curve, [found[i].curve(1) for i in range(len(candidates))]
+
+
+def num_timed(num_candidates: int, lengths: Sequence[int], repeats: int) -> int:
+    """How often `forward_times` calls `after`, if no time limit ends it."""
+    return (num_candidates + len({1, *(length + 1 for length in lengths)})) * repeats
+
+
+class Cycle:
+    """Implementation of core.contracts.Controller: chains of each of these lengths in turn."""
+
+    want = Want()
+    plans_across_rows = False
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths, self._num_plans = lengths, 0
+
+    def plan(self, ctx: Context) -> Plan:
+        length = self._lengths[self._num_plans % len(self._lengths)]
+        self._num_plans += 1
+        return Plan((length,) * len(ctx.slots))
+
+    def observe(self, step: Step) -> None:
+        """Does nothing: the plan follows from the number of the step."""
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Does nothing: no state is kept per request."""
+
+
+def step_times(
+    target: Target,
+    drafts: Mapping[str, tuple[Target | None, Sequence[int]]],  # name -> draft model, draft lengths
+    prompts: Sequence[Tensor],
+    *,
+    rows: int,
+    sampling: SamplingParams,
+    after: Callable[[], None] = lambda: None,
+) -> dict[str, dict[int, float]]:
+    """Median seconds of decoding steps by name and draft length; without a draft model the length is 0. The
+    names take turns, all lengths in each; the first step of a turn comes after another model's and is not
+    timed. ValueError if answers are too short for whole drafts."""
+    longest = max(length for _, lengths in drafts.values() for length in lengths)
+    if sampling.max_tokens < 2 * longest + 2:
+        raise ValueError(f"drafts of {longest} tokens need max_tokens of at least {2 * longest + 2}")
+    running = {name: _steps(target, *given, prompts, rows, sampling) for name, given in drafts.items()}
+    found = {name: {length: list[float]() for length in lengths} for name, (_, lengths) in drafts.items()}
+    for _ in range(ROUNDS):
+        for name, steps in running.items():
+            next(steps)
+            for _ in drafts[name][1]:
+                length, seconds = next(steps)
+                found[name][length].append(seconds)
+            after()
+    for steps in running.values():
+        steps.close()
+    return {name: {n: median(times) for n, times in each.items()} for name, each in found.items()}
+
+
+def _steps(
+    target: Target,
+    draft: Target | None,
+    lengths: Sequence[int],
+    prompts: Sequence[Tensor],
+    rows: int,
+    sampling: SamplingParams,
+) -> Generator[tuple[int, float], None, None]:
+    """Draft length and seconds of each step that reads no prompt, in which all rows have whole drafts. Texts
+    that end are followed by others."""
+    drafter = NoDraft() if draft is None else DraftModel(draft)
+    parts, number = Parts(target, drafter, Rejection(), Cycle(lengths)), 0
+    while True:
+        texts = [prompts[(number + row) % len(prompts)] for row in range(rows)]
+        params = [replace(sampling, seed=number + row, stop=()) for row in range(rows)]
+        number += rows
+        for step in Session(parts, texts, params, LazyTargetProbs).steps():
+            if reads_prompts(step) or len(step.ctx.slots) < rows:
+                continue
+            if min(step.ctx.max_draft_depth) >= max(lengths):
+                seconds = sum(each for part, each in step.seconds.items() if part != "caller")
+                yield (len(step.draft.tree) - rows) // rows, seconds
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What decoding with a trained draft model showed."""
+
+    acceptance: tuple[float, ...]  # by position: how often accepted if those before it were
+    tested: tuple[int, ...]  # draft tokens that this is known from
+
+
+def acceptance_by_position(
+    target: Target,
+    draft: Target,
+    prompts: Sequence[Tensor],
+    length: int,
+    sampling: SamplingParams,
+    *,
+    after: Callable[[], None] = lambda: None,
+) -> Decoded:
+    """How often each position of drafts of `length` tokens is accepted, decoding each prompt alone. A
+    position that was never reached has rate 0."""
+    accepted, tested = [0] * length, [0] * length
+    for number, prompt in enumerate(prompts):
+        parts = Parts(target, DraftModel(draft), Rejection(), Fixed(length))
+        params = replace(sampling, seed=sampling.seed + number)
+        for step in Session(parts, [prompt], [params], LazyTargetProbs).steps():
+            forest = step.draft.tree.forest
+            kept, drafted = forest.depths[step.verdict.leaf[0]], len(forest) - 1
+            for position in range(min(kept + 1, drafted)):
+                tested[position] += 1
+                accepted[position] += position < kept
+        after()
+    rates = tuple(count / max(1, total) for count, total in zip(accepted, tested, strict=True))
+    return Decoded(rates, tuple(tested))
+
+
+def context_length(prompts: Sequence[Tensor], max_tokens: int) -> int:
+    """Committed tokens of a row in the middle of its answer, on average over the prompts; at least 2."""
+    return max(2, round(mean(len(prompt) for prompt in prompts) + max_tokens / 2))
+
+
+def held_out_length(lengths: Sequence[int]) -> int | None:
+    """The length in the middle, which tests the prediction; overhead is fitted to the shortest and the
+    longest. None if there is none between them."""
+    between = sorted(set(lengths))[1:-1]
+    return between[len(between) // 2] if between else None
+
+
+def with_overhead(bare: StepTime, lengths: Sequence[int], measured: Mapping[int, float]) -> StepTime:
+    """The times of steps with the overhead of the shortest and the longest drafts."""
+    ends = sorted({min(lengths), max(lengths)})
+    return bare.with_overhead([(length, measured[length]) for length in ends])

@@ -1,0 +1,28 @@
+"""Configurations of models with the architecture of another one and other sizes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+
+def reshaped(config: Any, *, num_layers: int, width: int, num_heads: int, inner_size: int) -> Any:
+    """A copy of a transformers text configuration with so many layers and attention heads, hidden states of
+    `width` numbers and MLPs of `inner_size`. It has as many key and value heads as the original, or the
+    largest smaller number that divides the heads. ValueError if the heads do not divide the width into even
+    parts."""
+    if width % num_heads or (width // num_heads) % 2:
+        raise ValueError(
+            f"a width of {width} cannot be divided among {num_heads} attention heads: use a width that is a "
+            f"multiple of {2 * num_heads}"
+        )
+    made = copy.deepcopy(config)
+    given = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    groups = max(each for each in range(1, num_heads + 1) if num_heads % each == 0 and each <= max(1, given))
+    made.num_hidden_layers, made.hidden_size, made.intermediate_size = num_layers, width, inner_size
+    made.num_attention_heads, made.num_key_value_heads = num_heads, groups
+    if getattr(made, "head_dim", None):
+        made.head_dim = width // num_heads
+    if getattr(made, "layer_types", None):
+        made.layer_types = made.layer_types[:num_layers]
+    return made
