@@ -68,7 +68,7 @@ def test_models_are_made_in_a_shape() -> None:
     before = torch.random.get_rng_state()
     small, deep, wide = (random_candidate(base, Shape(*each)) for each in ((1, 8, 2), (3, 8, 2), (1, 16, 4)))
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert Shape.of(deep.model.model) == Shape(3, 8, 2) and deep.name == "3 layers of 8, 2 heads"
+    assert Shape.of(deep.model.model) == Shape(3, 8, 2) and deep.name == "3 x 8, 2 heads"
     assert small.parameters < deep.parameters and small.parameters < wide.parameters
     assert small.model.vocab == base.vocab and next(wide.model.model.parameters()).dtype == torch.float64
     assert base.model.config.hidden_size == 16

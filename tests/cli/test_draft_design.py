@@ -17,7 +17,7 @@ from outpace.cli.commands import draft_design
 FEW = ("--num-prompts", 2, "--max-tokens", 12, "--lengths", "1,2,3", "--repeats", 1, "--device", "cpu")
 GRID = ("--layers", "1,3", "--widths", 16, "--heads", 2)
 ACCEPTANCE = (0.8, 0.5, 0.1)
-DRAFT = {"tiny": 1e-3, "1 layer of 16, 2 heads": 0.5e-3, "3 layers of 16, 2 heads": 8e-3}
+DRAFT = {"tiny": 1e-3, "1 x 16, 2 heads": 0.5e-3, "3 x 16, 2 heads": 8e-3}
 TOKEN_OVERHEAD, STEP_OVERHEAD, PLAIN = 0.25e-3, 2e-3, 12e-3
 
 
@@ -79,7 +79,7 @@ def test_predictions_follow_from_times_and_acceptance(outpace_, tiny, given_time
     assert shallow["needed"]["rate"] < 0.8 and deep["needed"]["rate"] is None
     assert (shallow["layers"], deep["layers"]) == (1, 3) and shallow["parameters"] < deep["parameters"]
     held_out = {each["draft"]: each for each in data["held_out"]}
-    assert set(held_out) == {tiny.draft, "3 layers of 16, 2 heads"}
+    assert set(held_out) == {tiny.draft, "3 x 16, 2 heads"}
     assert all(
         each["length"] == 2 and each["error"] == pytest.approx(1 / 1.1 - 1) for each in held_out.values()
     )
@@ -92,7 +92,7 @@ def test_a_table_and_the_best_are_printed(outpace_, tiny, given_times) -> None:
         f"Batch 1: best is {tiny.draft} with drafts of length 2" in done.stdout
         and "times plain" in done.stdout
     )
-    assert "Held out, batch 1: 3 layers of 16, 2 heads with drafts of length 2" in done.stdout
+    assert "Held out, batch 1: 3 x 16, 2 heads with drafts of length 2" in done.stdout
     assert "(-9%)" in done.stdout and "cannot" in done.stdout and "needed" in done.stdout
 
 
@@ -122,7 +122,7 @@ def test_real_measurements_have_the_same_structure(outpace_, tiny, tmp_path: Pat
     data = json.loads(done.stdout)
     rates = data["acceptance"][tiny.draft]["rates"]
     assert len(rates) == 3 and all(0 <= rate <= 1 for rate in rates) and rates[0] > 0
-    assert [each["draft"] for each in data["results"]] == [tiny.draft, "1 layer of 32, 4 heads"]
+    assert [each["draft"] for each in data["results"]] == [tiny.draft, "1 x 32, 4 heads"]
     assert all(each["draft_seconds"] > 0 for each in data["results"]) and len(data["held_out"]) == 2
     assert data["settings"]["context"] > 2 and data["plain_tokens_per_second"]["2"] > 0
     assert "<svg" in (tmp_path / "design.svg").read_text(encoding="utf-8")

@@ -43,8 +43,7 @@ class Shape:
 
     @property
     def label(self) -> str:
-        layers = "1 layer" if self.num_layers == 1 else f"{self.num_layers} layers"
-        return f"{layers} of {self.width}, {self.num_heads} heads"
+        return f"{self.num_layers} x {self.width}, {self.num_heads} heads"
 
     @staticmethod
     def of(model: PreTrainedModel) -> Shape:

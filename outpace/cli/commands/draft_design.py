@@ -35,9 +35,9 @@ NOTE = (
     "Tokens per step count the bonus token. Times are predicted from measured forwards and the overhead of "
     "{reference}. Draft models that were given: the draft length with the most tokens per second, from the "
     "acceptance of each position at drafts of {longest} tokens, temperature {temperature:g} and about "
-    "{context} tokens of context. Shapes with random weights: the tokens per step that they must reach to be "
-    "as fast as the best of these, or as plain decoding if that is faster, with the draft length that needs "
-    "the smallest acceptance rate. Another context, temperature or kind of prompts has other numbers."
+    "{context} tokens of context. Shapes (layers x width) with random weights: the tokens per step that they "
+    "must reach to be as fast as the best of these, or as plain decoding if that is faster, with the draft "
+    "length that needs the smallest acceptance rate. Another context, temperature or kind of prompts has other numbers."
 )
 
 
