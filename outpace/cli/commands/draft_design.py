@@ -37,7 +37,8 @@ NOTE = (
     "acceptance of each position at drafts of {longest} tokens, temperature {temperature:g} and about "
     "{context} tokens of context. Shapes (layers x width) with random weights: the tokens per step that they "
     "must reach to be as fast as the best of these, or as plain decoding if that is faster, with the draft "
-    "length that needs the smallest acceptance rate. Another context, temperature or kind of prompts has other numbers."
+    "length that needs the smallest acceptance rate. Another context, temperature or kind of prompts has "
+    "other numbers."
 )
 
 
