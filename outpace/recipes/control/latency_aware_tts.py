@@ -1,4 +1,4 @@
-"""Latency-aware test-time scaling (Wang et al. 2025): samples of one problem, their drafts shorter the more.
+"""Latency-aware test-time scaling (Wang et al. 2025): drafts get shorter the more samples a problem has.
 
 New here: IdleLength, which gives all rows drafts of one length that falls with their number. Reuses:
 DraftModel and Rejection, or NGram and Match without a draft model. Exact at any temperature: the length
