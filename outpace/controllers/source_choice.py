@@ -92,7 +92,7 @@ class SourceChoice:
             rows = zip(ctx.slots, found, self._missed(ctx), strict=True)
             sizes = [self._best(*row) for row in rows]
         rows = zip(ctx.slots, found, sizes, strict=True)
-        self._planned |= {slot: (each, depth) for slot, each, (_, depth) in rows}
+        self._planned |= {slot: (each, depth) for slot, each, (_, depth) in rows if each[2]}
         return sizes
 
     def _best(self, slot: int, found: Found, missed: int) -> tuple[int, int]:

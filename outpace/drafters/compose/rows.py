@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.functional import pad
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Parts, Plan, Scores, Step, Verdict
+from outpace.core.contracts import Draft, Parts, Plan, Scores, Step, TreeSize, Verdict
 from outpace.core.noise import Key
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.compose.union import Rekeyed
@@ -34,13 +34,51 @@ def context_of_rows(ctx: Context, rows: Sequence[int]) -> Context:
     )
 
 
+@dataclass(frozen=True)
+class SizeOfRows:
+    """Implementation of core.contracts.TreeSize for some rows of a batch: `whole` decides as if nothing had
+    been drafted in the other rows."""
+
+    whole: TreeSize
+    rows: Sequence[int]
+    num_rows: int  # of the batch
+
+    def extend(
+        self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
+    ) -> list[int]:
+        return self._own(self.whole.extend(self._all(candidates), self._all(newest), levels))
+
+    def keep(self, candidates: Sequence[Sequence[float]], levels: int) -> list[int]:
+        return self._own(self.whole.keep(self._all(candidates), levels))
+
+    def _all(self, own: Sequence[Sequence[float]]) -> list[Sequence[float]]:
+        found: list[Sequence[float]] = [()] * self.num_rows
+        for row, each in zip(self.rows, own, strict=True):
+            found[row] = each
+        return found
+
+    def _own(self, counts: Sequence[int]) -> list[int]:
+        return [counts[row] for row in self.rows]
+
+
 def plan_of_rows(plan: Plan, rows: Sequence[int]) -> Plan:
     """The plan for these rows only."""
-    stop = plan.stop
+    stop, choice, num_rows = plan.stop, plan.choice, len(plan.depth)
+
+    def chosen(own: Sequence[tuple[int, Sequence[int], int]]) -> list[tuple[int, int]]:
+        assert choice is not None
+        found: list[tuple[int, Sequence[int], int]] = [(0, (), 0)] * num_rows  # nothing to be drafted
+        for row, each in zip(rows, own, strict=True):
+            found[row] = each
+        sizes = choice(found)
+        return [sizes[row] for row in rows]
+
     return replace(
         plan,
         depth=tuple(plan.depth[row] for row in rows),
         stop=stop and (lambda own: stop(replace(own, rows=[rows[row] for row in own.rows]))),
+        size=None if plan.size is None else SizeOfRows(plan.size, rows, num_rows),
+        choice=None if choice is None else chosen,
         drafter=None if plan.drafter is None else tuple(plan.drafter[row] for row in rows),
     )
 
