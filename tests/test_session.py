@@ -45,6 +45,7 @@ BUILD: dict[str, Callable[[Target, Target], Parts]] = {
     ),
     "learns": lambda target, draft: get("token-recycling").build(target, nodes_per_depth=(1, 2)),
     "self": lambda target, draft: get("layerskip").build(target, depth=3),  # on the target's KV cache
+    "exits": lambda target, draft: get("s2d").build(target, draft=draft, depth=3),
     # drafters that need outputs at prompts, which therefore have forwards of their own
     "recycling": lambda target, draft: get("token-recycling").build(target, learn_from_prompts=True),
     "adapter": lambda target, draft: get("kangaroo").build(target, head=adapter_of(target), threshold=0.3),
@@ -146,7 +147,8 @@ def test_requests_that_join_and_leave_get_the_text_they_get_alone(name: str, pro
 
 
 @pytest.mark.parametrize(
-    ("name", "window"), [("plain", None), ("chain", 6), ("tree", None), ("tree", 6), ("adapter", None)]
+    ("name", "window"),
+    [("plain", None), ("chain", 6), ("tree", None), ("tree", 6), ("adapter", None), ("exits", None)],
 )
 @pytest.mark.parametrize("prompt_tokens", [5, slow(PROMPT_TOKENS)])
 def test_so_they_do_with_transformers_models(name: str, window: int | None, prompt_tokens: int) -> None:

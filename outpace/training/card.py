@@ -11,6 +11,7 @@ from outpace.models.names import ZOO
 from outpace.training.drafters import (
     ADAPTERS,
     DRAFT_MODELS,
+    EXIT_MODELS,
     FEATURE_HEADS,
     LENGTH_PREDICTORS,
     PREDICTORS,
@@ -43,6 +44,7 @@ PAPERS = {
     "adaeagle": ("AdaEAGLE", "2412.18910"),
     "layerskip": ("LayerSkip", "2404.16710"),
     "kangaroo": ("Kangaroo", "2404.18911"),
+    "s2d": ("S2D", "2407.01955"),
 }
 HEAD_PER_TOKEN = ("medusa", "hydra")
 IN_VLLM = {"eagle": "eagle", "hass": "eagle", "eagle3": "eagle3", "medusa": "medusa"}
@@ -77,6 +79,8 @@ def card(
     elif method in TARGETS:
         kind = f"model with early exits, made from {target}"
         does = "drafts tokens with its first layers"
+    elif method in EXIT_MODELS:
+        kind, does = f"draft model with several exits, trained on answers of {target}", "drafts tokens"
     elif method in ADAPTERS:
         kind = f"draft head for {target}, behind its first layers"
         does = "drafts tokens"
@@ -190,7 +194,7 @@ def _use(name: str, facts: Mapping[str, Any]) -> str:
     if method in (*PREDICTORS, *LENGTH_PREDICTORS):
         models = f"--{'draft' if method in PREDICTORS else 'head'} {_draft(facts)} --predictor {name}"
         return f'```bash\noutpace generate "..." --target {target} --method {method} {models}\n```'
-    model = "--draft" if method in DRAFT_MODELS else "--head"
+    model = "--draft" if method in (*DRAFT_MODELS, *EXIT_MODELS) else "--head"
     own = "speculative-sampling" if method in DRAFT_MODELS else method
     commands = [f'outpace generate "..." --target {target} --method {own} {model} {name}']
     if method in ROUTED:

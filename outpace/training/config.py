@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 
 class ConfigError(ValueError):
@@ -104,6 +104,8 @@ class EarlyExits:
     rotation: int = 4  # one in so many early exits is learned in a step (layerskip)
     # of low-rank changes to all linear layers (LoRA), learned in place of the weights; 0: none (layerskip)
     rank: int = 0
+    # numbers of layers before each exit, in increasing order (s2d); none: half, 3/4 and all of the model's
+    layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def _converted(value: str, kind: Any, name: str) -> Any:
         return value.lower() == "true"
     is_list = get_origin(kind) is tuple
     try:
-        return tuple(map(float, value.split(","))) if is_list else kind(value)
+        return tuple(map(get_args(kind)[0], value.split(","))) if is_list else kind(value)
     except ValueError as error:
         what = "a list of numbers" if is_list else "a whole number" if kind is int else "a number"
         raise ConfigError(f"{name} is {what}, not {value}") from error

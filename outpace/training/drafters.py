@@ -36,6 +36,8 @@ from outpace.models.predictors.draft_length_predictor import DraftLengthPredicto
 from outpace.models.predictors.folder import save_predictor
 from outpace.models.predictors.hidden_state_predictor import HiddenStatePredictor
 from outpace.models.predictors.predictor import AcceptancePredictor, Pair, Predictor
+from outpace.models.slim.exits import CONFIG as EXITS
+from outpace.models.slim.exits import check_exits, default_exits
 from outpace.training.config import ConfigError, Optimizer, TrainConfig
 from outpace.training.lessons import feature_heads, position_heads
 from outpace.training.lessons.acceptance import DraftDistributionLesson, HiddenStateLesson
@@ -48,7 +50,7 @@ from outpace.training.lessons.draft_models import (
     SequenceLesson,
     offline_lesson,
 )
-from outpace.training.lessons.early_exits import EarlyExitLesson, exit_layer
+from outpace.training.lessons.early_exits import EarlyExitLesson, SortedLesson, exit_layer
 from outpace.training.lessons.feature_heads import FeatureHeadLesson
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import PositionHeadLesson
@@ -66,6 +68,7 @@ DRAFT_MODELS: Mapping[str, Callable[..., DraftModelLesson]] = {
 GROWING = ("domain-drafter",)  # on growing parts of the data
 ROUTED = ("multilingual-drafter",)  # draft models that are chosen by prompts like those they learned from
 PREDICTORS = (HiddenStatePredictor.method, DraftDistributionPredictor.method)
+EXIT_MODELS = ("s2d",)  # they train a draft model with several exits
 ADAPTERS = ("kangaroo",)  # they train a head behind the target's first layers
 LENGTH_PREDICTORS = (DraftLengthPredictor.method,)
 TARGETS = ("layerskip",)  # they train the target itself
@@ -74,6 +77,7 @@ METHODS = (
     *POSITION_HEADS,
     *ADAPTERS,
     *DRAFT_MODELS,
+    *EXIT_MODELS,
     *PREDICTORS,
     *LENGTH_PREDICTORS,
     *TARGETS,
@@ -104,7 +108,7 @@ def defaults(method: str) -> TrainConfig:
     if method in LENGTH_PREDICTORS:  # it learns what greedy decoding accepts
         answers = replace(config.answers, temperatures=(0.0,))
         return replace(config, answers=answers, predictor=replace(config.predictor, depth=10))
-    if method not in (*DRAFT_MODELS, *TARGETS):
+    if method not in (*DRAFT_MODELS, *EXIT_MODELS, *TARGETS):
         return config
     # a model that has learned something already
     config = replace(config, optimizer=Optimizer(rate=3e-4))
@@ -135,11 +139,12 @@ def check_start(method: str, draft: str | None, head: str | None, general: str |
         return
     if method in TARGETS and (draft is not None or head is not None):
         raise ConfigError(f"{method} trains the target itself: leave out draft and head")
-    if draft is None and method in DRAFT_MODELS and method != "fastdraft":
+    trains_draft = method in (*DRAFT_MODELS, *EXIT_MODELS)
+    if draft is None and trains_draft and method != "fastdraft":
         raise ConfigError(f"{method} needs draft: the model to train")
-    if draft is not None and method not in DRAFT_MODELS:
+    if draft is not None and not trains_draft:
         raise ConfigError(f"{method} trains a head: leave out draft")
-    if head is not None and method in DRAFT_MODELS:
+    if head is not None and trains_draft:
         raise ConfigError(f"{method} trains a draft model: leave out head")
 
 
@@ -160,6 +165,8 @@ def untrained(
         return with_low_rank_changes(whole, model.name, config.exits.rank) if config.exits.rank else whole
     if method in DRAFT_MODELS:
         return draft_model(model, config, start)
+    if method in EXIT_MODELS:
+        return with_exits(draft_model(model, config, start), config.exits.layers)
     if method in PREDICTORS:
         return _predictor(method, draft_model(model, config, start), target, config)
     if method in LENGTH_PREDICTORS:
@@ -231,11 +238,22 @@ def lesson(
         return HiddenStateLesson(drafter.predictor, *rest)
     if method in TARGETS:
         return EarlyExitLesson(drafter, target_head, config.exits)
+    if method in EXIT_MODELS:
+        return SortedLesson(drafter, target_head, getattr(drafter.config.get_text_config(), EXITS))
     if method == "adaspec":
         assert reference is not None
         return FilteredLesson(drafter, reference, target_head, config.distillation)
     made: Callable[..., Lesson] = DRAFT_MODELS[method]
     return made(drafter, target_head, config.distillation)
+
+
+def with_exits(draft: PreTrainedModel, given: Sequence[int]) -> PreTrainedModel:
+    """The draft model, with its exits in its configuration. ValueError for exits that it lacks."""
+    config = draft.config.get_text_config()
+    exits = tuple(given) or default_exits(config.num_hidden_layers)
+    check_exits(exits, config.num_hidden_layers)
+    setattr(config, EXITS, list(exits))
+    return draft
 
 
 def check_exit(layer: int, target: HFTarget) -> None:

@@ -24,6 +24,7 @@ from outpace.training.config import ConfigError, TrainConfig, changed
 from outpace.training.drafters import (
     ADAPTERS,
     DRAFT_MODELS,
+    EXIT_MODELS,
     GROWING,
     ROUTED,
     TARGETS,
@@ -73,7 +74,7 @@ def train(
 ) -> Trained:
     """Train a drafter with a method of `drafters.METHODS` and write it to the folder `output`.
 
-    `draft`: name or folder of the model that the methods in `drafters.DRAFT_MODELS` train, and whose tokens
+    `draft`: name or folder of the draft model that a method trains (`drafters.DRAFT_MODELS`), or whose tokens
     specdec-pp and disco learn to judge; without it fastdraft makes a smaller one of the target's
     architecture. `head`: folder of a head to begin with, in place of a new one, or of the head whose draft
     lengths adaeagle learns. `changes`: settings such as
@@ -92,7 +93,7 @@ def train(
         return Trained(folder, (), 0, 0)
     running = processes()
     # before the target answers: what does not fit is refused at once
-    at_once = start or method in (*ADAPTERS, *DRAFT_MODELS, *TARGETS)
+    at_once = start or method in (*ADAPTERS, *DRAFT_MODELS, *EXIT_MODELS, *TARGETS)
     begun = untrained(method, model, config, start=start) if at_once else None
     prompts = read_prompts(data, model, config.texts, config.answers.seed)
     texts = {"target": target_fingerprint(model.target), "data": fingerprint(prompts)}

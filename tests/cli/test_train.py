@@ -69,6 +69,12 @@ def test_what_cannot_be_trained_is_said_in_one_sentence(outpace_, tiny, data, tm
         (("eagle", "--set", "predictor.mix=1"), "predictor.mix is 1.0: it is a share below 1"),
         (("medusa", "--head", tmp_path / "none"), "there is no folder"),
         (("medusa", "--draft", tiny.draft), "medusa trains a head: leave out draft"),
+        (("s2d",), "s2d needs draft: the model to train"),
+        (("s2d", "--draft", tiny.draft, "--set", "exits.layers=2,3"), "the exits are 2,3: give increasing"),
+        (
+            ("s2d", "--draft", tiny.draft, "--set", "exits.layers=a"),
+            "exits.layers is a list of numbers, not a",
+        ),
         (("kangaroo", "--set", "exits.layer=2"), "exits.layer is 2: a target of 2 layers has exits 1 to 1"),
         (("adaspec", "--draft", tiny.stranger), "has 304 tokens and the target 320: give a draft model with"),
         (("adaspec", "--draft", tiny.lookalike), "have vocabularies of one size but not the same tokens"),

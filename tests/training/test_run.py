@@ -18,6 +18,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
 from outpace.training.drafters import (
     DRAFT_MODELS,
+    EXIT_MODELS,
     GROWING,
     LENGTH_PREDICTORS,
     METHODS,
@@ -54,7 +55,7 @@ class Stopped(Exception):
 
 
 def draft_for(method: str, tiny) -> str | None:
-    return tiny.draft if method in {*DRAFT_MODELS, *PREDICTORS} - {"fastdraft"} else None
+    return tiny.draft if method in {*DRAFT_MODELS, *EXIT_MODELS, *PREDICTORS} - {"fastdraft"} else None
 
 
 def head_for(method: str, model: Model, folder: Path) -> str | None:

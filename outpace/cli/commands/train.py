@@ -20,9 +20,9 @@ def train(
         str,
         typer.Argument(
             help="A head: eagle, hass, eagle3, medusa, hydra, mlp-speculator, redrafter, kangaroo. A draft "
-            "model: distillspec, adaspec, direct-alignment, fastdraft, multilingual-drafter, domain-drafter. "
-            "A predictor of acceptance: specdec-pp, disco. A predictor of draft lengths: adaeagle. "
-            "The target itself: layerskip."
+            "model: distillspec, adaspec, direct-alignment, fastdraft, s2d, multilingual-drafter, "
+            "domain-drafter. A predictor of acceptance: specdec-pp, disco. A predictor of draft lengths: "
+            "adaeagle. The target itself: layerskip."
         ),
     ],
     target: o.Target = TARGET,
@@ -76,6 +76,7 @@ def train(
     from outpace.training.config import settings as all_settings
     from outpace.training.drafters import (
         DRAFT_MODELS,
+        EXIT_MODELS,
         LENGTH_PREDICTORS,
         PREDICTORS,
         ROUTED,
@@ -116,6 +117,8 @@ def train(
         used = f"{method} --draft {draft} --specialists {found.folder}"
     elif method in DRAFT_MODELS:
         used = f"speculative-sampling --draft {found.folder}"
+    elif method in EXIT_MODELS:
+        used = f"{method} --draft {found.folder}"
     elif method in TARGETS:
         print_status(f"use it: outpace generate --target {found.folder} --method {method}")
         return

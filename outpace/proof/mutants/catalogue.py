@@ -62,6 +62,7 @@ from outpace.proof.mutants.drafters import (
     as_target,
 )
 from outpace.proof.mutants.dropped_end import EndDropped, ends_of_low_path_probability
+from outpace.proof.mutants.exits import ExitByToken
 from outpace.proof.mutants.fused_chains import fused
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
 from outpace.proof.mutants.kept_tokens import OtherOrder, WholeVocabularyClaimed
@@ -251,6 +252,10 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant(
             "claimed independent",
             lambda: Parts(target, wide(ClaimedIndependent), Rejection(), twice),
+        ),
+        Mutant(
+            "exit chosen by the drawn token",
+            lambda: Parts(target, ExitByToken(draft, other), Rejection(), chain),
         ),
         Mutant("drafter chosen by its sample", lambda: arms(target, (draft, other), BestSample)),
         Mutant("tree chosen by its drawn tokens", lambda: confident_of_draws(target)),

@@ -1,4 +1,5 @@
-"""How a model learns to predict from its early layers (LayerSkip, Elhoushi et al. 2024).
+"""How a model learns to predict from its early layers: a target (LayerSkip, Elhoushi et al. 2024) or a draft
+model with several exits (S2D, Kavehzadeh et al. 2024).
 
 Letters: R texts, T tokens, M columns (see training.lessons.lesson), V vocabulary size, L layers.
 """
@@ -6,7 +7,7 @@ Letters: R texts, T tokens, M columns (see training.lessons.lesson), V vocabular
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,67 +16,34 @@ from transformers import PreTrainedModel
 
 from outpace.models.hf.captures import OutputCapture
 from outpace.models.slim.exit_head import ExitHead
+from outpace.models.slim.exits import default_thresholds
 from outpace.training import losses
 from outpace.training.config import EarlyExits
 from outpace.training.features import Batch
 from outpace.training.lessons.lesson import DrafterLesson, following
 
 
-class EarlyExitLesson(DrafterLesson):
-    """Next-token prediction after several layers at once, while layers are dropped at random.
+class ExitsLesson(DrafterLesson):
+    """A model whose exits share its norm and its LM head."""
 
-    Layer l of L is dropped in each text with probability p · (exp(l · ln 2 / (L - 1)) - 1): the first never,
-    the last most often. The loss of an exit counts the more the later it is; of the early exits one in
-    `rotation` is learned in a step, which of them is drawn, and the last layer always. The draft is the model
-    up to its exit, the target the whole model as far as it has been trained."""
-
-    def __init__(self, model: PreTrainedModel, target_head: nn.Module, settings: EarlyExits) -> None:
+    def __init__(self, model: PreTrainedModel, target_head: nn.Module) -> None:
         own = {name: each for name, each in model.named_parameters() if each.requires_grad}
         super().__init__(own, target_head)
-        self.model, self.settings = model, settings
+        self.model = model
         count = model.config.get_text_config().num_hidden_layers
         layers = OutputCapture(model, count).layers
         assert layers is not None
         self._layers = list(layers)[:count]
-        self.exit_layer = exit_layer(settings, count)
         self._head = (ExitHead(model),)  # shares the weights; not a module
 
-    @property
-    def num_draft_parameters(self) -> int:
-        """Those of the layers before the exit, and of everything that is not in a layer."""
-        skipped = self._layers[self.exit_layer :]
+    def _num_parameters(self, num_layers: int) -> int:
+        """Those of the first layers and of everything that is not in a layer."""
+        skipped = self._layers[num_layers:]
         whole = sum(each.numel() for each in self.model.parameters())
         return whole - sum(p.numel() for each in skipped for p in each.parameters())
 
-    def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
-        states, logits = self._run(batch, self._dropped(len(batch.tokens), noise))
-        turn = int(torch.randint(self.settings.rotation, (), generator=noise))
-        exits = [layer for layer in range(len(states) - 1) if layer % self.settings.rotation == turn]
-        weights = [
-            exit_weight(layer, len(states), self.settings.scale) for layer in (*exits, len(states) - 1)
-        ]
-        found = [*(self._head[0](states[layer]) for layer in exits), logits]
-        terms = zip(weights, found, strict=True)
-        return torch.stack([weight / sum(weights) * self._loss(each, batch) for weight, each in terms]).sum()
-
     def _loss(self, logits: Tensor, batch: Batch) -> Tensor:  # (R, T, V)
         return losses.cross_entropy(logits[:, :-1], batch.tokens[:, 1:], batch.is_token[:, 1:])
-
-    def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
-        states, _ = self._run(batch)
-        logits = self._head[0](states[self.exit_layer - 1])
-        for step in range(num_steps):
-            yield self.at_columns(following(logits, 1 + step), batch)
-
-    def target_logits(self, batch: Batch, step: int) -> Tensor:
-        with torch.no_grad():
-            return self.at_columns(following(self._run(batch)[1], 1 + step), batch).float()
-
-    def _dropped(self, texts: int, noise: torch.Generator) -> Tensor:  # (L, R) bool
-        """In which texts each layer is dropped."""
-        count = len(self._layers)
-        rates = torch.tensor([drop_rate(layer, count, self.settings.dropout) for layer in range(count)])
-        return torch.rand(count, texts, generator=noise) < rates[:, None]
 
     def _run(self, batch: Batch, dropped: Tensor | None = None) -> tuple[list[Tensor], Tensor]:
         """The outputs of all layers (R, T, D) and the logits (R, T, V)."""
@@ -97,6 +65,80 @@ class EarlyExitLesson(DrafterLesson):
             for each in hooks:
                 each.remove()
         return states, logits
+
+
+class EarlyExitLesson(ExitsLesson):
+    """Next-token prediction after several layers at once, while layers are dropped at random.
+
+    Layer l of L is dropped in each text with probability p · (exp(l · ln 2 / (L - 1)) - 1): the first never,
+    the last most often. The loss of an exit counts the more the later it is; of the early exits one in
+    `rotation` is learned in a step, which of them is drawn, and the last layer always. The draft is the model
+    up to its exit, the target the whole model as far as it has been trained."""
+
+    def __init__(self, model: PreTrainedModel, target_head: nn.Module, settings: EarlyExits) -> None:
+        super().__init__(model, target_head)
+        self.settings = settings
+        self.exit_layer = exit_layer(settings, len(self._layers))
+
+    @property
+    def num_draft_parameters(self) -> int:
+        return self._num_parameters(self.exit_layer)
+
+    def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        states, logits = self._run(batch, self._dropped(len(batch.tokens), noise))
+        turn = int(torch.randint(self.settings.rotation, (), generator=noise))
+        exits = [layer for layer in range(len(states) - 1) if layer % self.settings.rotation == turn]
+        weights = [
+            exit_weight(layer, len(states), self.settings.scale) for layer in (*exits, len(states) - 1)
+        ]
+        found = [*(self._head[0](states[layer]) for layer in exits), logits]
+        terms = zip(weights, found, strict=True)
+        return torch.stack([weight / sum(weights) * self._loss(each, batch) for weight, each in terms]).sum()
+
+    def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
+        states, _ = self._run(batch)
+        logits = self._head[0](states[self.exit_layer - 1])
+        for step in range(num_steps):
+            yield self.at_columns(following(logits, 1 + step), batch)
+
+    def target_logits(self, batch: Batch, step: int) -> Tensor:
+        with torch.no_grad():
+            return self.at_columns(following(self._run(batch)[1], 1 + step), batch).float()
+
+    def _dropped(self, texts: int, noise: torch.Generator) -> Tensor:  # (L, R) bool
+        """In which texts each layer is dropped."""
+        count = len(self._layers)
+        rates = torch.tensor([drop_rate(layer, count, self.settings.dropout) for layer in range(count)])
+        return torch.rand(count, texts, generator=noise) < rates[:, None]
+
+
+class SortedLesson(ExitsLesson):
+    """Sorted fine-tuning (S2D): the sum of the losses of next-token prediction after all exits. A draft token
+    is that of the exit that `s2d` uses with its default thresholds."""
+
+    def __init__(self, model: PreTrainedModel, target_head: nn.Module, exits: Sequence[int]) -> None:
+        super().__init__(model, target_head)
+        self.exits, self._thresholds = tuple(exits), default_thresholds(len(exits))
+
+    @property
+    def num_draft_parameters(self) -> int:
+        return self._num_parameters(self.exits[-1])
+
+    def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        return torch.stack([self._loss(logits, batch) for logits in self.exit_logits(batch)]).sum()
+
+    def exit_logits(self, batch: Batch) -> list[Tensor]:  # (R, T, V) each
+        """The logits of every exit."""
+        states, _ = self._run(batch)
+        return [self._head[0](states[layers - 1]) for layers in self.exits]
+
+    def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
+        *early, used = self.exit_logits(batch)
+        for logits, threshold in reversed(list(zip(early, self._thresholds, strict=False))):
+            is_sure = logits.float().softmax(-1).amax(-1) >= threshold
+            used = torch.where(is_sure[..., None], logits, used)
+        for step in range(num_steps):
+            yield self.at_columns(following(used, 1 + step), batch)
 
 
 def exit_layer(settings: EarlyExits, num_layers: int) -> int:

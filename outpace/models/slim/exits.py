@@ -1,0 +1,200 @@
+"""The exits of a draft model: the outputs of its first layers, of some more, and so on, turned into logits by
+the model's own norm and LM head (S2D, Kavehzadeh et al. 2024).
+
+An exit is named by the number of layers before it. Nothing is computed twice: a deeper exit goes on from the
+outputs of the one before, and layers that were not needed for earlier tokens read them all at once when they
+are.
+
+Letters: B texts, T tokens of a text, P unread tokens, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from outpace.core.contracts import Target, Want
+from outpace.core.skip_set import SkipSet
+from outpace.models.hf.forward import Forward
+from outpace.models.hf.kv_cache import SlotCache
+from outpace.models.hf.target import HFTarget
+from outpace.models.slim.forward_after import ForwardAfter
+from outpace.models.slim.make import exit_logits
+from outpace.models.slim.skipped_modules import skip
+from outpace.models.slim.slim_table import SlimTable
+from outpace.models.table import TableTarget
+
+LEAST = 0.4  # default threshold of the deepest exit
+CONFIG = "outpace_exits"  # exits for which a model was trained, in its config.json
+
+
+class Exits(Protocol):
+    """The exits of a draft model, from the first to the deepest."""
+
+    vocab: int
+
+    def open(self, slots: int, capacity: int) -> None:
+        """Make KV caches, or slots in them if there are some."""
+        ...
+
+    def read(
+        self, index: int, texts: Sequence[Tensor], slots: Sequence[int]
+    ) -> Tensor:  # B × (T_b,) -> (B, V)
+        """The logits of exit `index` after these texts, each of which continues what its slot holds. The last
+        token of each is one that this exit has not read."""
+        ...
+
+    def keep(self, slot: int, length: int) -> None:
+        """Forget the tokens of a slot after the first `length`."""
+        ...
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Forget the tokens of these slots."""
+        ...
+
+    def close(self) -> None:
+        """Free the KV caches."""
+        ...
+
+
+def exits_of(model: Target, exits: Sequence[int]) -> Exits:
+    """These exits of a model. ValueError for exits that it lacks or that are not in increasing order."""
+    check_exits(exits, num_layers_of(model))
+    return HFExits(model, exits) if isinstance(model, HFTarget) else TableExits(model, exits)
+
+
+def check_exits(exits: Sequence[int], num_layers: int) -> None:
+    """ValueError unless these are exits of a model of so many layers, in increasing order."""
+    if list(exits) != sorted(set(exits)) or not exits or not 0 < exits[0] <= exits[-1] <= num_layers:
+        raise ValueError(
+            f"the exits are {','.join(map(str, exits)) or 'none'}: give increasing numbers of layers, from 1 "
+            f"to the draft model's {num_layers}, as in {','.join(map(str, default_exits(num_layers)))}"
+        )
+
+
+def num_layers_of(model: Target) -> int:
+    """Number of layers of a draft model. ValueError if it has none."""
+    if isinstance(model, HFTarget | TableTarget):
+        return model.num_layers
+    raise ValueError(f"{type(model).__name__} has no layers to exit from: use a transformers model as draft")
+
+
+def usual_exits(model: Target) -> tuple[int, ...]:
+    """The exits that a model was trained with; else `default_exits`."""
+    config = model.model.config.get_text_config() if isinstance(model, HFTarget) else None
+    return tuple(getattr(config, CONFIG, None) or default_exits(num_layers_of(model)))
+
+
+def default_exits(num_layers: int) -> tuple[int, ...]:
+    """Half of the layers, three quarters and all, as in the paper: 6, 9 and 12 of 12."""
+    return tuple(sorted({-(-num_layers // 2), -(-3 * num_layers // 4), num_layers}))
+
+
+def default_thresholds(num_exits: int) -> tuple[float, ...]:
+    """0.9 for the first exit, 0.1 less for each deeper one, and `LEAST` for the deepest."""
+    return (*[max(LEAST, round(0.9 - 0.1 * index, 1)) for index in range(num_exits - 1)], LEAST)
+
+
+class LayerRange(HFTarget):
+    """Some layers of a model, which run eagerly on a KV cache for these layers only. They read `features`,
+    the outputs of the layer before them, unless they are the first."""
+
+    def __init__(self, model: HFTarget, begin: int, end: int) -> None:
+        self.__dict__.update(model.__dict__)  # the same model, limits, weights and list of caches
+        whole = model.forward
+        forward = ForwardAfter(whole, model.model, begin - 1) if begin else Forward(model.model)
+        skip(forward.model, SkipSet.of_layers(range(end, self.num_layers)), forward.one_token())
+        forward.planes, _ = whole.planes.only(range(begin, end))
+        forward.packs, forward.dense = whole.packs, whole.dense
+        self.forward = self.reader = forward
+
+
+class HFExits:
+    """Implementation of `Exits` for a transformers model, which runs eagerly, even if it is compiled."""
+
+    def __init__(self, model: HFTarget, exits: Sequence[int]) -> None:
+        self.vocab, self._exits = model.vocab, tuple(exits)
+        self._ranges = [LayerRange(model, begin, end) for begin, end in zip((0, *exits), exits, strict=False)]
+        self._logits = exit_logits(model)
+        self._caches: list[SlotCache] = []  # by exit, of the layers between the exit before it and itself
+        # by exit: slot -> (P, D) its outputs at the tokens that the next exit has not read
+        self._outputs: list[dict[int, Tensor]] = [{} for _ in exits]
+
+    def open(self, slots: int, capacity: int) -> None:
+        self._caches = self._caches or [layers.open(slots, capacity) for layers in self._ranges]
+        for cache in self._caches:
+            cache.grow(slots)
+
+    def read(self, index: int, texts: Sequence[Tensor], slots: Sequence[int]) -> Tensor:
+        states: list[Tensor] = []
+        for exit_index in range(index + 1):
+            lengths = self._caches[exit_index].lengths
+            unread = {
+                slot: text[lengths[slot] :]
+                for slot, text in zip(slots, texts, strict=True)
+                if lengths[slot] < len(text)
+            }
+            states = self._read(exit_index, unread) if unread else []
+        return self._logits(torch.stack([each[-1] for each in states]))
+
+    def _read(self, index: int, unread: dict[int, Tensor]) -> list[Tensor]:  # each (P, D)
+        """Run the layers before an exit over tokens, by slot; returns their outputs."""
+        slots, tokens, layer = list(unread), list(unread.values()), self._exits[index] - 1
+        features = [self._outputs[index - 1].pop(slot) for slot in slots] if index else None
+        want = Want(hidden=frozenset({layer}))
+        found = self._ranges[index].keep(tokens, slots, self._caches[index], want, features)
+        states = list(found.hidden[layer].split([len(each) for each in tokens]))
+        if index + 1 < len(self._exits):
+            waiting = self._outputs[index]
+            for slot, new in zip(slots, states, strict=True):
+                waiting[slot] = torch.cat((waiting[slot], new)) if slot in waiting else new
+        return states
+
+    def keep(self, slot: int, length: int) -> None:
+        for cache in self._caches:
+            cache.lengths[slot] = min(cache.lengths[slot], length)
+        for index, waiting in enumerate(self._outputs[:-1]):
+            if slot in waiting:
+                read, next_read = (self._caches[at].lengths[slot] for at in (index, index + 1))
+                waiting[slot] = waiting[slot][: read - next_read]
+
+    def release(self, slots: Sequence[int]) -> None:
+        for cache in self._caches:
+            cache.release([slot for slot in slots if slot < len(cache.lengths)])
+        for waiting in self._outputs:
+            for slot in slots:
+                waiting.pop(slot, None)
+
+    def close(self) -> None:
+        self._caches = []
+
+
+class TableExits:
+    """Implementation of `Exits` for a table model, which needs no KV cache."""
+
+    def __init__(self, model: Target, exits: Sequence[int]) -> None:
+        assert isinstance(model, TableTarget)
+        self.vocab = model.vocab
+        count = model.num_layers
+        self._models = [
+            model if each == count else SlimTable(model, SkipSet.after(each, count)) for each in exits
+        ]
+
+    def open(self, slots: int, capacity: int) -> None:
+        """Does nothing: a table model has no KV cache."""
+
+    def read(self, index: int, texts: Sequence[Tensor], slots: Sequence[int]) -> Tensor:
+        model = self._models[index]
+        return model.logits[[model.state(text.tolist()) for text in texts]]
+
+    def keep(self, slot: int, length: int) -> None:
+        """Does nothing, as `open`."""
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Does nothing, as `open`."""
+
+    def close(self) -> None:
+        """Does nothing, as `open`."""
