@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Plan, Step, Want
+from outpace.core.contracts import NOTHING, Draft, Plan, Step, Want
 from outpace.core.tree import TokenTree
 
 
@@ -14,9 +14,12 @@ class NoDraft:
     """Implementation of core.contracts.Drafter whose trees consist of the roots alone, so that every step is
     plain decoding."""
 
-    want = Want()
     claims: tuple[type[Claim], ...] = ()
     learns_across_rows = drafts_across_rows = False
+
+    def __init__(self, want: Want = NOTHING) -> None:
+        """`want`: outputs of the target that are asked for on behalf of others."""
+        self.want = want
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         return Draft(TokenTree.roots(ctx.roots))

@@ -56,6 +56,11 @@ from outpace.models.predictors.draft_length_predictor import (
     DraftLengthPredictor,
     untrained_draft_length_predictor,
 )
+from outpace.models.predictors.exit_predictor import (
+    ExitPredictor,
+    load_exit_predictor,
+    untrained_exit_predictor,
+)
 from outpace.models.predictors.folder import load_predictor
 from outpace.models.predictors.hidden_state_predictor import (
     HiddenStatePredictor,
@@ -410,4 +415,13 @@ KINDS = (
         lambda fixtures: untrained_draft_distribution_predictor(fixtures.drafts[0]),
     ),
     _predictor(DraftLengthPredictor, _draft_length_predictor),
+    OptionKind(
+        ExitPredictor,
+        "a predictor of early exits for the target",
+        lambda value: isinstance(value, ExitPredictor),
+        lambda value, opener: load_exit_predictor(value),
+        lambda option, predictor, target, opener: predictor.check(target),
+        lambda fixtures: untrained_exit_predictor(fixtures.target),
+        essential=False,
+    ),
 )

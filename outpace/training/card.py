@@ -12,6 +12,7 @@ from outpace.training.drafters import (
     ADAPTERS,
     DRAFT_MODELS,
     EXIT_MODELS,
+    EXIT_PREDICTORS,
     FEATURE_HEADS,
     LENGTH_PREDICTORS,
     PREDICTORS,
@@ -21,6 +22,7 @@ from outpace.training.drafters import (
 from outpace.training.evaluation import (
     DrafterEvaluation,
     Evaluation,
+    ExitEvaluation,
     LengthEvaluation,
     PredictorEvaluation,
 )
@@ -45,6 +47,7 @@ PAPERS = {
     "layerskip": ("LayerSkip", "2404.16710"),
     "kangaroo": ("Kangaroo", "2404.18911"),
     "s2d": ("S2D", "2407.01955"),
+    "specee": ("SpecEE", "2504.08850"),
 }
 HEAD_PER_TOKEN = ("medusa", "hydra")
 IN_VLLM = {"eagle": "eagle", "hass": "eagle", "eagle3": "eagle3", "medusa": "medusa"}
@@ -76,6 +79,9 @@ def card(
     elif method in LENGTH_PREDICTORS:
         kind = f"predictor of how many tokens of the head {_draft(facts)} are accepted by {target}"
         does = "decides the length of drafts"
+    elif method in EXIT_PREDICTORS:
+        kind = f"predictor of early exits of {target}"
+        does = "lets tokens leave early, to texts"
     elif method in TARGETS:
         kind = f"model with early exits, made from {target}"
         does = "drafts tokens with its first layers"
@@ -91,6 +97,8 @@ def card(
         "the target verifies: the output's distribution stays that of the target",
         "the target's",
     )
+    if method in EXIT_PREDICTORS:
+        verified = "do not have the target's distribution, unless the whole target verifies (role drafter)"
     if method in TARGETS:
         verified = "all its layers verify: the output's distribution is its own, not that of the model before"
         whose = "its own"
@@ -130,6 +138,8 @@ def _measured(evaluations: Sequence[Evaluation], share: float) -> list[str]:
         return [_predicted(last)]
     if isinstance(last, LengthEvaluation):
         return [_lengths(last)]
+    if isinstance(last, ExitEvaluation):
+        return ["## Measured on held-out texts\n\n" + " ".join(last.findings) + "."]
     assert isinstance(last, DrafterEvaluation)
     speedups = memory_bound_speedups(last.agreement, share)
     rows = [
@@ -193,6 +203,9 @@ def _use(name: str, facts: Mapping[str, Any]) -> str:
         return f'```bash\noutpace generate "..." --target {name} --method {method}\n```'
     if method in (*PREDICTORS, *LENGTH_PREDICTORS):
         models = f"--{'draft' if method in PREDICTORS else 'head'} {_draft(facts)} --predictor {name}"
+        return f'```bash\noutpace generate "..." --target {target} --method {method} {models}\n```'
+    if method in EXIT_PREDICTORS:
+        models = f"--head {_draft(facts)} --predictor {name}"
         return f'```bash\noutpace generate "..." --target {target} --method {method} {models}\n```'
     model = "--draft" if method in (*DRAFT_MODELS, *EXIT_MODELS) else "--head"
     own = "speculative-sampling" if method in DRAFT_MODELS else method

@@ -87,7 +87,7 @@ class Predictor:
     mix: float = 0.15  # share of the target's tokens in the text that the draft model reads (specdec-pp)
     rejection_weight: float = 6.0  # of a rejection in the loss; an acceptance has 1 (specdec-pp)
     depth: int = 20  # draft tokens of a step (disco); most of them (adaeagle)
-    width: int = 32  # of the inner layer (disco)
+    width: int = 32  # of the inner layer (disco, specee)
     shortfall_weight: float = 2.0  # of predictions below the label in the loss; of others 1 (adaeagle)
 
 

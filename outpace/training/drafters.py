@@ -33,6 +33,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.names import resolve
 from outpace.models.predictors.draft_distribution_predictor import DraftDistributionPredictor
 from outpace.models.predictors.draft_length_predictor import DraftLengthPredictor
+from outpace.models.predictors.exit_predictor import ExitPredictor, save_exit_predictor
 from outpace.models.predictors.folder import save_predictor
 from outpace.models.predictors.hidden_state_predictor import HiddenStatePredictor
 from outpace.models.predictors.predictor import AcceptancePredictor, Pair, Predictor
@@ -51,6 +52,7 @@ from outpace.training.lessons.draft_models import (
     offline_lesson,
 )
 from outpace.training.lessons.early_exits import EarlyExitLesson, SortedLesson, exit_layer
+from outpace.training.lessons.exit_predictor import ExitLesson
 from outpace.training.lessons.feature_heads import FeatureHeadLesson
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import PositionHeadLesson
@@ -71,6 +73,7 @@ PREDICTORS = (HiddenStatePredictor.method, DraftDistributionPredictor.method)
 EXIT_MODELS = ("s2d",)  # they train a draft model with several exits
 ADAPTERS = ("kangaroo",)  # they train a head behind the target's first layers
 LENGTH_PREDICTORS = (DraftLengthPredictor.method,)
+EXIT_PREDICTORS = ("specee",)  # they train a predictor of early exits, for a target and a head
 TARGETS = ("layerskip",)  # they train the target itself
 METHODS = (
     *FEATURE_HEADS,
@@ -80,6 +83,7 @@ METHODS = (
     *EXIT_MODELS,
     *PREDICTORS,
     *LENGTH_PREDICTORS,
+    *EXIT_PREDICTORS,
     *TARGETS,
 )
 STORED = torch.bfloat16  # dtype of the weights in a folder
@@ -93,7 +97,15 @@ class PredictorOf:
     draft: PreTrainedModel
 
 
-Drafter = DraftHead | PositionHead | PreTrainedModel | PredictorOf
+@dataclass(frozen=True)
+class ExitPredictorOf:
+    """A predictor of early exits with the head that names candidates."""
+
+    predictor: ExitPredictor
+    head: DraftHead
+
+
+Drafter = DraftHead | PositionHead | PreTrainedModel | PredictorOf | ExitPredictorOf
 
 
 def defaults(method: str) -> TrainConfig:
@@ -108,6 +120,8 @@ def defaults(method: str) -> TrainConfig:
     if method in LENGTH_PREDICTORS:  # it learns what greedy decoding accepts
         answers = replace(config.answers, temperatures=(0.0,))
         return replace(config, answers=answers, predictor=replace(config.predictor, depth=10))
+    if method in EXIT_PREDICTORS:
+        return replace(config, predictor=replace(config.predictor, width=512))
     if method not in (*DRAFT_MODELS, *EXIT_MODELS, *TARGETS):
         return config
     # a model that has learned something already
@@ -137,6 +151,8 @@ def check_start(method: str, draft: str | None, head: str | None, general: str |
         if draft is not None:
             raise ConfigError(f"{method} trains a predictor for a head: leave out draft")
         return
+    if method in EXIT_PREDICTORS and (head is None or draft is not None):
+        raise ConfigError(f"{method} needs head, a folder with a head of EAGLE for the target, and no draft")
     if method in TARGETS and (draft is not None or head is not None):
         raise ConfigError(f"{method} trains the target itself: leave out draft and head")
     trains_draft = method in (*DRAFT_MODELS, *EXIT_MODELS)
@@ -172,6 +188,11 @@ def untrained(
     if method in LENGTH_PREDICTORS:
         assert start is not None
         return _length_predictor(_head_in(start, "eagle", target), target, config)
+    if method in EXIT_PREDICTORS:
+        assert start is not None
+        head = _head_in(resolve(start), "eagle", target)
+        assert isinstance(head, DraftHead)
+        return ExitPredictorOf(_exit_predictor(target, config), head)
     if start is not None:
         return _head_in(start, method, target)
     ids = draft_vocabulary(examples, target.vocab, config.head.draft_vocab)
@@ -179,7 +200,7 @@ def untrained(
         return _position_head(method, target, config, ids)
     if method == "eagle3":
         size = target.vocab if ids is None else len(ids)
-        head: DraftHead = Eagle3Head(
+        head = Eagle3Head(
             head_config(target, size),
             target.embed,
             default_taps(target.num_layers),
@@ -236,6 +257,10 @@ def lesson(
             return DraftDistributionLesson(drafter.predictor, *rest)
         assert isinstance(drafter.predictor, HiddenStatePredictor)
         return HiddenStateLesson(drafter.predictor, *rest)
+    if isinstance(drafter, ExitPredictorOf):
+        if drafter.head.lm_head is target.head:
+            drafter.head.lm_head = target_head
+        return ExitLesson(drafter.predictor, drafter.head, target.model, target_head)
     if method in TARGETS:
         return EarlyExitLesson(drafter, target_head, config.exits)
     if method in EXIT_MODELS:
@@ -287,6 +312,9 @@ def save(drafter: Drafter, folder: Path, model: Model) -> None:
     bfloat16."""
     if isinstance(drafter, PredictorOf):
         save_predictor(drafter.predictor.to(STORED), folder)
+        return
+    if isinstance(drafter, ExitPredictorOf):
+        save_exit_predictor(drafter.predictor.to(STORED), folder)
         return
     if not isinstance(drafter, DraftHead | PositionHead):
         nn.Module.to(drafter, STORED)
@@ -378,6 +406,17 @@ def _length_predictor(head: DraftHead | PositionHead, target: HFTarget, config: 
         nn.init.zeros_(parameter)
     predictor.trained_for = Pair(head_fingerprint(head), target_fingerprint(target))
     return PredictorOf(predictor.to(target.device), head)
+
+
+def _exit_predictor(target: HFTarget, config: TrainConfig) -> ExitPredictor:
+    predictor = ExitPredictor(target.num_layers - 1, config.predictor.width)
+    generator = torch.Generator().manual_seed(config.seed)
+    with torch.no_grad():
+        for weight in (predictor.inner, predictor.output):
+            size = predictor.inner.shape[1] if weight is predictor.inner else weight.shape[1]
+            weight.copy_(torch.randn(weight.shape, generator=generator) * size**-0.5)
+    predictor.trained_for = target_fingerprint(target)
+    return predictor.to(target.device)
 
 
 def _lm_head_rows(target: HFTarget, ids: torch.Tensor | None) -> torch.Tensor:  # (K, D)

@@ -88,3 +88,23 @@ class PredictorEvaluation(Evaluation):
             f"held-out calibration error {self.calibration_error:.3f}",
             f"{self.acceptance:.0%} of the held-out draft tokens are accepted",
         ]
+
+
+@dataclass(frozen=True)
+class ExitEvaluation(Evaluation):
+    """What early exits would do at the usual threshold, with all layers checked."""
+
+    agreement: float  # share of tokens whose prediction at the exit is that of the last layer
+    mean_depth: float  # layers that a token runs through
+    num_layers: int
+
+    @property
+    def brief(self) -> str:
+        return f"held-out agreement {self.agreement:.3f} at a mean depth of {self.mean_depth:.2f}"
+
+    @property
+    def findings(self) -> list[str]:
+        return [
+            f"{self.agreement:.1%} of the held-out predictions are the last layer's, after "
+            f"{self.mean_depth:.2f} of {self.num_layers} layers in the mean"
+        ]

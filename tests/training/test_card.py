@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outpace.training.card import PAPERS, card, memory_bound_speedups
-from outpace.training.drafters import LENGTH_PREDICTORS, METHODS, PREDICTORS, TARGETS
+from outpace.training.drafters import EXIT_PREDICTORS, LENGTH_PREDICTORS, METHODS, PREDICTORS, TARGETS
 from outpace.training.evaluation import DrafterEvaluation, LengthEvaluation, PredictorEvaluation
 
 FACTS: dict[str, Any] = {
@@ -31,10 +31,10 @@ def test_the_memory_bound_speedup_of_a_chain() -> None:
     assert memory_bound_speedups([0.5, 0.25], 0.1) == pytest.approx([1.5 / 1.1, 1.75 / 1.2])
 
 
-DRAFTERS = [each for each in METHODS if each not in (*PREDICTORS, *LENGTH_PREDICTORS, *TARGETS)]
+OTHERS = (*PREDICTORS, *LENGTH_PREDICTORS, *EXIT_PREDICTORS, *TARGETS)
 
 
-@pytest.mark.parametrize("method", DRAFTERS)
+@pytest.mark.parametrize("method", [each for each in METHODS if each not in OTHERS])
 def test_every_method_has_a_card(method: str) -> None:
     text = card("mine", FACTS | {"method": method}, [DrafterEvaluation(3, 0.4, 1.75, (0.5, 0.25))], (20, 100))
     assert text.startswith('---\nbase_model: "org/target"\n') and f"arXiv:{PAPERS[method][1]}" in text

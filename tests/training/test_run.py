@@ -19,6 +19,7 @@ from outpace.training.config import ConfigError, TrainConfig, changed, settings
 from outpace.training.drafters import (
     DRAFT_MODELS,
     EXIT_MODELS,
+    EXIT_PREDICTORS,
     GROWING,
     LENGTH_PREDICTORS,
     METHODS,
@@ -73,7 +74,11 @@ QUICK_METHODS = ("eagle3", "medusa", "adaspec", "specdec-pp", "disco", "adaeagle
     "method",
     [
         *QUICK_METHODS,
-        *(pytest.param(m, marks=pytest.mark.slow) for m in METHODS if m not in {*QUICK_METHODS, *GROWING}),
+        *(
+            pytest.param(method, marks=pytest.mark.slow)
+            for method in METHODS
+            if method not in {*QUICK_METHODS, *GROWING, *EXIT_PREDICTORS}
+        ),
     ],
 )
 def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
@@ -175,6 +180,24 @@ def test_a_specialist_is_trained_with_the_profile_of_its_prompts(model, tiny, da
     given = {"method": name, "draft": tiny.draft, "specialists": str(folder), "max_tokens": 12}
     plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
     assert outpace.generate(model, "def add(a, b):", **given)[0].tokens == plain[0].tokens
+
+
+def test_a_trained_predictor_of_exits_is_used_by_its_method(model, data, tmp_path) -> None:
+    head = str(train("eagle", target=model, data=data, output=tmp_path / "eagle", changes=QUICK).folder)
+    run = train("specee", target=model, data=data, output=tmp_path / "exits", head=head, changes=QUICK)
+    given = {"method": "specee", "head": head, "predictor": str(run.folder), "max_tokens": 12}
+    plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
+    drafted = outpace.generate(model, "def add(a, b):", role="drafter", **given)[0]
+    assert drafted.tokens == plain[0].tokens and drafted.statistics.num_draft_tokens
+    assert outpace.generate(model, "def add(a, b):", **given)[0].reference is not None
+    last = run.evaluations[-1]
+    assert 0 < last.agreement <= 1 and 0 < last.mean_depth <= last.num_layers == model.target.num_layers
+    card = (run.folder / "README.md").read_text()
+    assert f"{last.agreement:.1%} of the held-out predictions" in card
+    assert "--method specee --head eagle --predictor exits\n" in card and "do not have the target's" in card
+    for wrong in ({}, {"head": head, "draft": "zoo:draft"}):
+        with pytest.raises(ValueError, match="specee needs head"):
+            train("specee", target=model, data=data, output=tmp_path / "wrong", changes=QUICK, **wrong)
 
 
 def test_a_head_is_trained_further(model, data, tmp_path) -> None:

@@ -21,8 +21,8 @@ def train(
         typer.Argument(
             help="A head: eagle, hass, eagle3, medusa, hydra, mlp-speculator, redrafter, kangaroo. A draft "
             "model: distillspec, adaspec, direct-alignment, fastdraft, s2d, multilingual-drafter, "
-            "domain-drafter. A predictor of acceptance: specdec-pp, disco. A predictor of draft lengths: "
-            "adaeagle. The target itself: layerskip."
+            "domain-drafter. A predictor of acceptance: specdec-pp, disco; of draft lengths: adaeagle; of "
+            "early exits: specee. The target itself: layerskip."
         ),
     ],
     target: o.Target = TARGET,
@@ -41,7 +41,8 @@ def train(
         str | None,
         typer.Option(
             metavar="FOLDER",
-            help="A head to begin with, in place of a new one, or to predict the lengths of.",
+            help="A head to begin with, in place of a new one; the head whose lengths adaeagle predicts, or "
+            "that names the candidates of specee.",
         ),
     ] = None,
     captured: Annotated[
@@ -77,6 +78,7 @@ def train(
     from outpace.training.drafters import (
         DRAFT_MODELS,
         EXIT_MODELS,
+        EXIT_PREDICTORS,
         LENGTH_PREDICTORS,
         PREDICTORS,
         ROUTED,
@@ -124,7 +126,7 @@ def train(
         return
     elif method in PREDICTORS:
         used = f"{method} --draft {draft} --predictor {found.folder}"
-    elif method in LENGTH_PREDICTORS:
+    elif method in (*LENGTH_PREDICTORS, *EXIT_PREDICTORS):
         used = f"{method} --head {head} --predictor {found.folder}"
     else:
         used = f"{method} --head {found.folder}"

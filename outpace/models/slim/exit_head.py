@@ -29,6 +29,17 @@ class ExitHead:
         skip(self._model, SkipSet.of_layers(range(count)), {"input_ids": ids, "use_cache": False})
         self._last = layers[count - 1]
 
+    @property
+    def lm_head(self) -> Any:
+        """The LM head itself; None for a model without one."""
+        return self._model.get_output_embeddings()
+
+    def inputs(self, states: Tensor) -> Tensor:  # (R, T, D) -> (R, T, D)
+        """The inputs of the LM head after these outputs of a layer: its norm's outputs."""
+        with OutputCapture(self._model, 0).capture(frozenset([-1]), logits=False) as found:
+            self(states)
+        return found[-1]
+
     def __call__(self, states: Tensor) -> Tensor:  # (R, T, D) -> (R, T, V)
         """The logits after these outputs of a layer."""
 

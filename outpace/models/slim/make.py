@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
@@ -9,10 +10,15 @@ from torch import Tensor
 
 from outpace.core.contracts import Cache, ReadsTargetCache, Reference, Target
 from outpace.core.skip_set import SkipSet
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
+from outpace.models.predictors.exit_predictor import ExitPredictor
 from outpace.models.slim.closest_layers import ClosestLayers, ClosestTables
+from outpace.models.slim.exit_forward import ExitForward, ExitRule
 from outpace.models.slim.exit_head import ExitHead
-from outpace.models.slim.partial_target import PartialTarget, check_eager
+from outpace.models.slim.exit_reference import ExitReference
+from outpace.models.slim.exit_target import ExitTarget
+from outpace.models.slim.partial_target import SavingTarget, check_eager
 from outpace.models.slim.saving_forward import SavingForward
 from outpace.models.slim.saving_reference import SavingReference
 from outpace.models.slim.savings import Savings
@@ -94,10 +100,31 @@ def with_savings(target: Target, savings: Savings) -> tuple[ReadsTargetCache, Re
         check_eager(target, "quicksilver")
         forward = SavingForward(target.forward, target.model, savings, logits)
         # a fused token follows the one before it in the cache
-        model = PartialTarget(target, forward, chains_only=bool(savings.fusion))
+        model = SavingTarget(target, forward, chains_only=bool(savings.fusion))
         return model, SavingReference(target, savings, logits)
     assert isinstance(target, TableTarget)
     table = SlimTable(target, SkipSet.of_layers(range(savings.first_layer, target.num_layers)))
     if not savings.any:
         table.logits = target.logits
+    return table, TableReference(table)
+
+
+def with_exits(
+    target: Target, head: HeadModel, predictor: ExitPredictor, threshold: float, *, scheduled: bool
+) -> tuple[Target, Reference]:
+    """The target with SpecEE's early exits, and the distribution that it has by definition. ValueError for a
+    target without layers, a compiled one, or one for which the predictor was not made."""
+    layers = num_layers(target)
+    predictor.check(target)
+    if isinstance(target, HFTarget):
+        check_eager(target, "specee")
+        chosen = predictor.layers if scheduled else None
+        rule = ExitRule(predictor.to(target.device), threshold, chosen, ExitHead(target.model))
+        model = ExitTarget(target, ExitForward(target.forward, target.model, rule), head)
+        return model, ExitReference(target, rule, head)
+    assert isinstance(target, TableTarget)
+    table = copy.copy(target)  # with a cache of its own, as the transformers model
+    table._caches = []
+    if threshold < 1:
+        table.logits = SlimTable(target, SkipSet.of_layers(range(layers // 2, layers))).logits
     return table, TableReference(table)

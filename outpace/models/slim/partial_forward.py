@@ -115,7 +115,7 @@ class PartialForward(Forward):
         layers = {layer: (shape_of[key], shape_of[value]) for layer, (key, value) in planes.of_layer.items()}
         device = planes.shapes[0].device
         layers[self.num_layers] = (
-            PlaneShape(1, 1, torch.int64, device),
+            PlaneShape(1, 2, torch.int64, device),  # depth and token id
             PlaneShape(1, self.record_size, hidden_dtype, device),
         )
         return Planes.of(layers)
@@ -157,8 +157,10 @@ class PartialForward(Forward):
             self._now = None
         self.work.tokens += run.num_tokens
         kept = self.kept(run)
+        ids = tokens.to(run.depth)
         for index, (row, each) in enumerate(zip(inputs.rows, records, strict=True)):
             each.depth[row.start : row.end] = run.by_row(run.depth)[index]
+            each.tokens[row.start : row.end] = run.by_row(ids)[index]
             if kept is not None:
                 each.kept[row.start : row.end] = run.by_row(kept)[index]
         return found

@@ -13,12 +13,8 @@ from outpace.models.slim.token_records import RecordingView
 
 
 class PartialTarget(HFTarget):
-    """Implementation of core.contracts.Target and core.contracts.ReadsTargetCache: a target with forwards in
-    which tokens may leave before the last layer.
-
-    With a cache of its own all tokens are treated alike, those of prompts too: its logits follow from the
-    text alone, whatever the parts in which it is read. With a view of the target's cache it reads draft nodes
-    only."""
+    """Implementation of core.contracts.Target: a target with forwards in which tokens may leave before the
+    last layer."""
 
     def __init__(self, target: HFTarget, forward: PartialForward, *, chains_only: bool = False) -> None:
         """`chains_only`: decisions about a token need the one before it in the cache."""
@@ -38,6 +34,15 @@ class PartialTarget(HFTarget):
     def share_of_products(self) -> float:
         """The multiplications that its forwards so far have computed, see PartialForward."""
         return self._partial.share_of_products()
+
+
+class SavingTarget(PartialTarget):
+    """Implementation of core.contracts.Target and core.contracts.ReadsTargetCache: a target with the savings
+    of QuickSilver.
+
+    With a cache of its own all tokens are treated alike, those of prompts too: its logits follow from the
+    text alone, whatever the parts in which it is read. With a view of the target's cache it reads draft nodes
+    only."""
 
     @property
     def carried_layer(self) -> None:

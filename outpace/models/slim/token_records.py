@@ -21,6 +21,7 @@ class TokenRecords:
     """The records of one slot; written in place."""
 
     depth: Tensor  # (T,) int64: the first `depth` layers have keys and values of the token
+    tokens: Tensor  # (T,) int64 token ids; -1: unknown
     kept: Tensor  # (T, F); NaN: unknown
 
 
@@ -40,12 +41,15 @@ class RecordingView(EagerView):
             size = max(end, self.capacity)
             depth = torch.full((size,), self._num_layers, device=self.device)
             kept = torch.full((size, self._size), torch.nan, dtype=self._dtype, device=self.device)
+            tokens = torch.full_like(depth, -1)
             if before is not None:
                 depth[: len(before.depth)], kept[: len(before.kept)] = before.depth, before.kept
-            before = self._records[slot] = TokenRecords(depth, kept)
+                tokens[: len(before.tokens)] = before.tokens
+            before = self._records[slot] = TokenRecords(depth, tokens, kept)
         before.depth[:length] = self._num_layers
+        before.tokens[:length] = -1
         before.kept[:length] = torch.nan
-        return TokenRecords(before.depth[:end], before.kept[:end])
+        return TokenRecords(before.depth[:end], before.tokens[:end], before.kept[:end])
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -58,4 +62,5 @@ def records_of(cache: EagerCache, slot: int, end: int, num_layers: int) -> Token
     if isinstance(cache, RecordingView):
         return cache.records(slot, end)
     views, (depth, kept) = cache.views(slot, 0, end), cache.planes.of_layer[num_layers]
-    return TokenRecords(views[depth][0, 0, :, 0], views[kept][0, 0])
+    numbers = views[depth][0, 0]
+    return TokenRecords(numbers[:, 0], numbers[:, 1], views[kept][0, 0])

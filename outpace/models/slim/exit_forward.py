@@ -1,0 +1,101 @@
+"""Forwards with SpecEE's early exits: a token leaves after a layer whose prediction is the last one's, as far
+as a predictor can tell from a few candidates.
+
+Letters: N tokens of all rows, k of them that a layer runs over, C candidates, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from outpace.models.hf.forward import Forward
+from outpace.models.predictors.exit_predictor import ExitPredictor, features
+from outpace.models.slim.exit_head import ExitHead
+from outpace.models.slim.partial_forward import PartialForward, PartialRun
+
+RECENT, NEIGHBOURS = 5, 2  # tokens whose exits are looked at, and layers around each that are checked
+
+
+@dataclass(frozen=True, eq=False)
+class ExitRule:
+    """When a token may leave."""
+
+    predictor: ExitPredictor
+    threshold: float  # least probability with which the prediction is the last layer's
+    layers: frozenset[int] | None  # layers that are always checked, counted from 1; None: all
+    head: ExitHead
+
+    def is_checked(self, layer: int, recent: Sequence[int]) -> bool:
+        """Whether a token is checked after this layer, given the layers after which the tokens before it
+        left."""
+        if self.layers is None or layer in self.layers:
+            return True
+        return any(abs(layer - each) <= NEIGHBOURS for each in recent)
+
+    def candidate_logits(self, states: Tensor, ids: Tensor) -> Tensor:  # (M, D), (M, C) -> (M, C)
+        """The logits of some tokens after these outputs of a layer, from their rows of the LM head alone."""
+        rows = self.lm_head.weight[ids]
+        found = torch.einsum("md,mcd->mc", self.head.inputs(states[None])[0], rows)
+        return found if self.lm_head.bias is None else found + self.lm_head.bias[ids]
+
+    @property
+    def lm_head(self) -> nn.Linear:
+        found = self.head.lm_head
+        assert isinstance(found, nn.Linear)
+        return found
+
+    def passes(self, given: Tensor, layer: int) -> Tensor:  # (M, 3 C) -> (M,) bool
+        return self.predictor.probability(given, layer) > self.threshold
+
+    def confirmed(self, states: Tensor, ids: Tensor) -> Tensor:  # (M, D), (M, C) -> (M,) bool
+        """Whether the most probable token of all is one of the candidates."""
+        best = self.head(states[None])[0].argmax(-1)
+        return (best[:, None] == ids).any(-1)
+
+
+class ExitForward(PartialForward):
+    """Forwards of a model with early exits, of at most one token of each row at a time: which layers are
+    checked depends on the exit of the token before. `candidates` is given before each; without, and for
+    prompts, all layers run."""
+
+    def __init__(self, whole: Forward, model: PreTrainedModel, rule: ExitRule) -> None:
+        self.record_size = model.config.get_text_config().hidden_size
+        super().__init__(whole, model)
+        self.rule = rule
+        self.candidates: Tensor | None = None  # (N, C); -1: none, the token runs through all layers
+        self.num_checks = 0  # predictions made
+        self._probs = WeakKeyDictionary[PartialRun, dict[int, Tensor]]()  # token -> of the last check
+
+    def after_layer(self, run: PartialRun, layer: int, before: Tensor, after: Tensor) -> None:
+        done, rule = layer + 1, self.rule
+        if self.candidates is None or done == self.num_layers:
+            return
+        probs = self._probs.setdefault(run, {})
+        for place, token in enumerate(run.running.tolist()):
+            ids = self.candidates[token][None]
+            row, records = run.inputs.rows[token], run.records[token]
+            recent = records.depth[max(0, row.start - RECENT) : row.start].tolist()
+            if int(ids[0, 0]) < 0 or not rule.is_checked(done, recent):
+                continue
+            states = after[place][None]
+            self.num_checks += 1
+            given, probs[token] = features(rule.candidate_logits(states, ids), probs.get(token))
+            if not bool(rule.passes(given, done)[0]):
+                continue
+            self.work.head_tokens += 1
+            if bool(rule.confirmed(states, ids)[0]):
+                run.leave(torch.tensor([token], device=run.live.device), done, stored=False)
+
+    def at_end(self, run: PartialRun, states: Tensor) -> Tensor:
+        self._final = states
+        return states
+
+    def kept(self, run: PartialRun) -> Tensor | None:
+        """The inputs of the LM head, which the head that names candidates reads."""
+        return self.rule.head.inputs(self._final[None])[0]

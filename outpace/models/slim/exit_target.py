@@ -1,0 +1,136 @@
+"""A target with SpecEE's early exits.
+
+Letters: B rows, C candidates, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from outpace.core.contracts import NOTHING, Cache, Carry, Scores, Want
+from outpace.core.tree import Forest, TokenTree
+from outpace.models.draft_vocabulary import over_vocabulary
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.hf.forward_outputs import ForwardOutputs
+from outpace.models.hf.kv_cache import EagerCache
+from outpace.models.hf.target import HFTarget
+from outpace.models.predictors.exit_predictor import NUM_CANDIDATES
+from outpace.models.slim.exit_forward import ExitForward
+from outpace.models.slim.partial_target import PartialTarget
+from outpace.models.slim.token_records import TokenRecords, records_of
+
+
+class ExitTarget(PartialTarget):
+    """Implementation of core.contracts.Target. Tokens of prompts run through all layers, those of trees may
+    leave early.
+
+    The head's KV cache follows the target's: it has read each token with the state that the target's LM head
+    read after the token before it, whether that token left early or not."""
+
+    def __init__(self, target: HFTarget, forward: ExitForward, head: HeadModel) -> None:
+        super().__init__(target, forward, chains_only=True)
+        self._exits, self._head = forward, head
+        self._head_caches = WeakKeyDictionary[EagerCache, EagerCache]()
+
+    @property
+    def num_checks(self) -> int:
+        """Predictions made so far."""
+        return self._exits.num_checks
+
+    def keep(
+        self,
+        pieces: Sequence[Tensor],
+        slots: Sequence[int],
+        cache: Cache,
+        want: Want,
+        features: Sequence[Tensor] | None = None,
+    ) -> ForwardOutputs:
+        self._exits.candidates = None
+        return super().keep(pieces, slots, cache, want, features)
+
+    @torch.no_grad()
+    def score(
+        self,
+        tree: TokenTree,
+        slots: Sequence[int],
+        cache: Cache,
+        want: Want = NOTHING,
+        *,
+        gap: Sequence[Tensor] | None = None,
+        carry: Carry | None = None,
+        features: Sequence[Tensor] | None = None,
+    ) -> Scores:
+        """Tokens of a row run one after the other, as the exit of one decides about the next."""
+        assert isinstance(cache, EagerCache)
+        if gap is not None and any(map(len, gap)):
+            self.keep(gap, slots, cache, NOTHING)
+        first = cache.extend(tree, tuple(slots))
+        found: list[Scores] = []
+        for begin, end in _groups(tree.forest, first, alone=not self._exits.packs):
+            forest = Forest.of(tree.forest.parents[:end], tree.forest.num_rows)
+            part = tree if end == len(tree) else TokenTree(tree.tokens[:end], forest)
+            self._exits.candidates = self._candidates(part, begin, slots, cache)
+            try:
+                found.append(super().score(part, slots, cache, want))
+            finally:
+                self._exits.candidates = None
+        if not found:
+            return super().score(tree, slots, cache, want)
+        logits = [each.logits for each in found if each.logits is not None]
+        hidden = {layer: torch.cat([each.hidden[layer] for each in found]) for layer in want.hidden}
+        return Scores(first, torch.cat(logits), hidden)
+
+    def _candidates(
+        self, tree: TokenTree, begin: int, slots: Sequence[int], cache: EagerCache
+    ) -> Tensor:  # (N, C)
+        """The head's most probable tokens after the nodes from `begin` on, each of another row, in the order
+        of rows, in which the forward reads them; -1 for the first token of a text."""
+        model, head_cache = self._head.model, self._head_cache(cache)
+        count = min(NUM_CANDIDATES, self.vocab)
+        nodes = sorted(range(begin, len(tree)), key=lambda node: tree.forest.rows[node])
+        found = torch.full((len(nodes), count), -1, device=self.device)
+        for index, node in enumerate(nodes):
+            slot = slots[tree.forest.rows[node]]
+            place = cache.lengths[slot] + tree.forest.depths[node]
+            # what it read beyond this place was drafted and rejected, or belongs to an earlier request
+            head_cache.lengths[slot] = min(head_cache.lengths[slot], max(0, place - 1))
+            if not place:
+                continue
+            cache.reserve(slot, place + 1)
+            records: TokenRecords = records_of(cache, slot, place, self.num_layers)
+            read = head_cache.lengths[slot]
+            tokens = torch.cat((records.tokens[read + 1 :].cpu(), tree.tokens[node][None].cpu()))
+            weight = next(self._head.head.parameters())
+            states = self._head.head.fuse(records.kept[read:].to(weight))
+            if len(tokens) > 1:
+                model.keep([tokens[:-1]], [slot], head_cache, NOTHING, [states[:-1]])
+            last = model.keep([tokens[-1:]], [slot], head_cache, Want(prompt_logits=True), [states[-1:]])
+            assert last.logits is not None
+            logits = over_vocabulary(last.logits, self._head.head.draft_ids, self.vocab)
+            found[index] = logits[0].topk(count).indices
+        return found
+
+    def _head_cache(self, cache: EagerCache) -> EagerCache:
+        if cache not in self._head_caches:
+            opened = self._head.model.open(len(cache.lengths), cache.capacity)
+            assert isinstance(opened, EagerCache)
+            self._head_caches[cache] = opened
+        self._head_caches[cache].grow(len(cache.lengths))
+        return self._head_caches[cache]
+
+
+def _groups(forest: Forest, first: int, *, alone: bool) -> list[tuple[int, int]]:
+    """The nodes from `first` on as ranges in which no row occurs twice; `alone`: of one node each."""
+    if alone:
+        return [(node, node + 1) for node in range(first, len(forest))]
+    groups, begin, rows = list[tuple[int, int]](), first, set[int]()
+    for node in range(first, len(forest)):
+        if forest.rows[node] in rows:
+            groups.append((begin, node))
+            begin, rows = node, set[int]()
+        rows.add(forest.rows[node])
+    return [*groups, (begin, len(forest))] if rows else groups

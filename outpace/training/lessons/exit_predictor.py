@@ -1,0 +1,107 @@
+"""How SpecEE's predictor of early exits learns (Xu et al. 2025): after which layers the most probable token
+is already the last layer's.
+
+Letters: M columns (see training.lessons.lesson), L layers, C candidates, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+from transformers import PreTrainedModel
+
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.predictors.exit_predictor import NUM_CANDIDATES, ExitPredictor, features
+from outpace.models.slim.exit_head import ExitHead
+from outpace.training.evaluation import ExitEvaluation
+from outpace.training.features import Batch
+from outpace.training.lessons.lesson import Lesson, following
+from outpace.training.unrolled import unrolled
+
+THRESHOLD = 0.5  # of the evaluation
+OFTEN = 4  # one in so many layers is checked for every token: those where tokens leave most often
+
+
+@dataclass(frozen=True)
+class Exit:
+    """What is known after a layer at each column."""
+
+    layer: int  # counted from 1
+    given: Tensor  # (M, 3 C) the predictor's features
+    is_final: Tensor  # (M,) bool: the most probable token is the last layer's
+    is_candidate: Tensor  # (M,) bool: the most probable token is one of the candidates
+
+
+class ExitLesson(Lesson):
+    """A predictor of early exits; target and head are not trained."""
+
+    evaluation_type = ExitEvaluation
+
+    def __init__(
+        self, predictor: ExitPredictor, head: DraftHead, model: PreTrainedModel, target_head: nn.Module
+    ) -> None:
+        super().__init__(dict(predictor.named_parameters()), target_head)
+        self.predictor = predictor
+        self.layers = (*range(predictor.num_exits), -1)
+        # not as modules: they are not trained
+        self._head, self._exit_head = (head,), (ExitHead(model),)
+        self._dtype = model.dtype
+
+    def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        """Binary cross entropy, the mean over the layers."""
+        losses = [
+            binary_cross_entropy_with_logits(
+                self.predictor.log_odds(each.given, each.layer), each.is_final.to(self.predictor.inner)
+            )
+            for each in self._exits(batch)
+            if len(each.given)
+        ]
+        return torch.stack(losses).mean() if losses else self.predictor.inner.sum() * 0
+
+    @torch.no_grad()
+    def _exits(self, batch: Batch) -> Iterator[Exit]:
+        ids, probs = self._candidates(batch), None
+        final = self.target_logits(batch, 0).argmax(-1)
+        for index in range(self.predictor.num_exits):
+            states = self.at_columns(following(batch.hidden[index], 1), batch)
+            logits = self._exit_head[0](states[None].to(self._dtype))[0]
+            best = logits.argmax(-1)
+            given, probs = features(logits.gather(1, ids), probs)
+            yield Exit(index + 1, given, best == final, (best[:, None] == ids).any(-1))
+
+    def _candidates(self, batch: Batch) -> Tensor:  # (M, C)
+        """The head's most probable tokens at each column."""
+        head = self._head[0]
+        taps = torch.cat([batch.hidden[layer] for layer in head.taps], -1)
+        read = head.fuse(taps.to(next(head.layers.parameters()).dtype))[:, :-1]
+        step = next(iter(unrolled(head, batch.tokens, read, self.columns(batch), 1)))
+        logits = head.lm_head(head.norm(step.states))
+        return logits.topk(min(NUM_CANDIDATES, logits.shape[-1])).indices
+
+    @torch.no_grad()
+    def evaluation(self, step: int, batches: Iterable[Batch]) -> ExitEvaluation:
+        """Also chooses the layers that the predictor has checked for every token."""
+        depths, agreed, count, num_layers = Counter[int](), 0, 0, self.predictor.num_exits + 1
+        for batch in batches:
+            left: Tensor | None = None
+            for each in self._exits(batch):
+                if left is None:
+                    left = torch.zeros_like(each.is_final)
+                sure = self.predictor.probability(each.given, each.layer) > THRESHOLD
+                leaves = sure & each.is_candidate & ~left
+                left |= leaves
+                depths[each.layer] += int(leaves.sum())
+                agreed += int((leaves & each.is_final).sum())
+            if left is not None:
+                stayed = int((~left).sum())
+                depths[num_layers] += stayed
+                agreed, count = agreed + stayed, count + len(left)
+        often = [layer for layer, num in depths.most_common() if num and layer < num_layers]
+        self.predictor.layers = frozenset(often[: max(1, num_layers // OFTEN)])
+        mean = sum(layer * num for layer, num in depths.items()) / max(1, count)
+        return ExitEvaluation(step, agreed / max(1, count), mean, num_layers)
