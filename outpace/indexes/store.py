@@ -35,6 +35,7 @@ SuffixAutomatonFile = NewType("SuffixAutomatonFile", str)
 TrigramFile = NewType("TrigramFile", str)
 HiddenStateFile = NewType("HiddenStateFile", str)
 TokenCountsFile = NewType("TokenCountsFile", str)
+SkipSetFile = NewType("SkipSetFile", str)
 
 
 class Index(Protocol):

@@ -20,6 +20,7 @@ from outpace.indexes import store
 from outpace.indexes.prompt_profile import PromptProfile
 from outpace.indexes.store import (
     HiddenStateFile,
+    SkipSetFile,
     SuffixArrayFile,
     SuffixAutomatonFile,
     TokenCountsFile,
@@ -298,6 +299,22 @@ def _token_counts(fixtures: Fixtures) -> store.Index:
     return TokenCounts.build([[token for token in text if token != most] for text in fixtures.texts])
 
 
+def _skip_sets(fixtures: Fixtures) -> store.Index:
+    """Two domains with a set each, which is not searched for."""
+    import torch
+
+    from outpace.core.skip_set import SkipSet
+    from outpace.drafters.model.skip_set_routes import alternate_layers, prompt_states
+    from outpace.indexes.skip_set_anchors import SkipSetAnchors
+    from outpace.models.slim.make import num_layers
+
+    layers = num_layers(fixtures.target)
+    texts = [torch.tensor(text) for text in fixtures.texts]
+    states = [prompt_states(fixtures.target, part) for part in (texts[::2], texts[1::2])]
+    sets = [alternate_layers(layers), SkipSet(mlp=frozenset({layers - 1}))]
+    return SkipSetAnchors.build(states, sets, layers)
+
+
 # The methods of an option are opened in a module that imports this one.
 
 
@@ -402,6 +419,7 @@ KINDS = (
     _index_file(TrigramFile, "trigrams", _trigrams),
     _index_file(HiddenStateFile, "hidden-states", _hidden_states),
     _index_file(TokenCountsFile, "token-counts", _token_counts),
+    _index_file(SkipSetFile, "skip-sets", _skip_sets),
     _head(EagleModel, "eagle", HeadModel, untrained_eagle),
     _head(Eagle3Model, "eagle3", HeadModel, untrained_eagle3),
     _head(KangarooModel, "kangaroo", HeadModel, untrained_kangaroo),

@@ -10,6 +10,7 @@ from outpace.cli.commands.index import binary_size, special_tokens
 from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.hidden_states import HiddenStateIndex
+from outpace.indexes.skip_set_anchors import SkipSetAnchors
 from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.indexes.suffix_tree import SuffixTree
 from outpace.indexes.tables.trigrams import TrigramTable
@@ -46,6 +47,19 @@ def test_states_are_read_by_the_model(outpace_, tiny, texts, words):
     index = store.load(HiddenStateIndex, "my.index", store.fingerprint(words.get_vocab()))
     assert result.stdout.startswith("my.index: hidden-states, ") and len(index.mean) == 32
     assert [5, 6, 7, 8][1:] in index.values[:, :3].tolist()
+
+
+def test_each_source_is_a_domain_of_skip_sets(outpace_, tiny, texts, words):
+    command = ("index", "build", *texts, "--kind", "skip-sets", "--tokenizer", tiny.target, "-o", "my.sets")
+    result = outpace_(*command, "--trials", 3)
+    assert result.exit_code == 0, result.output
+    index = store.load(SkipSetAnchors, "my.sets", store.fingerprint(words.get_vocab()))
+    assert index.metadata == {"domains": 3, "anchors": 3, "layers": 2}
+    generate = ("generate", "def", "--target", tiny.target, "--method", "knn-ssd", "--max-tokens", 4)
+    assert outpace_(*generate, "--anchors", "my.sets").exit_code == 0
+    missing = outpace_(*generate)
+    assert missing.exit_code == 2 and len(missing.stderr.splitlines()) == 1
+    assert "knn-ssd needs" in missing.stderr and "outpace index build --kind skip-sets" in missing.stderr
 
 
 def test_every_kind_is_built_from_every_source(outpace_, tiny, texts, words):

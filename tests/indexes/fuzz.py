@@ -22,6 +22,7 @@ from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.candidates import CandidateTree
 from outpace.indexes.hidden_states import HiddenStateIndex
+from outpace.indexes.skip_set_anchors import SkipSetAnchors
 from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.indexes.suffix_tree import SuffixTree
 from outpace.indexes.tables.adjacency import AdjacencyTable
@@ -105,6 +106,9 @@ def query(index: Any, contexts: list[list[int]]) -> None:
                 index.update(context, [[1]] * 3, [[0.5]] * 3)
             case HiddenStateIndex():
                 assert (index.search(np.ones(len(index.mean), np.float32), 5)[0] <= top).all()
+            case SkipSetAnchors():
+                domain = index.domain(np.ones(index.centers.shape[1], np.float32))
+                index.skip_set(domain or 0).check(index.num_layers)
             case TokenCounts():
                 kept = index.kept(index.special.size + 4, 1 << 10)
                 assert len(set(kept)) == len(kept) and all(0 <= token <= max(top, 1 << 10) for token in kept)
@@ -173,6 +177,7 @@ CLASSES: tuple[Callable[..., Any], ...] = (
     NGramProbabilities,
     HiddenStateIndex,
     TokenCounts,
+    SkipSetAnchors,
 )
 
 

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+from outpace.core.skip_set import SkipSet
 from outpace.core.tree import Shape
 from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.hidden_states import HiddenStateIndex
+from outpace.indexes.skip_set_anchors import SkipSetAnchors
 from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.indexes.suffix_tree import SuffixTree
 from outpace.indexes.tables.adjacency import AdjacencyTable
@@ -86,6 +88,10 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, list[int]], Any]]] = {
     "token-counts": (
         lambda: TokenCounts.build(DOCUMENTS, special=[9]),
         lambda index, text: index.kept(1 + text[0], 10),
+    ),
+    "skip-sets": (
+        lambda: SkipSetAnchors.build([rng.normal(size=(5, 6))] * 2, [SkipSet.of_layers([1])] * 2, 4),
+        lambda index, text: (index.domain(np.arange(6) - text[0]), index.skip_set(1)),
     ),
     "hidden-states": (dense, lambda index, text: [each.tolist() for each in index.search(np.array(text), 5)]),
 }

@@ -17,7 +17,7 @@ from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
-from outpace.proof.models import tables
+from outpace.proof.models import Models, tables
 from outpace.recipes._option_kinds import kind_of
 from outpace.sampling.target_probs import LazyTargetProbs
 
@@ -45,6 +45,9 @@ class ChainTarget(TableTarget):
         return super().score(tree, slots, cache, want, gap=gap)
 
 
+FIXTURES: list[Models] = []
+
+
 def draft_options(name: str, draft: TableTarget) -> dict[str, object]:
     """The draft model that this recipe requires, or may take."""
     options = recipes.get(name).options
@@ -58,11 +61,12 @@ def draft_options(name: str, draft: TableTarget) -> dict[str, object]:
 
 
 def opened_options(name: str, target: TableTarget, draft: TableTarget) -> dict[str, object]:
-    """An untrained draft head or predictor for this recipe, if it requires one; methods, if it chooses among
-    several."""
+    """An untrained draft head or predictor, or a file, for this recipe, if it requires one; methods, if it
+    chooses among several."""
     kinds = {option: kind_of(hint) for option, hint in get_type_hints(recipes.get(name).build).items()}
-    opened = {o: kind for o, kind in kinds.items() if kind and o in ("head", "arms", "predictor")}
+    opened = {o: kind for o, kind in kinds.items() if kind and o in ("head", "arms", "predictor", "anchors")}
     models = replace(tables(), target=target, drafts=(draft,))
+    FIXTURES.append(models)  # its files are removed with it
     return {option: kind.fixture(models) for option, kind in opened.items()}
 
 

@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 FROM_TEXT = ("suffix-array", "suffix-automaton", "suffix-tree", "trigrams", "token-counts")
 FROM_STATES = "hidden-states"  # built from the hidden states of a model over the texts
+FROM_DRAFTS = "skip-sets"  # built from hidden states and drafts of a model; each source is a domain
 FROM_DECODING = ("adjacency", "ngram-probabilities")  # need the target's logits: filled while decoding only
 Documents = Iterator[list[int]]
 
@@ -36,20 +37,27 @@ def build(
         list[Path], typer.Option("--from", help="A text, a folder of texts, or .jsonl; may be repeated.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
-    kind: Annotated[str, typer.Option(help=f"{', '.join(FROM_TEXT)} or {FROM_STATES}.")] = "suffix-array",
+    kind: Annotated[
+        str, typer.Option(help=f"{', '.join((*FROM_TEXT, FROM_STATES))} or {FROM_DRAFTS}.")
+    ] = "suffix-array",
     tokenizer: Annotated[str, typer.Option(help="The model that will use the index.")] = "zoo:target",
     max_tokens: Annotated[
         int,
         typer.Option(min=1, help="For a suffix tree: maximum number of tokens; the newest are stored."),
     ] = 1 << 22,
+    trials: Annotated[
+        int, typer.Option(min=1, help="For skip-sets: sets that are tried for each --from, a domain.")
+    ] = 200,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Build an index file from texts or earlier results: JSON lines with "text" or token ids as "tokens"."""
     if kind in FROM_DECODING:
         raise ValueError(f"{kind} is filled while a model decodes, not from text: use {', '.join(FROM_TEXT)}")
-    if kind not in (*FROM_TEXT, FROM_STATES):
-        raise ValueError(f"there is no kind {kind}: use {', '.join(FROM_TEXT)} or {FROM_STATES}")
+    if kind not in (*FROM_TEXT, FROM_STATES, FROM_DRAFTS):
+        raise ValueError(
+            f"there is no kind {kind}: use {', '.join((*FROM_TEXT, FROM_STATES))} or {FROM_DRAFTS}"
+        )
     folder = out.absolute().parent
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}: make it first")
@@ -78,8 +86,12 @@ def build(
         def on_sorted(_: int) -> None:
             report("sorting", 0)
 
-        texts = not_empty(documents(paths, encode, 1 + max(vocabulary.values()), on_read))
-        if kind == FROM_STATES:
+        size = 1 + max(vocabulary.values())
+        texts = not_empty(documents(paths, encode, size, on_read))
+        if kind == FROM_DRAFTS:
+            each = [not_empty(documents(sources([path]), encode, size, on_read)) for path in source]
+            index = index_of_skip_sets(tokenizer, each, trials, lambda: report("searching", 0))
+        elif kind == FROM_STATES:
             index = index_of_states(tokenizer, texts)
         elif kind == "token-counts":
             from outpace.indexes.token_counts import TokenCounts
@@ -139,6 +151,17 @@ def index_of_states(model: str, texts: Documents) -> Index:
     from outpace.models.names import resolve
 
     return indexed(load(resolve(model))[0], texts)
+
+
+def index_of_skip_sets(
+    model: str, domains: list[Documents], trials: int, on_trial: Callable[[], None]
+) -> Index:
+    """Build the anchors of domains, each given by the prompts of one source, with a skip set for each."""
+    from outpace.models.hf.target import load
+    from outpace.models.names import resolve
+    from outpace.training.skip_sets import anchored
+
+    return anchored(load(resolve(model))[0], domains, trials=trials, on_trial=on_trial)
 
 
 def summary(index: Index) -> str:

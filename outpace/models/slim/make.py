@@ -22,6 +22,7 @@ from outpace.models.slim.partial_target import SavingTarget, check_eager
 from outpace.models.slim.saving_forward import SavingForward
 from outpace.models.slim.saving_reference import SavingReference
 from outpace.models.slim.savings import Savings
+from outpace.models.slim.skipped_modules import weights_without
 from outpace.models.slim.slim_table import SlimTable, TableReference
 from outpace.models.slim.slim_target import SlimTarget
 from outpace.models.slim.switched_target import SwitchedLayers, SwitchedTarget
@@ -128,3 +129,12 @@ def with_exits(
     if threshold < 1:
         table.logits = SlimTable(target, SkipSet.of_layers(range(layers // 2, layers))).logits
     return table, TableReference(table)
+
+
+def cost_without(target: Target, skip_set: SkipSet) -> float:
+    """Share of the target's weights that a forward without these sub-layers reads; the input embedding does
+    not count. ValueError for a target without layers."""
+    layers = num_layers(target)
+    if isinstance(target, HFTarget):
+        return weights_without(target.model, skip_set)
+    return 1 - len(skip_set) / (2 * layers)

@@ -87,6 +87,25 @@ def skip(model: PreTrainedModel, skip_set: SkipSet, arguments: dict[str, Any]) -
     Switch(model, arguments).set(skip_set)
 
 
+def weights_without(model: PreTrainedModel, skip_set: SkipSet) -> float:
+    """Share of the weights of a model's layers and LM head that are left without the sub-layers of a set."""
+    layers = OutputCapture(model, model.config.get_text_config().num_hidden_layers).layers
+    assert layers is not None
+    sizes = [_num_weights(layer) for layer in layers]
+    head = model.get_output_embeddings()
+    whole = sum(sizes) + (0 if head is None else _num_weights(head))
+    left = whole - sum(sizes[index] for index in skip_set.layers)
+    for kind, skipped in ((ATTENTION, skip_set.attention), (MLP, skip_set.mlp)):
+        for index in skipped - skip_set.layers:
+            if (part := _part(layers[index], kind)) is not None:
+                left -= _num_weights(getattr(layers[index], part))
+    return left / whole
+
+
+def _num_weights(module: nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())
+
+
 @torch.no_grad()
 def check_residual(model: PreTrainedModel, arguments: dict[str, Any]) -> None:
     """ValueError unless a layer without attention and MLP returns its input: else skipping them is not what
