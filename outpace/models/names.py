@@ -23,7 +23,6 @@ USUAL_HEADS = {
         "hydra": "zoo:hydra",
         "mlp-speculator": "zoo:mlp-speculator",
         "redrafter": "zoo:redrafter",
-        "adaeagle": "zoo:eagle",
         "taps": "zoo:eagle,zoo:hass",
     }
 }
