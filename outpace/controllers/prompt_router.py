@@ -40,7 +40,7 @@ class PromptRouter:
 
     def drafter_for(self, prompt: Sequence[int]) -> int:
         """The drafter for a prompt: that of the profile under which it is most likely, of those under which
-        it is as likely as their own prompts; 0 if there is none."""
+        it has at least the least likelihood; 0 if there is none."""
         best = 0, 0.0
         for drafter, profile in enumerate(self._profiles, 1):
             likelihood = profile.likelihood(prompt)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import inf, log
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 FILE = "prompts.json"  # in the folder of a draft model
@@ -17,8 +18,8 @@ MAX_PROMPT = 1024  # tokens of a prompt that are read; of longer prompts the las
 MAX_PAIRS = 50_000  # most frequent pairs that are kept
 PRIOR = 4.0  # pairs that the frequencies of single tokens count for, after each token
 NO_TOKEN = -1  # before a prompt of one token
+SHARE = 1 / 3  # a low one: that another profile fits better tells more than how well one fits
 FOLDS = 5  # parts of the prompts, each of which is compared with the others
-LEFT_OUT = 0.02  # share of the prompts whose likelihood may be below the least one
 
 Counts = Mapping[int, int]
 Pairs = Mapping[tuple[int, int], int]
@@ -45,8 +46,9 @@ class PromptProfile:
 
     @staticmethod
     def learned(prompts: Sequence[Sequence[int]], vocab: int) -> PromptProfile:
-        """The profile of these prompts, of a token or more each. The least likelihood is one that few of them
-        fall below under the profile of the others. ProfileError for fewer than two prompts."""
+        """The profile of these prompts, of a token or more each. The least likelihood exceeds that of equally
+        likely tokens by `SHARE` of what the median of these prompts does, each under the profile of others:
+        new prompts may have words that none of these has. ProfileError for fewer than two prompts."""
         if len(prompts) < 2:
             raise ProfileError(f"there are {len(prompts)} prompts: give two or more, better hundreds")
         found: list[float] = []
@@ -54,7 +56,8 @@ class PromptProfile:
             others = [prompt for index, prompt in enumerate(prompts) if index % FOLDS != fold]
             of_others = PromptProfile(vocab, *_counted(others), least=-inf)
             found += [of_others.likelihood(prompt) for prompt in prompts[fold::FOLDS]]
-        return PromptProfile(vocab, *_counted(prompts), least=sorted(found)[int(LEFT_OUT * len(found))])
+        chance = -log(vocab)
+        return PromptProfile(vocab, *_counted(prompts), least=chance + SHARE * (median(found) - chance))
 
     def likelihood(self, prompt: Sequence[int]) -> float:
         """The mean logarithm of the probabilities of the prompt's tokens after the first; of a single token,

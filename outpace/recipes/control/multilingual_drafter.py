@@ -8,9 +8,9 @@ distribution of its tokens.
 The paper trains small models on answers of the target to prompts in one language each and finds that the
 language of the prompt matters more than that of the answer. `outpace train multilingual-drafter` trains one
 such specialist and writes the numbers of tokens and pairs of tokens of its prompts beside it. The paper does
-not say how a prompt's language is detected: here it is the specialist under whose numbers the prompt's tokens
-are most likely, if they are as likely as almost all of its own prompts. Other prompts, such as those in a
-language without a specialist, get the generic `draft`. Specialists may as well be for domains.
+not say how a prompt's language is detected: here it is that of the specialist under whose numbers the tokens
+of the prompt are most likely, if they are well above chance. Other prompts, such as those in a language
+unlike that of any specialist, get the generic `draft`. Specialists may as well be for domains.
 
 Only the chosen draft model reads the request, which keeps it to its end. Texts that change language are
 better served by `hedge-spec`, whose draft models all read everything.
