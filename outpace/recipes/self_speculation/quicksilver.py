@@ -7,14 +7,14 @@ drafter DraftModel, SelfDraft, Rejection. LOSSY: the output is that of the appro
 `Parts.reference` computes by its definition. EXACT with `role` drafter: the approximation drafts on the
 target's KV cache and the whole target verifies, at any temperature.
 
-The paper gives no thresholds. With the defaults the perplexity of the package's target on Python files rises
-from 18.94 to about 19.10, and 1.3 % of the layers' work is left out, less than the entropies cost: its tokens
-are certain late. `outpace.analysis.perplexity.calibrated` finds the thresholds of a target of your own. All
-tokens are treated alike, also those of the prompt, so that the output does not depend on the parts in which a
-text is read. Fusion is causal: a token takes the
-outputs of the one before it and does not change them, where the paper takes the mean of both. The LM head
-tests the entropy only of tokens that passed the other test. Bits are simulated by rounding, which saves
-nothing. Not for compiled targets.
+The paper gives no thresholds. The defaults were chosen on the package's target and 22 pieces of Python's
+standard library, whose perplexity rises from 18.94 to 19.10 with them; 1.3 % of the layers' work is left out,
+less than the entropies cost: this model's tokens are certain late. `outpace.analysis.perplexity.calibrated`
+finds the thresholds of a target of your own. All tokens are treated alike, also those of the prompt, so that
+the output does not depend on the parts in which a text is read. Fusion is causal: a token takes the outputs
+of the one before it and does not change them, where the paper takes the mean of both. The LM head tests the
+entropy only of tokens that passed the other test. Bits are simulated by rounding, which saves nothing. Not
+for compiled targets.
 """
 
 from typing import Literal
