@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 
 from outpace.controllers.confidence import Confidence
 from outpace.controllers.fixed import Fixed
@@ -25,11 +26,11 @@ from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 from outpace.proof.decode_all import texts
-from outpace.proof.models import transformers_models
+from outpace.proof.models import Models, transformers_models
 from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.per_row_drafter import row_by_row
 from outpace.recipes import find
-from outpace.recipes._option_kinds import kind_of
+from outpace.recipes._option_kinds import kind_of, kinds_in
 from outpace.verifiers.match import Match
 from tests.tiers import only
 
@@ -172,16 +173,30 @@ def test_synthetic_drafts_give_plain_text(rate: float) -> None:
     assert bool(found.accepted) == (rate > 0)
 
 
+FIXTURES: list[Models] = []
+
+
 @cache
 def built(name: str) -> Callable[[], Parts]:
     recipe = find()[name]
     models: dict[str, Any] = {"draft": zoo("draft"), "drafts": (zoo("draft"),)}
     if is_cross_vocabulary(recipe):
         models["draft"] = CrossVocabularyDraft(zoo("draft"), words("draft"), words("target"))
-    fixtures = replace(transformers_models(), target=zoo("target"), drafts=(zoo("draft"),))
-    for option in ("head", "arms", "predictor"):
-        if kind := kind_of(typing.get_type_hints(recipe.build).get(option)):
+    fixtures = replace(
+        transformers_models(),
+        target=zoo("target"),
+        drafts=(zoo("draft"),),
+        logits=lambda texts: torch.zeros(len(texts), zoo("target").vocab),  # any tokens of the vocabulary
+    )
+    FIXTURES.append(fixtures)  # its files are removed with it
+    hints = typing.get_type_hints(recipe.build)
+    for option in ("head", "arms", "predictor", "anchors"):
+        if kind := kind_of(hints.get(option)):
             models[option] = kind.fixture(fixtures)
+    if "heads" in hints:
+        [kind] = kinds_in(hints["heads"])
+        assert kind.several is not None
+        models["heads"] = kind.several(fixtures)
     options = {key: models[key] for key in recipe.options if key in models} | dict(recipe.exact_with)
     return row_by_row(
         lambda: recipe.build(zoo("target"), **options),
@@ -197,7 +212,7 @@ LEARN = {"lookahead", "stand", "token-recycling"}  # they draft only from genera
 
 @pytest.mark.parametrize("name", sorted(find()))
 def test_every_recipe_gives_plain_greedy_text(name: str) -> None:
-    untrained = ("head",) in find()[name].needs
+    untrained = bool({("head",), ("heads",)} & set(find()[name].needs))
     # no draft of other untrained heads is accepted, and their trees are wide: all their steps are alike
     tokens = TOKENS // 2 if untrained else LONG if name in LEARN else TOKENS
     found = Counted(built(name)(), sampling(0.0, tokens=tokens))

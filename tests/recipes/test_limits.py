@@ -18,7 +18,7 @@ from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 from outpace.proof.models import Models, tables
-from outpace.recipes._option_kinds import kind_of
+from outpace.recipes._option_kinds import kind_of, kinds_in
 from outpace.sampling.target_probs import LazyTargetProbs
 
 VOCAB = 4
@@ -61,13 +61,18 @@ def draft_options(name: str, draft: TableTarget) -> dict[str, object]:
 
 
 def opened_options(name: str, target: TableTarget, draft: TableTarget) -> dict[str, object]:
-    """An untrained draft head or predictor, or a file, for this recipe, if it requires one; methods, if it
+    """Untrained draft heads or a predictor, or a file, for this recipe, if it requires them; methods, if it
     chooses among several."""
     kinds = {option: kind_of(hint) for option, hint in get_type_hints(recipes.get(name).build).items()}
     opened = {o: kind for o, kind in kinds.items() if kind and o in ("head", "arms", "predictor", "anchors")}
     models = replace(tables(), target=target, drafts=(draft,))
     FIXTURES.append(models)  # its files are removed with it
-    return {option: kind.fixture(models) for option, kind in opened.items()}
+    found = {option: kind.fixture(models) for option, kind in opened.items()}
+    if "heads" in kinds:
+        [kind] = kinds_in(get_type_hints(recipes.get(name).build)["heads"])
+        assert kind.several is not None
+        found["heads"] = kind.several(models)
+    return found
 
 
 def decode(parts: Parts, temperature: float, generated: list[int] | None = None) -> list[int]:

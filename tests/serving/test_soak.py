@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import soak
+from benchmarks.paired import load
 from benchmarks.soak_questions import questions
 from benchmarks.soak_server import Held
 from benchmarks.soak_traffic import Outcome
@@ -81,7 +81,7 @@ def test_the_page_has_the_figures_and_the_faults() -> None:
 
 
 def test_the_published_page_is_that_of_its_file() -> None:
-    data = json.loads((RESULTS / "serving-reliability" / "soak-cpu.json").read_text(encoding="utf-8"))
+    data = load(RESULTS / "serving-reliability" / "soak-cpu.json.gz")
     shown = (RESULTS / "serving-reliability.md").read_text(encoding="utf-8")
-    assert soak.page(data, "soak-cpu.json") == shown
+    assert soak.page(data, "soak-cpu.json.gz") == shown
     assert data["complete"] and [run["setting"] for run in data["results"]] == list(soak.SETTINGS)

@@ -209,8 +209,8 @@ def by_first_layer(models: Models) -> Parts:
 
 
 def by_savings(models: Models) -> Parts:
-    """The target with tokens that halt or are fused with the one before them."""
-    return quicksilver.build(models.target, drift=100.0, entropy=1.2, fusion=1.2)
+    """The target with tokens of which some halt, some are fused with the one before them, and others not."""
+    return quicksilver.build(models.target, drift=100.0, entropy=0.9, fusion=0.6)
 
 
 def by_adapter(models: Models) -> Parts:

@@ -35,7 +35,7 @@ from outpace.verifiers.rejection import Rejection
     family="self-speculation",
     guarantee=Guarantee.LOSSY,
     exact_with={"drift": 0.0, "fusion": 0.0, "quantize": False},
-    proven_with={"drift": 100.0, "entropy": 1.2},
+    proven_with={"drift": 100.0, "entropy": 0.9},
 )
 def quicksilver(
     target: Target,
