@@ -115,6 +115,7 @@ def test_drafters_that_draw_are_refused() -> None:
         mean_draft_probs(replace(tree(ONE, [0, 1]), confidence=None))
 
 
+@pytest.mark.slow
 def test_choosing_a_tree_by_its_drawn_tokens_is_caught() -> None:
     assert mistakes()["tree chosen by its drawn tokens"]() > CAUGHT
 

@@ -24,11 +24,11 @@ from outpace.sampling.target_probs import LazyTargetProbs
 
 OFF = {"drift": 0.0, "fusion": 0.0}
 MECHANISMS = [
-    {"drift": 100.0, "entropy": 1.2, "fusion": 0.0},
-    {"drift": 100.0, "entropy": 1.2, "fusion": 0.0, "skip_kv": False},
-    {"drift": 0.0, "fusion": 1.2},
+    {"drift": 100.0, "entropy": 0.9, "fusion": 0.0},
+    {"drift": 100.0, "entropy": 0.9, "fusion": 0.0, "skip_kv": False},
+    {"drift": 0.0, "fusion": 0.6},
     {**OFF, "quantize": True},
-    {"drift": 100.0, "entropy": 1.2, "fusion": 1.2, "quantize": True},
+    {"drift": 100.0, "entropy": 0.9, "fusion": 0.6, "quantize": True},
 ]
 
 
