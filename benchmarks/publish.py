@@ -18,14 +18,18 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import front_page, results
+from benchmarks import front_page, prompt_sets, results
 from outpace.bench.measure.provenance import commit
 
 OUT = Path("out/published")  # relative to the checkout: result files record the command with this path
 OUTPACE = Path(sys.executable).with_name("outpace")
 ALL_PROMPTS = "--prompts code,arithmetic,edit"
 # as the zoo's models, at the cost of larger ones: folder -> model, and columns of its MLPs
-WIDER_MODELS = {"out/models/target-113m": ("zoo:target", 11776), "out/models/draft-12m": ("zoo:draft", 11776)}
+WIDER_MODELS = {
+    "out/models/target-113m": ("zoo:target", 11776),
+    "out/models/draft-12m": ("zoo:draft", 11776),
+    "out/models/layerskip-113m": ("zoo:layerskip", 11776),
+}
 WIDER_TARGET = "out/models/target-113m"
 WIDER_PAIR = "--target out/models/target-113m --draft out/models/draft-12m"
 # vLLM loads folders
@@ -61,6 +65,17 @@ BOTH_SOURCES = (
     "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain:head={head},"
     "prompt-lookup,suffix-decoding,lookup-or-draft,lookup-or-draft:head={head} "
     f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96 --selection all"
+)
+PROMPT_SETS = "out/prompts"
+AUTO = (
+    "--compile --no-eager --dtype bfloat16 --methods auto,speculative-sampling,prompt-lookup,suffix-decoding,"
+    f"lookup-or-draft --prompts code,edit,arithmetic,{PROMPT_SETS}/chat.jsonl,{PROMPT_SETS}/random.jsonl "
+    "--num-prompts 8 --rounds 2 --max-tokens 96 --selection all"
+)
+SELF_SPECULATION = (
+    "--compile --no-eager --dtype bfloat16 --methods layerskip:exit_layer=1,layerskip:exit_layer=2,"
+    "layerskip:exit_layer=3,del-decoding,prompt-lookup "
+    f"{ALL_PROMPTS} --num-prompts 6 --rounds 2 --max-tokens 96 --selection all"
 )
 # beside other engines, with whole weights and with compressed ones
 CPU_ENGINES = (
@@ -131,6 +146,12 @@ STEPS: dict[str, tuple[str, str]] = {
         )
         for name, options in WEIGHTS.items()
     },
+    "auto/auto-cpu.json": ("bench", AUTO),
+    "self-speculation/self-speculation-113m-cpu.json": (
+        "bench",
+        f"--target out/models/layerskip-113m {SELF_SPECULATION}",
+    ),
+    "self-speculation/self-speculation-cpu.json": ("bench", f"--target zoo:layerskip {SELF_SPECULATION}"),
     "weights/weights-cpu.json": ("weights", ""),
     "distillation/distillation-cpu.json": (
         "distillation",
@@ -218,6 +239,8 @@ def main(
             typer.echo(f"{name} is current", err=True)
             continue
         typer.echo(f"measuring {name}", err=True)
+        if any(PROMPT_SETS in word for word in words):
+            prompt_sets.write(Path(PROMPT_SETS))
         for folder, (model, columns) in WIDER_MODELS.items():
             if folder in words and not Path(folder).exists():
                 make = [sys.executable, "-m", "benchmarks.wider_models", model, folder, str(columns)]

@@ -14,9 +14,11 @@ from typing import Annotated, Any
 import torch
 import typer
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 import outpace
+from outpace.models.adapter import base_of
+from outpace.models.checkpoint import load_checkpoint
 from outpace.models.heads.fingerprint import KEY, target_fingerprint
 from outpace.models.heads.formats.files import read_files, write_files
 from outpace.models.names import resolve
@@ -86,13 +88,14 @@ def main(
         widen_head(Path(folder), output, target, intermediate_size)
         typer.echo(f"{output}: a draft head for {target}")
         return
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    stored = AutoConfig.from_pretrained(resolve(base_of(folder) or folder)).dtype
+    model, tokenizer = load_checkpoint(folder, dtype=stored or "auto", device="cpu")
     try:
         wide = widened(model, intermediate_size)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     wide.save_pretrained(output)
-    AutoTokenizer.from_pretrained(folder).save_pretrained(output)
+    tokenizer.save_pretrained(output)
     typer.echo(f"{output}: {sum(each.numel() for each in wide.parameters()) / 1e6:.1f} million parameters")
 
 

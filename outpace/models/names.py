@@ -10,6 +10,7 @@ ZOO = "zoo:"
 DRAFTS = {"zoo:target": ("zoo:draft", "zoo:draft-2k")}
 WEIGHTS = Path(str(files("outpace"))) / "zoo" / "weights"
 HEADS = WEIGHTS.parent / "heads"
+CONFIGS = ("config.json", "adapter_config.json")  # one of them is in the folder of a model or head
 # target -> method -> draft head, or several, separated by commas
 USUAL_HEADS = {
     "zoo:target": {
@@ -43,6 +44,11 @@ def usual_head(target: str, method: str) -> str | None:
     return names if all((folder / "config.json").is_file() for folder in folders) else None
 
 
+def is_model(folder: Path) -> bool:
+    """Whether a folder holds a model, an adapter or a draft head."""
+    return any((folder / each).is_file() for each in CONFIGS)
+
+
 def resolve(name: str) -> str:
     """The folder of a `zoo:` name, or the name itself with ~ expanded. ValueError for an empty name and an
     unknown `zoo:` name."""
@@ -53,8 +59,8 @@ def resolve(name: str) -> str:
     if not name.startswith(ZOO):
         return str(Path(name).expanduser()) if name.startswith("~") else name
     for parent in (WEIGHTS, HEADS):
-        if (parent / name.removeprefix(ZOO) / "config.json").is_file():
+        if is_model(parent / name.removeprefix(ZOO)):
             return str(parent / name.removeprefix(ZOO))
-    found = [path.parent.name for parent in (WEIGHTS, HEADS) for path in sorted(parent.glob("*/config.json"))]
+    found = [path.name for parent in (WEIGHTS, HEADS) for path in sorted(parent.glob("*")) if is_model(path)]
     known = ", ".join(f"{ZOO}{each}" for each in found) or "none: its weights are missing"
     raise ValueError(f"there is no model {name}; the package has {known}")

@@ -7,11 +7,12 @@ from typing import Any
 
 WEIGHTS = Path(__file__).parent / "weights"
 HEADS = Path(__file__).parent / "heads"
+CONFIGS = ("config.json", "adapter_config.json")  # of a model, and of an adapter to one
 
 
 def names() -> list[str]:
     """Names of the models in the package, sorted, without the prefix "zoo:"."""
-    return sorted(path.parent.name for path in WEIGHTS.glob("*/config.json"))
+    return sorted({path.parent.name for file in CONFIGS for path in WEIGHTS.glob(f"*/{file}")})
 
 
 def head_names() -> list[str]:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import forwards, indexes
+from benchmarks import forwards, indexes, prompt_sets
 from benchmarks import gpu_speed as gpu_check
 from benchmarks.overhead import OverheadCase, cases, measure, small_pair, to_table
 from benchmarks.paired import load
 from outpace.bench.measure.provenance import provenance
+from outpace.bench.measure.workload import load_items
 from outpace.models.hf.target import HFTarget
 from outpace.recipes import get
 from outpace.tables import markdown
@@ -183,3 +184,14 @@ def test_the_page_about_indexes_shows_what_was_measured() -> None:
     assert f"{alone['before_mib']:.0f} MiB before and {alone['peak_mib']:.0f} MiB at most" in page.replace(
         "\n", " "
     )
+
+
+def test_further_prompts_are_conversations_and_random_words(tmp_path: Path) -> None:
+    prompt_sets.write(tmp_path / "one")
+    prompt_sets.write(tmp_path / "two")
+    for name in ("chat", "random"):
+        files = [tmp_path / folder / f"{name}.jsonl" for folder in ("one", "two")]
+        assert files[0].read_text() == files[1].read_text()
+        items = load_items(str(files[0]))
+        assert len(items) == prompt_sets.NUM_PROMPTS and {item.chat for item in items} == {name == "chat"}
+    assert any(len(item.turns) > 1 for item in load_items(str(tmp_path / "one" / "chat.jsonl")))
