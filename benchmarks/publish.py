@@ -28,7 +28,6 @@ ALL_PROMPTS = "--prompts code,arithmetic,edit"
 WIDER_MODELS = {
     "out/models/target-113m": ("zoo:target", 11776),
     "out/models/draft-12m": ("zoo:draft", 11776),
-    "out/models/layerskip-113m": ("zoo:layerskip", 11776),
 }
 WIDER_TARGET = "out/models/target-113m"
 WIDER_PAIR = "--target out/models/target-113m --draft out/models/draft-12m"
@@ -71,11 +70,6 @@ AUTO = (
     "--compile --no-eager --dtype bfloat16 --methods auto,speculative-sampling,prompt-lookup,suffix-decoding,"
     f"lookup-or-draft --prompts code,edit,arithmetic,{PROMPT_SETS}/chat.jsonl,{PROMPT_SETS}/random.jsonl "
     "--num-prompts 8 --rounds 2 --max-tokens 96 --selection all"
-)
-SELF_SPECULATION = (
-    "--compile --no-eager --dtype bfloat16 --methods layerskip:exit_layer=1,layerskip:exit_layer=2,"
-    "layerskip:exit_layer=3,del-decoding,prompt-lookup "
-    f"{ALL_PROMPTS} --num-prompts 6 --rounds 2 --max-tokens 96 --selection all"
 )
 # beside other engines, with whole weights and with compressed ones
 CPU_ENGINES = (
@@ -147,11 +141,6 @@ STEPS: dict[str, tuple[str, str]] = {
         for name, options in WEIGHTS.items()
     },
     "auto/auto-cpu.json": ("bench", AUTO),
-    "self-speculation/self-speculation-113m-cpu.json": (
-        "bench",
-        f"--target out/models/layerskip-113m {SELF_SPECULATION}",
-    ),
-    "self-speculation/self-speculation-cpu.json": ("bench", f"--target zoo:layerskip {SELF_SPECULATION}"),
     "weights/weights-cpu.json": ("weights", ""),
     "distillation/distillation-cpu.json": (
         "distillation",

@@ -20,6 +20,8 @@ FIRST_DEPTHS = (1.0, 0.5, 0.25) * 3
 TRY_AFTER = 8  # steps without a draft of the model after which one may be tried
 EXPLORING = 0.02  # share of the tokens that such drafts may be expected to lose
 HOLD_STEPS = 8  # steps for which predicted times hold while the rows are the same
+REST_AFTER = 8  # steps without a looked-up token after which only one step in LOOK_EVERY looks tokens up
+LOOK_EVERY = 4
 CATCH_UP_STEPS = 8  # steps over which the time is spread in which a draft model reads missed tokens
 LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was measured
 
@@ -36,6 +38,9 @@ class SourceChoice:
     What is expected of a lookup follows from the length of its match (`MatchRates`), of the draft model from
     how often its tokens were accepted. In the first steps the draft model drafts, so that times are known,
     and where it has not drafted for a while it is tried again, as far as that costs a small share.
+
+    Without a draft model, looking up costs a step of a small target a tenth of its time, for nothing where
+    the text does not repeat: there it is done in one step of `LOOK_EVERY`.
 
     The choice follows from committed tokens, from earlier steps and from times, never from tokens that are
     drawn in the step.
@@ -54,6 +59,7 @@ class SourceChoice:
         self._lookup_depth, self._depth = lookup_depth, depth
         self._rates, self._matches, self._cost = AcceptanceRates(), MatchRates(lookup_depth), StepCost(sizes)
         self._num_drafts = self._hold = 0
+        self._without = 0  # steps since a token was looked up and drafted
         # predicted seconds, of steps with these rows
         self._predicted_slots: tuple[int, ...] = ()
         self._lookup_seconds = numpy.ones(1)  # (N + 1,) by number of looked-up tokens
@@ -69,7 +75,9 @@ class SourceChoice:
 
     def plan(self, ctx: Context) -> Plan:
         longest = max(self._lookup_depth, self._depth)
-        limits = [min(longest, limit) for limit in ctx.max_draft_depth]
+        rests = not self._depth and self._without >= REST_AFTER and self._without % LOOK_EVERY
+        self._without += 1
+        limits = [0 if rests else min(longest, limit) for limit in ctx.max_draft_depth]
         if ctx.unread is not None:  # a draft would delay the first token after a prompt
             limits = [0 if len(unread) else limit for limit, unread in zip(limits, ctx.unread, strict=True)]
         self._ctx = ctx
@@ -91,6 +99,8 @@ class SourceChoice:
             self._hold -= 1
             rows = zip(ctx.slots, found, self._missed(ctx), strict=True)
             sizes = [self._best(*row) for row in rows]
+        if any(looked_up for looked_up, _ in sizes):
+            self._without = 0
         rows = zip(ctx.slots, found, sizes, strict=True)
         self._planned |= {slot: (each, depth) for slot, each, (_, depth) in rows if each[2]}
         return sizes
@@ -160,7 +170,7 @@ class SourceChoice:
             else:
                 self._rates.skip(slot)
         reads = ctx.unread is not None and any(map(len, ctx.unread))
-        if "score" in step.seconds:
+        if "score" in step.seconds and self._planned:
             self._cost.record_drafting(step, read_by_draft)
             if not reads and all(step.generated):
                 self._cost.record(step, len(step.draft.tree) - len(ctx.slots))
@@ -168,7 +178,7 @@ class SourceChoice:
     def release(self, slots: Sequence[int]) -> None:
         self._rates.release(slots)
         self._matches.release(slots)
-        self._hold = 0  # the slots may get other requests
+        self._hold = self._without = 0  # the slots may get other requests
         for slot in slots:
             self._read.pop(slot, None)
             self._unused.pop(slot, None)

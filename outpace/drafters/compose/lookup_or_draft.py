@@ -8,6 +8,8 @@ from dataclasses import replace
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Step
+from outpace.core.tree import TokenTree
+from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.text_lookup import TextLookup, first_found, within
 from outpace.indexes.candidates import NO_CANDIDATES
 
@@ -26,14 +28,21 @@ class LookupOrDraft:
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         assert plan.choice is not None
+        if not any(plan.depth):
+            return Draft(TokenTree.roots(ctx.roots))  # the lookup reads the text when it is asked again
         found = self._lookup.look_up(ctx, plan)
         limits = zip(found, plan.depth, strict=True)
         sizes = plan.choice([(each.matched, each.tokens, limit) for each, limit in limits])
+        drafts = replace(plan, depth=tuple([each[1] for each in sizes]))
+        if not any(looked_up for looked_up, _ in sizes):
+            return self._drafter.propose(ctx, drafts)
         kept = [
             within(each, looked_up) if looked_up else NO_CANDIDATES
             for each, (looked_up, _) in zip(found, sizes, strict=True)
         ]
-        return first_found(ctx, kept, self._drafter, replace(plan, depth=tuple([each[1] for each in sizes])))
+        if not any(drafts.depth):
+            return Draft(candidate_tree(ctx.roots, kept))
+        return first_found(ctx, kept, self._drafter, drafts)
 
     def observe(self, step: Step) -> None:
         self._lookup.observe(step)
