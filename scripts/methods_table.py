@@ -14,11 +14,11 @@ from typing import Any, get_type_hints
 
 from outpace import recipes
 from outpace.core.contracts import Recipe, Target
-from outpace.drafters.compose.methods import Methods
 from outpace.drafters.compose.specialists import Specialists
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.position_model import PositionModel
-from outpace.models.predictors.predictor import AcceptancePredictor
+from outpace.models.predictors.exit_predictor import ExitPredictor
+from outpace.models.predictors.predictor import Predictor
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._option_kinds import kinds_in
 
@@ -28,7 +28,7 @@ SECTION = re.compile(r"(<!-- methods:begin -->\n).*?(<!-- methods:end -->)", re.
 
 
 def needs(recipe: Recipe) -> str:
-    """Text: draft model or index that a method requires besides the target, then those it can also use."""
+    """Text: what a method requires besides the target, then what it can also use."""
     hints = get_type_hints(recipe.build)
     required: set[Any] = set()
     optional: set[Any] = set()
@@ -36,17 +36,17 @@ def needs(recipe: Recipe) -> str:
     for name in recipe.options:
         kinds = required if name in needed else optional
         kinds |= {kind.annotation for kind in kinds_in(hints[name])}
-    models = ["a draft model, any tokenizer"] * (CrossVocabularyDraft in required)
-    models += ["a draft model, same tokenizer"] * (Target in required)
-    models += ["a draft head"] * any(map(is_head, required))
-    text = ", or ".join(models) or "nothing"
-    text += " and a predictor for it" * any(map(is_predictor, required))
-    heads, predictors = ({each for each in optional if is_kind(each)} for is_kind in (is_head, is_predictor))
-    extras = ["a draft model"] * (Target in optional) + ["a draft head"] * bool(heads)
-    extras += ["a predictor for it"] * bool(predictors)
-    extras += ["specialists"] * (Specialists in optional)
-    extras += ["an index"] * bool(optional - heads - predictors - {Target, Methods, Specialists})
-    return f"{text} ({' or '.join(extras)} helps)" if extras else text
+    drafters = ["a draft model, any tokenizer"] * (CrossVocabularyDraft in required)
+    drafters += ["a draft model, same tokenizer"] * (Target in required)
+    drafters += ["a draft head"] * any(map(is_head, required))
+    parts = [", or ".join(drafters)] if drafters else []
+    parts += ["a predictor"] * any(map(is_predictor, required)) + ["an index"] * any(map(is_file, required))
+    text = " and ".join(parts) or "nothing"
+    extras = ["a draft model"] * (Target in optional) + ["a draft head"] * any(map(is_head, optional))
+    extras += ["a predictor"] * any(map(is_predictor, optional))
+    extras += ["draft models for kinds of prompts"] * (Specialists in optional)
+    extras += ["an index"] * any(map(is_file, optional))
+    return f"{text} (optional: {' or '.join(extras)})" if extras else text
 
 
 def is_head(annotation: Any) -> bool:
@@ -55,8 +55,13 @@ def is_head(annotation: Any) -> bool:
 
 
 def is_predictor(annotation: Any) -> bool:
-    """Whether an option with this annotation is a predictor of acceptance."""
-    return isinstance(annotation, type) and issubclass(annotation, AcceptancePredictor)
+    """Whether an option with this annotation is a trained predictor of acceptance, lengths or exits."""
+    return isinstance(annotation, type) and issubclass(annotation, Predictor | ExitPredictor)
+
+
+def is_file(annotation: Any) -> bool:
+    """Whether an option with this annotation is a file that `outpace index` makes."""
+    return getattr(annotation, "__supertype__", None) is str
 
 
 def table() -> str:

@@ -1,4 +1,5 @@
-"""Training on growing data (Hong et al. 2025): twice the prompts in each round, until that gains little."""
+"""Trains a draft model for a domain in rounds (Hong et al. 2025). Each round begins anew with twice as many
+prompts as the one before; the rounds end when acceptance on held-out texts hardly rises any more."""
 
 from __future__ import annotations
 

@@ -15,14 +15,15 @@ MAX_DRAFTERS = 16  # of skip sets that were used last
 
 
 class SkipSets(Protocol):
-    """Chooses the skip set of each request. It may look at committed tokens and at what the target computed
-    for them, but not at the tokens of the draft that the set will make."""
+    """Chooses which layers or sub-layers (the skip set) the target leaves out when it drafts for a request.
+    The choice may follow from committed tokens and from what the target computed for them, not from the draft
+    tokens of the step."""
 
     want: Want
     learns_across_rows: bool  # the choice depends on other requests
 
     def of(self, slot: int) -> SkipSet | None:
-        """The set that drafts the request in this slot; None: there is no draft."""
+        """What is left out in the next draft of the request in this slot; None: it gets no draft."""
         ...
 
     def observe(self, step: Step) -> None: ...

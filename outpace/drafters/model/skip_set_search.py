@@ -89,7 +89,7 @@ class SkipSetSearch:
 
     After each step of a request one candidate is tried: a random set of the fixed size, or every 25th time
     the sub-layers that rank highest at the point that a Gaussian process proposes. Its matchness is the share
-    of the first `window` generated tokens that the target without it predicts, in one pass behind the KV
+    of the first `window` generated tokens that the target without it predicts, in one pass after the KV
     entries of the prompt. The best set so far drafts. The first trial scores the set with which the request
     began: that of the last gain in any request, at first every second layer. So requests go on with what
     earlier ones found, and after a change of task, where that set predicts less, the search goes on.

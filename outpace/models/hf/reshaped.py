@@ -1,4 +1,5 @@
-"""Configurations of models with the architecture of another one and other sizes."""
+"""Transformers configurations for new draft models: the architecture of a given model, with other numbers of
+layers and attention heads and other widths."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The exits of a draft model: the outputs of its first layers, of some more, and so on, turned into logits by
-the model's own norm and LM head (S2D, Kavehzadeh et al. 2024).
+"""Early exits of a draft model (S2D, Kavehzadeh et al. 2024). An exit after n layers gives the logits that
+the model's final norm and LM head compute from the output of layer n.
 
-An exit is named by the number of layers before it. Nothing is computed twice: a deeper exit goes on from the
-outputs of the one before, and layers that were not needed for earlier tokens read them all at once when they
-are.
+Exits are named by their numbers of layers. A deeper exit continues from the output of the exit before it, so
+no layer computes a token twice. Its layers may lack the KV entries of earlier tokens, for which a shallower
+exit was enough: they compute these together, in one forward, when the deeper exit is next used.
 
 Letters: B texts, T tokens of a text, P unread tokens, D hidden size, V vocabulary.
 """
@@ -27,12 +27,13 @@ from outpace.models.slim.skipped_modules import skip
 from outpace.models.slim.slim_table import SlimTable
 from outpace.models.table import TableTarget
 
-LEAST = 0.4  # default threshold of the deepest exit
+LEAST = 0.4  # default of the probability below which even the deepest exit ends the draft
 CONFIG = "outpace_exits"  # exits for which a model was trained, in its config.json
 
 
 class Exits(Protocol):
-    """The exits of a draft model, from the first to the deepest."""
+    """A draft model whose logits can be taken after several numbers of layers, its exits. They are numbered
+    from 0, the one with the fewest layers."""
 
     vocab: int
 

@@ -15,7 +15,8 @@ unlike that of any specialist, get the generic `draft`. Specialists may as well 
 Only the chosen draft model reads the request, which keeps it to its end. Texts that change language are
 better served by `hedge-spec`, whose draft models all read everything.
 
-Use it where prompts come in several languages, or kinds, for which one small draft model is too small.
+Use it where prompts come in several languages, or are of several kinds, and a single small draft model cannot
+learn all of them.
 """
 
 from outpace.controllers.fixed import Fixed

@@ -7,7 +7,7 @@ the target can still sample in place of a rejected token or after the last one.
 
 A small draft model spends much of its time in its LM head, whose rows are all read for every drafted token.
 Only this head is reduced: the draft's input embedding and the target stay whole. Special tokens are always
-kept: a draft that cannot end a text would go on behind its end. The best texts to count are the target's own
+kept: a draft that cannot end a text would go on after its end. The best texts to count are the target's own
 answers to requests like those to come. Without a file the tokens with the lowest ids are kept: byte-pair
 tokenizers number tokens in the order in which they learned them, which begins with frequent ones.
 """

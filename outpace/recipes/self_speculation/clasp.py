@@ -3,7 +3,7 @@
 New here: ClosestLayers, a dynamic programme over the layers that finds a set to skip in one small forward,
 and LayerChoice, which runs it after every `interval` verifications of a request. Reuses: the target without
 these layers on its own KV cache, SkipSetDrafter, DraftModel, SelfDraft, Rejection, Confidence. Exact at any
-temperature: the set follows from committed tokens, and a draft ends behind a token, which stays in it.
+temperature: the set follows from committed tokens, and a draft ends after a token, which stays in it.
 
 Nothing is trained or learned from other requests: the programme reads the outputs that verification has
 computed. Each request has a set of its own, so rows of a batch are drafted together only where their sets are

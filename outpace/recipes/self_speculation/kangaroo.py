@@ -1,16 +1,17 @@
 """Kangaroo (Liu et al. 2024): the target's first layers, a trained adapter and the LM head draft a chain.
 
-New here: AdapterDrafter, in which an attention block turns the early layers' output into a draft, and
-TopProbability, which ends the draft where the adapter is unsure. Reuses: the target without its last layers
-on its own KV cache, grow, Rejection. Exact at any temperature: tokens are drawn from the adapter's
-distribution, which they carry as a claim, and the token with which a draft ends stays in it; `sampled` false
-drafts the most probable ones, without a claim.
+New here: AdapterDrafter: the outputs of the target's first layers pass through a trained attention block, the
+adapter, and then through the target's LM head, which gives the draft distribution; and TopProbability, which
+ends a draft when no token has enough probability. Reuses: the target without its last layers on its own KV
+cache, grow, Rejection. Exact at any temperature: tokens are drawn from that distribution and carry it as a
+claim, and the token at which a draft ends stays in the draft. With `sampled` false the most probable tokens
+are drafted, without a claim.
 
-The target continues from what its first layers have computed for the draft, so it runs only the layers after
-them at draft tokens; a compiled target runs all of them again. A prompt is read by the target and, part by
-part, by the adapter, in forwards of their own; the server's prefix cache has no effect. `outpace train
-kangaroo --target TARGET --output FOLDER` trains the adapter; how many layers are before it is a setting,
-`exits.layer`, and written to its folder.
+The target does not compute its first layers again at draft tokens: it continues from what they computed for
+the draft. A compiled target computes all layers. The target and the adapter read a prompt in forwards of
+their own, part by part, so the server's prefix cache has no effect. `outpace train kangaroo --target TARGET
+--output FOLDER` trains the adapter. The setting `exits.layer` is the number of layers before it, which is
+written to its folder.
 """
 
 from functools import partial

@@ -3,7 +3,7 @@
 New here: SkipSetAnchors, a file with a skip set for each domain, and SkipSetRoutes, which gives a request the
 set of the domain whose prompts its own is nearest to. Reuses: the target without these sub-layers on its own
 KV cache, SkipSetDrafter, DraftModel, SelfDraft, Rejection, Confidence. Exact at any temperature: the set
-follows from the prompt, and a draft ends behind a token, which stays in it. With `sampled` false the tokens
+follows from the prompt, and a draft ends after a token, which stays in it. With `sampled` false the tokens
 are chosen, not drawn, and carry no claim.
 
 `outpace index build --kind skip-sets --from maths.jsonl --from stories.jsonl --tokenizer MODEL` makes the

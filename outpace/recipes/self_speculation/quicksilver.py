@@ -1,11 +1,13 @@
 """QuickSilver (Khanna et al. 2025): tokens that no longer change leave out the target's later layers.
 
-New here: the target with savings (models/slim): a token halts when a layer hardly changed its state and its
-prediction is certain, has no keys and values in the later layers, is fused with the token before it if their
-states are close, and is computed with fewer bits the more certain it is. Reuses: NoDraft, Match, Fixed; as a
-drafter DraftModel, SelfDraft, Rejection. LOSSY: the output is that of the approximated target, which
-`Parts.reference` computes by its definition. EXACT with `role` drafter: the approximation drafts on the
-target's KV cache and the whole target verifies, at any temperature.
+New here: a forward (models/slim) in which single tokens skip the target's later layers. After a layer a token
+halts: it keeps its hidden state, if the layer hardly changed that state and the next token is nearly certain.
+Halted tokens have no keys and values in later layers. A token whose hidden state is close to that of the
+token before it takes that token's output (fusion). Activations can be rounded to fewer bits for tokens that
+are more certain. Reuses: NoDraft, Match, Fixed; as a drafter DraftModel, SelfDraft, Rejection. LOSSY: the
+output has the distribution of this approximation, which `Parts.reference` computes from its definition. EXACT
+with `role` drafter: the approximation drafts on the target's KV cache, and the whole target verifies, at any
+temperature.
 
 The paper gives no thresholds. The defaults were chosen on the package's target and 22 pieces of Python's
 standard library, whose perplexity rises from 18.94 to 19.10 with them; 1.3 % of the layers' work is left out,

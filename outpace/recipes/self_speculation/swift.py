@@ -4,7 +4,7 @@ New here: SkipSetSearch, which tries sets of attention and MLP sub-layers on the
 generated, with a Gaussian process at every 25th trial, and sibling_chain, a chain whose tokens have the more
 siblings the less sure the draft is. Reuses: the target without these sub-layers on its own KV cache,
 SkipSetDrafter, DraftModel, SelfDraft, Rejection, Confidence. Exact at any temperature: the set follows from
-committed tokens, the number of siblings from the distribution before they are drawn, and a draft ends behind
+committed tokens, the number of siblings from the distribution before they are drawn, and a draft ends after
 a token, which stays in it.
 
 Each request has a search of its own, which begins with the best set of the request that gained last; it ends
