@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from outpace.models.names import ZOO
-from outpace.training.drafters import (
+from outpace.training.evaluation import (
+    DrafterEvaluation,
+    Evaluation,
+    ExitEvaluation,
+    LengthEvaluation,
+    PredictorEvaluation,
+)
+from outpace.training.methods import (
     ADAPTERS,
     DRAFT_MODELS,
     EXIT_MODELS,
@@ -18,13 +25,6 @@ from outpace.training.drafters import (
     PREDICTORS,
     ROUTED,
     TARGETS,
-)
-from outpace.training.evaluation import (
-    DrafterEvaluation,
-    Evaluation,
-    ExitEvaluation,
-    LengthEvaluation,
-    PredictorEvaluation,
 )
 
 PAPERS = {

@@ -21,26 +21,22 @@ from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.training.answers import answered
 from outpace.training.card import write_card
 from outpace.training.config import ConfigError, TrainConfig, changed
-from outpace.training.drafters import (
+from outpace.training.drafters import check_answers, draft_model, lesson, save, untrained
+from outpace.training.evaluation import Evaluation
+from outpace.training.growth import Growth, grown
+from outpace.training.lessons.draft_models import DraftModelLesson
+from outpace.training.lessons.lesson import Lesson
+from outpace.training.lessons.position_heads import PositionHeadLesson
+from outpace.training.methods import (
     ADAPTERS,
     DRAFT_MODELS,
     EXIT_MODELS,
     GROWING,
     ROUTED,
     TARGETS,
-    check_answers,
     check_start,
     defaults,
-    draft_model,
-    lesson,
-    save,
-    untrained,
 )
-from outpace.training.evaluation import Evaluation
-from outpace.training.growth import Growth, grown
-from outpace.training.lessons.draft_models import DraftModelLesson
-from outpace.training.lessons.lesson import Lesson
-from outpace.training.lessons.position_heads import PositionHeadLesson
 from outpace.training.texts import DataError, Prompt, fingerprint, read_prompts
 from outpace.training.trainer import Trainer, processes, trained
 
@@ -72,9 +68,9 @@ def train(
     general: str | None = None,
     dry_run: bool = False,
 ) -> Trained:
-    """Train a drafter with a method of `drafters.METHODS` and write it to the folder `output`.
+    """Train a drafter with a method of `methods.METHODS` and write it to the folder `output`.
 
-    `draft`: name or folder of the draft model that a method trains (`drafters.DRAFT_MODELS`), or whose tokens
+    `draft`: name or folder of the draft model that a method trains (`methods.DRAFT_MODELS`), or whose tokens
     specdec-pp and disco learn to judge; without it fastdraft makes a smaller one of the target's
     architecture. `head`: folder of a head to begin with, in place of a new one, or of the head whose draft
     lengths adaeagle learns. `changes`: settings such as

@@ -18,7 +18,7 @@ from outpace.models.predictors.hidden_state_predictor import HiddenStatePredicto
 from outpace.proof.models import transformers_models
 from outpace.training.answers import sampled
 from outpace.training.config import Predictor, TrainConfig, changed
-from outpace.training.drafters import PredictorOf, _predictor, defaults, lesson
+from outpace.training.drafters import PredictorOf, _predictor, lesson
 from outpace.training.evaluation import PredictorEvaluation
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.acceptance import (
@@ -26,6 +26,7 @@ from outpace.training.lessons.acceptance import (
     HiddenStateLesson,
     draft_positions,
 )
+from outpace.training.methods import defaults
 from outpace.training.predictions import best_f1, calibration_error
 from outpace.training.texts import Example
 from outpace.training.trainer import Trainer

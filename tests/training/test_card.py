@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from outpace.training.card import PAPERS, card, memory_bound_speedups
-from outpace.training.drafters import EXIT_PREDICTORS, LENGTH_PREDICTORS, METHODS, PREDICTORS, TARGETS
 from outpace.training.evaluation import DrafterEvaluation, LengthEvaluation, PredictorEvaluation
+from outpace.training.methods import EXIT_PREDICTORS, LENGTH_PREDICTORS, METHODS, PREDICTORS, TARGETS
 
 FACTS: dict[str, Any] = {
     "target_name": "org/target",

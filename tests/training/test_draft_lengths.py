@@ -17,10 +17,11 @@ from outpace.models.predictors.draft_length_predictor import DraftLengthPredicto
 from outpace.proof.models import transformers_models
 from outpace.training.answers import sampled
 from outpace.training.config import ConfigError, Predictor, TrainConfig, changed
-from outpace.training.drafters import _length_predictor, check_answers, check_start, defaults, lesson
+from outpace.training.drafters import _length_predictor, check_answers, lesson
 from outpace.training.evaluation import LengthEvaluation
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.draft_lengths import DraftLengthLesson
+from outpace.training.methods import check_start, defaults
 from outpace.training.texts import DataError, Example
 from outpace.training.trainer import Trainer
 

@@ -15,10 +15,12 @@ from outpace.models.slim.exit_head import ExitHead
 from outpace.models.slim.make import without
 from outpace.proof.models import transformers_models
 from outpace.training.config import ConfigError, EarlyExits, TrainConfig, changed
-from outpace.training.drafters import check_start, defaults, untrained
+from outpace.training.drafters import untrained
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.early_exits import EarlyExitLesson, drop_rate, exit_layer, exit_weight
+from outpace.training.methods import check_start, defaults
 from outpace.training.texts import Example
+from tests.llama import llama_config
 
 VOCAB = 12
 TEXTS = [Example(tuple((index * step + step) % VOCAB for index in range(14)), 2) for step in (1, 5, 7)]
@@ -98,21 +100,10 @@ def test_the_loss_is_the_weighted_sum_of_its_exits() -> None:
 
 
 def test_training_teaches_the_exit_and_leaves_the_target_as_it_is() -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaForCausalLM
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
+    config = llama_config(VOCAB, 4, max_position_embeddings=64)
     made = HFTarget(LlamaForCausalLM(config).eval())
     before = copy.deepcopy(made.model.state_dict())
 

@@ -26,11 +26,6 @@ QUICK = (
 
 
 @pytest.fixture
-def model(tiny) -> Model:
-    return outpace.load(tiny.target, dtype="float32")
-
-
-@pytest.fixture
 def data(tmp_path: Path) -> str:
     path = tmp_path / "prompts.jsonl"
     rows = [{"prompt": f"def f{index}(a, b):\n    return a + b\n"} for index in range(24)]

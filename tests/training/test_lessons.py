@@ -28,7 +28,7 @@ from outpace.recipes.base.autoregressive import autoregressive
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.answers import sampled
 from outpace.training.config import Distillation, EarlyExits, TrainConfig, changed
-from outpace.training.drafters import POSITION_HEADS, defaults, lesson, save, smaller, untrained
+from outpace.training.drafters import lesson, save, smaller, untrained
 from outpace.training.features import FeatureSource
 from outpace.training.lessons.adapters import AdapterLesson
 from outpace.training.lessons.draft_models import (
@@ -43,6 +43,7 @@ from outpace.training.lessons.early_exits import EarlyExitLesson
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import NUM_RANKS, PositionHeadLesson
 from outpace.training.losses import forward_kl
+from outpace.training.methods import POSITION_HEADS, defaults
 from outpace.training.texts import Example
 from outpace.training.trainer import Trainer
 

@@ -16,7 +16,9 @@ from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
-from outpace.training.drafters import (
+from outpace.training.drafters import draft_vocabulary
+from outpace.training.features import FeatureSource
+from outpace.training.methods import (
     DRAFT_MODELS,
     EXIT_MODELS,
     EXIT_PREDICTORS,
@@ -24,9 +26,7 @@ from outpace.training.drafters import (
     LENGTH_PREDICTORS,
     METHODS,
     PREDICTORS,
-    draft_vocabulary,
 )
-from outpace.training.features import FeatureSource
 from outpace.training.run import train
 from outpace.training.texts import DataError, Example, read_prompts
 from outpace.training.trainer import Trainer, TrainingError
@@ -35,11 +35,6 @@ QUICK = (
     "steps=6 batch=2 texts=8 held_out=0.2 length=32 save_every=2 evaluate_every=3 answers.max_tokens=10 "
     "answers.batch=3 optimizer.warm_up=1 head.unroll=2 predictor.depth=4"
 ).split()
-
-
-@pytest.fixture
-def model(tiny) -> Model:
-    return outpace.load(tiny.target, dtype="float32")
 
 
 @pytest.fixture

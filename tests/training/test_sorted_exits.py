@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
@@ -24,6 +24,7 @@ from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.early_exits import SortedLesson
 from outpace.training.losses import cross_entropy
 from outpace.training.texts import Example
+from tests.llama import llama_config
 
 VOCAB, LENGTH, EXITS, STEPS = 12, 18, (1, 2), 4
 NO_NOISE = torch.Generator()
@@ -52,18 +53,7 @@ def batch_of(*texts: tuple[int, ...], first: int = 1) -> Batch:
 def plain_draft() -> PreTrainedModel:
     """A draft model of two layers that has learned to predict from the last of them only."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
+    config = llama_config(VOCAB, 2, max_position_embeddings=64)
     model = LlamaForCausalLM(config)
     return learned(SortedLesson(model, target().head, (2,)), 150)
 

@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from outpace.models.heads.formats.files import read_files, write_files
 from outpace.training.config import changed
-from outpace.training.drafters import METHODS, defaults
+from outpace.training.methods import METHODS, defaults
 from zoo_training import drafters
 
 

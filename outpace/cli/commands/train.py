@@ -75,7 +75,7 @@ def train(
     learns to continue as it does. A run that was stopped continues when it is started again."""
     from outpace.training.config import changed
     from outpace.training.config import settings as all_settings
-    from outpace.training.drafters import (
+    from outpace.training.methods import (
         DRAFT_MODELS,
         EXIT_MODELS,
         EXIT_PREDICTORS,

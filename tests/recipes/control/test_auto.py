@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from outpace.controllers.source_choice import EXPLORING, FIRST_DEPTHS, SourceChoice
+from outpace.controllers.source_choice import EXPLORING, FIRST_DEPTHS, REST_AFTER, SourceChoice
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.heads.head_model import HeadModel, untrained_eagle
@@ -35,6 +35,25 @@ def test_without_a_model_repeated_text_is_looked_up_and_other_text_is_not_drafte
     assert all(not step.draft.forwards for step in repeats)
     random = steps([3], target=TableTarget(VOCAB, seed=1, order=2), tokens=40)
     assert sum(len(step.draft.tree) - 1 for step in random) < 0.5 * len(random)
+
+
+def test_without_a_model_text_that_does_not_repeat_is_looked_up_in_some_steps_only() -> None:
+    parts = auto.build(TableTarget(VOCAB, seed=1, order=2))
+    controller, asked = parts.controller, list[bool]()
+    plan = controller.plan
+
+    def watched(ctx):
+        planned = plan(ctx)
+        asked.append(any(planned.depth))
+        return planned
+
+    controller.plan = watched
+    sampling = [SamplingParams(1.0, max_tokens=200)]
+    list(Session(parts, [torch.tensor([3])], sampling, LazyTargetProbs).steps())
+    assert isinstance(controller, SourceChoice)
+    assert all(asked[:REST_AFTER]) and sum(asked[REST_AFTER:-1]) < 0.6 * len(asked[REST_AFTER:-1])
+    controller.release([0])
+    assert controller._without == 0
 
 
 def test_with_a_model_it_drafts_where_nothing_repeats() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 import outpace
 from outpace.core.claim import Drawn
@@ -32,6 +32,7 @@ from outpace.proof.models import transformers_models
 from outpace.proof.suite import CAUGHT, mistakes
 from outpace.recipes.control.s2d import s2d
 from outpace.sampling.target_probs import LazyTargetProbs
+from tests.llama import llama_config
 
 VOCAB, LAYERS, EXITS = 12, 4, (1, 2, 4)
 PROMPTS = ([5, 9, 3, 7, 1, 5, 9], [8, 3], [4])
@@ -39,19 +40,14 @@ PROMPTS = ([5, 9, 3, 7, 1, 5, 9], [8, 3], [4])
 
 def model(layers: int = LAYERS, vocab: int = VOCAB, seed: int = 1) -> LlamaForCausalLM:
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=vocab,
+    config = llama_config(
+        vocab,
+        layers,
         hidden_size=16,
         intermediate_size=24,
-        num_hidden_layers=layers,
         num_attention_heads=2,
         num_key_value_heads=1,
-        max_position_embeddings=128,
         initializer_range=0.6,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
     )
     return LlamaForCausalLM(config).double().eval()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 import outpace
 from outpace import recipes
@@ -31,6 +31,7 @@ from outpace.recipes._option_kinds import FunctionOpener
 from outpace.recipes._options import RecipeError, configure
 from outpace.recipes.self_speculation.kangaroo import kangaroo
 from outpace.sampling.target_probs import LazyTargetProbs
+from tests.llama import llama_config
 
 LAYERS, EARLY, VOCAB = 4, 2, 24
 PROMPTS = ([5, 9, 3, 7, 1, 5, 9], [8, 3], [4])
@@ -39,19 +40,15 @@ PROMPTS = ([5, 9, 3, 7, 1, 5, 9], [8, 3], [4])
 def model() -> LlamaForCausalLM:
     """A model whose late layers change little, so that many drafts are accepted and some are not."""
     torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
+    config = llama_config(
+        VOCAB,
+        LAYERS,
         hidden_size=24,
         intermediate_size=40,
-        num_hidden_layers=LAYERS,
         num_attention_heads=3,
         num_key_value_heads=1,
         head_dim=8,
-        max_position_embeddings=128,
         initializer_range=0.4,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
     )
     made = LlamaForCausalLM(config).double().eval()
     with torch.no_grad():
