@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+import outpace
+from outpace.bench.measure.workload import encode, load_items
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.skip_set import SkipSet
 from outpace.decode import Session
+from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.layer_choice import LayerChoice
+from outpace.drafters.model.self_draft import SelfDraft
 from outpace.models.hf.target import HFTarget
+from outpace.models.slim.make import without
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.reference import table_logits
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.self_speculation.clasp import clasp
 from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.verifiers.rejection import Rejection
 from tests.controllers.test_bandits import context, step
 
 TABLE = TableTarget(3, seed=1)
@@ -123,3 +132,32 @@ def test_a_target_without_layers() -> None:
 def test_all_layers_cannot_be_skipped() -> None:
     with pytest.raises(ValueError, match="4 layers cannot skip 4 of them: use 1 to 3"):
         clasp.build(TABLE, num_skipped=4)
+
+
+@pytest.mark.slow
+def test_layers_of_the_package_s_target_are_chosen_better_than_fixed_ones() -> None:
+    """Code and arithmetic, greedy chains of four without three of eight layers."""
+    model = outpace.load("zoo:target", dtype="float32")
+    prompts = [
+        encode(model.tokenizer, item) for kind in ("code", "arithmetic") for item in load_items(kind, 2)
+    ]
+
+    def acceptance(parts: Parts) -> float:
+        tested = accepted = 0
+        for prompt in prompts:
+            sampling = [SamplingParams(max_tokens=32, stop=(0,))]
+            for each in Session(parts, [prompt], sampling, LazyTargetProbs).steps():
+                if each.generated[0]:
+                    forest, leaf = each.draft.tree.forest, each.verdict.leaf[0]
+                    accepted += forest.depths[leaf]
+                    tested += min(len(forest.nodes[0]) - 1, forest.depths[leaf] + 1)
+        return accepted / tested
+
+    def fixed(*layers: int) -> Parts:
+        drafter = DraftModel(without(model.target, SkipSet.of_layers(layers)), sampled=False)
+        return Parts(model.target, SelfDraft(drafter), Rejection(), Fixed(4))
+
+    chosen = replace(clasp.build(model.target, num_skipped=3, sampled=False), controller=Fixed(4))
+    found = acceptance(chosen)
+    assert found > 0.9
+    assert all(found > acceptance(fixed(*layers)) + 0.05 for layers in ((2, 4, 6), (5, 6, 7)))
