@@ -174,7 +174,7 @@ def test_a_head_that_compresses_its_target_is_noticed(
     assert not is_unchanged(target, before)
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle", pytest.param("eagle3", marks=pytest.mark.slow)])
 def test_the_text_is_that_of_plain_decoding(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +210,7 @@ def test_of_heads_without_a_cache_only_the_prefix_layer_is_compressed(
         assert torch.equal(each, whole[name]) != is_compressed
 
 
+@pytest.mark.slow
 def test_a_head_of_medusa_stays_whole_and_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = outpace.load("zoo:target", dtype="float32", compile=True, draft_weights="int8")
