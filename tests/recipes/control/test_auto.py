@@ -38,7 +38,7 @@ def test_without_a_model_repeated_text_is_looked_up_and_other_text_is_not_drafte
 
 
 def test_without_a_model_text_that_does_not_repeat_is_looked_up_in_some_steps_only() -> None:
-    parts = auto.build(TableTarget(VOCAB, seed=1, order=2))
+    parts = auto.build(counting(300))
     controller, asked = parts.controller, list[bool]()
     plan = controller.plan
 
@@ -48,10 +48,10 @@ def test_without_a_model_text_that_does_not_repeat_is_looked_up_in_some_steps_on
         return planned
 
     controller.plan = watched
-    sampling = [SamplingParams(1.0, max_tokens=200)]
+    sampling = [SamplingParams(max_tokens=200)]
     list(Session(parts, [torch.tensor([3])], sampling, LazyTargetProbs).steps())
     assert isinstance(controller, SourceChoice)
-    assert all(asked[:REST_AFTER]) and sum(asked[REST_AFTER:-1]) < 0.6 * len(asked[REST_AFTER:-1])
+    assert all(asked[:REST_AFTER]) and sum(asked[REST_AFTER:-1]) <= 0.3 * len(asked[REST_AFTER:-1])
     controller.release([0])
     assert controller._without == 0
 
