@@ -11,6 +11,7 @@ import torch
 from outpace.bench.measure.models import BenchModels
 
 
+@pytest.mark.slow
 def test_heads_have_compressed_weights_in_both_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with ExitStack() as stack:

@@ -72,6 +72,7 @@ def test_halves_are_by_decoding_order() -> None:
     assert early.tokens_per_second == late.tokens_per_second == 6.0
 
 
+@pytest.mark.slow
 def test_replayed_texts_are_summarised_in_halves() -> None:
     text = RecordedText([1], list(range(10, 60)))
     found = replay("suffix-decoding", build(get("suffix-decoding"), {}, 100), [text, text]).figures()

@@ -127,6 +127,7 @@ def test_it_is_smaller(targets: dict[str, HFTarget]) -> None:
     assert targets["compiled"].token_bytes * 4 * size == targets["whole"].token_bytes * (size + NUM_BYTES)
 
 
+@pytest.mark.slow
 def test_texts_are_those_of_plain_decoding() -> None:
     model = outpace.load("zoo:target", dtype="float32", compile=True, kv_cache="int8")
     assert model.target.compiled is not None and model.target.kv_cache == "int8"

@@ -50,6 +50,7 @@ def residual_net() -> HFTarget:
     return HFTarget(LlamaForCausalLM(config).double().eval())
 
 
+@pytest.mark.slow
 def test_it_is_closer_than_other_sets_of_the_same_size(residual_net) -> None:
     size, without = LAYERS // 2, switching(residual_net)
     choose, better, tried = closest_layers(residual_net, size), 0, 0

@@ -31,6 +31,7 @@ def test_a_file_generates_what_its_folder_does(file: Path) -> None:
     assert load_tokenizer(str(file))(PROMPT)["input_ids"] == ids
 
 
+@pytest.mark.slow
 def test_a_file_drafts_for_a_file(file: Path, tmp_path: Path) -> None:
     path = tmp_path / "target.gguf"
     write_gguf(resolve("zoo:target"), path)

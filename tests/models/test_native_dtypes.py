@@ -86,6 +86,7 @@ def test_the_command_line_says_it_in_one_line():
     assert "file.py:3" in warnings.formatwarning("slow", UserWarning, "file.py", 3)
 
 
+@pytest.mark.slow
 def test_it_is_said_once_a_process():
     script = """
 import outpace

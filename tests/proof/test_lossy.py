@@ -49,7 +49,8 @@ def honest(target: Target, warmth: float) -> Reference | None:
     return TableReference(warmer(target, warmth)) if warmth else None
 
 
-@pytest.mark.parametrize("drafts", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("drafts", [False, True])
 def test_a_reference_that_is_true(drafts: bool) -> None:
     method = made(honest, drafts=drafts)
     proof = prove_default(method, MODELS, 300)

@@ -174,7 +174,8 @@ def test_a_head_that_compresses_its_target_is_noticed(
     assert not is_unchanged(target, before)
 
 
-@pytest.mark.parametrize("kind", ["eagle", pytest.param("eagle3", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
 def test_the_text_is_that_of_plain_decoding(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_the_draft_model_changes_with_the_text() -> None:
     assert lengths[2:5] == [5, 5, 5] and 1 in lengths[5:] and lengths[-6:-1] == [5] * 5, lengths
 
 
+@pytest.mark.slow
 def test_both_estimates_and_losses_are_exact_with_two_draft_models() -> None:
     for models in (tables(), peaked_tables()):
         for options in ({}, {"estimate": "token"}, {"loss": "rate"}):

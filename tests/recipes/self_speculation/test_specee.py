@@ -37,6 +37,7 @@ def test_the_distribution_is_that_of_the_definition(options, models) -> None:
     assert proof.verdict == "as stated", (proof.verdict, proof.error, proof.loss)
 
 
+@pytest.mark.slow
 def test_threshold_1_and_the_role_of_a_drafter_are_exact(models) -> None:
     assert exact_limit(specee, models, 60).verdict == "exact"
     proof = Subject(specee, next(choices(specee, models)) | {"role": "drafter"}, models).prove(ragged, 200)
