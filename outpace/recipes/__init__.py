@@ -48,8 +48,10 @@ FOLDER = Path(__file__).parent
 GROUP = "outpace.recipes"
 
 
+@cache
 def files() -> dict[str, Path]:
-    """Recipe name -> source file, for the recipes of this package: the modules of the families' folders."""
+    """Recipe name -> source file, for the recipes of this package: the modules of the families' folders. They
+    are listed once: names are looked up hundreds of times."""
     found = (path for path in FOLDER.glob("*/*.py") if not path.name.startswith("_"))
     return {identifier(path.stem): path for path in sorted(found, key=lambda path: path.stem)}
 

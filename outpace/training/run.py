@@ -37,7 +37,7 @@ from outpace.training.methods import (
     check_start,
     defaults,
 )
-from outpace.training.texts import DataError, Prompt, fingerprint, read_prompts
+from outpace.training.texts import DataError, Prompt, fingerprint, read_prompts, split_texts
 from outpace.training.trainer import Trainer, processes, trained
 
 RUN, CAPTURED, PROVENANCE = "run.json", "captured.json", "training.json"
@@ -121,11 +121,11 @@ def train(
     with running.main_process_first():
         with progress(len(prompts)) as advance:
             examples = answered(model, prompts, config.answers, states / "answers", advance)
-    pieces = [piece for example in examples for piece in example.pieces(config.length)]
-    held = max(1, round(len(pieces) * config.held_out))
-    if len(pieces) <= held:
-        raise DataError(f"{data} gives {len(pieces)} texts to learn from: give more or longer ones")
-    learned, test = pieces[held:], pieces[:held]
+    learned, test = split_texts(examples, config.length, config.held_out)
+    if not (learned and test):
+        raise DataError(
+            f"{data} gives {len(learned) + len(test)} texts to learn from: give more or longer ones"
+        )
     for part in (learned, test):
         check_answers(method, part, config)
     reference = None

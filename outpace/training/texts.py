@@ -83,6 +83,20 @@ def read_prompts(source: str, model: Model, limit: int, seed: int) -> list[Promp
     return found
 
 
+def split_texts(
+    examples: Sequence[Example], length: int, held_out: float
+) -> tuple[list[Example], list[Example]]:
+    """Pieces of at most `length` tokens to learn from, and pieces for evaluation: of the first texts, until
+    they are the share `held_out` of all pieces. No text is in both parts, even if the data has it twice."""
+    pieces = {each: list(each.pieces(length)) for each in examples}  # each text once
+    wanted = max(1, round(sum(map(len, pieces.values())) * held_out))
+    learned: list[Example] = []
+    evaluated: list[Example] = []
+    for each in pieces.values():
+        (evaluated if len(evaluated) < wanted else learned).extend(each)
+    return learned, evaluated
+
+
 def fingerprint(prompts: Sequence[Prompt]) -> str:
     """A hash of the prompts and answers."""
     data = json.dumps([[each.tokens, each.answer] for each in prompts], separators=(",", ":"))

@@ -28,7 +28,7 @@ from outpace.training.methods import (
     PREDICTORS,
 )
 from outpace.training.run import train
-from outpace.training.texts import DataError, Example, read_prompts
+from outpace.training.texts import DataError, Example, read_prompts, split_texts
 from outpace.training.trainer import Trainer, TrainingError
 
 QUICK = (
@@ -358,6 +358,14 @@ def test_long_texts_are_cut_and_pieces_without_answers_dropped() -> None:
     example = Example(tuple(range(20)), 9)
     pieces = list(example.pieces(8))
     assert [(each.tokens[0], len(each.tokens), each.first) for each in pieces] == [(8, 8, 1), (16, 4, 1)]
+
+
+def test_no_text_is_learned_from_and_evaluated() -> None:
+    """The texts have two pieces each, one text comes twice, and the share ends inside a text."""
+    texts = [tuple(range(start, start + 16)) for start in (0, 100, 200, 0, 300, 400)]
+    learned, evaluated = split_texts([Example(each, 1) for each in texts], 8, 0.3)
+    assert [each.tokens[0] for each in evaluated] == [0, 8, 100, 108]
+    assert [each.tokens[0] for each in learned] == [200, 208, 300, 308, 400, 408]
 
 
 def test_the_fingerprint_tells_targets_apart_and_not_dtypes(tiny) -> None:
