@@ -1,7 +1,8 @@
 """Trains drafters for the zoo's target: `python -m zoo_training.drafters --output DIR [NAME ...]`.
 
-All learn from the same prompts, answers and hidden states, which are made once and kept in DIR/captured. A
-run that was stopped goes on. With `--install` a drafter's files are copied into the package.
+All learn from the same prompts, and most from the same answers and hidden states, which are made once and
+kept in DIR/captured. A run that was stopped goes on. With `--install` the files of a head, or of an adapter
+that changes the target, are copied into the package.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ from typing import Annotated
 
 import torch
 import typer
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import outpace
+from outpace.models import adapter
 from outpace.models.heads.formats.files import read_files, write_files
 from outpace.models.heads.formats.folder import EMBEDDING
 from outpace.models.names import HEADS, ZOO
 from outpace.training.run import train
+from outpace.zoo import WEIGHTS
+from zoo_training import evaluate
+from zoo_training.cards import rounded
+from zoo_training.corpus import read_corpus
 from zoo_training.prompts import write_prompts
 
 PROMPTS = 3000
@@ -43,6 +50,7 @@ class Plan:
     changes: tuple[str, ...]  # of the method's settings
     draft: str | None = None  # the model to train
     head: str | None = None  # name of the drafter to begin with
+    own_answers: bool = False  # its answers are not those of the other drafters
 
 
 DRAFTERS = {
@@ -56,6 +64,18 @@ DRAFTERS = {
     "eagle3": Plan("eagle3", ("steps=3000", "head.draft_vocab=2048")),
     "hass": Plan("hass", ("steps=3000",), head="eagle"),
     "draft": Plan("distillspec", ("steps=2000",), draft="zoo:draft"),
+    "layerskip": Plan(
+        "layerskip",
+        (
+            "steps=2400",
+            "exits.rank=64",
+            "optimizer.rate=0.0005",
+            "answers.max_tokens=128",
+            "capture.disk_gigabytes=0",
+            "evaluate_every=400",
+        ),
+        own_answers=True,
+    ),
 }
 
 
@@ -78,7 +98,7 @@ def train_drafter(name: str, output: Path, seed: int) -> Path:
         draft=plan.draft,
         head=head,
         changes=(*COMMON, *plan.changes, f"seed={seed}"),
-        captured=output / "captured",
+        captured=folder / "work" if plan.own_answers else output / "captured",
     )
     return folder
 
@@ -94,6 +114,27 @@ def install_head(folder: Path, place: Path, begun_with: str | None) -> None:
     write_files(place, config, {name: each for name, each in tensors.items() if name != EMBEDDING})
 
 
+def install_adapter(folder: Path, place: Path) -> None:
+    """Copy the files of an adapter that changes the target, with a card of what the changed target knows."""
+    place.mkdir(parents=True, exist_ok=True)
+    for name in (CARD, adapter.CONFIG, adapter.WEIGHTS):
+        shutil.copyfile(folder / name, place / name)
+    facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
+    loaded = outpace.load(str(folder), dtype="float32")
+    model, tokenizer, held_out = loaded.target.model, loaded.tokenizer, read_corpus().held_out
+    assert isinstance(model, LlamaForCausalLM) and isinstance(tokenizer, PreTrainedTokenizerFast)
+    card = {
+        "name": place.name,
+        "parameters": facts["parameters"],  # that were trained
+        "vocabulary": model.config.vocab_size,
+        "held_out_loss": evaluate.losses(model, held_out, tokenizer),
+        "held_out_tasks_of_a_kind": evaluate.NUM_TASKS,
+        "held_out_accuracy": evaluate.accuracy(model, tokenizer),
+        "training": facts,
+    }
+    (place / "card.json").write_text(json.dumps(rounded(card), indent=2) + "\n", encoding="utf-8")
+
+
 def main(
     names: Annotated[
         list[str] | None, typer.Argument(help=f"Of {', '.join(DRAFTERS)}; default: all.")
@@ -103,7 +144,7 @@ def main(
     ),
     seed: Annotated[int, typer.Option(help="Of new weights and the order of the texts.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
-    install: Annotated[bool, typer.Option("--install", help="Copy the heads into the package.")] = False,
+    install: Annotated[bool, typer.Option("--install", help="Copy into the package.")] = False,
 ) -> None:
     """Train the zoo's drafters."""
     if unknown := set(names or ()) - set(DRAFTERS):
@@ -112,7 +153,9 @@ def main(
     output.mkdir(parents=True, exist_ok=True)
     for name in names or DRAFTERS:
         folder = train_drafter(name, output, seed)
-        if install and DRAFTERS[name].draft is None:
+        if install and (folder / adapter.CONFIG).is_file():
+            install_adapter(folder, WEIGHTS / name)
+        elif install and DRAFTERS[name].draft is None:
             begun_with = DRAFTERS[name].head
             install_head(folder, HEADS / name, None if begun_with is None else f"{ZOO}{begun_with}")
         typer.echo(f"{folder} is ready")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import typer
 from safetensors import safe_open
 
+import outpace
 from outpace.models.heads.formats.files import read_files, write_files
 from outpace.training.config import changed
 from outpace.training.methods import METHODS, defaults
+from outpace.training.run import train
 from zoo_training import drafters
+from zoo_training.corpus import read_corpus
 
 
 @pytest.fixture
@@ -45,6 +49,8 @@ def test_each_drafter_is_trained_once_after_the_one_it_begins_with(runs, tmp_pat
         ("distillspec", "draft-2", None),
     ]
     assert {captured for *_, captured, _ in runs} == {tmp_path / "captured"}
+    drafters.main(["layerskip"], tmp_path, seed=0, threads=1, install=False)
+    assert runs.pop()[3] == tmp_path / "layerskip" / "work"
     assert all(config.seed == 2 and config.answers.seed == 0 for *_, config in runs)
     drafters.main(["hass"], tmp_path, seed=2, threads=1, install=False)
     assert len(runs) == 3
@@ -62,6 +68,26 @@ def test_only_heads_are_installed(runs, tmp_path, monkeypatch) -> None:
         assert json.loads((place / drafters.PROVENANCE).read_text()) == {"method": name, "start": start}
     with pytest.raises(typer.BadParameter, match="there is no drafter lion"):
         drafters.main(["lion"], tmp_path, seed=0, threads=1, install=False)
+
+
+def test_an_adapter_is_installed_with_a_card_of_the_changed_target(tmp_path, monkeypatch) -> None:
+    """Of the target's own losses: the low-rank changes have no effect yet."""
+    monkeypatch.setattr(drafters.evaluate, "NUM_TASKS", 1)
+    monkeypatch.setattr(drafters.evaluate, "CODE_ROWS", 1)
+    monkeypatch.setattr(drafters.evaluate, "accuracy", lambda model, tokenizer: {"edit": 0.0})
+    target = outpace.load("zoo:target", dtype="float32")
+    folder, place = tmp_path / "trained", tmp_path / "package" / "layerskip"
+    train("layerskip", target=target, data="", output=folder, changes=("exits.rank=2",), dry_run=True)
+    (folder / drafters.CARD).write_text("card")
+    (folder / drafters.PROVENANCE).write_text(json.dumps({"parameters": 5}))
+    drafters.install_adapter(folder, place)
+    files = {"README.md", "adapter_config.json", "adapter_model.safetensors", "card.json"}
+    assert {path.name for path in place.iterdir()} == files
+    card = json.loads((place / "card.json").read_text())
+    assert (card["name"], card["parameters"], card["vocabulary"]) == ("layerskip", 5, 4096)
+    model: Any = target.target.model
+    expected = drafters.evaluate.losses(model, read_corpus().held_out, target.tokenizer)
+    assert card["held_out_loss"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_every_drafter_has_a_method() -> None:

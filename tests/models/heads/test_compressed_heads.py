@@ -99,7 +99,7 @@ def matrices(head: DraftHead) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("format", ["int8", "int4"])
+@pytest.mark.parametrize("format", ["int8", pytest.param("int4", marks=pytest.mark.slow)])
 def test_compiled_logits_are_those_of_the_compressed_head(
     format: str,
     kind: str,
@@ -137,7 +137,7 @@ def test_matrices_outside_the_graph_stay_whole(
     assert "fc.weight" in compress(made("eagle"), "int4", environment).nodes
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("format", [None, "int8"])
 def test_a_head_uses_the_compressed_matrices_of_its_target(
     format: str | None,
