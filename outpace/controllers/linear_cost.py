@@ -41,16 +41,19 @@ class LinearCost:
         self._num_records = self._next_fit = 0
         self._measured: dict[tuple[int, ...], Measured] = {}  # by rounded quantities
 
-    def record(self, quantities: Sequence[float], seconds: float) -> bool:
-        """Add a measurement; returns whether the coefficients were fitted anew."""
+    def record(self, quantities: Sequence[float], seconds: float) -> None:
+        """Add a measurement."""
         self._num_records += 1
         cell = self._measured.setdefault(tuple([rounded(each) for each in quantities]), Measured(quantities))
         cell.quantities, cell.at = quantities, self._num_records
         cell.times.append(seconds)
         cell.seconds = median(cell.times)
-        if self._num_records < self._next_fit:
+
+    def update(self) -> bool:
+        """Fit the coefficients to the measurements, if enough of them are new; returns whether it was done."""
+        if self._num_records < self._next_fit or not self._measured:
             return False
-        self._next_fit = self._num_records + min(MAX_RECORDS, int(FIT_AFTER * self._num_records))
+        self._next_fit = self._num_records + max(1, min(MAX_RECORDS, int(FIT_AFTER * self._num_records)))
         self._fit()
         return True
 

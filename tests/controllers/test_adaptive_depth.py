@@ -210,6 +210,9 @@ def test_a_linear_cost_finds_the_coefficients_in_spite_of_single_slow_measuremen
         for tokens in (1, 2, 4, 8, 16):
             seconds = 3e-3 + 0.5e-3 * tokens
             cost.record((1, tokens), seconds * (20 if repeat == 3 else 1))
+    assert cost.update() and not cost.update()  # one more measurement does not change much
+    cost.record((1, 1), 1.0)
+    assert not cost.update()
     assert cast("list[float]", cost.coefficients.tolist()) == pytest.approx([3e-3, 0.5e-3], rel=1e-6)
 
 
