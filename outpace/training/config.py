@@ -91,6 +91,9 @@ class Predictor:
     shortfall_weight: float = 2.0  # of predictions below the label in the loss; of others 1 (adaeagle)
 
 
+WEIGHTINGS = ("sum", "uniform")  # of early exits
+
+
 @dataclass(frozen=True)
 class EarlyExits:
     """Early exits of a model."""
@@ -101,10 +104,13 @@ class EarlyExits:
     # probability with which the last layer is dropped; of earlier ones it is smaller (layerskip)
     dropout: float = 0.1
     scale: float = 0.2  # of the losses of early exits (layerskip)
+    # of these losses: sum, as in the paper, which counts later exits more; or uniform (layerskip)
+    weighting: str = "sum"
     rotation: int = 4  # one in so many early exits is learned in a step (layerskip)
     # of low-rank changes to all linear layers (LoRA), learned in place of the weights; 0: none (layerskip)
     rank: int = 0
-    # numbers of layers before each exit, in increasing order (s2d); none: half, 3/4 and all of the model's
+    # numbers of layers before each exit that is learned, in increasing order; none: half, 3/4 and all of the
+    # model's (s2d), or after every layer (layerskip)
     layers: tuple[int, ...] = ()
 
 
@@ -183,6 +189,8 @@ class TrainConfig:
         if predictor.shortfall_weight <= 0:
             raise ConfigError("predictor.shortfall_weight is above 0")
         exits = self.exits
+        if exits.weighting not in WEIGHTINGS:
+            raise ConfigError(f"exits.weighting is {exits.weighting}: use {' or '.join(WEIGHTINGS)}")
         if exits.rank < 0:
             raise ConfigError(f"exits.rank is {exits.rank}: it is 0 or more")
         if exits.layer < 0 or exits.rotation < 1 or exits.scale <= 0 or not 0 <= exits.dropout < 1:

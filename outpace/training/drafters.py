@@ -99,6 +99,7 @@ def untrained(
     target = model.target
     if method in TARGETS:
         check_exit(exit_layer(config.exits, target.num_layers), target)
+        check_learned_exits(config.exits.layers, target)
         whole = copy.deepcopy(target.model).float()
         return with_low_rank_changes(whole, model.name, config.exits.rank) if config.exits.rank else whole
     if method in DRAFT_MODELS:
@@ -209,6 +210,15 @@ def check_exit(layer: int, target: HFTarget) -> None:
     if layer > most:
         raise ConfigError(
             f"exits.layer is {layer}: a target of {target.num_layers} layers has exits 1 to {most}"
+        )
+
+
+def check_learned_exits(exits: Sequence[int], target: HFTarget) -> None:
+    """ConfigError unless these are exits of the target before its last layer, in increasing order."""
+    if list(exits) != sorted(set(exits) & set(range(1, target.num_layers))):
+        raise ConfigError(
+            f"exits.layers is {','.join(map(str, exits))}: give increasing numbers of layers, from 1 to "
+            f"{target.num_layers - 1}"
         )
 
 

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from outpace.core.skip_set import SkipSet
 from outpace.core.tree import Forest, TokenTree
@@ -15,7 +16,7 @@ from outpace.models.slim.exit_head import ExitHead
 from outpace.models.slim.make import without
 from outpace.proof.models import transformers_models
 from outpace.training.config import ConfigError, EarlyExits, TrainConfig, changed
-from outpace.training.drafters import untrained
+from outpace.training.drafters import check_learned_exits, untrained
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.early_exits import EarlyExitLesson, drop_rate, exit_layer, exit_weight
 from outpace.training.methods import check_start, defaults
@@ -63,8 +64,10 @@ def test_later_layers_are_dropped_more_often_and_the_first_never() -> None:
 
 
 def test_losses_count_more_the_later_the_exit() -> None:
-    weights = [exit_weight(layer, 5, 0.2) for layer in range(5)]
+    weights = [exit_weight(layer, 5, EarlyExits(scale=0.2)) for layer in range(5)]
     assert weights == pytest.approx([0.0, 0.2, 0.6, 1.2, 4 + 0.2 * 6])
+    uniform = EarlyExits(scale=0.2, weighting="uniform")
+    assert [exit_weight(layer, 5, uniform) for layer in range(5)] == [0.2, 0.2, 0.2, 0.2, 1.0]
 
 
 def test_layers_are_dropped_for_each_text_apart() -> None:
@@ -97,11 +100,23 @@ def test_the_loss_is_the_weighted_sum_of_its_exits() -> None:
     # of two layers the first exit has weight 0
     assert lesson(batch, torch.Generator()).item() == pytest.approx(losses[1].item())
     assert math.isfinite(losses[0].item())
+    uniform = lesson_of(copy.deepcopy(made.model), dropout=0.0, rotation=1, scale=0.5, weighting="uniform")
+    expected = (0.5 * losses[0] + losses[1]) / 1.5
+    assert uniform(batch, torch.Generator()).item() == pytest.approx(expected.item())
+
+
+def test_only_the_exits_of_the_settings_are_learned() -> None:
+    """In a step of two exits one is learned, in turn; the exit after three layers is not."""
+    torch.manual_seed(0)
+    made = HFTarget(LlamaForCausalLM(llama_config(VOCAB, 4, max_position_embeddings=64)).eval())
+    lesson = lesson_of(made.model, layers=(1, 2), rotation=2, scale=1.0, dropout=0.0, weighting="uniform")
+    batch = batch_of(made)
+    after = [lesson._loss(lesson._head[0](each), batch).item() for each in lesson._run(batch)[0]]
+    found = {round(lesson(batch, torch.Generator().manual_seed(seed)).item(), 4) for seed in range(20)}
+    assert found == {round((after[0] + after[3]) / 2, 4), round((after[1] + after[3]) / 2, 4)}
 
 
 def test_training_teaches_the_exit_and_leaves_the_target_as_it_is() -> None:
-    from transformers import LlamaForCausalLM
-
     torch.manual_seed(0)
     config = llama_config(VOCAB, 4, max_position_embeddings=64)
     made = HFTarget(LlamaForCausalLM(config).eval())
@@ -132,6 +147,11 @@ def test_training_teaches_the_exit_and_leaves_the_target_as_it_is() -> None:
 def test_unsuited_settings_are_refused() -> None:
     assert exit_layer(EarlyExits(), 8) == 2 and exit_layer(EarlyExits(), 2) == 1
     assert exit_layer(EarlyExits(layer=3), 8) == 3
+    for layers in ((2,), (1, 1), (0, 1)):
+        with pytest.raises(ConfigError, match="from 1 to 1"):
+            check_learned_exits(layers, target())
+    with pytest.raises(ConfigError, match="use sum or uniform"):
+        changed(TrainConfig(), ["exits.weighting=late"])
 
     class Loaded:
         target = target()

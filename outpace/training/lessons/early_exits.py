@@ -71,14 +71,18 @@ class EarlyExitLesson(ExitsLesson):
     """Next-token prediction after several layers at once, while layers are dropped at random.
 
     Layer l of L is dropped in each text with probability p · (exp(l · ln 2 / (L - 1)) - 1): the first never,
-    the last most often. The loss of an exit counts the more the later it is; of the early exits one in
-    `rotation` is learned in a step, which of them is drawn, and the last layer always. The draft is the model
-    up to its exit, the target the whole model as far as it has been trained."""
+    the last most often. The loss of an exit counts the more the later it is, or as
+    much as that of any other; of the early exits one in `rotation` is learned in a step, which of them is
+    drawn, and the last layer always. The draft is the model up to its exit, the target the whole model as far
+    as it has been trained."""
 
     def __init__(self, model: PreTrainedModel, target_head: nn.Module, settings: EarlyExits) -> None:
         super().__init__(model, target_head)
         self.settings = settings
-        self.exit_layer = exit_layer(settings, len(self._layers))
+        count = len(self._layers)
+        self.exit_layer = exit_layer(settings, count)
+        learned = settings.layers or range(1, count)
+        self._learned = [layers - 1 for layers in learned]  # indices of the layers after which it may exit
 
     @property
     def num_draft_parameters(self) -> int:
@@ -87,10 +91,8 @@ class EarlyExitLesson(ExitsLesson):
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
         states, logits = self._run(batch, self._dropped(len(batch.tokens), noise))
         turn = int(torch.randint(self.settings.rotation, (), generator=noise))
-        exits = [layer for layer in range(len(states) - 1) if layer % self.settings.rotation == turn]
-        weights = [
-            exit_weight(layer, len(states), self.settings.scale) for layer in (*exits, len(states) - 1)
-        ]
+        exits = [layer for at, layer in enumerate(self._learned) if at % self.settings.rotation == turn]
+        weights = [exit_weight(layer, len(states), self.settings) for layer in (*exits, len(states) - 1)]
         found = [*(self._head[0](states[layer]) for layer in exits), logits]
         terms = zip(weights, found, strict=True)
         return torch.stack([weight / sum(weights) * self._loss(each, batch) for weight, each in terms]).sum()
@@ -153,8 +155,11 @@ def drop_rate(layer: int, num_layers: int, largest: float) -> float:
     return largest * (math.exp(layer * math.log(2) / (num_layers - 1)) - 1)
 
 
-def exit_weight(layer: int, num_layers: int, scale: float) -> float:
+def exit_weight(layer: int, num_layers: int, settings: EarlyExits) -> float:
     """The weight of the loss after a layer, relative to the others that are learned in the step."""
-    if layer < num_layers - 1:
+    scale, last = settings.scale, num_layers - 1
+    if settings.weighting == "uniform":
+        return 1.0 if layer == last else scale
+    if layer < last:
         return scale * layer * (layer + 1) / 2
-    return num_layers - 1 + scale * sum(range(num_layers - 1))
+    return last + scale * sum(range(last))
