@@ -28,6 +28,7 @@ ALL_PROMPTS = "--prompts code,arithmetic,edit"
 WIDER_MODELS = {
     "out/models/target-113m": ("zoo:target", 11776),
     "out/models/draft-12m": ("zoo:draft", 11776),
+    "out/models/layerskip-113m": ("zoo:layerskip", 11776),
 }
 WIDER_TARGET = "out/models/target-113m"
 WIDER_PAIR = "--target out/models/target-113m --draft out/models/draft-12m"
@@ -70,6 +71,12 @@ AUTO = (
     "--compile --no-eager --dtype bfloat16 --methods auto,speculative-sampling,prompt-lookup,suffix-decoding,"
     f"lookup-or-draft --prompts code,edit,arithmetic,{PROMPT_SETS}/chat.jsonl,{PROMPT_SETS}/random.jsonl "
     "--num-prompts 8 --rounds 2 --max-tokens 96 --selection all"
+)
+EXITS = ",".join(f"layerskip:exit_layer={layer}:depth={depth}" for layer in (1, 2) for depth in (2, 4))
+# without --dtype: float32 where the CPU has no arithmetic in bfloat16
+SELF_SPECULATION = (
+    f"--compile --no-eager --methods {EXITS},del-decoding,prompt-lookup {ALL_PROMPTS} --max-tokens 96 "
+    "--selection all"
 )
 # beside other engines, with whole weights and with compressed ones
 CPU_ENGINES = (
@@ -141,6 +148,14 @@ STEPS: dict[str, tuple[str, str]] = {
         for name, options in WEIGHTS.items()
     },
     "auto/auto-cpu.json": ("bench", AUTO),
+    "self-speculation/self-speculation-cpu.json": (
+        "bench",
+        f"--target zoo:layerskip {SELF_SPECULATION} --num-prompts 6 --rounds 2",
+    ),
+    "self-speculation/self-speculation-113m-cpu.json": (
+        "bench",
+        f"--target out/models/layerskip-113m {SELF_SPECULATION} --num-prompts 6 --rounds 1",
+    ),
     "weights/weights-cpu.json": ("weights", ""),
     "distillation/distillation-cpu.json": (
         "distillation",

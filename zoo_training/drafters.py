@@ -67,12 +67,16 @@ DRAFTERS = {
     "layerskip": Plan(
         "layerskip",
         (
-            "steps=2400",
+            "steps=2000",
             "exits.rank=64",
-            "optimizer.rate=0.0005",
+            "exits.layers=1,2",
+            "exits.weighting=uniform",
+            "exits.scale=1.0",
+            "exits.rotation=1",
+            "optimizer.rate=0.001",
             "answers.max_tokens=128",
             "capture.disk_gigabytes=0",
-            "evaluate_every=400",
+            "bfloat16=false",
         ),
         own_answers=True,
     ),
@@ -125,7 +129,7 @@ def install_adapter(folder: Path, place: Path) -> None:
     assert isinstance(model, LlamaForCausalLM) and isinstance(tokenizer, PreTrainedTokenizerFast)
     card = {
         "name": place.name,
-        "parameters": facts["parameters"],  # that were trained
+        "parameters": sum(each.numel() for each in model.parameters()),
         "vocabulary": model.config.vocab_size,
         "held_out_loss": evaluate.losses(model, held_out, tokenizer),
         "held_out_tasks_of_a_kind": evaluate.NUM_TASKS,

@@ -12,6 +12,7 @@ import typer
 from safetensors import safe_open
 
 import outpace
+from outpace import zoo
 from outpace.models.heads.formats.files import read_files, write_files
 from outpace.training.config import changed
 from outpace.training.methods import METHODS, defaults
@@ -79,12 +80,13 @@ def test_an_adapter_is_installed_with_a_card_of_the_changed_target(tmp_path, mon
     folder, place = tmp_path / "trained", tmp_path / "package" / "layerskip"
     train("layerskip", target=target, data="", output=folder, changes=("exits.rank=2",), dry_run=True)
     (folder / drafters.CARD).write_text("card")
-    (folder / drafters.PROVENANCE).write_text(json.dumps({"parameters": 5}))
+    (folder / drafters.PROVENANCE).write_text(json.dumps({"steps": 5}))
     drafters.install_adapter(folder, place)
     files = {"README.md", "adapter_config.json", "adapter_model.safetensors", "card.json"}
     assert {path.name for path in place.iterdir()} == files
     card = json.loads((place / "card.json").read_text())
-    assert (card["name"], card["parameters"], card["vocabulary"]) == ("layerskip", 5, 4096)
+    assert (card["name"], card["vocabulary"], card["training"]) == ("layerskip", 4096, {"steps": 5})
+    assert card["parameters"] == zoo.card("target")["parameters"]
     model: Any = target.target.model
     expected = drafters.evaluate.losses(model, read_corpus().held_out, target.tokenizer)
     assert card["held_out_loss"] == pytest.approx(expected, abs=1e-4)

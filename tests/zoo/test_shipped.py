@@ -6,18 +6,22 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import outpace
 from outpace import zoo
+from outpace.models.heads.fingerprint import target_fingerprint
 from zoo_training import tasks
 from zoo_training.cards import page
 
 PAIR = {"target": 15_000_000, "draft": 1_200_000}
 OTHERS = {"draft-2k": 1_000_000, "draft-bytes": 1_000_000}  # with tokens of their own
 LIMITS = PAIR | OTHERS
+ADAPTERS = {"layerskip"}  # to zoo:target
+ADAPTER_BYTES = 8_000_000
 MEASURED = {"code", "arithmetic", "edit", "chat"}
 
 
 def test_all_models_are_in_the_package() -> None:
-    assert set(LIMITS) == set(zoo.names()), (
+    assert set(LIMITS) | ADAPTERS == set(zoo.names()), (
         "weights are missing under outpace/zoo/weights: an incomplete checkout?"
     )
 
@@ -48,6 +52,29 @@ def test_a_model_matches_its_card(name: str) -> None:
     assert set(card["pair"]) == MEASURED if name in PAIR else "pair" not in card
     assert set(card["held_out_accuracy"]) == MEASURED - {"code"}
     assert (zoo.path(name) / "README.md").read_text(encoding="utf-8") == page(card)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_an_adapter_matches_its_card(name: str) -> None:
+    folder, card = zoo.path(name), zoo.card(name)
+    assert (folder / "adapter_model.safetensors").stat().st_size <= ADAPTER_BYTES
+    loaded, base = outpace.load(f"zoo:{name}"), outpace.load("zoo:target")
+    size = sum(weight.numel() for weight in loaded.target.model.parameters())
+    assert size == card["parameters"] and loaded.target.vocab == card["vocabulary"]
+    assert set(card["held_out_loss"]) == MEASURED and set(card["held_out_accuracy"]) == MEASURED - {"code"}
+    facts = card["training"]
+    assert facts["target_name"] == "zoo:target" and facts["target"] == target_fingerprint(base.target)
+    assert (folder / "README.md").read_text(encoding="utf-8").count(card["name"]) > 0
+
+
+def test_early_exits_of_the_adapted_target_draft() -> None:
+    """The text is that of plain decoding, and after two of eight layers half of the tokens are known."""
+    model = outpace.load("zoo:layerskip", dtype="float32")
+    options = {"max_tokens": 64, "temperature": 0.0}
+    prompt = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n"
+    [plain] = outpace.generate(model, prompt, method="autoregressive", **options)
+    [found] = outpace.generate(model, prompt, method="layerskip", depth=3, **options)
+    assert found.text == plain.text and found.statistics.mean_acceptance_length > 1.5
 
 
 def test_both_have_the_same_vocabulary() -> None:
