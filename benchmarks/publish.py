@@ -72,11 +72,11 @@ AUTO = (
     f"lookup-or-draft --prompts code,edit,arithmetic,{PROMPT_SETS}/chat.jsonl,{PROMPT_SETS}/random.jsonl "
     "--num-prompts 8 --rounds 2 --max-tokens 96 --selection all"
 )
-EXITS = ",".join(f"layerskip:exit_layer={layer}:depth={depth}" for layer in (1, 2) for depth in (2, 4))
+EXITS = ",".join(f"layerskip:exit_layer={layer}:depth={depth}" for layer in (1, 2) for depth in (1, 2))
 # without --dtype: float32 where the CPU has no arithmetic in bfloat16
 SELF_SPECULATION = (
-    f"--compile --no-eager --methods {EXITS},del-decoding,prompt-lookup {ALL_PROMPTS} --max-tokens 96 "
-    "--selection all"
+    f"--compile --no-eager --methods {EXITS},del-decoding {ALL_PROMPTS} --num-prompts 6 --rounds 1 "
+    "--max-tokens 96 --selection all"
 )
 # beside other engines, with whole weights and with compressed ones
 CPU_ENGINES = (
@@ -148,13 +148,9 @@ STEPS: dict[str, tuple[str, str]] = {
         for name, options in WEIGHTS.items()
     },
     "auto/auto-cpu.json": ("bench", AUTO),
-    "self-speculation/self-speculation-cpu.json": (
-        "bench",
-        f"--target zoo:layerskip {SELF_SPECULATION} --num-prompts 6 --rounds 2",
-    ),
     "self-speculation/self-speculation-113m-cpu.json": (
         "bench",
-        f"--target out/models/layerskip-113m {SELF_SPECULATION} --num-prompts 6 --rounds 1",
+        f"--target out/models/layerskip-113m {SELF_SPECULATION}",
     ),
     "weights/weights-cpu.json": ("weights", ""),
     "distillation/distillation-cpu.json": (
