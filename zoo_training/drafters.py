@@ -15,6 +15,8 @@ from typing import Annotated
 
 import torch
 import typer
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import outpace
@@ -39,6 +41,7 @@ COMMON = (
     "evaluate_every=500",
     "bfloat16=true",
 )
+ADAPTER_RANK = 56  # of adapters in the package: the repository stays below its limit
 PROVENANCE, CARD = "training.json", "README.md"
 
 
@@ -118,13 +121,33 @@ def install_head(folder: Path, place: Path, begun_with: str | None) -> None:
     write_files(place, config, {name: each for name, each in tensors.items() if name != EMBEDDING})
 
 
+def of_rank(rank: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Low-rank changes B A of weights, by the names that PEFT gives them, as the closest ones of a lower
+    rank: by the largest singular values of each product."""
+    found: dict[str, Tensor] = {}
+    for name in weights:
+        if ".lora_A." in name:
+            other = name.replace(".lora_A.", ".lora_B.")
+            left, values, right = torch.linalg.svd(weights[other].float() @ weights[name].float())
+            root = values[:rank].sqrt()
+            found[other] = (left[:, :rank] * root).to(weights[other].dtype).contiguous()
+            found[name] = (root[:, None] * right[:rank]).to(weights[name].dtype).contiguous()
+    return found
+
+
 def install_adapter(folder: Path, place: Path) -> None:
-    """Copy the files of an adapter that changes the target, with a card of what the changed target knows."""
+    """Write an adapter that changes the target, reduced to ADAPTER_RANK, with a card of what the changed
+    target knows."""
     place.mkdir(parents=True, exist_ok=True)
-    for name in (CARD, adapter.CONFIG, adapter.WEIGHTS):
-        shutil.copyfile(folder / name, place / name)
+    shutil.copyfile(folder / CARD, place / CARD)
+    config = json.loads((folder / adapter.CONFIG).read_text(encoding="utf-8"))
+    rank = min(config["r"], ADAPTER_RANK)
+    config |= {"r": rank, "lora_alpha": config["lora_alpha"] * rank / config["r"]}  # the scale is their ratio
+    (place / adapter.CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    weights = of_rank(rank, load_file(folder / adapter.WEIGHTS))
+    save_file(weights, place / adapter.WEIGHTS, metadata={"format": "pt"})
     facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
-    loaded = outpace.load(str(folder), dtype="float32")
+    loaded = outpace.load(str(place), dtype="float32")
     model, tokenizer, held_out = loaded.target.model, loaded.tokenizer, read_corpus().held_out
     assert isinstance(model, LlamaForCausalLM) and isinstance(tokenizer, PreTrainedTokenizerFast)
     card = {

@@ -92,6 +92,18 @@ def test_an_adapter_is_installed_with_a_card_of_the_changed_target(tmp_path, mon
     assert card["held_out_loss"] == pytest.approx(expected, abs=1e-4)
 
 
+def test_an_adapter_of_a_lower_rank_keeps_the_largest_singular_values() -> None:
+    torch.manual_seed(0)
+    left, right = torch.linalg.qr(torch.randn(9, 4))[0], torch.linalg.qr(torch.randn(7, 4))[0]
+    values = torch.tensor([4.0, 3.0, 2.0, 1.0])
+    weights = {"x.lora_A.weight": right.T.contiguous(), "x.lora_B.weight": left * values}
+    for rank in (2, 4):
+        found = drafters.of_rank(rank, weights)
+        assert found["x.lora_A.weight"].shape == (rank, 7) and found["x.lora_B.weight"].shape == (9, rank)
+        expected = (left[:, :rank] * values[:rank]) @ right[:, :rank].T
+        assert (found["x.lora_B.weight"] @ found["x.lora_A.weight"] - expected).abs().max() < 1e-5
+
+
 def test_every_drafter_has_a_method() -> None:
     assert {plan.method for plan in drafters.DRAFTERS.values()} <= set(METHODS)
 
