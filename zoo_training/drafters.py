@@ -139,7 +139,13 @@ def install_adapter(folder: Path, place: Path) -> None:
     """Write an adapter that changes the target, reduced to ADAPTER_RANK, with a card of what the changed
     target knows."""
     place.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(folder / CARD, place / CARD)
+    card_page = (folder / CARD).read_text(encoding="utf-8")
+    for before, after in (
+        (f"--target {folder.name} ", f"--target {ZOO}{place.name} "),
+        (f"`{PROVENANCE}`", f"`card.json`. The adapter was reduced to rank {ADAPTER_RANK} after training"),
+    ):
+        card_page = card_page.replace(before, after)
+    (place / CARD).write_text(card_page, encoding="utf-8")
     config = json.loads((folder / adapter.CONFIG).read_text(encoding="utf-8"))
     rank = min(config["r"], ADAPTER_RANK)
     config |= {"r": rank, "lora_alpha": config["lora_alpha"] * rank / config["r"]}  # the scale is their ratio

@@ -50,8 +50,8 @@ class LinearCost:
         cell.seconds = median(cell.times)
 
     def update(self) -> bool:
-        """Fit the coefficients to the measurements, if enough of them are new; returns whether it was
-        done."""
+        """Fit the coefficients anew if enough measurements were added since the last fit; returns whether
+        they were fitted."""
         if self._num_records < self._next_fit or not self._measured:
             return False
         self._next_fit = self._num_records + max(1, min(MAX_RECORDS, int(FIT_AFTER * self._num_records)))

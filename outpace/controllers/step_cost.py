@@ -71,8 +71,8 @@ class StepCost:
             self._draft.record(quantities, step.draft.seconds)
 
     def update(self) -> None:
-        """Take the steps recorded since the last update into account. A fit takes a tenth of a millisecond:
-        controllers call this before they predict, not after every step."""
+        """Let predictions follow the steps recorded so far. Controllers call this before they predict, which
+        they do once in several steps; after every step it would cost a tenth of a millisecond each."""
         self._draft.update()
         self._other.update()
         if self._target.update():

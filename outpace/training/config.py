@@ -104,13 +104,14 @@ class EarlyExits:
     # probability with which the last layer is dropped; of earlier ones it is smaller (layerskip)
     dropout: float = 0.1
     scale: float = 0.2  # of the losses of early exits (layerskip)
-    # of these losses: sum, as in the paper, which counts later exits more; or uniform (layerskip)
+    # how the losses of early exits are weighted: "sum", the paper's, where later exits weigh more, or
+    # "uniform", where all weigh the same (layerskip)
     weighting: str = "sum"
     rotation: int = 4  # one in so many early exits is learned in a step (layerskip)
     # of low-rank changes to all linear layers (LoRA), learned in place of the weights; 0: none (layerskip)
     rank: int = 0
-    # numbers of layers before each exit that is learned, in increasing order; none: half, 3/4 and all of the
-    # model's (s2d), or after every layer (layerskip)
+    # the exits that are trained, each as the number of layers before it, in increasing order. Empty: after
+    # half, 3/4 and all of the layers (s2d); after every layer (layerskip)
     layers: tuple[int, ...] = ()
 
 

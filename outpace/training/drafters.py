@@ -214,7 +214,7 @@ def check_exit(layer: int, target: HFTarget) -> None:
 
 
 def check_learned_exits(exits: Sequence[int], target: HFTarget) -> None:
-    """ConfigError unless these are exits of the target before its last layer, in increasing order."""
+    """ConfigError unless `exits` are increasing numbers of layers from 1 to the target's minus 1."""
     if list(exits) != sorted(set(exits) & set(range(1, target.num_layers))):
         raise ConfigError(
             f"exits.layers is {','.join(map(str, exits))}: give increasing numbers of layers, from 1 to "

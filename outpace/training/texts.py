@@ -86,8 +86,9 @@ def read_prompts(source: str, model: Model, limit: int, seed: int) -> list[Promp
 def split_texts(
     examples: Sequence[Example], length: int, held_out: float
 ) -> tuple[list[Example], list[Example]]:
-    """Pieces of at most `length` tokens to learn from, and pieces for evaluation: of the first texts, until
-    they are the share `held_out` of all pieces. No text is in both parts, even if the data has it twice."""
+    """Cut texts into pieces of at most `length` tokens; returns those for training and those for evaluation.
+    The first texts are for evaluation, as many as hold the share `held_out` of all pieces. All pieces of a
+    text are on one side, and a text that the data has twice counts once."""
     pieces = {each: list(each.pieces(length)) for each in examples}  # each text once
     wanted = max(1, round(sum(map(len, pieces.values())) * held_out))
     learned: list[Example] = []
