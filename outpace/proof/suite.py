@@ -37,7 +37,6 @@ from outpace.proof.sampling_cases import crossed, paired
 from outpace.proof.with_prediction import predicting
 
 SMALL, QUICK, EXHAUSTIVE = 400, 3_000, 20_000  # maximum runs of one proof; one core does about 1000 a second
-MORE = 1_000  # runs of a proof that is repeated because no draft was accepted at depth 2
 LONGEST = 18  # maximum number of new tokens of a request with temperature > 0
 BATCH = 256  # rows decoded in one batch, one run each
 PROMPTS = ((0, 1, 2, 0, 1), (2, 2), (1,), (1, 0, 2))
@@ -61,6 +60,7 @@ class Plan:
     top_k: int = 0  # top_k of the sampled requests: fewer continuations, so longer texts
     most: int = QUICK  # maximum runs of a proof with default options and one of the shapes
     most_varied: int = 300  # maximum runs of a proof with a changed option
+    more: int = 1_000  # of a proof that is repeated because no draft was accepted at depth 2
 
 
 PLANS = {
@@ -130,7 +130,7 @@ def prove(
             # translated from another vocabulary to be accepted twice in a row
             top_k = plan.top_k + 1 if plan.top_k else 2
             longer = partial(ragged, top_k=top_k, prompt=models.greedy_text)
-            return subject.prove(longer, max(most, MORE))
+            return subject.prove(longer, max(most, plan.more))
         return proof
 
     default = Subject(recipe, options[0], models)

@@ -92,6 +92,7 @@ class Predictor:
 
 
 WEIGHTINGS = ("sum", "uniform")  # of early exits
+LABELS = ("text", "target")  # of what exits learn
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,9 @@ class EarlyExits:
     # how the losses of early exits are weighted: "sum", the paper's, where later exits weigh more, or
     # "uniform", where all weigh the same (layerskip)
     weighting: str = "sum"
+    # what all exits and the last layer learn at each token: "text", the paper's, the token itself, or
+    # "target", the distribution that the target had before training (layerskip)
+    labels: str = "text"
     rotation: int = 4  # one in so many early exits is learned in a step (layerskip)
     # of low-rank changes to all linear layers (LoRA), learned in place of the weights; 0: none (layerskip)
     rank: int = 0
@@ -192,6 +196,8 @@ class TrainConfig:
         exits = self.exits
         if exits.weighting not in WEIGHTINGS:
             raise ConfigError(f"exits.weighting is {exits.weighting}: use {' or '.join(WEIGHTINGS)}")
+        if exits.labels not in LABELS:
+            raise ConfigError(f"exits.labels is {exits.labels}: use {' or '.join(LABELS)}")
         if exits.rank < 0:
             raise ConfigError(f"exits.rank is {exits.rank}: it is 0 or more")
         if exits.layer < 0 or exits.rotation < 1 or exits.scale <= 0 or not 0 <= exits.dropout < 1:

@@ -105,6 +105,27 @@ def test_the_loss_is_the_weighted_sum_of_its_exits() -> None:
     assert uniform(batch, torch.Generator()).item() == pytest.approx(expected.item())
 
 
+def test_exits_can_learn_the_distribution_of_the_target_before_training() -> None:
+    made = target()
+    batch = batch_of(made)
+    settings = {"dropout": 0.0, "rotation": 1, "weighting": "uniform", "labels": "target"}
+    lesson = lesson_of(copy.deepcopy(made.model), scale=0.5, **settings)
+    states, logits = lesson._run(batch)
+    log_p = made.model(batch.tokens).logits[:, :-1].log_softmax(-1)
+    log_q = ExitHead(made.model)(states[0])[:, :-1].log_softmax(-1)
+    divergence = (log_p.exp() * (log_p - log_q)).sum(-1).mean().item()
+    # the whole model is the target still: its share of the loss is 0
+    assert divergence > 0.01
+    assert lesson(batch, torch.Generator()).item() == pytest.approx(0.5 * divergence / 1.5, rel=1e-4)
+    with torch.no_grad():
+        lesson.model.get_output_embeddings().weight.mul_(0.5)
+    changed_log_q = lesson.model(batch.tokens).logits[:, :-1].log_softmax(-1)
+    alone = lesson_of(lesson.model, scale=1e-9, **settings)
+    alone._target_head = lesson._target_head
+    expected = (log_p.exp() * (log_p - changed_log_q)).sum(-1).mean().item()
+    assert alone(batch, torch.Generator()).item() == pytest.approx(expected, rel=1e-4)
+
+
 def test_only_the_exits_of_the_settings_are_learned() -> None:
     """In a step of two exits one is learned, in turn; the exit after three layers is not."""
     torch.manual_seed(0)
@@ -152,6 +173,8 @@ def test_unsuited_settings_are_refused() -> None:
             check_learned_exits(layers, target())
     with pytest.raises(ConfigError, match="use sum or uniform"):
         changed(TrainConfig(), ["exits.weighting=late"])
+    with pytest.raises(ConfigError, match="use text or target"):
+        changed(TrainConfig(), ["exits.labels=teacher"])
 
     class Loaded:
         target = target()

@@ -28,6 +28,7 @@ class ExitHead:
         ids = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
         skip(self._model, SkipSet.of_layers(range(count)), {"input_ids": ids, "use_cache": False})
         self._last = layers[count - 1]
+        self._norm = self._norm_before_head()
 
     @property
     def lm_head(self) -> Any:
@@ -36,12 +37,44 @@ class ExitHead:
 
     def inputs(self, states: Tensor) -> Tensor:  # (R, T, D) -> (R, T, D)
         """The inputs of the LM head after these outputs of a layer: its norm's outputs."""
+        if self._norm is not None:
+            return self._norm(states)
         with OutputCapture(self._model, 0).capture(frozenset([-1]), logits=False) as found:
             self(states)
         return found[-1]
 
     def __call__(self, states: Tensor) -> Tensor:  # (R, T, D) -> (R, T, V)
         """The logits after these outputs of a layer."""
+        if self._norm is not None:
+            return self.lm_head(self._norm(states))
+        return self._by_model(states)
+
+    def _norm_before_head(self) -> nn.Module | None:
+        """The last norm of a model whose logits are those of its LM head after it; None for other models,
+        which scale logits or states: those run as a whole, with masks and rotary angles that nothing needs."""
+        if self.lm_head is None:
+            return None
+        hidden_size = self._model.config.get_text_config().hidden_size
+        states = torch.linspace(-2, 2, 2 * hidden_size, dtype=self._model.dtype, device=self._model.device)
+        states = states.view(1, 2, hidden_size)
+        found: list[nn.Module] = []
+
+        def keep(module: nn.Module, inputs: Any) -> None:
+            if inputs and inputs[0] is states:
+                found.append(module)
+
+        hooks = [each.register_forward_pre_hook(keep) for each in self._model.modules()]
+        try:
+            with torch.no_grad():
+                logits = self._by_model(states)
+                is_whole = bool(found) and torch.equal(self.lm_head(found[0](states)), logits)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found[0] if is_whole else None
+
+    def _by_model(self, states: Tensor) -> Tensor:  # (R, T, D) -> (R, T, V)
+        """The logits by a forward of the model without its layers."""
 
         def replace(module: nn.Module, arguments: Any, output: Any) -> Any:
             return (states, *output[1:]) if isinstance(output, tuple) else states

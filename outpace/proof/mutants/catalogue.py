@@ -257,8 +257,17 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
             "exit chosen by the drawn token",
             lambda: Parts(target, ExitByToken(draft, other), Rejection(), chain),
         ),
-        Mutant("drafter chosen by its sample", lambda: arms(target, (draft, other), BestSample)),
-        Mutant("tree chosen by its drawn tokens", lambda: confident_of_draws(target)),
+        # both have many more runs with a third token
+        Mutant(
+            "drafter chosen by its sample",
+            lambda: arms(target, (draft, other), BestSample),
+            sampling={"max_tokens": 2},
+        ),
+        Mutant(
+            "tree chosen by its drawn tokens",
+            lambda: confident_of_draws(target),
+            sampling={"max_tokens": 2},
+        ),
         Mutant(
             "drafter chosen with the noise of its draft",
             lambda: arms(target, (draft, other), controller=SameNoise),

@@ -7,7 +7,7 @@ Letters: R texts, T tokens, M columns (see training.lessons.lesson), V vocabular
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -68,7 +68,8 @@ class ExitsLesson(DrafterLesson):
 
 
 class EarlyExitLesson(ExitsLesson):
-    """Next-token prediction after several layers at once, while layers are dropped at random.
+    """Next-token prediction after several layers at once, while layers are dropped at random; or, at the same
+    places, forward KL from the distribution that the target had before training.
 
     Layer l of L is dropped in each text with probability p · (exp(l · ln 2 / (L - 1)) - 1): the first never,
     the last most often. The loss of an exit counts the more the later it is, or as
@@ -94,8 +95,16 @@ class EarlyExitLesson(ExitsLesson):
         exits = [layer for at, layer in enumerate(self._learned) if at % self.settings.rotation == turn]
         weights = [exit_weight(layer, len(states), self.settings) for layer in (*exits, len(states) - 1)]
         found = [*(self._head[0](states[layer]) for layer in exits), logits]
+        loss = self._divergence(batch) if self.settings.labels == "target" else self._loss
         terms = zip(weights, found, strict=True)
-        return torch.stack([weight / sum(weights) * self._loss(each, batch) for weight, each in terms]).sum()
+        return torch.stack([weight / sum(weights) * loss(each, batch) for weight, each in terms]).sum()
+
+    def _divergence(self, batch: Batch) -> Callable[[Tensor, Batch], Tensor]:
+        """The loss of logits (R, T, V) against the target's before training."""
+        head = self._target_head[0]
+        with torch.no_grad():
+            target_logits = head(batch.hidden[-1][:, :-1].to(next(head.parameters()).dtype)).float()
+        return lambda logits, batch: losses.forward_kl(logits[:, :-1], target_logits, batch.is_token[:, 1:])
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
         states, _ = self._run(batch)
