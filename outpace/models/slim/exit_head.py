@@ -50,8 +50,8 @@ class ExitHead:
         return self._by_model(states)
 
     def _norm_before_head(self) -> nn.Module | None:
-        """The last norm of a model whose logits are those of its LM head after it; None for other models,
-        which scale logits or states: those run as a whole, with masks and rotary angles that nothing needs."""
+        """The last norm, if the logits are those of the LM head after it; None for models that scale logits
+        or states, which run as a whole, with masks and rotary angles that nothing needs."""
         if self.lm_head is None:
             return None
         hidden_size = self._model.config.get_text_config().hidden_size
