@@ -70,9 +70,10 @@ DRAFTERS = {
     "layerskip": Plan(
         "layerskip",
         (
-            "steps=2000",
+            "steps=2400",
             "exits.rank=64",
             "exits.layers=1,2",
+            "exits.labels=target",
             "exits.weighting=uniform",
             "exits.scale=1.0",
             "exits.rotation=1",

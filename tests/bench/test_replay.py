@@ -68,6 +68,7 @@ def test_counts_are_those_of_the_engine(
         assert figures["accepted"] > 0
 
 
+@pytest.mark.slow
 def test_replayed_texts_are_learned_for_later_texts() -> None:
     text = RecordedText([1], list(range(10, 60)))
     found = replay("suffix-decoding", build(get("suffix-decoding"), {}, 100), [text, text])

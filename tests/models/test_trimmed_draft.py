@@ -68,6 +68,7 @@ def test_only_the_lm_head_shrinks_and_the_users_model_stays_whole(tied: bool, ti
     assert (model.get_input_embeddings().weight is whole.weight) is tied
 
 
+@pytest.mark.slow
 def test_a_compiled_draft_is_trimmed_to_a_compiled_one(tiny: Any) -> None:
     model = tiny("llama", tie_word_embeddings=True).float()
     eager, made = (TrimmedDraft(HFTarget(model, compile=each), IDS) for each in (False, True))

@@ -91,6 +91,7 @@ def trained(folder: Path, *changes: str) -> LengthEvaluation:
     return found
 
 
+@pytest.mark.slow
 def test_lengths_are_learned_better_than_a_constant_and_a_larger_weight_makes_them_longer(
     tmp_path: Path,
 ) -> None:

@@ -71,6 +71,7 @@ def test_only_heads_are_installed(runs, tmp_path, monkeypatch) -> None:
         drafters.main(["lion"], tmp_path, seed=0, threads=1, install=False)
 
 
+@pytest.mark.slow
 def test_an_adapter_is_installed_with_a_card_of_the_changed_target(tmp_path, monkeypatch) -> None:
     """Of the target's own losses: the low-rank changes have no effect yet."""
     monkeypatch.setattr(drafters.evaluate, "NUM_TASKS", 1)

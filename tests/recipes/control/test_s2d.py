@@ -211,6 +211,7 @@ def test_an_exit_chosen_by_the_drawn_token_is_caught() -> None:
     assert mistakes()["exit chosen by the drawn token"]() > CAUGHT
 
 
+@pytest.mark.slow
 def test_one_draft_model_serves_several_targets() -> None:
     for seed in (7, 8):
         plain = [
