@@ -32,7 +32,7 @@ class SkipSetAnchors:
     def __init__(self, centers: Floats, domains: Ints, reach: Floats, skipped: Ints) -> None:
         self.centers = centers  # (C, D) unit vectors
         self.domains = domains  # (C,) index of the domain of each anchor
-        self.reach = reach  # (S,) largest distance of a prompt of the domain to its nearest anchor
+        self.reach = reach  # (S,) largest distance of a new prompt of the domain to its nearest anchor
         self.skipped = skipped  # (S, 2, L) 1 for sub-layers that are skipped: attention, MLP
 
     @classmethod
@@ -46,10 +46,9 @@ class SkipSetAnchors:
             units = unit(np.asarray(states, np.float32))
             if not len(units):
                 raise ValueError(f"domain {index} has no prompts: give texts for each")
-            found = _clustered(units, min(ANCHORS, max(1, len(units) // PROMPTS)))
-            centers.append(found)
-            reach.append(float((1 - units @ found.T).min(1).max()))
-            domains += [index] * len(found)
+            centers.append(_anchors(units))
+            reach.append(_reach(units))
+            domains += [index] * len(centers[-1])
             for side, layers in enumerate((skip_set.attention, skip_set.mlp)):
                 skipped[index, side, sorted(layers)] = 1
         return cls(np.concatenate(centers), np.array(domains, np.int32), np.array(reach, np.float32), skipped)
@@ -108,6 +107,21 @@ class SkipSetAnchors:
 def unit(states: Floats) -> Floats:  # (N, D)
     """The states scaled to length 1."""
     return states / np.maximum(np.linalg.norm(states, axis=-1, keepdims=True), 1e-12)
+
+
+def _anchors(units: Floats) -> Floats:  # (N, D) -> (C, D)
+    """The anchors of a domain."""
+    return _clustered(units, min(ANCHORS, max(1, len(units) // PROMPTS)))
+
+
+def _reach(units: Floats) -> float:  # (N, D)
+    """The largest distance of a prompt of the domain to its nearest anchor of the other half of the prompts: to
+    anchors that a prompt helped to make it is nearer than a new prompt is."""
+    halves = [units[::2], units[1::2]]
+    if len(units) < 2 * PROMPTS:
+        halves = [units, units]
+    pairs = zip(halves, reversed(halves), strict=True)
+    return max(float((1 - half @ _anchors(other).T).min(1).max()) for half, other in pairs)
 
 
 def _clustered(units: Floats, count: int) -> Floats:  # (N, D) -> (count, D)

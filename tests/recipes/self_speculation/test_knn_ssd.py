@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
+import outpace
+from outpace.api.prompts import encode
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.skip_set import SkipSet
 from outpace.decode import Session
@@ -21,6 +27,8 @@ from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.self_speculation.knn_ssd import knn_ssd
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.skip_sets import anchored, best_set, speed
+from zoo_training import prompts, tasks
+from zoo_training.corpus import read_corpus
 
 LAYERS = 4
 SETS = [SkipSet.of_layers([2]), SkipSet(frozenset({1}), frozenset({3}))]
@@ -130,3 +138,28 @@ def test_errors(target, anchors: str, tmp_path: Path) -> None:
     short = HFTarget(LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **shape)).eval())
     with pytest.raises(ValueError, match="for a model of 4 layers and this one has 2: build them again"):
         knn_ssd.build(short, anchors=anchors)
+
+
+@pytest.mark.slow
+def test_prompts_of_the_package_s_target_are_told_apart() -> None:
+    """Four kinds of prompts, of which the anchors have seen others: the paper expects nine of ten right."""
+    loaded = outpace.load("zoo:target", dtype="float32")
+    kinds, pick = ("code", "arithmetic", "edit", "chat"), random.Random(0)
+
+    def states(kind: str, count: int, *, held_out: bool) -> NDArray[np.float32]:
+        corpus = read_corpus()
+        if kind == "code":
+            documents = corpus.held_out if held_out else corpus.train
+            texts: list[Any] = [prompts.code(document, pick) for document in pick.choices(documents, k=count)]
+        elif held_out:
+            texts = [task.messages for task in tasks.held_out(kind, count)]
+        else:
+            texts = [tasks.make(kind, pick).messages for _ in range(count)]
+        tokens = [encode(loaded.tokenizer, text, loaded.target.vocab) for text in texts]
+        return prompt_states(loaded.target, [torch.tensor(each) for each in tokens])
+
+    seen = [states(kind, 24, held_out=False) for kind in kinds]
+    anchors = SkipSetAnchors.build(seen, [SkipSet.of_layers({index}) for index in range(len(kinds))], 8)
+    for index, kind in enumerate(kinds):
+        found = [anchors.domain(state) for state in states(kind, 20, held_out=True)]
+        assert found.count(index) > 18, (kind, found)
