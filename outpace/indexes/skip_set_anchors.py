@@ -115,8 +115,8 @@ def _anchors(units: Floats) -> Floats:  # (N, D) -> (C, D)
 
 
 def _reach(units: Floats) -> float:  # (N, D)
-    """The largest distance of a prompt of the domain to its nearest anchor of the other half of the prompts: to
-    anchors that a prompt helped to make it is nearer than a new prompt is."""
+    """The largest distance of a prompt of the domain to its nearest anchor of the other half of the prompts:
+    to anchors that a prompt helped to make it is nearer than a new prompt is."""
     halves = [units[::2], units[1::2]]
     if len(units) < 2 * PROMPTS:
         halves = [units, units]
