@@ -72,7 +72,7 @@ AUTO = (
     f"lookup-or-draft --prompts code,edit,arithmetic,{PROMPT_SETS}/chat.jsonl,{PROMPT_SETS}/random.jsonl "
     "--num-prompts 8 --rounds 2 --max-tokens 96 --selection all"
 )
-EXITS = ",".join(f"layerskip:exit_layer={layer}:depth={depth}" for layer in (1, 2) for depth in (1, 2))
+EXITS = ",".join(f"layerskip:exit_layer={layer}:depth={depth}" for layer in (1, 2) for depth in (1, 2, 3))
 # without --dtype: float32 where the CPU has no arithmetic in bfloat16
 SELF_SPECULATION = (
     f"--compile --no-eager --methods {EXITS},del-decoding {ALL_PROMPTS} --num-prompts 6 --rounds 1 "
