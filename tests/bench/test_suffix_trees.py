@@ -95,6 +95,7 @@ def test_a_step_keeps_what_was_drafted_rightly_and_gets_a_token_more() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_our_trees_alone_draft_what_the_method_drafts_in_the_engine() -> None:
     numbers = [*range(5, 30), 6, 7, 8, 50, *range(9, 20)]
     texts = [

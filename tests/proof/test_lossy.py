@@ -104,6 +104,7 @@ def test_the_exact_limit_is_exact() -> None:
     assert exact_limit(limit(wrong.build), MODELS, 300).verdict == "WRONG"
 
 
+@pytest.mark.slow
 def test_rows_that_draft_for_one_another_have_the_stated_distribution() -> None:
     for stated, verdict in ((honest, "as stated"), (lambda target, by: None, "WRONG")):
         proofs = list(prove_together(made(stated), {"warmth": 0.5}, MODELS))

@@ -69,6 +69,7 @@ def test_only_shared_drafters_are_set_apart() -> None:
     assert isinstance(row_by_row(lambda: token_recycling.build(TARGET))().drafter, Apart)
 
 
+@pytest.mark.slow
 def test_rows_that_teach_one_another_cannot_be_replayed() -> None:
     cases = [Case((0, 1), SamplingParams(1.0, max_tokens=4)), Case((2,), SamplingParams(1.0, max_tokens=4))]
     target = TableTarget(3, seed=1)

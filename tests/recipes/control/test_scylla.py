@@ -99,6 +99,7 @@ def test_heads_of_two_layers_are_exact_and_accepted_below_the_first_token() -> N
     assert found.counts.accepted and found.counts.deepest >= 2
 
 
+@pytest.mark.slow
 def test_rows_whose_trees_follow_their_number_are_independent() -> None:
     table = TableTarget(3, seed=1)
     groups = [Group((1, 1), (SamplingParams(1.0, top_k=2, max_tokens=4),) * 2)]

@@ -80,7 +80,8 @@ def decode(parts, temperature: float, max_tokens: int):
     return [session.request(slot).output() for slot in range(3)], steps
 
 
-@pytest.mark.parametrize("temperature", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_search_finds_sub_layers_that_do_little_and_drafts_better(temperature: float, target) -> None:
     parts = swift.build(target, window=16, skip_ratio=0.5, depth=4, threshold=0.05)
     search: SkipSetSearch = parts.drafter._drafter._skip_sets
