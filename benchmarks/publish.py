@@ -148,7 +148,6 @@ STEPS: dict[str, tuple[str, str]] = {
         for name, options in WEIGHTS.items()
     },
     "auto/auto-cpu.json": ("bench", f"{AUTO} --dtype bfloat16 --num-prompts 8 --rounds 2"),
-    "auto/auto-113m-cpu.json": ("bench", f"{WIDER_PAIR} {AUTO} --num-prompts 6 --rounds 1"),
     "self-speculation/self-speculation-113m-cpu.json": (
         "bench",
         f"--target out/models/layerskip-113m {SELF_SPECULATION}",

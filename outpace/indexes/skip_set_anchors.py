@@ -110,7 +110,7 @@ def unit(states: Floats) -> Floats:  # (N, D)
 
 
 def _anchors(units: Floats) -> Floats:  # (N, D) -> (C, D)
-    """The anchors of a domain."""
+    """The k-means centers of a domain's prompts, one for `PROMPTS` of them and at most `ANCHORS`."""
     return _clustered(units, min(ANCHORS, max(1, len(units) // PROMPTS)))
 
 

@@ -106,7 +106,7 @@ class EarlyExits:
     dropout: float = 0.1
     scale: float = 0.2  # of the losses of early exits (layerskip)
     # how the losses of early exits are weighted: "sum", the paper's, where later exits weigh more, or
-    # "uniform", where all weigh the same (layerskip)
+    # "uniform", where each early exit has the weight `scale` and the last layer 1 (layerskip)
     weighting: str = "sum"
     # what all exits and the last layer learn at each token: "text", the paper's, the token itself, or
     # "target", the distribution that the target had before training (layerskip)
