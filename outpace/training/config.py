@@ -114,8 +114,8 @@ class EarlyExits:
     rotation: int = 4  # one in so many early exits is learned in a step (layerskip)
     # of low-rank changes to all linear layers (LoRA), learned in place of the weights; 0: none (layerskip)
     rank: int = 0
-    # the exits that are trained, each as the number of layers before it, in increasing order. Empty: after
-    # half, 3/4 and all of the layers (s2d); after every layer (layerskip)
+    # the early exits that are trained, in increasing order; exit N is after the first N layers. Empty: exits
+    # after half, 3/4 and all of the layers (s2d), or after each layer (layerskip)
     layers: tuple[int, ...] = ()
 
 
