@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-
-import numpy
-
-from outpace.controllers.linear_cost import Numbers
+from itertools import accumulate
+from operator import mul
 
 # matched tokens before a looked-up token: first of each group
 GROUPS = (1, 2, 3, 4, 6, 9, 14, 22)
-PRIOR_RATES = numpy.array((0.3, 0.5, 0.6, 0.7, 0.8, 0.87, 0.92, 0.95))
+PRIOR_RATES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.87, 0.92, 0.95)
 PRIOR_TOKENS = 4.0  # weight of these, in tokens
 OWN_PRIOR = 4.0  # tokens of a request that count as much as what is known of all requests
 KEEP_ALL, KEEP_OWN = 0.998, 0.95  # share of the evidence that is kept per step: of all requests, of one
+LARGEST_WEIGHT = 1e9  # of new evidence, before all weights are divided by it
 
 
 class MatchRates:
@@ -28,47 +28,57 @@ class MatchRates:
 
     def __init__(self, longest: int) -> None:
         """`longest`: tokens that are drafted at most; longer matches count as this long."""
-        self._group = numpy.searchsorted(GROUPS, numpy.arange(2 * longest + 1), side="right").clip(1) - 1
+        # number of tokens that match before a token -> its group
+        self._group = [max(1, bisect_right(GROUPS, before)) - 1 for before in range(2 * longest + 1)]
         self._longest = longest
-        self._tested = numpy.full(len(GROUPS), PRIOR_TOKENS)
-        self._accepted = PRIOR_RATES * self._tested
+        # evidence by group; new evidence gets a growing weight, which is cheaper than shrinking all the old
+        self._tested = [PRIOR_TOKENS] * len(GROUPS)
+        self._accepted = [PRIOR_TOKENS * rate for rate in PRIOR_RATES]
+        self._weight = 1.0
+        self._rates = list(PRIOR_RATES)
         # slot -> tokens that were accepted, that would have been at the rates of all, and that were tested
         self._own: dict[int, tuple[float, float, float]] = {}
 
-    def reached(self, slot: int, matched: int) -> Numbers:  # (longest,)
+    def reached(self, slot: int, matched: int, num_tokens: int) -> list[float]:  # num_tokens
         """Entry d - 1: the probability that the first d tokens after a match of so many tokens are
-        accepted."""
-        before = max(1, min(matched, self._longest))
-        rates = self._accepted / self._tested
+        accepted; for at most `longest` tokens."""
+        rates = self._rates
         if (own := self._own.get(slot)) is not None:
             accepted, expected, tested = own
-            usual = expected / max(tested, 1e-9)
+            usual = expected / tested
             share = (accepted + OWN_PRIOR * usual) / (tested + OWN_PRIOR)
-            odds = rates / (1 - rates) * (share * (1 - usual) / (usual * (1 - share)))
-            rates = odds / (1 + odds)
-        return rates[self._group[before : before + self._longest]].cumprod()
+            factor = share * (1 - usual) / (usual * (1 - share))  # of the odds of each rate
+            rates = [rate * factor / (1 - rate + rate * factor) for rate in rates]
+        before = max(1, min(matched, self._longest))
+        groups = self._group[before : before + min(num_tokens, self._longest)]
+        return list(accumulate([rates[group] for group in groups], mul))
 
     def record(self, slot: int, matched: int, looked_up: Sequence[int], generated: Sequence[int]) -> None:
-        """Compare the tokens that were looked up after a match with those that a step generated."""
-        accepted, tested = numpy.zeros(len(GROUPS)), numpy.zeros(len(GROUPS))
+        """Compare the tokens that were looked up after a match with those that a step generated: at least
+        one of each."""
+        own_accepted, own_expected, own_tested = self._own.get(slot, (0.0, 0.0, 0.0))
+        accepted, expected, tested = own_accepted * KEEP_OWN, own_expected * KEEP_OWN, own_tested * KEEP_OWN
+        self._weight /= KEEP_ALL
+        changed = set[int]()
         for before, (one, other) in enumerate(
             zip(looked_up, generated, strict=False), min(matched, self._longest)
         ):
             group = self._group[min(before, len(self._group) - 1)]
-            tested[group] += 1
+            changed.add(group)
+            expected += self._rates[group]
+            tested += 1
+            self._tested[group] += self._weight
             if one != other:
                 break
-            accepted[group] += 1
-        expected = float(tested @ (self._accepted / self._tested))
-        own = self._own.get(slot, (0.0, 0.0, 0.0))
-        new = float(accepted.sum()), expected, float(tested.sum())
-        self._own[slot] = (
-            own[0] * KEEP_OWN + new[0],
-            own[1] * KEEP_OWN + new[1],
-            own[2] * KEEP_OWN + new[2],
-        )
-        self._accepted = self._accepted * KEEP_ALL + accepted
-        self._tested = self._tested * KEEP_ALL + tested
+            accepted += 1
+            self._accepted[group] += self._weight
+        self._own[slot] = accepted, expected, tested
+        for group in changed:
+            self._rates[group] = self._accepted[group] / self._tested[group]
+        if self._weight > LARGEST_WEIGHT:
+            self._accepted = [each / self._weight for each in self._accepted]
+            self._tested = [each / self._weight for each in self._tested]
+            self._weight = 1.0
 
     def release(self, slots: Sequence[int]) -> None:
         """Drop the odds of the requests in these slots; the rates of all requests are kept."""

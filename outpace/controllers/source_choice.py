@@ -5,7 +5,10 @@ Letters: K tokens of the longest draft of the model, N of the longest looked-up 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, repeat
+from math import inf
+from operator import mul
 
 import numpy
 
@@ -28,6 +31,23 @@ LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was mea
 
 # length of the text's suffix that occurred before, the tokens that followed it there, most tokens to draft
 Found = tuple[int, Sequence[int], int]
+
+
+def fastest(
+    reached: Iterable[float], seconds: Sequence[float], more_seconds: float = 0.0
+) -> tuple[int, float, float]:
+    """The number of draft tokens with the most expected tokens per second, these, and the expected tokens.
+
+    `reached`: probability that the first d draft tokens are accepted, for d = 1, 2, ... `seconds`: of a step
+    with d draft tokens, for d = 0, 1, ..., to each of which `more_seconds` are added."""
+    # plain floats: a few numbers per step, for which calls of numpy take longer
+    tokens = most_tokens = 1.0
+    best, speed = 0, 1 / (seconds[0] + more_seconds)
+    for depth, probability in enumerate(reached, 1):
+        tokens += probability
+        if tokens > speed * (seconds[depth] + more_seconds):
+            best, most_tokens, speed = depth, tokens, tokens / (seconds[depth] + more_seconds)
+    return best, speed, most_tokens
 
 
 class SourceChoice:
@@ -62,10 +82,9 @@ class SourceChoice:
         self._without = 0  # steps since a token was looked up and drafted
         # predicted seconds, of steps with these rows
         self._predicted_slots: tuple[int, ...] = ()
-        self._lookup_seconds = numpy.ones(1)  # (N + 1,) by number of looked-up tokens
-        self._draft_seconds = numpy.ones(1)  # (K,) by number of drafted tokens, from 1
+        self._lookup_seconds: list[float] = []  # (N + 1,) by number of looked-up tokens
+        self._draft_seconds: list[float] = []  # (K + 1,) by number of drafted tokens; infinite for none
         self._read_seconds = 0.0  # of the draft model for a missed token
-        self._depths = numpy.arange(1.0, depth + 1)
         self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read
         self._unused: dict[int, int] = {}  # slot -> steps since the model has drafted
         self._generated = self._lost = 0.0  # tokens of all steps, and those that tried drafts were to lose
@@ -109,20 +128,16 @@ class SourceChoice:
         matched, following, limit = found
         if not limit:
             return 0, 0
-        length = min(len(following), limit, self._lookup_depth)
-        speeds = 1 / self._lookup_seconds[: length + 1]
-        if length:
-            speeds[1:] *= 1 + self._matches.reached(slot, matched).cumsum()[:length]
-        looked_up = int(speeds.argmax())
+        reached = self._matches.reached(slot, matched, min(len(following), limit)) if following else ()
+        looked_up, lookup_speed, _ = fastest(reached, self._lookup_seconds)
         if not self._depth:
             return looked_up, 0
-        tokens = 1 + (self._rates.rate(slot) ** self._depths[:limit]).cumsum()
-        drafted = tokens / (self._draft_seconds[:limit] + missed * self._read_seconds)
-        depth = int(drafted.argmax())
-        ahead = float(speeds[looked_up] / drafted[depth]) - 1
-        if ahead >= 0 and not self._tries(slot, ahead * float(tokens[depth])):
+        reached = accumulate(repeat(self._rates.rate(slot), min(self._depth, limit)), mul)
+        depth, draft_speed, tokens = fastest(reached, self._draft_seconds, missed * self._read_seconds)
+        ahead = lookup_speed / draft_speed - 1
+        if ahead >= 0 and not self._tries(slot, ahead * tokens):
             return looked_up, 0
-        return 0, depth + 1
+        return 0, depth
 
     def _tries(self, slot: int, lost: float) -> bool:
         """Whether the draft model drafts once although so many tokens fewer are expected of it than of the
@@ -138,10 +153,11 @@ class SourceChoice:
         self._predicted_slots, self._hold = ctx.slots, HOLD_STEPS
         rows, context = len(ctx.slots), sum(ctx.committed)
         self._cost.update()
-        looked_up = numpy.arange(self._lookup_depth + 1.0)
-        self._lookup_seconds = self._cost.verifying(rows, context, 0, rows * looked_up).clip(LEAST_SECONDS)
-        drafting = self._cost.seconds(rows, context, 0, self._depths, rows * self._depths)
-        self._draft_seconds = drafting.clip(LEAST_SECONDS)
+        looked_up, drafted = numpy.arange(self._lookup_depth + 1.0), numpy.arange(1.0, self._depth + 1)
+        seconds = self._cost.verifying(rows, context, 0, rows * looked_up)
+        self._lookup_seconds = seconds.clip(LEAST_SECONDS).tolist()
+        seconds = self._cost.seconds(rows, context, 0, drafted, rows * drafted)
+        self._draft_seconds = [inf, *seconds.clip(LEAST_SECONDS).tolist()]
         self._read_seconds = float(self._cost.reading(numpy.ones(1))[0]) / CATCH_UP_STEPS
 
     def _missed(self, ctx: Context) -> list[int]:

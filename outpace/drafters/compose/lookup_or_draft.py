@@ -10,8 +10,8 @@ from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Step
 from outpace.core.tree import TokenTree
 from outpace.drafters.lookup.candidate_tree import candidate_tree
-from outpace.drafters.lookup.text_lookup import TextLookup, first_found, within
-from outpace.indexes.candidates import NO_CANDIDATES
+from outpace.drafters.lookup.text_lookup import TextLookup, first_found
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
 
 class LookupOrDraft:
@@ -37,7 +37,7 @@ class LookupOrDraft:
         if not any(looked_up for looked_up, _ in sizes):
             return self._drafter.propose(ctx, drafts)
         kept = [
-            within(each, looked_up) if looked_up else NO_CANDIDATES
+            first_tokens(each, looked_up) if looked_up else NO_CANDIDATES
             for each, (looked_up, _) in zip(found, sizes, strict=True)
         ]
         if not any(drafts.depth):
@@ -51,3 +51,8 @@ class LookupOrDraft:
     def release(self, slots: Sequence[int]) -> None:
         self._lookup.release(slots)
         self._drafter.release(slots)
+
+
+def first_tokens(chain: CandidateTree, number: int) -> CandidateTree:
+    """The first tokens of a chain; a general tree would have to be searched for its nodes of this depth."""
+    return CandidateTree(chain.tokens[:number], chain.parents[:number], chain.weights[:number], chain.matched)
