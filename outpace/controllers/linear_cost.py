@@ -27,7 +27,6 @@ class Measured:
     quantities: Sequence[float]
     times: deque[float] = field(default_factory=lambda: deque[float](maxlen=NUM_TIMES))  # seconds
     at: int = 0  # number of measurements of all sizes when this one was last measured
-    seconds: float = 0.0  # median of the times
 
 
 class LinearCost:
@@ -57,7 +56,6 @@ class LinearCost:
             cell = self._measured.setdefault(size, Measured(quantities))
             cell.quantities, cell.at = quantities, self._num_records
             cell.times.append(seconds)
-            cell.seconds = median(cell.times)
         self._new.clear()
         if self._num_records < self._next_fit or not self._measured:
             return False
@@ -68,7 +66,7 @@ class LinearCost:
     def _fit(self) -> None:
         cells = self._measured.values()
         ages = numpy.array([self._num_records - each.at for each in cells])
-        times = numpy.array([max(each.seconds, 1e-9) for each in cells])
+        times = numpy.array([max(median(each.times), 1e-9) for each in cells])
         weights = 1 / (1 + ages / HALF_LIFE)
         weighted = numpy.array([each.quantities for each in cells]) * (weights / times)[:, None]
         scale = numpy.maximum(weighted.max(0), 1e-30)

@@ -16,7 +16,7 @@ from outpace.controllers.acceptance_rates import AcceptanceRates
 from outpace.controllers.match_rates import MatchRates
 from outpace.controllers.step_cost import StepCost
 from outpace.core.context import Context
-from outpace.core.contracts import Plan, Step, Want
+from outpace.core.contracts import Found, LookUp, Plan, Step, Want
 
 # of the drafts in the first steps, as shares of the longest; each three times, as first forwards take longer
 FIRST_DEPTHS = (1.0, 0.5, 0.25) * 3
@@ -29,8 +29,7 @@ CATCH_UP_STEPS = 8  # steps over which the time is spread in which a draft model
 LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was measured
 
 
-# length of the text's suffix that occurred before, the tokens that followed it there, most tokens to draft
-Found = tuple[int, Sequence[int], int]
+NOTHING: Found = (0, ())
 
 
 def fastest(
@@ -59,8 +58,8 @@ class SourceChoice:
     how often its tokens were accepted. In the first steps the draft model drafts, so that times are known,
     and where it has not drafted for a while it is tried again, as far as that costs a small share.
 
-    Without a draft model, looking up costs a step of a small target a tenth of its time, for nothing where
-    the text does not repeat: there it is done in one step of `LOOK_EVERY`.
+    Looking up costs a step of a small target a tenth of its time, for nothing where the text does not repeat:
+    there it is done in one step of `LOOK_EVERY`.
 
     The choice follows from committed tokens, from earlier steps and from times, never from tokens that are
     drawn in the step.
@@ -94,40 +93,39 @@ class SourceChoice:
 
     def plan(self, ctx: Context) -> Plan:
         longest = max(self._lookup_depth, self._depth)
-        rests = not self._depth and self._without >= REST_AFTER and self._without % LOOK_EVERY
-        self._without += 1
-        limits = [0 if rests else min(longest, limit) for limit in ctx.max_draft_depth]
+        limits = [min(longest, limit) for limit in ctx.max_draft_depth]
         if ctx.unread is not None:  # a draft would delay the first token after a prompt
             limits = [0 if len(unread) else limit for limit, unread in zip(limits, ctx.unread, strict=True)]
         self._ctx = ctx
         self._planned.clear()
         return Plan(tuple(limits), choice=self._choose)
 
-    def _choose(self, found: Sequence[Found]) -> list[tuple[int, int]]:
+    def _choose(self, limits: Sequence[int], look_up: LookUp) -> list[tuple[int, int]]:
         """Per row how many of the looked-up tokens are drafted, and how many tokens the model drafts: one of
         the two is 0."""
         ctx = self._ctx
         assert ctx is not None
+        rests = self._without >= REST_AFTER and self._without % LOOK_EVERY
+        found = [NOTHING] * len(limits) if rests else look_up()
         if self._depth and self._num_drafts < len(FIRST_DEPTHS):
             depth = max(1, round(FIRST_DEPTHS[self._num_drafts] * self._depth))
-            sizes = [(0, min(depth, limit)) for _, _, limit in found]
-            self._num_drafts += any(limit for _, _, limit in found)
+            sizes = [(0, min(depth, limit)) for limit in limits]
+            self._num_drafts += any(limits)
         else:
+            self._without += 1
             if not self._hold or ctx.slots != self._predicted_slots:
                 self._predict(ctx)
             self._hold -= 1
-            rows = zip(ctx.slots, found, self._missed(ctx), strict=True)
-            sizes = [self._best(*row) for row in rows]
+            rows = zip(ctx.slots, found, limits, self._missed(ctx), strict=True)
+            sizes = [self._best(*row) if row[2] else (0, 0) for row in rows]
         if any(looked_up for looked_up, _ in sizes):
             self._without = 0
-        rows = zip(ctx.slots, found, sizes, strict=True)
-        self._planned |= {slot: (each, depth) for slot, each, (_, depth) in rows if each[2]}
+        rows = zip(ctx.slots, found, limits, sizes, strict=True)
+        self._planned |= {slot: (each, depth) for slot, each, limit, (_, depth) in rows if limit}
         return sizes
 
-    def _best(self, slot: int, found: Found, missed: int) -> tuple[int, int]:
-        matched, following, limit = found
-        if not limit:
-            return 0, 0
+    def _best(self, slot: int, found: Found, limit: int, missed: int) -> tuple[int, int]:
+        matched, following = found
         reached = self._matches.reached(slot, matched, min(len(following), limit)) if following else ()
         looked_up, lookup_speed, _ = fastest(reached, self._lookup_seconds)
         if not self._depth:
@@ -173,7 +171,7 @@ class SourceChoice:
             generated = step.generated[row]
             if not generated or slot not in self._planned:
                 continue
-            (matched, following, _), depth = self._planned[slot]
+            (matched, following), depth = self._planned[slot]
             if following:
                 self._matches.record(slot, matched, following, generated)
             self._generated += len(generated)

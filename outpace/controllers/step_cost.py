@@ -45,23 +45,32 @@ class StepCost:
         # rounded number of rows -> by group of numbers of tokens: measured over predicted seconds
         self._factors: dict[int, Numbers] = {}
         self._num_steps = 0
+        # steps since the last update: rows, draft tokens, tokens computed, tokens in the KV cache, seconds of
+        # the target's forward, other seconds
+        self._new = deque[tuple[int, int, int, int, float, float]](maxlen=RECENT)
         # rounded numbers of rows and tokens -> last forwards
         self._forwards: dict[tuple[int, int], deque[Forward]] = {}
         self._changed: set[tuple[int, int]] = set()  # sizes whose factors are to be computed anew
 
     def record(self, step: Step, drafted: int) -> None:
-        """Record how long a step took, without the time of drafting. The step read no prompts. `drafted`:
-        number of its draft tokens, in all rows."""
-        rows, context = len(step.ctx.slots), sum(step.ctx.committed)
-        seconds = step.seconds
+        """Record how long a step took, without the time of drafting; it counts from the next update on. The
+        step read no prompts. `drafted`: number of its draft tokens, in all rows."""
+        rows, seconds = len(step.ctx.slots), step.seconds
+        forward = seconds["score"]
+        other = sum(seconds.values()) - forward - step.draft.seconds
         computed = step.scores.computed or rows + drafted
+        self._new.append((rows, drafted, computed, sum(step.ctx.committed), forward, other))
+
+    def _take(
+        self, rows: int, drafted: int, computed: int, context: int, forward: float, other: float
+    ) -> None:
         self._num_steps += 1
-        forward = Forward(self._num_steps, (1, computed, rows, context), seconds["score"])
+        measured = Forward(self._num_steps, (1, computed, rows, context), forward)
         size = rounded(rows), rounded(computed)
-        self._forwards.setdefault(size, deque(maxlen=NUM_TIMES)).append(forward)
+        self._forwards.setdefault(size, deque(maxlen=NUM_TIMES)).append(measured)
         self._changed.add(size)
-        self._target.record(forward.quantities, forward.seconds)
-        self._other.record((1, rows, drafted), sum(seconds.values()) - forward.seconds - step.draft.seconds)
+        self._target.record(measured.quantities, forward)
+        self._other.record((1, rows, drafted), other)
 
     def record_drafting(self, step: Step, read: int) -> None:
         """Record how long drafting took in a step. `read`: number of tokens in the forwards of the draft
@@ -73,6 +82,9 @@ class StepCost:
     def update(self) -> None:
         """Let predictions follow the steps recorded so far. Controllers call this before they predict, which
         they do once in several steps; after every step it would cost a tenth of a millisecond each."""
+        for step in self._new:
+            self._take(*step)
+        self._new.clear()
         self._draft.update()
         self._other.update()
         if self._target.update():

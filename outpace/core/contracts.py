@@ -139,6 +139,10 @@ class Frontier:
         )
 
 
+Found = tuple[int, Sequence[int]]  # length of the text's suffix that occurred before, the tokens after it
+LookUp = Callable[[], Sequence[Found]]  # -> what is found for each row
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How deep to draft in each row, and in which tree shape."""
@@ -152,9 +156,10 @@ class Plan:
     # that ends has then cost one forward more
     stop_reads: bool = False
     size: TreeSize | None = None  # of trees of the most probable paths; None: the method's own
-    # by row (length of the text's suffix that occurred before, the tokens that followed it there, most tokens
-    # to draft) -> by row (how many of these tokens to draft, how many tokens the draft model drafts instead)
-    choice: Callable[[Sequence[tuple[int, Sequence[int], int]]], Sequence[tuple[int, int]]] | None = None
+    # for methods that draft what is looked up, or what a draft model draws: (most tokens to draft, by row;
+    # the lookup) -> by row (how many of the tokens that were looked up to draft, how many tokens the draft
+    # model drafts instead)
+    choice: Callable[[Sequence[int], LookUp], Sequence[tuple[int, int]]] | None = None
     # (B,) for methods with several drafters: the index of the one that drafts each row; None: there is one
     drafter: tuple[int, ...] | None = None
 

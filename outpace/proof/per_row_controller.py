@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 from outpace.core.context import Context
-from outpace.core.contracts import Controller, Frontier, Parts, Plan, Shape, Step, TreeSize
+from outpace.core.contracts import Controller, Found, Frontier, LookUp, Parts, Plan, Shape, Step, TreeSize
 from outpace.drafters.compose.rows import context_of_rows, step_of_rows
 
 # the types of Plan.stop and Plan.choice
 Stop = Callable[[Frontier], list[bool]]
-Found = tuple[int, Sequence[int], int]
-Choice = Callable[[Sequence[Found]], Sequence[tuple[int, int]]]
+Choice = Callable[[Sequence[int], LookUp], Sequence[tuple[int, int]]]
 TIME_PER_NODE = 0.2  # of a step, relative to a step without nodes
 
 
@@ -36,6 +36,12 @@ def controllers_by_row(
 def with_even_times(step: Step) -> Step:
     """The step with times that follow from its number of nodes."""
     return replace(step, seconds={"score": 1 + TIME_PER_NODE * len(step.draft.tree)})
+
+
+def looked_up_in(rows: Sequence[int], look_up: LookUp) -> list[Found]:
+    """What was looked up in these rows."""
+    found = look_up()
+    return [found[row] for row in rows]
 
 
 class SizesApart:
@@ -108,10 +114,12 @@ class ControllersApart:
                     stopped[leaf] = answer
             return stopped
 
-        def choice(found: Sequence[Found]) -> list[tuple[int, int]]:
-            chosen = [(0, 0)] * len(found)
+        def choice(limits: Sequence[int], look_up: LookUp) -> list[tuple[int, int]]:
+            look_up = cache(look_up)  # several controllers may ask
+            chosen = [(0, 0)] * len(limits)
             for asked, rows in choices:
-                for row, sizes in zip(rows, asked([found[row] for row in rows]), strict=True):
+                own = asked([limits[row] for row in rows], partial(looked_up_in, rows, look_up))
+                for row, sizes in zip(rows, own, strict=True):
                     chosen[row] = sizes
             return chosen
 

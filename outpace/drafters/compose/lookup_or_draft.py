@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Drafter, Plan, Step
+from outpace.core.contracts import Draft, Drafter, Found, Plan, Step
 from outpace.core.tree import TokenTree
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.text_lookup import TextLookup, first_found
@@ -30,9 +30,13 @@ class LookupOrDraft:
         assert plan.choice is not None
         if not any(plan.depth):
             return Draft(TokenTree.roots(ctx.roots))  # the lookup reads the text when it is asked again
-        found = self._lookup.look_up(ctx, plan)
-        limits = zip(found, plan.depth, strict=True)
-        sizes = plan.choice([(each.matched, each.tokens, limit) for each, limit in limits])
+        found: list[CandidateTree] = []
+
+        def look_up() -> list[Found]:
+            found.extend(self._lookup.look_up(ctx, plan))
+            return [(each.matched, each.tokens) for each in found]
+
+        sizes = plan.choice(plan.depth, look_up)
         drafts = replace(plan, depth=tuple([each[1] for each in sizes]))
         if not any(looked_up for looked_up, _ in sizes):
             return self._drafter.propose(ctx, drafts)

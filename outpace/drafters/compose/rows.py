@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Parts, Plan, Scores, Step, TreeSize, Verdict
+from outpace.core.contracts import Draft, Found, LookUp, Parts, Plan, Scores, Step, TreeSize, Verdict
 from outpace.core.noise import Key
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.compose.union import Rekeyed
@@ -65,12 +65,19 @@ def plan_of_rows(plan: Plan, rows: Sequence[int]) -> Plan:
     """The plan for these rows only."""
     stop, choice, num_rows = plan.stop, plan.choice, len(plan.depth)
 
-    def chosen(own: Sequence[tuple[int, Sequence[int], int]]) -> list[tuple[int, int]]:
+    def chosen(limits: Sequence[int], look_up: LookUp) -> list[tuple[int, int]]:
         assert choice is not None
-        found: list[tuple[int, Sequence[int], int]] = [(0, (), 0)] * num_rows  # nothing to be drafted
-        for row, each in zip(rows, own, strict=True):
-            found[row] = each
-        sizes = choice(found)
+        all_limits = [0] * num_rows  # other rows draft nothing
+        for row, limit in zip(rows, limits, strict=True):
+            all_limits[row] = limit
+
+        def look_up_all() -> list[Found]:
+            found: list[Found] = [(0, ())] * num_rows
+            for row, each in zip(rows, look_up(), strict=True):
+                found[row] = each
+            return found
+
+        sizes = choice(all_limits, look_up_all)
         return [sizes[row] for row in rows]
 
     return replace(

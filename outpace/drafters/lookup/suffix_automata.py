@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy
+
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Step
 from outpace.drafters.lookup.request_memory import RequestMemory
@@ -63,8 +65,8 @@ class SuffixAutomatonLookup:
         found: list[CandidateTree] = []
         for row, (request, new) in enumerate(self._requests.follow(ctx)):
             if len(new):
-                tokens = new.numpy()
-                request.own.extend(tokens)
+                tokens = new.numpy().astype(numpy.int32)
+                request.own.append(tokens)
                 if self._corpus is not None:
                     request.pointer = self._corpus.move(request.pointer, tokens)
             found.append(self._following(request, plan.depth[row], ctx.sampling[row].stop))

@@ -87,7 +87,7 @@ def test_a_row_that_is_drafted_elsewhere_gets_no_tokens_of_the_model() -> None:
     )
     for _ in range(len(FIRST_DEPTHS) + 2):
         plan = controller.plan(session.context())
-        assert plan.choice is not None and plan.choice([(9, [1, 2, 3], 0)]) == [(0, 0)]
+        assert plan.choice is not None and plan.choice([0], lambda: [(9, [1, 2, 3])]) == [(0, 0)]
 
 
 def test_unsuited_options_are_refused() -> None:

@@ -10,6 +10,7 @@ import torch
 from outpace.controllers.source_choice import EXPLORING, FIRST_DEPTHS, REST_AFTER, SourceChoice
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
+from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
 from outpace.models.heads.head_model import HeadModel, untrained_eagle
 from outpace.models.table import TableTarget
 from outpace.proof.per_row_controller import ControllersApart
@@ -37,21 +38,25 @@ def test_without_a_model_repeated_text_is_looked_up_and_other_text_is_not_drafte
     assert sum(len(step.draft.tree) - 1 for step in random) < 0.5 * len(random)
 
 
-def test_without_a_model_text_that_does_not_repeat_is_looked_up_in_some_steps_only() -> None:
-    parts = auto.build(counting(300))
-    controller, asked = parts.controller, list[bool]()
-    plan = controller.plan
+@pytest.mark.parametrize("drafted", [False, True])
+def test_text_that_does_not_repeat_is_looked_up_in_some_steps_only(drafted: bool) -> None:
+    parts = auto.build(counting(900), draft=counting(900) if drafted else None)
+    assert isinstance(parts.drafter, LookupOrDraft)
+    lookup, controller = parts.drafter._lookup, parts.controller
+    look_up, asked = lookup.look_up, list[int]()
 
-    def watched(ctx):
-        planned = plan(ctx)
-        asked.append(any(planned.depth))
-        return planned
+    def watched(ctx, plan):
+        asked.append(ctx.committed[0])
+        return look_up(ctx, plan)
 
-    controller.plan = watched
-    sampling = [SamplingParams(max_tokens=200)]
-    list(Session(parts, [torch.tensor([3])], sampling, LazyTargetProbs).steps())
+    lookup.look_up = watched
+    sampling = [SamplingParams(max_tokens=600 if drafted else 200)]
+    session = Session(parts, [torch.tensor([3])], sampling, LazyTargetProbs)
+    steps = [step.ctx.committed[0] for step in session.steps() if any(step.generated)]
+    always = REST_AFTER + len(FIRST_DEPTHS) * drafted
+    assert len(steps) > 4 * always and asked[:always] == steps[:always]
+    assert 0 < len(asked) - always <= 0.3 * (len(steps) - always)
     assert isinstance(controller, SourceChoice)
-    assert all(asked[:REST_AFTER]) and sum(asked[REST_AFTER:-1]) <= 0.3 * len(asked[REST_AFTER:-1])
     controller.release([0])
     assert controller._without == 0
 
