@@ -19,8 +19,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Found, LookUp, Plan, Step, Want
 
 # of the drafts in the first steps, as shares of the longest; each three times, as first forwards take longer.
-# They differ, so that the time of a forward of the draft model is known; short ones would be slow where drafts
-# are accepted
+# They differ, so that the time of a forward of the draft model is known; short ones would generate less
 FIRST_DEPTHS = (1.0, 0.67, 0.83) * 3
 TRY_AFTER = 8  # steps without a draft of the model after which one may be tried
 EXPLORING = 0.02  # share of the tokens that such drafts may be expected to lose

@@ -5,6 +5,9 @@ predicts the tokens per second of each source from the length of a match, from a
 measured times of forwards, LookupOrDraft, SuffixAutomatonLookup, DraftModel, FeatureDrafter, PlannedRows,
 Rejection. It is no paper's method.
 
+With an `index` the continuation comes from a corpus where the match there is longer than the one in the text
+by more than five tokens.
+
 Exact at any temperature: before a token of the step is drawn it is decided, from committed tokens, earlier
 steps and measured times, what drafts and how much. Since times are measured, two runs with the same seed may
 draw different texts from the same distribution; greedy texts are equal.
@@ -22,6 +25,9 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
 from outpace.drafters.no_draft import NoDraft
+from outpace.indexes import store
+from outpace.indexes.automata.static import StaticAutomaton
+from outpace.indexes.store import SuffixAutomatonFile
 from outpace.models.heads.head_model import EagleModel
 from outpace.verifiers.rejection import Rejection
 
@@ -34,6 +40,7 @@ def auto(
     *,
     draft: Target | None = None,
     head: EagleModel | None = None,
+    index: SuffixAutomatonFile | None = None,
     depth: int = 6,
     lookup_depth: int = 30,
 ) -> Parts:
@@ -42,6 +49,7 @@ def auto(
     Args:
         draft: draft model with the target's vocabulary
         head: folder with a head of EAGLE or HASS that was trained for the target, in place of a draft model
+        index: file of `outpace index build --kind suffix-automaton`
         depth: most tokens drafted per step by the model or the head
         lookup_depth: most tokens drafted per step from a repeated suffix
     """
@@ -53,6 +61,7 @@ def auto(
     elif head is not None:
         drafter = FeatureDrafter(head, target.vocab, grow, sampled=True)
     has_model = draft is not None or head is not None
-    lookup = SuffixAutomatonLookup(length_offset=lookup_depth)
+    corpus = store.open_index(StaticAutomaton, index, target.vocab)
+    lookup = SuffixAutomatonLookup(corpus, min_ngram=1)  # of at least one token: drafts are chains
     controller = SourceChoice(lookup_depth, depth if has_model else 0, target.sizes)
     return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from outpace.controllers.source_choice import EXPLORING, FIRST_DEPTHS, REST_AFTE
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
+from outpace.indexes import store
+from outpace.indexes.automata.static import StaticAutomaton
 from outpace.models.heads.head_model import HeadModel, untrained_eagle
 from outpace.models.table import TableTarget
 from outpace.proof.per_row_controller import ControllersApart
@@ -36,6 +39,17 @@ def test_without_a_model_repeated_text_is_looked_up_and_other_text_is_not_drafte
     assert all(not step.draft.forwards for step in repeats)
     random = steps([3], target=TableTarget(VOCAB, seed=1, order=2), tokens=40)
     assert sum(len(step.draft.tree) - 1 for step in random) < 0.5 * len(random)
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_text_that_repeats_a_corpus_is_looked_up_there(drafted: bool, tmp_path: Path) -> None:
+    store.save(StaticAutomaton.build([list(range(200))]), tmp_path / "corpus.sam")
+    drafts = {"draft": counting(900)} if drafted else {}
+    prompt, target = [*range(8)], counting(900)
+    steps_with = steps(prompt, 150, target, index=str(tmp_path / "corpus.sam"), **drafts)
+    assert max(len(step.generated[0]) for step in steps_with if not step.draft.forwards) == 31
+    without = steps(prompt, 150, target, **drafts)
+    assert max((len(step.generated[0]) for step in without if not step.draft.forwards), default=1) == 1
 
 
 @pytest.mark.parametrize("drafted", [False, True])
