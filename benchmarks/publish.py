@@ -68,9 +68,9 @@ BOTH_SOURCES = (
 )
 PROMPT_SETS = "out/prompts"
 AUTO = (
-    "--compile --no-eager --methods auto,speculative-sampling,prompt-lookup,suffix-decoding,lookup-or-draft "
+    "--compile --no-eager --methods auto,speculative-sampling,prompt-lookup,suffix-decoding "
     f"--prompts code,edit,arithmetic,{PROMPT_SETS}/chat.jsonl,{PROMPT_SETS}/random.jsonl --max-tokens 96 "
-    "--selection all"
+    "--rounds 2 --selection all"
 )
 EXITS = ",".join(f"layerskip:exit_layer={layer}:depth={depth}" for layer in (1, 2) for depth in (1, 2, 3))
 # without --dtype: float32 where the CPU has no arithmetic in bfloat16
@@ -147,7 +147,8 @@ STEPS: dict[str, tuple[str, str]] = {
         )
         for name, options in WEIGHTS.items()
     },
-    "auto/auto-cpu.json": ("bench", f"{AUTO} --dtype bfloat16 --num-prompts 8 --rounds 2"),
+    "auto/auto-cpu.json": ("bench", f"{AUTO} --num-prompts 8"),
+    "auto/auto-113m-cpu.json": ("bench", f"{WIDER_PAIR} {AUTO} --num-prompts 6"),
     "self-speculation/self-speculation-113m-cpu.json": (
         "bench",
         f"--target out/models/layerskip-113m {SELF_SPECULATION}",
