@@ -23,7 +23,7 @@ from outpace.core.contracts import Found, LookUp, Plan, Step, Want
 FIRST_DEPTHS = (1.0, 0.67, 0.83) * 3
 TRY_AFTER = 8  # steps without a draft of the model after which one may be tried
 EXPLORING = 0.02  # share of the tokens that such drafts may be expected to lose
-HOLD_STEPS = 8  # steps for which predicted times hold while the rows are the same
+HOLD_STEPS = 16  # steps for which predicted times hold while the rows are the same
 REST_AFTER = 8  # steps without a looked-up token after which only one step in LOOK_EVERY looks tokens up
 LOOK_EVERY = 4
 CATCH_UP_STEPS = 8  # steps over which the time is spread in which a draft model reads missed tokens
@@ -95,8 +95,6 @@ class SourceChoice:
     def plan(self, ctx: Context) -> Plan:
         longest = max(self._lookup_depth, self._depth)
         limits = [min(longest, limit) for limit in ctx.max_draft_depth]
-        if ctx.unread is not None:  # a draft would delay the first token after a prompt
-            limits = [0 if len(unread) else limit for limit, unread in zip(limits, ctx.unread, strict=True)]
         self._ctx = ctx
         self._planned.clear()
         return Plan(tuple(limits), choice=self._choose)

@@ -47,13 +47,13 @@ def test_the_model_drafts_where_nothing_repeats() -> None:
 
 
 def test_a_long_match_is_drafted_in_place_of_the_models_tokens() -> None:
-    steps = run([[*range(VOCAB), *range(VOCAB)]], counting(VOCAB))[1 + len(FIRST_DEPTHS) :]
+    steps = run([[*range(VOCAB), *range(VOCAB)]], counting(VOCAB))[len(FIRST_DEPTHS) :]
     assert steps and all(step.draft.forwards == 0 for step in steps)
     assert depths(steps[0]) == [LOOKUP_DEPTH] and len(steps[0].generated[0]) == LOOKUP_DEPTH + 1
 
 
 def test_each_row_has_a_source_of_its_own() -> None:
-    steps = run([[0], [*range(VOCAB), *range(VOCAB)]], counting(VOCAB))[1 + len(FIRST_DEPTHS) :]
+    steps = run([[0], [*range(VOCAB), *range(VOCAB)]], counting(VOCAB))[len(FIRST_DEPTHS) :]
     assert depths(steps[0]) == [DEPTH, LOOKUP_DEPTH]
 
 
