@@ -6,7 +6,7 @@ Letters: K tokens of the longest draft of the model, N of the longest looked-up 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, chain, repeat
 from math import inf
 from operator import mul
 
@@ -26,6 +26,7 @@ EXPLORING = 0.02  # share of the tokens that such drafts may be expected to lose
 HOLD_STEPS = 16  # steps for which predicted times hold while the rows are the same
 REST_AFTER = 8  # steps without a looked-up token after which only one step in LOOK_EVERY looks tokens up
 LOOK_EVERY = 4
+PROBE_EVERY, PROBED_SPEED = 16, 0.8  # drafts of the model; share of the best length's expected speed
 CATCH_UP_STEPS = 8  # steps over which the time is spread in which a draft model reads missed tokens
 LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was measured
 
@@ -33,21 +34,14 @@ LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was mea
 NOTHING: Found = (0, ())
 
 
-def fastest(
-    reached: Iterable[float], seconds: Sequence[float], more_seconds: float = 0.0
-) -> tuple[int, float, float]:
-    """The number of draft tokens with the most expected tokens per second, these, and the expected tokens.
+def speeds(reached: Iterable[float], seconds: Sequence[float], more_seconds: float = 0.0) -> list[float]:
+    """Expected tokens per second of drafts of 0, 1, 2, ... tokens.
 
     `reached`: probability that the first d draft tokens are accepted, for d = 1, 2, ... `seconds`: of a step
     with d draft tokens, for d = 0, 1, ..., to each of which `more_seconds` are added."""
     # plain floats: a few numbers per step, for which calls of numpy take longer
-    tokens = most_tokens = 1.0
-    best, speed = 0, 1 / (seconds[0] + more_seconds)
-    for depth, probability in enumerate(reached, 1):
-        tokens += probability
-        if tokens > speed * (seconds[depth] + more_seconds):
-            best, most_tokens, speed = depth, tokens, tokens / (seconds[depth] + more_seconds)
-    return best, speed, most_tokens
+    tokens = accumulate(chain((1.0,), reached))
+    return [each / (time + more_seconds) for each, time in zip(tokens, seconds, strict=False)]
 
 
 class SourceChoice:
@@ -78,7 +72,7 @@ class SourceChoice:
             raise ValueError(f"depth is {depth}; use 0 or more, 0 for no drafts of the model")
         self._lookup_depth, self._depth = lookup_depth, depth
         self._rates, self._matches, self._cost = AcceptanceRates(), MatchRates(lookup_depth), StepCost(sizes)
-        self._num_drafts = self._hold = 0
+        self._num_drafts = self._num_chosen = self._hold = 0
         self._without = 0  # steps since a token was looked up and drafted
         # predicted seconds, of steps with these rows
         self._predicted_slots: tuple[int, ...] = ()
@@ -126,15 +120,29 @@ class SourceChoice:
     def _best(self, slot: int, found: Found, limit: int, missed: int) -> tuple[int, int]:
         matched, following = found
         reached = self._matches.reached(slot, matched, min(len(following), limit)) if following else ()
-        looked_up, lookup_speed, _ = fastest(reached, self._lookup_seconds)
+        lookups = speeds(reached, self._lookup_seconds)
+        looked_up = lookups.index(max(lookups))
         if not self._depth:
             return looked_up, 0
         reached = accumulate(repeat(self._rates.rate(slot), min(self._depth, limit)), mul)
-        depth, draft_speed, tokens = fastest(reached, self._draft_seconds, missed * self._read_seconds)
-        ahead = lookup_speed / draft_speed - 1
+        read_seconds = missed * self._read_seconds
+        drafts = speeds(reached, self._draft_seconds, read_seconds)
+        depth = drafts.index(max(drafts))
+        ahead = lookups[looked_up] / drafts[depth] - 1
+        tokens = drafts[depth] * (self._draft_seconds[depth] + read_seconds)
         if ahead >= 0 and not self._tries(slot, ahead * tokens):
             return looked_up, 0
-        return 0, depth
+        return 0, self._probed(depth, drafts)
+
+    def _probed(self, depth: int, drafts: Sequence[float]) -> int:
+        """The chosen length of a model's draft, or in one of `PROBE_EVERY` drafts the next smaller or larger
+        one. A length that was measured while the machine was slow would not be measured again otherwise."""
+        self._num_chosen += 1
+        if self._num_chosen % PROBE_EVERY:
+            return depth
+        other = depth + (1 if self._num_chosen % (2 * PROBE_EVERY) else -1)
+        worth = 0 < other < len(drafts) and drafts[other] > PROBED_SPEED * drafts[depth]
+        return other if worth else depth
 
     def _tries(self, slot: int, lost: float) -> bool:
         """Whether the draft model drafts once although so many tokens fewer are expected of it than of the

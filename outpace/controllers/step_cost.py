@@ -15,6 +15,7 @@ from outpace.core.contracts import Step
 MIN_TIMES = 3  # recent forwards of one size without which it is unknown
 NUM_TIMES = 15  # last forwards of one size that count
 RECENT = 512  # steps
+FRESH = 128  # steps; only their forwards count where there are MIN_TIMES of them
 MAX_TOKENS = 4096  # tokens of one forward; larger ones are taken to cost what this many do, relatively
 GROUPS = numpy.array([rounded(size) for size in range(MAX_TOKENS + 1)])  # number of tokens -> its group
 
@@ -92,10 +93,11 @@ class StepCost:
         for rows, group in self._changed:
             forwards = self._forwards[rows, group]
             if group <= GROUPS[-1] and len(forwards) >= MIN_TIMES:
+                fresh = [each for each in forwards if each.at > self._num_steps - FRESH]
                 factors = self._factors.setdefault(rows, numpy.ones(int(GROUPS[-1]) + 1))
                 factors[group] = median(
-                    forward.seconds / max(1e-9, float(self._target.coefficients @ forward.quantities))
-                    for forward in forwards
+                    each.seconds / max(1e-9, float(self._target.coefficients @ each.quantities))
+                    for each in (fresh if len(fresh) >= MIN_TIMES else forwards)
                 )
         self._changed.clear()
 

@@ -108,6 +108,25 @@ def test_a_model_that_was_slow_at_first_is_used_again() -> None:
     assert sum(used[-60:]) > 50
 
 
+def test_a_length_that_was_slow_for_a_while_is_used_again() -> None:
+    """Forwards of up to six tokens take twice their time in the first steps."""
+    target = TableTarget(VOCAB, seed=1, order=2)
+    controller = SourceChoice(4, 6, sizes=(1, 6, 11))
+    parts = replace(auto.build(target, draft=target), controller=controller)
+    session = Session(parts, [torch.tensor([3])], [SamplingParams(1.0, max_tokens=3000)], LazyTargetProbs)
+    observe, used = controller.observe, list[int]()
+
+    def timed(step) -> None:
+        used.append(len(step.draft.tree) - 1)
+        slow = 2.0 if len(used) < 100 else 1.0
+        seconds = {"draft": 0.1 * used[-1], "score": slow if used[-1] < 6 else 2.0}
+        observe(replace(step, draft=replace(step.draft, seconds=seconds["draft"]), seconds=seconds))
+
+    controller.observe = timed
+    list(session.steps())
+    assert used[60:100].count(6) > 30 and used[-40:].count(5) > 30
+
+
 def test_what_trying_costs_is_limited() -> None:
     controller = SourceChoice(4, 3)
     controller._generated = 1000.0
