@@ -54,12 +54,14 @@ class AdaptiveDepth:
         self,
         max_depth: int,
         sizes: Sequence[int] = (),
+        chain_sizes: Sequence[int] | None = None,
         *,
         width: int = 1,
         trims: bool = False,
         num_models: int = 1,
     ) -> None:
-        """`sizes`: those to which the target's forwards are padded. `num_models`: draft models that propose
+        """`sizes`: those to which the target's forwards are padded; `chain_sizes`: those of one row if drafts
+        are chains, None: the same. `num_models`: draft models that propose
         a token each at every level, one of which is continued: a level costs so many forwards, and is
         accepted if one of its tokens is. ValueError for a depth or width below 1."""
         if max_depth < 1:
@@ -69,7 +71,8 @@ class AdaptiveDepth:
         self._max_depth, self._width, self._trims = max_depth, width, trims
         self._num_models, self._level_tokens = num_models, 1.0  # mean number of different tokens of a level
         self._shape = Shape.branching((width, *[1] * (max_depth - 1))) if width > 1 else None
-        self._rates, self._cost, self._tokens = AcceptanceRates(), StepCost(sizes), TokenAcceptance()
+        self._rates, self._tokens = AcceptanceRates(), TokenAcceptance()
+        self._cost = StepCost(sizes, chain_sizes if width == 1 else None)
         self._num_plans = 0
         self._planned: dict[int, int] = {}  # slot -> depth planned last
         self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read

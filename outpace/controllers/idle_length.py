@@ -23,11 +23,19 @@ class IdleLength:
     want = Want()
     plans_across_rows = True
 
-    def __init__(self, depth: int, *, tolerance: float, sizes: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        depth: int,
+        *,
+        tolerance: float,
+        sizes: Sequence[int] = (),
+        chain_sizes: Sequence[int] | None = None,
+    ) -> None:
         """`tolerance`: share by which a step may take longer than without drafts. `sizes`: numbers of tokens
-        to which compiled forwards of the target are padded. ValueError for a depth below 0."""
+        to which compiled forwards of the target are padded; `chain_sizes`: of one row, None: the same.
+        ValueError for a depth below 0."""
         self._depth = depth
-        self._idle = IdleCompute(depth, StepCost(sizes), least=0, tolerance=tolerance)
+        self._idle = IdleCompute(depth, StepCost(sizes, chain_sizes), least=0, tolerance=tolerance)
 
     def plan(self, ctx: Context) -> Plan:
         limits = [min(self._depth, limit) for limit in ctx.max_draft_depth]

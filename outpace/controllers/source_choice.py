@@ -63,15 +63,23 @@ class SourceChoice:
     want = Want()
     plans_across_rows = True
 
-    def __init__(self, lookup_depth: int, depth: int, sizes: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        lookup_depth: int,
+        depth: int,
+        sizes: Sequence[int] = (),
+        chain_sizes: Sequence[int] | None = None,
+    ) -> None:
         """`lookup_depth`, `depth`: longest drafts; `depth` is 0 if there is no draft model. `sizes`: those to
-        which the target's forwards are padded. ValueError for a lookup_depth below 1 or a negative depth."""
+        which the target's forwards are padded; `chain_sizes`: those of one row, None: the same. ValueError
+        for a lookup_depth below 1 or a negative depth."""
         if lookup_depth < 1:
             raise ValueError(f"lookup_depth is {lookup_depth}; use 1 or more")
         if depth < 0:
             raise ValueError(f"depth is {depth}; use 0 or more, 0 for no drafts of the model")
         self._lookup_depth, self._depth = lookup_depth, depth
-        self._rates, self._matches, self._cost = AcceptanceRates(), MatchRates(lookup_depth), StepCost(sizes)
+        self._rates, self._matches = AcceptanceRates(), MatchRates(lookup_depth)
+        self._cost = StepCost(sizes, chain_sizes)
         self._num_drafts = self._num_chosen = self._hold = 0
         self._without = 0  # steps since a token was looked up and drafted
         # predicted seconds, of steps with these rows

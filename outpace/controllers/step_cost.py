@@ -39,9 +39,11 @@ class StepCost:
     tokens.
     """
 
-    def __init__(self, sizes: Sequence[int] = ()) -> None:
-        """`sizes`: those to which the target's forwards are padded, as in core.contracts.Target."""
+    def __init__(self, sizes: Sequence[int] = (), chain_sizes: Sequence[int] | None = None) -> None:
+        """`sizes`: those to which the target's forwards are padded, as in core.contracts.Target.
+        `chain_sizes`: of one row, if drafts are chains."""
         self._sizes = numpy.array(sizes, dtype=float)
+        self._row_sizes = self._sizes if chain_sizes is None else numpy.array(chain_sizes, dtype=float)
         self._target, self._draft, self._other = LinearCost(4), LinearCost(4), LinearCost(3)
         # rounded number of rows -> by group of numbers of tokens: measured over predicted seconds
         self._factors: dict[int, Numbers] = {}
@@ -103,7 +105,8 @@ class StepCost:
 
     def knows(self, rows: int) -> bool:
         """Whether steps of so many rows without drafts were measured a few times of late."""
-        plain = float(padded(numpy.array([float(rows)]), self._sizes)[0])
+        sizes = self._row_sizes if rows == 1 else self._sizes
+        plain = float(padded(numpy.array([float(rows)]), sizes)[0])
         forwards = self._forwards.get((rounded(rows), rounded(plain)))
         if forwards is None or len(forwards) < MIN_TIMES:
             return False
@@ -118,7 +121,8 @@ class StepCost:
     def verifying(self, rows: int, context: int, unread: int, drafted: Numbers) -> Numbers:
         """Predicted seconds of steps without the draft model's forwards."""
         target, other = self._target.coefficients, self._other.coefficients
-        computed = padded(rows + unread + drafted, self._sizes)
+        sizes = self._row_sizes if rows == 1 else self._sizes
+        computed = padded(rows + unread + drafted, sizes)
         seconds = target[0] + target[1] * computed + target[2] * rows + target[3] * context
         if (factors := self._factors.get(rounded(rows))) is not None:
             seconds *= factors[GROUPS[numpy.minimum(numpy.rint(computed).astype(int), MAX_TOKENS)]]

@@ -308,6 +308,11 @@ class Target(Protocol):
         ...
 
     @property
+    def chain_sizes(self) -> Sequence[int]:
+        """The same for chains of one row, which may have sizes of their own."""
+        ...
+
+    @property
     def torch_threads(self) -> int | None:
         """Number of torch threads during a session's steps; None: the number is not changed."""
         ...

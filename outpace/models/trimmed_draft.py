@@ -46,6 +46,10 @@ class TrimmedDraft:
         return self.model.sizes
 
     @property
+    def chain_sizes(self) -> Sequence[int]:
+        return self.model.chain_sizes
+
+    @property
     def torch_threads(self) -> int | None:
         return self.model.torch_threads
 

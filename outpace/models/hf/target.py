@@ -177,6 +177,11 @@ class HFTarget:
         return self.reader.sizes if isinstance(self.reader, CompiledForward) else ()
 
     @property
+    def chain_sizes(self) -> Sequence[int]:
+        """The same for chains of one row."""
+        return self.reader.chain_sizes if isinstance(self.reader, CompiledForward) else ()
+
+    @property
     def token_bytes(self) -> int:
         """Memory of the KV entries of one token, in bytes."""
         return self.reader.planes.token_bytes

@@ -175,6 +175,12 @@ class CompiledForward:
         """Numbers of tokens to which inferences are padded."""
         return self.policy.sizes
 
+    @property
+    def chain_sizes(self) -> tuple[int, ...]:
+        """The same for chains of one row: those of the graphs of fixed shapes, and larger ones."""
+        fixed = sorted(self._models.keys() - {0})
+        return (*fixed, *(size for size in self.sizes if size > max(fixed, default=0)))
+
     @torch.no_grad()
     def _compile(self, layers: tuple[int, ...], on_stage: OnStage = lambda stage: None) -> None:
         """Compile the graph with the outputs of these layers."""

@@ -55,5 +55,5 @@ def lookup_or_draft(
     if depth < 1:
         raise ValueError(f"depth is {depth}: use 1 or more, or the method prompt-lookup")
     lookup = SuffixAutomatonLookup(length_offset=lookup_depth)
-    controller = SourceChoice(lookup_depth, depth, target.sizes)
+    controller = SourceChoice(lookup_depth, depth, target.sizes, target.chain_sizes)
     return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)

@@ -63,5 +63,5 @@ def auto(
     has_model = draft is not None or head is not None
     corpus = store.open_index(StaticAutomaton, index, target.vocab)
     lookup = SuffixAutomatonLookup(corpus, min_ngram=1)  # of at least one token: drafts are chains
-    controller = SourceChoice(lookup_depth, depth if has_model else 0, target.sizes)
+    controller = SourceChoice(lookup_depth, depth if has_model else 0, target.sizes, target.chain_sizes)
     return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)

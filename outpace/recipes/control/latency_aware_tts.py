@@ -51,7 +51,11 @@ def latency_aware_tts(
         sampled: draw the draft tokens; false drafts the most probable ones
         max_ngram: tokens of the longest n-gram looked up, without a draft model
     """
-    controller = IdleLength(depth, tolerance=tolerance, sizes=target.sizes) if measured else Fixed(depth)
+    controller = (
+        IdleLength(depth, tolerance=tolerance, sizes=target.sizes, chain_sizes=target.chain_sizes)
+        if measured
+        else Fixed(depth)
+    )
     if draft is None:
         return Parts(target, NGram(max_ngram, allow_shorter=True), Match(), controller)
     return Parts(target, DraftModel(draft, sampled=sampled), Rejection(), controller)

@@ -51,9 +51,9 @@ def smartspec(
         trim: also end a draft model's drafts where the draft probabilities of their tokens are low
     """
     if draft is None:
-        controller = AdaptiveDepth(depth, target.sizes)
+        controller = AdaptiveDepth(depth, target.sizes, target.chain_sizes)
         return Parts(target, NGram(max_ngram, allow_shorter=True), Match(), controller)
     if width > 1 and target.chains_only:
         raise ValueError("this target reads drafts that are chains: give width=1")
-    controller = AdaptiveDepth(depth, target.sizes, width=width, trims=trim)
+    controller = AdaptiveDepth(depth, target.sizes, target.chain_sizes, width=width, trims=trim)
     return Parts(target, PlannedRows(DraftModel(draft, sampled=sampled)), Rejection(), controller)
