@@ -181,6 +181,7 @@ class RecordedTarget:
 
     chains_only = False
     sizes: Sequence[int] = ()
+    chain_sizes: Sequence[int] = ()
     max_length: int | None = None
     torch_threads: int | None = None
     token_bytes = 0
