@@ -135,8 +135,9 @@ def test_all_layers_cannot_be_skipped() -> None:
 
 
 @pytest.mark.slow
-def test_layers_of_the_package_s_target_are_chosen_better_than_fixed_ones() -> None:
-    """Code and arithmetic, greedy chains of four without three of eight layers."""
+def test_layers_of_the_package_s_target_are_chosen_better_than_two_fixed_sets() -> None:
+    """Code and arithmetic, greedy chains of four without three of eight layers. Not better than the best
+    fixed set: without layers 1, 3 and 5 as many tokens are accepted (docs/log.md)."""
     model = outpace.load("zoo:target", dtype="float32")
     prompts = [
         encode(model.tokenizer, item) for kind in ("code", "arithmetic") for item in load_items(kind, 2)
