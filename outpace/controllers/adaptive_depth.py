@@ -60,10 +60,9 @@ class AdaptiveDepth:
         trims: bool = False,
         num_models: int = 1,
     ) -> None:
-        """`sizes`: those to which the target's forwards are padded; `chain_sizes`: those of one row if drafts
-        are chains, None: the same. `num_models`: draft models that propose
-        a token each at every level, one of which is continued: a level costs so many forwards, and is
-        accepted if one of its tokens is. ValueError for a depth or width below 1."""
+        """`sizes`, `chain_sizes`: as in core.contracts.Target. `num_models`: draft models that propose a
+        token each at every level, one of which is continued: a level costs so many forwards, and is accepted
+        if one of its tokens is. ValueError for a depth or width below 1."""
         if max_depth < 1:
             raise ValueError(f"depth is {max_depth}; use 1 or more, or autoregressive for no drafts")
         if width < 1:

@@ -31,9 +31,8 @@ class IdleLength:
         sizes: Sequence[int] = (),
         chain_sizes: Sequence[int] | None = None,
     ) -> None:
-        """`tolerance`: share by which a step may take longer than without drafts. `sizes`: numbers of tokens
-        to which compiled forwards of the target are padded; `chain_sizes`: of one row, None: the same.
-        ValueError for a depth below 0."""
+        """`tolerance`: share by which a step may take longer than without drafts. `sizes`, `chain_sizes`: as
+        in core.contracts.Target. ValueError for a depth below 0."""
         self._depth = depth
         self._idle = IdleCompute(depth, StepCost(sizes, chain_sizes), least=0, tolerance=tolerance)
 

@@ -16,7 +16,6 @@ Numbers = NDArray[numpy.float64]  # of any shape
 
 NUM_TIMES = 7  # measurements of one size of which the median is taken
 FIT_AFTER, MAX_RECORDS = 0.1, 32  # share of new measurements that a fit waits for, and most of them
-MAX_NEW = 512  # measurements that wait for an update; older ones are dropped
 HALF_LIFE = 256  # measurements after which one counts half as much as a new one
 
 
@@ -39,24 +38,19 @@ class LinearCost:
     def __init__(self, num_quantities: int) -> None:
         self.coefficients = numpy.zeros(num_quantities)
         self._num_records = self._next_fit = 0
-        # measurements since the last update
-        self._new = deque[tuple[Sequence[float], float]](maxlen=MAX_NEW)
         self._measured: dict[tuple[int, ...], Measured] = {}  # by rounded quantities
 
     def record(self, quantities: Sequence[float], seconds: float) -> None:
-        """Add a measurement, which counts from the next update on."""
-        self._new.append((quantities, seconds))
+        """Add a measurement."""
+        self._num_records += 1
+        size = tuple([rounded(each) for each in quantities])
+        cell = self._measured.setdefault(size, Measured(quantities))
+        cell.quantities, cell.at = quantities, self._num_records
+        cell.times.append(seconds)
 
     def update(self) -> bool:
-        """Take over the new measurements, and fit the coefficients anew if enough were added since the last
-        fit; returns whether they were fitted."""
-        for quantities, seconds in self._new:
-            self._num_records += 1
-            size = tuple([rounded(each) for each in quantities])
-            cell = self._measured.setdefault(size, Measured(quantities))
-            cell.quantities, cell.at = quantities, self._num_records
-            cell.times.append(seconds)
-        self._new.clear()
+        """Fit the coefficients anew if enough measurements were added since the last fit; returns whether
+        they were fitted."""
         if self._num_records < self._next_fit or not self._measured:
             return False
         self._next_fit = self._num_records + max(1, min(MAX_RECORDS, int(FIT_AFTER * self._num_records)))

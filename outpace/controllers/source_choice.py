@@ -26,7 +26,9 @@ EXPLORING = 0.02  # share of the tokens that such drafts may be expected to lose
 HOLD_STEPS = 16  # steps for which predicted times hold while the rows are the same
 REST_AFTER = 8  # steps without a looked-up token after which only one step in LOOK_EVERY looks tokens up
 LOOK_EVERY = 4
-PROBE_EVERY, PROBED_SPEED = 16, 0.8  # drafts of the model; share of the best length's expected speed
+# One draft of the model in PROBE_EVERY is a token longer or shorter than the best length, to measure its
+# time, if at least PROBED_SPEED of the best length's tokens per second are expected of it.
+PROBE_EVERY, PROBED_SPEED = 16, 0.8
 CATCH_UP_STEPS = 8  # steps over which the time is spread in which a draft model reads missed tokens
 LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was measured
 
@@ -70,9 +72,9 @@ class SourceChoice:
         sizes: Sequence[int] = (),
         chain_sizes: Sequence[int] | None = None,
     ) -> None:
-        """`lookup_depth`, `depth`: longest drafts; `depth` is 0 if there is no draft model. `sizes`: those to
-        which the target's forwards are padded; `chain_sizes`: those of one row, None: the same. ValueError
-        for a lookup_depth below 1 or a negative depth."""
+        """`lookup_depth`, `depth`: longest drafts; `depth` is 0 if there is no draft model. `sizes`,
+        `chain_sizes`: as in core.contracts.Target. ValueError for a lookup_depth below 1 or a negative
+        depth."""
         if lookup_depth < 1:
             raise ValueError(f"lookup_depth is {lookup_depth}; use 1 or more")
         if depth < 0:
@@ -143,8 +145,9 @@ class SourceChoice:
         return 0, self._probed(depth, drafts)
 
     def _probed(self, depth: int, drafts: Sequence[float]) -> int:
-        """The chosen length of a model's draft, or in one of `PROBE_EVERY` drafts the next smaller or larger
-        one. A length that was measured while the machine was slow would not be measured again otherwise."""
+        """`depth`, the best draft length; in one of PROBE_EVERY drafts a length one token longer or shorter.
+        Else a length that looks slow, since it was measured while the machine was, would never be used and so
+        never measured again. `drafts`: expected tokens per second by draft length."""
         self._num_chosen += 1
         if self._num_chosen % PROBE_EVERY:
             return depth

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import numpy
 
@@ -15,7 +16,7 @@ from outpace.core.contracts import Step
 MIN_TIMES = 3  # recent forwards of one size without which it is unknown
 NUM_TIMES = 15  # last forwards of one size that count
 RECENT = 512  # steps
-FRESH = 128  # steps; only their forwards count where there are MIN_TIMES of them
+FRESH = 128  # last steps, whose forwards alone count if MIN_TIMES of them have the size in question
 MAX_TOKENS = 4096  # tokens of one forward; larger ones are taken to cost what this many do, relatively
 GROUPS = numpy.array([rounded(size) for size in range(MAX_TOKENS + 1)])  # number of tokens -> its group
 
@@ -29,6 +30,17 @@ class Forward:
     seconds: float
 
 
+class MeasuredStep(NamedTuple):
+    """What is kept of a step until the next update."""
+
+    rows: int
+    drafted: int  # draft tokens
+    computed: int  # tokens that the target computed, padding included
+    context: int  # tokens in the KV cache, of all rows
+    target_seconds: float  # of the target's forward
+    other_seconds: float  # of the rest of the step, without drafting
+
+
 class StepCost:
     """The sum of three linear functions: of the target's forward (tokens computed, rows, and tokens in the KV
     cache), of drafting (once per draft, forwards, tokens computed, and tokens in the KV cache of each
@@ -40,17 +52,17 @@ class StepCost:
     """
 
     def __init__(self, sizes: Sequence[int] = (), chain_sizes: Sequence[int] | None = None) -> None:
-        """`sizes`: those to which the target's forwards are padded, as in core.contracts.Target.
-        `chain_sizes`: of one row, if drafts are chains."""
+        """`sizes`, `chain_sizes`: as in core.contracts.Target; give `chain_sizes` if drafts are chains. Empty
+        `sizes`: forwards are not padded."""
         self._sizes = numpy.array(sizes, dtype=float)
         self._row_sizes = self._sizes if chain_sizes is None else numpy.array(chain_sizes, dtype=float)
         self._target, self._draft, self._other = LinearCost(4), LinearCost(4), LinearCost(3)
         # rounded number of rows -> by group of numbers of tokens: measured over predicted seconds
         self._factors: dict[int, Numbers] = {}
         self._num_steps = 0
-        # steps since the last update: rows, draft tokens, tokens computed, tokens in the KV cache, seconds of
-        # the target's forward, other seconds
-        self._new = deque[tuple[int, int, int, int, float, float]](maxlen=RECENT)
+        # recorded since the last update: steps, and quantities and seconds of drafts
+        self._new_steps = deque[MeasuredStep](maxlen=RECENT)
+        self._new_drafts = deque[tuple[Sequence[float], float]](maxlen=RECENT)
         # rounded numbers of rows and tokens -> last forwards
         self._forwards: dict[tuple[int, int], deque[Forward]] = {}
         self._changed: set[tuple[int, int]] = set()  # sizes whose factors are to be computed anew
@@ -59,35 +71,37 @@ class StepCost:
         """Record how long a step took, without the time of drafting; it counts from the next update on. The
         step read no prompts. `drafted`: number of its draft tokens, in all rows."""
         rows, seconds = len(step.ctx.slots), step.seconds
-        forward = seconds["score"]
-        other = sum(seconds.values()) - forward - step.draft.seconds
-        computed = step.scores.computed or rows + drafted
-        self._new.append((rows, drafted, computed, sum(step.ctx.committed), forward, other))
-
-    def _take(
-        self, rows: int, drafted: int, computed: int, context: int, forward: float, other: float
-    ) -> None:
-        self._num_steps += 1
-        measured = Forward(self._num_steps, (1, computed, rows, context), forward)
-        size = rounded(rows), rounded(computed)
-        self._forwards.setdefault(size, deque(maxlen=NUM_TIMES)).append(measured)
-        self._changed.add(size)
-        self._target.record(measured.quantities, forward)
-        self._other.record((1, rows, drafted), other)
+        target = seconds["score"]
+        other = sum(seconds.values()) - target - step.draft.seconds
+        computed, context = step.scores.computed or rows + drafted, sum(step.ctx.committed)
+        self._new_steps.append(MeasuredStep(rows, drafted, computed, context, target, other))
 
     def record_drafting(self, step: Step, read: int) -> None:
         """Record how long drafting took in a step. `read`: number of tokens in the forwards of the draft
         model: draft tokens, and committed tokens that were not in its KV cache yet."""
         if forwards := step.draft.forwards:
             quantities = 1, forwards, read, forwards * sum(step.ctx.committed)
-            self._draft.record(quantities, step.draft.seconds)
+            self._new_drafts.append((quantities, step.draft.seconds))
+
+    def _add(self, step: MeasuredStep) -> None:
+        self._num_steps += 1
+        quantities = 1, step.computed, step.rows, step.context
+        size = rounded(step.rows), rounded(step.computed)
+        forwards = self._forwards.setdefault(size, deque(maxlen=NUM_TIMES))
+        forwards.append(Forward(self._num_steps, quantities, step.target_seconds))
+        self._changed.add(size)
+        self._target.record(quantities, step.target_seconds)
+        self._other.record((1, step.rows, step.drafted), step.other_seconds)
 
     def update(self) -> None:
         """Let predictions follow the steps recorded so far. Controllers call this before they predict, which
         they do once in several steps; after every step it would cost a tenth of a millisecond each."""
-        for step in self._new:
-            self._take(*step)
-        self._new.clear()
+        for step in self._new_steps:
+            self._add(step)
+        for quantities, seconds in self._new_drafts:
+            self._draft.record(quantities, seconds)
+        self._new_steps.clear()
+        self._new_drafts.clear()
         self._draft.update()
         self._other.update()
         if self._target.update():

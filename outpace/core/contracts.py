@@ -139,8 +139,10 @@ class Frontier:
         )
 
 
-Found = tuple[int, Sequence[int]]  # length of the text's suffix that occurred before, the tokens after it
-LookUp = Callable[[], Sequence[Found]]  # -> what is found for each row
+# a continuation of a row's text: length of the longest suffix that occurred before (0: none), and the
+# tokens that followed it there
+Found = tuple[int, Sequence[int]]
+LookUp = Callable[[], Sequence[Found]]  # searches all rows; -> one continuation per row
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +158,9 @@ class Plan:
     # that ends has then cost one forward more
     stop_reads: bool = False
     size: TreeSize | None = None  # of trees of the most probable paths; None: the method's own
-    # for methods that draft what is looked up, or what a draft model draws: (most tokens to draft, by row;
-    # the lookup) -> by row (how many of the tokens that were looked up to draft, how many tokens the draft
-    # model drafts instead)
+    # for methods that draft a looked-up continuation or tokens of a draft model: (maximum draft length by
+    # row, function that looks up) -> by row (draft tokens from the continuation, draft tokens of the draft
+    # model), of which one is 0. The function is called only if a continuation may be drafted
     choice: Callable[[Sequence[int], LookUp], Sequence[tuple[int, int]]] | None = None
     # (B,) for methods with several drafters: the index of the one that drafts each row; None: there is one
     drafter: tuple[int, ...] | None = None
@@ -309,7 +311,8 @@ class Target(Protocol):
 
     @property
     def chain_sizes(self) -> Sequence[int]:
-        """The same for chains of one row, which may have sizes of their own."""
+        """Padded sizes of a forward over one chain in a batch of one row, which may be computed by other
+        graphs than trees and larger batches; `sizes` if it is not."""
         ...
 
     @property

@@ -39,7 +39,7 @@ def with_even_times(step: Step) -> Step:
 
 
 def looked_up_in(rows: Sequence[int], look_up: LookUp) -> list[Found]:
-    """What was looked up in these rows."""
+    """The continuations that the lookup found for these rows."""
     found = look_up()
     return [found[row] for row in rows]
 

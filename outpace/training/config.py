@@ -114,8 +114,8 @@ class EarlyExits:
     rotation: int = 4  # one in so many early exits is learned in a step (layerskip)
     # of low-rank changes to all linear layers (LoRA), learned in place of the weights; 0: none (layerskip)
     rank: int = 0
-    # the early exits that are trained, in increasing order; exit N is after the first N layers. Empty: exits
-    # after half, 3/4 and all of the layers (s2d), or after each layer (layerskip)
+    # the early exits that are trained, in increasing order: 2 is the exit after the first two layers. Empty:
+    # after half, three quarters and all of the model's layers (s2d), or after every layer (layerskip)
     layers: tuple[int, ...] = ()
 
 

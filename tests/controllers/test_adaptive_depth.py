@@ -224,6 +224,14 @@ def test_a_forward_costs_as_much_as_the_size_that_it_is_padded_to() -> None:
         assert cost.seconds(4, 0, 0, numpy.zeros(5), drafted).tolist() == computed
 
 
+def test_chains_of_one_row_have_padded_sizes_of_their_own() -> None:
+    cost = StepCost((1, 6, 11, 16), (1, 6, 16))
+    cost._target.coefficients[1] = 1.0  # a second per token
+    drafted = numpy.array([0.0, 5.0, 6.0, 14.0])
+    assert cost.verifying(1, 0, 0, drafted).tolist() == [1, 6, 16, 16]
+    assert cost.verifying(2, 0, 0, drafted).tolist() == [6, 11, 11, 16]
+
+
 def test_depth_0_is_refused() -> None:
     with pytest.raises(ValueError, match="autoregressive"):
         AdaptiveDepth(0)

@@ -10,7 +10,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Found, Plan, Step
 from outpace.core.tree import TokenTree
 from outpace.drafters.lookup.candidate_tree import candidate_tree
-from outpace.drafters.lookup.text_lookup import TextLookup, first_found
+from outpace.drafters.lookup.text_lookup import TextLookup, first_found, within
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
 
@@ -33,7 +33,7 @@ class LookupOrDraft:
         found: list[CandidateTree] = []
 
         def look_up() -> list[Found]:
-            found.extend(self._lookup.look_up(ctx, plan))
+            found[:] = self._lookup.look_up(ctx, plan)
             return [(each.matched, each.tokens) for each in found]
 
         sizes = plan.choice(plan.depth, look_up)
@@ -41,7 +41,7 @@ class LookupOrDraft:
         if not any(looked_up for looked_up, _ in sizes):
             return self._drafter.propose(ctx, drafts)
         kept = [
-            first_tokens(each, looked_up) if looked_up else NO_CANDIDATES
+            within(each, looked_up) if looked_up else NO_CANDIDATES
             for each, (looked_up, _) in zip(found, sizes, strict=True)
         ]
         if not any(drafts.depth):
@@ -55,8 +55,3 @@ class LookupOrDraft:
     def release(self, slots: Sequence[int]) -> None:
         self._lookup.release(slots)
         self._drafter.release(slots)
-
-
-def first_tokens(chain: CandidateTree, number: int) -> CandidateTree:
-    """The first tokens of a chain; a general tree would have to be searched for its nodes of this depth."""
-    return CandidateTree(chain.tokens[:number], chain.parents[:number], chain.weights[:number], chain.matched)

@@ -93,8 +93,13 @@ def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> Cand
 
 def within(branches: CandidateTree, depth: int) -> CandidateTree:
     """The candidate tree without its nodes deeper than `depth`."""
-    if len(branches.tokens) <= depth:
+    size = len(branches.tokens)
+    if size <= depth:
         return branches
+    if branches.parents == list(range(-1, size - 1)):  # a chain, in which no node has to be searched for
+        return CandidateTree(
+            branches.tokens[:depth], branches.parents[:depth], branches.weights[:depth], branches.matched
+        )
     depths, index_of = list[int](), dict[int, int]({-1: -1})
     for node, parent in enumerate(branches.parents):
         depths.append(1 if parent < 0 else depths[parent] + 1)

@@ -178,7 +178,7 @@ class HFTarget:
 
     @property
     def chain_sizes(self) -> Sequence[int]:
-        """The same for chains of one row."""
+        """Numbers of tokens to which a compiled forward over one chain of one row is padded."""
         return self.reader.chain_sizes if isinstance(self.reader, CompiledForward) else ()
 
     @property

@@ -177,7 +177,8 @@ class CompiledForward:
 
     @property
     def chain_sizes(self) -> tuple[int, ...]:
-        """The same for chains of one row: those of the graphs of fixed shapes, and larger ones."""
+        """Numbers of tokens to which an inference over one chain of one row is padded: those for which there
+        are graphs of fixed shapes, and above the largest of them those of the other graph."""
         fixed = sorted(self._models.keys() - {0})
         return (*fixed, *(size for size in self.sizes if size > max(fixed, default=0)))
 

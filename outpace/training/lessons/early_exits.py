@@ -100,8 +100,8 @@ class EarlyExitLesson(ExitsLesson):
         return torch.stack([weight / sum(weights) * loss(each, batch) for weight, each in terms]).sum()
 
     def _divergence(self, batch: Batch) -> Callable[[Tensor, Batch], Tensor]:
-        """A loss of an exit's logits (R, T, V): forward KL, at every token, from the distribution that the
-        target had before training."""
+        """The loss function for one exit: takes the logits after it, (R, T, V), and returns their forward KL
+        divergence, at every token, from the distribution of the target before this training began."""
         head = self._target_head[0]
         with torch.no_grad():
             target_logits = head(batch.hidden[-1][:, :-1].to(next(head.parameters()).dtype)).float()

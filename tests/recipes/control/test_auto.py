@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from outpace.controllers.source_choice import EXPLORING, FIRST_DEPTHS, REST_AFTER, SourceChoice
+from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
@@ -16,7 +17,9 @@ from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
 from outpace.models.heads.head_model import HeadModel, untrained_eagle
 from outpace.models.table import TableTarget
+from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.per_row_controller import ControllersApart
+from outpace.proof.reference import table_logits
 from outpace.recipes.control.auto import auto
 from outpace.sampling.target_probs import LazyTargetProbs
 from tests.recipes.counting_model import counting
@@ -50,6 +53,44 @@ def test_text_that_repeats_a_corpus_is_looked_up_there(drafted: bool, tmp_path: 
     assert max(len(step.generated[0]) for step in steps_with if not step.draft.forwards) == 31
     without = steps(prompt, 150, target, **drafts)
     assert max((len(step.generated[0]) for step in without if not step.draft.forwards), default=1) == 1
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_drafts_from_a_corpus_keep_the_distribution(drafted: bool, tmp_path: Path) -> None:
+    """No token of the prompt repeats, and two tokens can only be accepted in the first step: these are the
+    corpus's, or the draft model's."""
+    target = TableTarget(8, seed=2, order=1)
+    file = tmp_path / "corpus.sam"
+    store.save(StaticAutomaton.build([[0, 1, 2, 3, 4, 5, 6, 7, 3], [6, 7, 3, 1]]), file)
+    drafts = {"draft": TableTarget(8, seed=3, order=1)} if drafted else {}
+    cases = [Case(tuple(range(7)), SamplingParams(1.0, max_tokens=3))]
+    looked_up = list[int]()
+
+    def parts(**options) -> Parts:
+        made = auto.build(target, **drafts, **options)
+        controller = made.controller
+        assert isinstance(controller, SourceChoice)
+        controller._num_drafts = len(FIRST_DEPTHS)  # what drafts is chosen from the first step on
+        choose = controller._choose
+
+        def watched(limits, look_up):
+            sizes = choose(limits, look_up)
+            looked_up.extend(size for size, _ in sizes)
+            return sizes
+
+        controller._choose = watched
+        return replace(made, controller=ControllersApart(lambda: controller, [0] * 1000))
+
+    found = enumerate_distributions(lambda: parts(index=str(file)), cases, batch=1, replays=0)
+    assert largest_error(found, table_logits(target.logits, target.state), cases) < 1e-12
+    assert max(looked_up) == 2 and found.counts.deepest == 2
+    if not drafted:
+        assert enumerate_distributions(parts, cases, batch=1, replays=0).counts.deepest < 2
+
+
+def test_the_step_that_reads_the_prompt_drafts() -> None:
+    first, *_ = steps([*range(10)], draft=counting(VOCAB), tokens=30)
+    assert first.ctx.unread is not None and len(first.generated[0]) == 7
 
 
 @pytest.mark.parametrize("drafted", [False, True])
