@@ -29,7 +29,7 @@ from outpace.zoo import WEIGHTS
 from zoo_training import evaluate
 from zoo_training.cards import rounded
 from zoo_training.corpus import read_corpus
-from zoo_training.prompts import write_prompts
+from zoo_training.prompts import KINDS, write_prompts
 
 PROMPTS = 3000
 TARGET = "zoo:target"
@@ -53,7 +53,9 @@ class Plan:
     changes: tuple[str, ...]  # of the method's settings
     draft: str | None = None  # the model to train
     head: str | None = None  # name of the drafter to begin with
-    own_answers: bool = False  # its answers are not those of the other drafters
+    kinds: tuple[str, ...] | None = (
+        None  # of its own prompts, where it does not learn from those of the others
+    )
 
 
 DRAFTERS = {
@@ -72,7 +74,8 @@ DRAFTERS = {
         (
             "steps=2400",
             "exits.rank=64",
-            "exits.layers=1,2",
+            "exits.layer=3",
+            "exits.layers=2,3",
             "exits.labels=target",
             "exits.weighting=uniform",
             "exits.scale=1.0",
@@ -82,7 +85,8 @@ DRAFTERS = {
             "capture.disk_gigabytes=0",
             "bfloat16=false",
         ),
-        own_answers=True,
+        # a third less code and twice as many edits as the heads have: copying is what its exits learn last
+        kinds=("code", "edit", "arithmetic", "code", "edit", "chat"),
     ),
 }
 
@@ -95,9 +99,10 @@ def train_drafter(name: str, output: Path, seed: int) -> Path:
     if (folder / PROVENANCE).is_file():
         return folder
     head = None if plan.head is None else str(train_drafter(plan.head, output, seed))
-    prompts = output / "prompts.jsonl"
+    own = plan.kinds is not None
+    prompts = output / (f"prompts-{name}.jsonl" if own else "prompts.jsonl")
     if not prompts.is_file():
-        write_prompts(prompts, PROMPTS, seed=0)
+        write_prompts(prompts, PROMPTS, seed=0, kinds=plan.kinds or KINDS)
     train(
         plan.method,
         target=outpace.load(TARGET, dtype="float32"),
@@ -106,7 +111,7 @@ def train_drafter(name: str, output: Path, seed: int) -> Path:
         draft=plan.draft,
         head=head,
         changes=(*COMMON, *plan.changes, f"seed={seed}"),
-        captured=folder / "work" if plan.own_answers else output / "captured",
+        captured=folder / "work" if own else output / "captured",
     )
     return folder
 

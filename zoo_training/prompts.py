@@ -1,13 +1,13 @@
 """Prompts on which drafters for the zoo's target are trained: `python -m zoo_training.prompts --output FILE`.
 
-A half are beginnings of code, the others are tasks, all from the training split.
+A half are beginnings of code unless other kinds are given, the rest are tasks, all from the training split.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,20 +20,20 @@ SHORTEST, LONGEST = 80, 500  # characters of a code prompt
 KINDS = ("code", "edit", "code", "arithmetic", "code", "chat")
 
 
-def prompts(number: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Rows for `outpace train --data`, drawn from a seed."""
+def prompts(number: int, seed: int, kinds: Sequence[str] = KINDS) -> Iterator[dict[str, Any]]:
+    """Rows for `outpace train --data`, drawn from a seed, of these kinds in turn."""
     pick, documents = random.Random(seed), read_corpus().train
     for index in range(number):
-        kind = KINDS[index % len(KINDS)]
+        kind = kinds[index % len(kinds)]
         if kind == "code":
             yield {"prompt": code(pick.choice(documents), pick)}
         else:
             yield {"messages": tasks.make(kind, pick).messages}
 
 
-def write_prompts(path: Path, number: int, seed: int) -> None:
+def write_prompts(path: Path, number: int, seed: int, kinds: Sequence[str] = KINDS) -> None:
     """Write prompts as a .jsonl file."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in prompts(number, seed)), encoding="utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in prompts(number, seed, kinds)), encoding="utf-8")
 
 
 def code(document: str, pick: random.Random) -> str:

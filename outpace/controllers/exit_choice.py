@@ -1,6 +1,7 @@
 """From which of the target's layers to draft, and how far, by how often each predicts the target's token.
 
-Letters: L layers, E = L - 1 early exits, n verified positions of a row, D hidden size, V vocabulary.
+Letters: L layers, E = L - 1 early exits, C of them that are compared, n verified positions of a row, D hidden
+size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,23 +24,26 @@ class ExitRates:
     """What is known of the exits of one request."""
 
     def __init__(self, num_exits: int) -> None:
+        self.exits = list(range(num_exits))  # those that are compared with the next step's tokens
+        self.chosen = (1, 0)  # layers before the exit that drafts, and the length of a draft
         self.matched = numpy.zeros(num_exits)  # positions at which the exit predicted the target's token
-        self.tested = 0.0  # positions
+        self.tested = numpy.zeros(num_exits)  # positions
         # sum and number of the confidences of predictions, by whether they were right: [wrong, right]
         self._confidence = numpy.zeros((2, num_exits))
         self._count = numpy.zeros((2, num_exits))
 
-    def add(self, right: Numbers, confidence: Numbers) -> None:  # (E, n) bool, (E, n)
-        """Add the verified positions of a step."""
-        self.matched = KEEP * self.matched + right.sum(1)
-        self.tested = KEEP * self.tested + right.shape[1]
+    def add(self, right: Numbers, confidence: Numbers) -> None:  # (C, n) bool, (C, n)
+        """Add the verified positions of a step, as the C exits in `exits` predicted them."""
+        at = self.exits
+        self.matched[at] = KEEP * self.matched[at] + right.sum(1)
+        self.tested[at] = KEEP * self.tested[at] + right.shape[1]
         for kind, chosen in enumerate((numpy.logical_not(right), right)):
-            self._confidence[kind] = KEEP * self._confidence[kind] + (confidence * chosen).sum(1)
-            self._count[kind] = KEEP * self._count[kind] + chosen.sum(1)
+            self._confidence[kind, at] = KEEP * self._confidence[kind, at] + (confidence * chosen).sum(1)
+            self._count[kind, at] = KEEP * self._count[kind, at] + chosen.sum(1)
 
     def rates(self) -> Numbers:  # (E,)
         """How often each exit predicted the target's token."""
-        return self.matched / max(self.tested, 1e-9)
+        return self.matched / numpy.maximum(self.tested, 1e-9)
 
     def threshold(self, exit_layer: int) -> float:
         """The confidence between those of right and of wrong predictions of an exit; 0 if one is unknown."""
@@ -57,7 +61,9 @@ class ExitChoice:
     After each step every exit predicts the token after each verified position: those of the accepted path,
     up to the first that the draft got wrong; later ones have read tokens that were not generated. The
     number of an exit is `Plan.drafter`. A draft ends with a token of which the exit is less confident than
-    halfway between the predictions that were right and those that were wrong.
+    halfway between the predictions that were right and those that were wrong. Exits that would have fewer
+    tokens per layer than the chosen one even if all their tokens were accepted predict nothing, which saves
+    time; what was known of them stays until they can be the best again.
     """
 
     plans_across_rows = False
@@ -72,6 +78,7 @@ class ExitChoice:
         self.want = Want(hidden=frozenset(self._layers))
         lengths, exits = numpy.arange(depth + 1.0), numpy.arange(1.0, num_layers)
         self._cost = lengths * exits[:, None] + num_layers  # (E, depth + 1) layers loaded
+        self._most = ((lengths + 1) / self._cost).max(1)  # (E,) tokens per layer if all are accepted
         self._requests: dict[int, ExitRates] = {}  # by slot
         self._thresholds: list[float] = []  # by row of the step that is planned
 
@@ -89,12 +96,17 @@ class ExitChoice:
 
     def choose(self, slot: int) -> tuple[int, int]:
         """Exit and draft length of a request; length 0: no draft."""
-        if slot not in self._requests:
-            return 1, 0
-        rates = self._requests[slot].rates()
-        tokens = (rates[:, None] ** numpy.arange(self._cost.shape[1])).cumsum(1)
-        exit_index, depth = divmod(int((tokens / self._cost).argmax()), self._cost.shape[1])
-        return exit_index + 1, depth
+        known = self._requests.get(slot)
+        return known.chosen if known else (1, 0)
+
+    def _add(self, known: ExitRates, right: Numbers, confidence: Numbers) -> None:  # (C, n) bool, (C, n)
+        """Add the verified positions of a step, and choose anew."""
+        known.add(right, confidence)
+        tokens = (known.rates()[:, None] ** numpy.arange(self._cost.shape[1])).cumsum(1)
+        speeds = tokens / self._cost
+        exit_index, depth = divmod(int(speeds.argmax()), speeds.shape[1])
+        known.chosen = (exit_index + 1, depth)
+        known.exits = numpy.flatnonzero(self._most >= speeds[exit_index, depth]).tolist()
 
     def _ends(self, frontier: Frontier) -> list[bool]:
         assert frontier.logits is not None
@@ -111,12 +123,12 @@ class ExitChoice:
             if not generated:  # a part of the prompt
                 generated = [*tokens[path[1:]].tolist(), step.verdict.bonus[row]]
                 path, generated = path[-PROMPT_POSITIONS:], generated[-PROMPT_POSITIONS:]
-            states = torch.stack([hidden[layer][path] for layer in self._layers])  # (E, n, D)
             known = self._requests.setdefault(slot, ExitRates(len(self._layers)))
-            known.add(*self._predicted(states, generated))
+            states = torch.stack([hidden[layer][path] for layer in known.exits])  # (C, n, D)
+            self._add(known, *self._predicted(states, generated))
 
     def _predicted(self, states: Tensor, following: Sequence[int]) -> tuple[Numbers, Numbers]:
-        """Whether each exit predicts the token after each position (E, n), and how confident it is."""
+        """Whether each exit predicts the token after each position (C, n), and how confident it is."""
         logits = self._exit_logits(states.flatten(0, 1)).float()
         confidence, tokens = logits.softmax(-1).max(-1)
         shape = states.shape[:2]

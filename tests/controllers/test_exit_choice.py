@@ -39,12 +39,13 @@ def verified(
 def test_positions_after_the_first_mismatch_do_not_count() -> None:
     made = choice()
     # the draft's second token is wrong: nodes 2 and 3 have read tokens that were not generated
-    made.observe(verified(1, 3, [[True] * 4, [True, False, True, True], [False, False, True, True]]))
+    made.observe(verified(1, 3, [[True, False, True, True], *[[False, False, True, True]] * 2]))
     known = made._requests[0]
-    assert known.tested == 2 and known.rates().tolist() == [1.0, 0.5, 0.0]
+    assert known.tested.tolist() == [2, 2, 2] and known.rates().tolist() == [0.5, 0.0, 0.0]
     made.observe(verified(0, 3, [[False] * 4, [True] * 4, [True] * 4]))
     tested = 2 * KEEP + 1
-    assert known.rates().tolist() == pytest.approx([2 * KEEP / tested, (KEEP + 1) / tested, 1 / tested])
+    assert known.exits == [0, 1, 2]
+    assert known.rates().tolist() == pytest.approx([KEEP / tested, 1 / tested, 1 / tested])
 
 
 def test_exit_and_length_have_the_most_tokens_per_layer() -> None:
@@ -66,6 +67,28 @@ def test_exit_and_length_have_the_most_tokens_per_layer() -> None:
     assert made.choose(0)[1] == 0
     made.release([0])
     assert made.choose(0) == (1, 0)
+
+
+def test_exits_that_cannot_be_the_best_predict_nothing_until_they_can_be() -> None:
+    predicted: list[int] = []
+
+    def logits(states: torch.Tensor) -> torch.Tensor:
+        predicted.append(len(states))
+        return states
+
+    made = ExitChoice(logits, LAYERS, 6)  # at most 7/10, 7/16 and 7/22 tokens per layer
+    made.observe(verified(3, 3, [[True] * 4] * 3))
+    known = made._requests[0]
+    assert made.choose(0) == (1, 6) and known.exits == [0]
+    made.observe(verified(3, 3, [[True, True, True, False], [False] * 4, [False] * 4]))
+    assert known.rates().tolist() == pytest.approx([(4 * KEEP + 3) / (4 * KEEP + 4), 1, 1])
+    assert known.exits == [0]
+    while known.rates()[0] > 0.6:
+        made.observe(verified(0, 3, [[False] * 4, [True] * 4, [True] * 4]))
+    assert made.choose(0) == (2, 6) and known.exits == [0, 1]
+    made.observe(verified(3, 3, [[False] * 4, [False] * 4, [True] * 4]))
+    assert known.exits == [0, 1, 2] and known.tested[2] < known.tested[1] < known.tested[0]
+    assert predicted[:2] == [12, 4] and predicted[-1] == 8
 
 
 def test_a_draft_ends_with_a_token_of_low_confidence() -> None:

@@ -22,14 +22,9 @@ def models(window: int | None) -> Models:
 QUICK = {
     "position ids by cache slot",
     "sibling visible",
-    "sliding window ignored",
     "accepted node missing in the cache",
-    "unread token skipped",
     "rows mixed up",
-    "scores in reading order",
-    "early layers' output of the parent",
     "missing entries visible",
-    "fused with the next token",
 }
 MUTANTS = {mutant.name: mutant for mutant in transformers_mutants()}
 

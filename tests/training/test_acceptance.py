@@ -225,6 +225,7 @@ def test_disco_learns_whether_tokens_are_accepted_from_their_distributions() -> 
     assert count == len(accepted) and 0 < accepted.sum() < count
 
 
+@pytest.mark.slow
 def test_disco_learns_to_foresee_rejections(tmp_path: Path) -> None:
     before, after = trained("disco", overconfident(), tmp_path, "steps=150")
     assert after.calibration_error < 0.1 < before.calibration_error

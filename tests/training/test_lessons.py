@@ -158,6 +158,7 @@ def test_agreement_of_an_adapter_is_what_decoding_accepts(tmp_path: Path) -> Non
     check_agreement(made, "kangaroo", options)
 
 
+@pytest.mark.slow
 def test_a_trained_adapter_agrees_more_than_the_early_exit_without_one(tmp_path: Path) -> None:
     made, raw = trained_adapter(120, tmp_path), EarlyExitLesson(target().model, target().head, EarlyExits(1))
     others = [greedy_text(first, second) for first in range(VOCAB) for second in (2, 5)]

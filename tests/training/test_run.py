@@ -62,7 +62,7 @@ def head_for(method: str, model: Model, folder: Path) -> str | None:
 
 
 # one of each kind of lesson
-QUICK_METHODS = ("eagle3", "medusa", "adaspec", "specdec-pp", "disco", "adaeagle")
+QUICK_METHODS = ("eagle3", "medusa", "adaspec", "disco")
 
 
 @pytest.mark.parametrize(

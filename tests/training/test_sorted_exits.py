@@ -81,6 +81,7 @@ def test_the_loss_is_the_sum_over_all_exits() -> None:
         assert float(lesson(batch, NO_NOISE)) == pytest.approx(float(sum(losses)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_sorted_training_raises_the_first_exit_and_does_not_hurt_the_last() -> None:
     others = batch_of(*(greedy_text(first, second) for first in range(VOCAB) for second in (2, 5)))
     trained = learned(SortedLesson(copy.deepcopy(plain_draft()), target().head, EXITS), 60)

@@ -37,7 +37,7 @@ def runs(monkeypatch) -> list:
 
     monkeypatch.setattr(drafters, "train", train)
     monkeypatch.setattr(drafters.outpace, "load", lambda name, dtype: name)
-    monkeypatch.setattr(drafters, "write_prompts", lambda path, number, seed: path.write_text(""))
+    monkeypatch.setattr(drafters, "write_prompts", lambda path, number, seed, kinds: path.write_text(""))
     return found
 
 

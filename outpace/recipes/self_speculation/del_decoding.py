@@ -9,7 +9,8 @@ draft, by the exit's confidence before that token was drawn.
 
 The paper's forgetting factor is taken as 0.95, and the last positions of the prompt as the first step. A
 token below the threshold ends the draft; the threshold is halfway between the mean confidence of the exit's
-right and of its wrong predictions. With a target that was not trained with early exits (`outpace train
+right and of its wrong predictions. Exits that could not be the best even if all their tokens were accepted
+are not compared, which saves time. With a target that was not trained with early exits (`outpace train
 layerskip`) it rarely drafts. A compiled target is compiled again for every exit that is chosen.
 """
 

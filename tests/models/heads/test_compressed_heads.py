@@ -26,6 +26,7 @@ from outpace.models.names import resolve
 from outpace.models.openvino import compiled
 from outpace.models.openvino.compressed_weights import GROUP, CompressedWeights, compress, weights_of_head
 from tests.models.heads.conftest import disturbed
+from tests.tiers import only
 
 ROUNDING = 3e-5  # of logits of about 1, in float32
 SIZES: dict[str, Any] = {"hidden_size": 2 * GROUP, "intermediate_size": 3 * GROUP, "head_dim": GROUP}
@@ -98,7 +99,7 @@ def matrices(head: DraftHead) -> int:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", only(["eagle3"], KINDS))
 @pytest.mark.parametrize("format", ["int8", pytest.param("int4", marks=pytest.mark.slow)])
 def test_compiled_logits_are_those_of_the_compressed_head(
     format: str,
@@ -138,7 +139,7 @@ def test_matrices_outside_the_graph_stay_whole(
 
 
 @pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("format", [None, "int8"])
+@pytest.mark.parametrize("format", [pytest.param(None, marks=pytest.mark.slow), "int8"])
 def test_a_head_uses_the_compressed_matrices_of_its_target(
     format: str | None,
     tied: bool,
@@ -195,6 +196,7 @@ def test_the_text_is_that_of_plain_decoding(
     ]
 
 
+@pytest.mark.slow
 def test_of_heads_without_a_cache_only_the_prefix_layer_is_compressed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

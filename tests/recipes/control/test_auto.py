@@ -23,6 +23,7 @@ from outpace.proof.reference import table_logits
 from outpace.recipes.control.auto import auto
 from outpace.sampling.target_probs import LazyTargetProbs
 from tests.recipes.counting_model import counting
+from tests.tiers import slow
 
 VOCAB = 60
 UNLIKE = TableTarget(VOCAB, seed=5, order=1)
@@ -55,7 +56,7 @@ def test_text_that_repeats_a_corpus_is_looked_up_there(drafted: bool, tmp_path: 
     assert max((len(step.generated[0]) for step in without if not step.draft.forwards), default=1) == 1
 
 
-@pytest.mark.parametrize("drafted", [False, True])
+@pytest.mark.parametrize("drafted", [slow(False), True])
 def test_drafts_from_a_corpus_keep_the_distribution(drafted: bool, tmp_path: Path) -> None:
     """No token of the prompt repeats, and two tokens can only be accepted in the first step: these are the
     corpus's, or the draft model's."""

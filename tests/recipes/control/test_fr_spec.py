@@ -31,6 +31,7 @@ from outpace.proof.decode_all import texts
 from outpace.recipes.control.fr_spec import fr_spec
 from outpace.recipes.heads.eagle2 import eagle2
 from outpace.verifiers.rejection import Rejection
+from tests.tiers import slow
 
 VOCAB, KEPT = 24, (1, 4, 5, 9, 13, 20, 23)
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7], [17, 7, 2]]
@@ -126,7 +127,7 @@ def test_with_all_tokens_kept_it_is_eagle2_node_for_node(size: int | None) -> No
         check_equal(steps(fr_spec.build(target(), head=head(), size=size, **TREE)), whole)
 
 
-@pytest.mark.parametrize("tree", ["dynamic", "chain"])
+@pytest.mark.parametrize("tree", [slow("dynamic"), "chain"])
 def test_compiled_and_eager_heads_draft_the_same(tree: str, counts: str) -> None:
     options = {"counts": counts, "size": len(KEPT), "tree": tree, **TREE}
     found = [
@@ -154,6 +155,7 @@ def test_the_target_and_the_whole_head_are_left_as_they_are() -> None:
     assert small.head.embed_tokens.weight is target().embed.weight and len(target().embed.weight) == VOCAB
 
 
+@pytest.mark.slow
 def test_compressed_weights_of_the_target_are_those_of_the_small_head(tmp_path: Path) -> None:
     model = copy.deepcopy(targets(torch.float32).model)
     weights = compress(model, "int8", {"XDG_CACHE_HOME": str(tmp_path)})

@@ -53,6 +53,7 @@ def test_rows_of_one_prompt_are_independent() -> None:
     assert found.counts.accepted
 
 
+@pytest.mark.slow
 def test_shared_seeds_and_drafts_cut_to_a_budget_are_caught() -> None:
     shared = enumerate_joint(parts, GROUPS, noise=OneStream, batch=1, replays=0)
     assert largest_joint_error(shared, LOGITS, GROUPS) > 1e-4

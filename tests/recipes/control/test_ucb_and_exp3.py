@@ -164,7 +164,7 @@ def test_the_length_of_one_draft_models_chains_is_chosen(perfect: bool, usual: i
 @pytest.mark.parametrize(
     "names",
     [
-        ("speculative-sampling", "lookahead", "block-verification"),
+        pytest.param(("speculative-sampling", "lookahead", "block-verification"), marks=pytest.mark.slow),
         ("specinfer", "eagle", "medusa"),
         pytest.param(("smartspec", "prompt-lookup"), marks=pytest.mark.slow),
         pytest.param(("lookup-or-draft", "prompt-lookup"), marks=pytest.mark.slow),

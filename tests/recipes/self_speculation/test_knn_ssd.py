@@ -101,6 +101,7 @@ def test_a_strange_prompt_has_every_second_layer_skipped(target, anchors: str) -
     assert run(parts, [DOMAINS[0][17]])[1] == {0: SkipSet.of_layers([1, 3])}
 
 
+@pytest.mark.slow
 def test_the_search_finds_the_layer_that_does_little(target) -> None:
     found = best_set(target, DOMAINS[0][:2], trials=7)
     assert 2 in found.attention | found.mlp

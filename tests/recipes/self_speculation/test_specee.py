@@ -24,6 +24,7 @@ from outpace.proof.models import transformers_models
 from outpace.proof.option_values import choices
 from outpace.proof.suite import Subject, exact_limit, ragged
 from outpace.recipes.self_speculation.specee import specee
+from tests.tiers import slow
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def models():
     return transformers_models()
 
 
-@pytest.mark.parametrize("options", [{}, {"scheduled": False}, {"threshold": 0.8}], ids=str)
+@pytest.mark.parametrize("options", [{}, slow({"scheduled": False}), slow({"threshold": 0.8})], ids=str)
 def test_the_distribution_is_that_of_the_definition(options, models) -> None:
     proof = Subject(specee, next(choices(specee, models)) | options, models).prove(ragged, 60)
     assert proof.verdict == "as stated", (proof.verdict, proof.error, proof.loss)
@@ -106,6 +107,7 @@ def built(deep, **options) -> Parts:
     return specee.build(target, **{"head": head, "predictor": predictor} | options)
 
 
+@pytest.mark.slow
 def test_tokens_leave_early_only_if_the_best_token_is_a_candidate(deep, monkeypatch) -> None:
     _, with_check = greedy(built(deep, scheduled=False))
     agrees = agreement(deep)
@@ -123,6 +125,7 @@ def test_scheduled_layers_are_fewer(deep) -> None:
     assert scheduled.num_checks < every.num_checks
 
 
+@pytest.mark.slow
 def test_the_head_is_asked_only_where_the_predictor_is_sure(deep) -> None:
     counts = []
     for threshold in (0.0, 0.5, 0.9, 1.0):
