@@ -24,8 +24,8 @@ class ExitRates:
     """What is known of the exits of one request."""
 
     def __init__(self, num_exits: int) -> None:
-        self.exits = list(range(num_exits))  # those that are compared with the next step's tokens
-        self.chosen = (1, 0)  # layers before the exit that drafts, and the length of a draft
+        self.exits: list[int] = list(range(num_exits))  # those that are compared with the next step's tokens
+        self.chosen: tuple[int, int] = (1, 0)  # layers before the exit that drafts, and the length of a draft
         self.matched = numpy.zeros(num_exits)  # positions at which the exit predicted the target's token
         self.tested = numpy.zeros(num_exits)  # positions
         # sum and number of the confidences of predictions, by whether they were right: [wrong, right]
