@@ -72,7 +72,7 @@ AUTO = (
     f"--prompts code,edit,arithmetic,{PROMPT_SETS}/chat.jsonl,{PROMPT_SETS}/random.jsonl --max-tokens 96 "
     "--rounds 2 --selection all"
 )
-EXITS = ",".join(f"layerskip:exit_layer={layer}:depth={depth}" for layer in (1, 2) for depth in (1, 2, 3))
+EXITS = ",".join(f"layerskip:exit_layer={layer}:depth={depth}" for layer in (2, 3) for depth in (1, 3, 5))
 # without --dtype: float32 where the CPU has no arithmetic in bfloat16
 SELF_SPECULATION = (
     f"--compile --no-eager --methods {EXITS},del-decoding {ALL_PROMPTS} --num-prompts 6 --rounds 1 "
