@@ -1,4 +1,4 @@
-"""From which of the target's layers to draft, and how far, by how often each predicts the target's token.
+"""From which of the target's layers to draft, and how far, by how often each is accepted.
 
 Letters: L layers, E = L - 1 early exits, C of them that are compared, n verified positions of a row, D hidden
 size, V vocabulary.
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outpace.controllers.linear_cost import Numbers
 from outpace.core.context import Context
-from outpace.core.contracts import Frontier, Plan, Step, Want
+from outpace.core.contracts import Frontier, Plan, Scores, Step, Want
 
 PROMPT_POSITIONS = 32  # last positions of a part of a prompt that are looked at
 KEEP = 0.95  # share of the evidence that is kept per step
@@ -26,42 +26,59 @@ class ExitRates:
     def __init__(self, num_exits: int) -> None:
         self.exits: list[int] = list(range(num_exits))  # those that are compared with the next step's tokens
         self.chosen: tuple[int, int] = (1, 0)  # layers before the exit that drafts, and the length of a draft
-        self.matched = numpy.zeros(num_exits)  # positions at which the exit predicted the target's token
+        self.threshold = 0.0  # the confidence below which a token ends a draft
+        self.accepted = numpy.zeros(num_exits)  # positions, each with the probability of its acceptance
         self.tested = numpy.zeros(num_exits)  # positions
-        # sum and number of the confidences of predictions, by whether they were right: [wrong, right]
+        # the same, each position weighted by the exit's confidence there: [rejected, accepted]
         self._confidence = numpy.zeros((2, num_exits))
-        self._count = numpy.zeros((2, num_exits))
+        self._unsure = numpy.zeros((2, num_exits))  # tested and accepted positions below the midpoint
 
-    def add(self, right: Numbers, confidence: Numbers) -> None:  # (C, n) bool, (C, n)
-        """Add the verified positions of a step, as the C exits in `exits` predicted them."""
+    def add(self, acceptance: Numbers, confidence: Numbers) -> None:  # (C, n), (C, n)
+        """Add the verified positions of a step, as the C exits in `exits` predicted them. `acceptance`:
+        probability that the exit's token is accepted. `confidence`: of its most probable token."""
         at = self.exits
-        self.matched[at] = KEEP * self.matched[at] + right.sum(1)
-        self.tested[at] = KEEP * self.tested[at] + right.shape[1]
-        for kind, chosen in enumerate((numpy.logical_not(right), right)):
-            self._confidence[kind, at] = KEEP * self._confidence[kind, at] + (confidence * chosen).sum(1)
-            self._count[kind, at] = KEEP * self._count[kind, at] + chosen.sum(1)
+        is_low = confidence < self.midpoints()[at, None]
+        both = numpy.stack([1 - acceptance, acceptance])  # (2, C, n)
+        self.accepted[at] = KEEP * self.accepted[at] + acceptance.sum(1)
+        self.tested[at] = KEEP * self.tested[at] + acceptance.shape[1]
+        self._confidence[:, at] = KEEP * self._confidence[:, at] + (both * confidence).sum(2)
+        low = numpy.stack([is_low, is_low * acceptance])
+        self._unsure[:, at] = KEEP * self._unsure[:, at] + low.sum(2)
 
     def rates(self) -> Numbers:  # (E,)
-        """How often each exit predicted the target's token."""
-        return self.matched / numpy.maximum(self.tested, 1e-9)
+        """How often a token of each exit is accepted."""
+        return self.accepted / numpy.maximum(self.tested, 1e-9)
 
-    def threshold(self, exit_layer: int) -> float:
-        """The confidence between those of right and of wrong predictions of an exit; 0 if one is unknown."""
-        at = exit_layer - 1
-        if min(self._count[:, at]) <= 0:
-            return 0.0
-        return float((self._confidence[:, at] / self._count[:, at]).mean())
+    def midpoints(self) -> Numbers:  # (E,)
+        """Halfway between the mean confidence where an exit is accepted and where it is rejected; 0 if either
+        never happened."""
+        count = numpy.stack([self.tested - self.accepted, self.accepted])
+        means = self._confidence / numpy.maximum(count, 1e-9)
+        return numpy.where(count.min(0) > 1e-9, means.mean(0), 0.0)
+
+    def unsure_rate(self, exit_index: int) -> float:
+        """How often a token of this exit is accepted where its confidence is below the midpoint; 0 if it
+        never was."""
+        tested, accepted = self._unsure[:, exit_index].tolist()
+        return accepted / tested if tested else 0.0
 
 
 class ExitChoice:
     """Implementation of core.contracts.Controller (DEL, Entezari Zarch et al. 2025): the early exit and the
-    draft length with the most expected tokens per loaded layer, (1 + a + ... + a^d) / (d e + L) for a draft
-    of d tokens from exit e, whose predictions were the target's token with frequency a.
+    draft length with the most expected tokens per loaded layer, v = (1 + a + ... + a^d) / (d e + L) for a
+    draft of d tokens from exit e, whose tokens are accepted with frequency a.
 
     After each step every exit predicts the token after each verified position: those of the accepted path,
-    up to the first that the draft got wrong; later ones have read tokens that were not generated. The
-    number of an exit is `Plan.drafter`. A draft ends with a token of which the exit is less confident than
-    halfway between the predictions that were right and those that were wrong. Exits that would have fewer
+    up to the first that the draft got wrong; later ones have read tokens that were not generated. In a prompt
+    it is the token that the target would generate there. At temperature 0 a position counts as accepted if
+    the exit's most probable token is that one, and otherwise with the sum over the tokens of min(p, q), the
+    probability that a token drawn from the exit's distribution q is accepted, where p is the target's. Both
+    are taken at the request's temperature, without its other sampling parameters. The number of an exit is
+    `Plan.drafter`.
+
+    A draft ends with a token of which the exit is less confident than halfway between its mean confidences
+    where it is accepted and where it is rejected, unless such tokens are accepted so often, with frequency u,
+    that the next one is worth its layers: a u > e v. Exits that would have fewer
     tokens per layer than the chosen one even if all their tokens were accepted predict nothing, which saves
     time; what was known of them stays until they can be the best again.
     """
@@ -74,8 +91,7 @@ class ExitChoice:
         if num_layers < 2:
             raise ValueError("a target of one layer has no early exit: use a draft model")
         self._exit_logits, self._num_layers = exit_logits, num_layers
-        self._layers = range(num_layers - 1)
-        self.want = Want(hidden=frozenset(self._layers))
+        self.want = Want(hidden=frozenset(range(num_layers)))
         lengths, exits = numpy.arange(depth + 1.0), numpy.arange(1.0, num_layers)
         self._cost = lengths * exits[:, None] + num_layers  # (E, depth + 1) layers loaded
         self._most = ((lengths + 1) / self._cost).max(1)  # (E,) tokens per layer if all are accepted
@@ -83,11 +99,9 @@ class ExitChoice:
         self._thresholds: list[float] = []  # by row of the step that is planned
 
     def plan(self, ctx: Context) -> Plan:
+        known = [self._requests.get(slot) for slot in ctx.slots]
+        self._thresholds = [each.threshold if each else 0.0 for each in known]
         chosen = [self.choose(slot) for slot in ctx.slots]
-        self._thresholds = [
-            self._requests[slot].threshold(exit_layer) if slot in self._requests else 0.0
-            for slot, (exit_layer, _) in zip(ctx.slots, chosen, strict=True)
-        ]
         return Plan(
             tuple([depth for _, depth in chosen]),
             stop=self._ends,
@@ -99,14 +113,17 @@ class ExitChoice:
         known = self._requests.get(slot)
         return known.chosen if known else (1, 0)
 
-    def _add(self, known: ExitRates, right: Numbers, confidence: Numbers) -> None:  # (C, n) bool, (C, n)
+    def _add(self, known: ExitRates, acceptance: Numbers, confidence: Numbers) -> None:  # (C, n), (C, n)
         """Add the verified positions of a step, and choose anew."""
-        known.add(right, confidence)
-        tokens = (known.rates()[:, None] ** numpy.arange(self._cost.shape[1])).cumsum(1)
-        speeds = tokens / self._cost
+        known.add(acceptance, confidence)
+        rates = known.rates()
+        speeds = (rates[:, None] ** numpy.arange(self._cost.shape[1])).cumsum(1) / self._cost
         exit_index, depth = divmod(int(speeds.argmax()), speeds.shape[1])
+        best = speeds[exit_index, depth]
         known.chosen = (exit_index + 1, depth)
-        known.exits = numpy.flatnonzero(self._most >= speeds[exit_index, depth]).tolist()
+        known.exits = numpy.flatnonzero(self._most >= best).tolist()
+        goes_on = rates[exit_index] * known.unsure_rate(exit_index) > (exit_index + 1) * best
+        known.threshold = 0.0 if goes_on else float(known.midpoints()[exit_index])
 
     def _ends(self, frontier: Frontier) -> list[bool]:
         assert frontier.logits is not None
@@ -116,24 +133,34 @@ class ExitChoice:
         ]
 
     def observe(self, step: Step) -> None:
-        forest, hidden = step.draft.tree.forest, step.scores.hidden
-        tokens = step.draft.tree.tokens
+        forest, scores = step.draft.tree.forest, step.scores
         for row, slot in enumerate(step.ctx.slots):
-            path, generated = forest.path(step.kept[row]), step.generated[row]
-            if not generated:  # a part of the prompt
-                generated = [*tokens[path[1:]].tolist(), step.verdict.bonus[row]]
-                path, generated = path[-PROMPT_POSITIONS:], generated[-PROMPT_POSITIONS:]
-            known = self._requests.setdefault(slot, ExitRates(len(self._layers)))
-            states = torch.stack([hidden[layer][path] for layer in known.exits])  # (C, n, D)
-            self._add(known, *self._predicted(states, generated))
+            known = self._requests.setdefault(slot, ExitRates(self._num_layers - 1))
+            path, following = forest.path(step.kept[row]), step.generated[row]
+            temperature = step.ctx.sampling[row].temperature
+            probs: Tensor | None = None  # (n, V) the target's
+            if following:
+                logits = self._logits_after(scores, known.exits, path)
+                if temperature and scores.logits is not None:
+                    probs = (scores.logits[path].float() / temperature).softmax(-1)
+            else:  # a part of the prompt
+                layers = [*known.exits, self._num_layers - 1]
+                logits = self._logits_after(scores, layers, path[-PROMPT_POSITIONS:])
+                following = logits[-1].argmax(-1).tolist()
+                if temperature:
+                    probs = (logits[-1] / temperature).softmax(-1)
+                logits = logits[:-1]
+            confidence, best = logits.softmax(-1).max(-1)  # (C, n)
+            if probs is None:
+                accepted = (best == torch.tensor(following, device=best.device)).double()
+            else:
+                accepted = torch.minimum((logits / temperature).softmax(-1), probs).sum(-1).clamp(max=1)
+            self._add(known, accepted.cpu().numpy(), confidence.cpu().numpy())
 
-    def _predicted(self, states: Tensor, following: Sequence[int]) -> tuple[Numbers, Numbers]:
-        """Whether each exit predicts the token after each position (C, n), and how confident it is."""
-        logits = self._exit_logits(states.flatten(0, 1)).float()
-        confidence, tokens = logits.softmax(-1).max(-1)
-        shape = states.shape[:2]
-        right = tokens.view(shape).cpu().numpy() == numpy.array(following)
-        return right, confidence.view(shape).cpu().numpy()
+    def _logits_after(self, scores: Scores, layers: Sequence[int], nodes: Sequence[int]) -> Tensor:
+        """The logits (len(layers), n, V) if the target ended after each of these layers, at these nodes."""
+        states = torch.stack([scores.hidden[layer][nodes] for layer in layers])
+        return self._exit_logits(states.flatten(0, 1)).float().view(*states.shape[:2], -1)
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:

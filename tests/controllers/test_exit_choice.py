@@ -10,6 +10,7 @@ import torch
 
 from outpace.controllers.exit_choice import KEEP, ExitChoice
 from outpace.core.contracts import Frontier, Scores, Step
+from outpace.core.sampling_params import SamplingParams
 from tests.controllers.test_bandits import context, step
 
 LAYERS, VOCAB = 4, 5
@@ -100,18 +101,54 @@ def test_a_draft_ends_with_a_token_of_low_confidence() -> None:
     plan = made.plan(context(1))
     assert plan.stop is not None and plan.drafter is not None
     top = [float(torch.tensor([0.0, each, 0, 0, 0]).softmax(0).max()) for each in (0.5, 8.0)]
-    assert made._requests[0].threshold(plan.drafter[0]) == pytest.approx(sum(top) / 2)
+    assert made._requests[0].threshold == pytest.approx(sum(top) / 2)
     logits = torch.tensor([[0.0, 0.4, 0, 0, 0], [0.0, 9.0, 0, 0, 0]])
     assert plan.stop(Frontier([0, 0], [[0.9], [0.9]], logits)) == [True, False]
 
 
-def test_the_end_of_a_prompt_is_the_first_step() -> None:
+def test_tokens_of_low_confidence_end_no_draft_while_they_are_accepted() -> None:
     made = choice()
-    read = verified(3, 3, [[True, True, False, True], [False] * 4, [False] * 4], generated=([],))
-    tokens = torch.tensor([4, 1, 1, 1])
-    tree = replace(read.draft.tree, tokens=tokens)
-    verdict = replace(read.verdict, bonus=[1])
-    made.observe(replace(read, draft=replace(read.draft, tree=tree), verdict=verdict))
+    made.observe(verified(3, 3, [[True] * 4] * 3, confidence=8.0))
+    made.observe(verified(0, 0, [[False]] * 3, confidence=0.5))
+    for right in [True] * 9:
+        made.observe(verified(0, 0, [[right]] * 3, confidence=0.6))  # below the midpoint
+        made.observe(verified(3, 3, [[True] * 4] * 3, confidence=8.0))
+    known = made._requests[0]
+    assert known.midpoints()[0] > 0.32 and known.unsure_rate(0) == 1.0 and known.threshold == 0.0
+    for _ in range(9):
+        made.observe(verified(0, 0, [[False]] * 3, confidence=0.6))
+        made.observe(verified(3, 3, [[True] * 4] * 3, confidence=8.0))
+    rate, unsure = known.rates()[0], known.unsure_rate(0)
+    best = (rate ** numpy.arange(known.chosen[1] + 1)).sum() / (known.chosen[1] + LAYERS)
+    assert known.chosen[0] == 1 and 0 < rate * unsure < best
+    assert known.threshold == known.midpoints()[0] > 0
+
+
+def test_at_a_temperature_drawn_tokens_are_accepted_with_the_overlap_of_the_distributions() -> None:
+    made = choice()
+    done = verified(1, 1, [[True] * 2, [False] * 2, [True] * 2], confidence=2.0)
+    logits = torch.zeros(2, VOCAB)
+    logits[:, 1] = 1.0
+    sampling = (SamplingParams(temperature=0.5),)
+    scores = replace(done.scores, logits=logits)
+    made.observe(replace(done, scores=scores, ctx=replace(done.ctx, sampling=sampling)))
+
+    def overlap(token: int) -> float:
+        q = (2.0 * torch.eye(VOCAB)[token] / 0.5).softmax(0)
+        return float(torch.minimum(q, (logits[0] / 0.5).softmax(0)).sum())
+
+    assert made._requests[0].rates().tolist() == pytest.approx([overlap(1), overlap(2), overlap(1)])
+    assert 0.1 < overlap(2) < overlap(1) < 0.9
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_end_of_a_prompt_is_the_first_step(temperature: float) -> None:
+    made = choice()
+    # the last layer predicts token 1, whatever the prompt's tokens are
+    right = [[True, True, False, True], [False] * 4, [False] * 4, [True] * 4]
+    read = verified(3, 3, right, confidence=50.0, generated=([],))
+    ctx = replace(read.ctx, sampling=(SamplingParams(temperature=temperature),))
+    made.observe(replace(read, ctx=ctx))
     assert numpy.allclose(made._requests[0].rates(), [0.75, 0, 0])
 
 

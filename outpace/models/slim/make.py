@@ -54,18 +54,22 @@ def closest_layers(target: Target, num_skipped: int) -> ChooseLayers:
     return ClosestTables(target, num_skipped)
 
 
+# compiling takes seconds, and finding what a layer returns 60 ms: a target is made smaller once for each skip
+# set, and its exit head is made once, however often a method is built
+_MADE: WeakKeyDictionary[HFTarget, dict[SkipSet, SlimTarget]] = WeakKeyDictionary()
+_HEADS: WeakKeyDictionary[HFTarget, ExitHead] = WeakKeyDictionary()
+
+
 def exit_logits(target: Target) -> Callable[[Tensor], Tensor]:
     """(M, D) outputs of any layer of the target -> (M, V) its logits if it ended there. ValueError for a
     target without layers."""
     num_layers(target)
     if isinstance(target, HFTarget):
-        head = ExitHead(target.model)
-        return lambda states: head(states[None].to(target.model.dtype))[0]
+        if target not in _HEADS:
+            _HEADS[target] = ExitHead(target.model)
+        head, dtype = _HEADS[target], target.model.dtype
+        return lambda states: head(states[None].to(dtype))[0]
     return lambda states: states  # of a table: outputs of layers are logits
-
-
-# compiling takes seconds: a target is made smaller once for each skip set, however often a method is built
-_MADE: WeakKeyDictionary[HFTarget, dict[SkipSet, SlimTarget]] = WeakKeyDictionary()
 
 
 def without(target: Target, skip_set: SkipSet) -> SlimTarget | SlimTable:

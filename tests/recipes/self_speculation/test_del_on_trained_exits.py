@@ -22,6 +22,7 @@ from outpace.api.model import Model
 from outpace.api.prompts import encode
 from outpace.controllers import exit_choice
 from outpace.controllers.exit_choice import PROMPT_POSITIONS, ExitChoice
+from outpace.controllers.linear_cost import Numbers
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.slim.make import exit_logits
@@ -50,6 +51,9 @@ def prompts(kind: str) -> list[list[int]]:
 class Decoded:
     """A greedy text with what DEL chose and knew."""
 
+    rates: Numbers  # (E,) before the last step
+    tested: Numbers  # (E,)
+
     def __init__(self, prompt: list[int]) -> None:
         parts, self.first = del_decoding.build(model().target), len(prompt)
         controller = parts.controller
@@ -59,7 +63,8 @@ class Decoded:
         def recorded(slot: int) -> tuple[int, int]:
             self.choices.append(choose(slot))
             known = controller._requests.get(slot)
-            self.rates, self.tested = (known.rates(), known.tested.copy()) if known else (None, None)
+            if known is not None:
+                self.rates, self.tested = known.rates(), known.tested.copy()
             return self.choices[-1]
 
         controller.choose = recorded
@@ -78,13 +83,15 @@ class Decoded:
         return len(self.text) - self.first
 
     def right(self) -> Tensor:  # (E, T - 1) bool
-        """Whether the most probable token of each exit is the next one of the text."""
+        """Whether the most probable token of each exit is that of the target, which generated the text."""
         target = model().target
         with torch.no_grad():
-            states = target.model(torch.tensor([self.text]), output_hidden_states=True).hidden_states
+            found = target.model(torch.tensor([self.text]), output_hidden_states=True)
+            states, last = found.hidden_states, found.logits[0, :-1].argmax(-1)
             logits = exit_logits(target)
             best = [logits(states[layers][0]).argmax(-1) for layers in range(1, target.num_layers)]
-        return torch.stack(best)[:, :-1] == torch.tensor(self.text[1:])
+        assert last[self.first - 1 :].tolist() == self.text[self.first :]
+        return torch.stack(best)[:, :-1] == last
 
 
 def layers_loaded(right: list[bool], first: int, exit_layer: int, depth: int) -> int:
@@ -112,7 +119,7 @@ def test_rates_are_how_often_an_exit_predicts_the_text(monkeypatch: pytest.Monke
         # the last positions of the prompt but one, which the first step reads, to those before the last step
         begin = max(0, found.first - 1 - PROMPT_POSITIONS)
         right = found.right()[:, begin : len(found.text) - 1 - found.last]
-        assert found.rates is not None and found.tested is not None and right.shape[1] > TOKENS // 2
+        assert right.shape[1] > TOKENS // 2
         always = found.tested == right.shape[1]  # exits that could be the best at any time
         assert always.sum() >= 3
         rates = right.double().mean(1)[torch.from_numpy(always)].tolist()
