@@ -89,7 +89,8 @@ class GenerationOptions:
         list[str] | None, typer.Option(help="End the text before this string; may be repeated.")
     ] = None
     seed: Annotated[
-        int | None, typer.Option(help="Makes sampling repeatable; default: random, and printed.")
+        int | None,
+        typer.Option(help="Makes sampling repeatable if the method measures no times; default: random."),
     ] = None
     defaults: Annotated[bool, typer.Option(help="Apply the model's generation_config.json.")] = True
 

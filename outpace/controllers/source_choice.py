@@ -18,8 +18,9 @@ from outpace.controllers.step_cost import StepCost
 from outpace.core.context import Context
 from outpace.core.contracts import Found, LookUp, Plan, Step, Want
 
-# of the drafts in the first steps, as shares of the longest; each three times, as first forwards take longer.
-# They differ, so that the time of a forward of the draft model is known; short ones would generate less
+# Lengths of the first nine drafts, as shares of the longest. Three different ones tell what a forward of the
+# draft model takes; each is used three times, because the first forward of a size takes longer. Shorter ones
+# would generate fewer tokens.
 FIRST_DEPTHS = (1.0, 0.67, 0.83) * 3
 TRY_AFTER = 8  # steps without a draft of the model after which one may be tried
 EXPLORING = 0.02  # share of the tokens that such drafts may be expected to lose

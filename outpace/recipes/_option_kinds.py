@@ -233,7 +233,7 @@ def _head(
 
     return OptionKind(
         annotation,
-        "a folder with a draft head that was trained for the target",
+        "a folder with a draft head that was trained for the target (`outpace train`)",
         lambda value: isinstance(value, opened_type),
         lambda value, opener: opener.head(kind, value),
         check,

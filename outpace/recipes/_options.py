@@ -50,13 +50,18 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
         if name not in known:
             raise RecipeError(unknown_option(recipe, name))
         values[name] = convert(value, hints.get(name, Any), f"{recipe.name}: {name}", opener)
+        if type(values[name]) is int and values[name] < 0:
+            raise RecipeError(f"{recipe.name}: {name} is {values[name]}: it is 0 or more")
     for name, parameter in known.items():
         kind = kind_of(hints.get(name))
         if kind and kind.opens_default and name not in values and parameter.default is not parameter.empty:
             values[name] = convert(parameter.default, kind.annotation, name, opener)
     if missing := [names for names in recipe.needs if not any(name in values for name in names)]:
-        phrases = [kind.phrase for names in missing for name in names for kind in kinds_in(hints.get(name))]
-        what = f": {phrases[0]}" if phrases else ""
+        phrases = [
+            next(iter(kind.phrase for name in names for kind in kinds_in(hints.get(name))), "")
+            for names in missing
+        ]
+        what = f": {'; '.join(filter(None, phrases))}" if any(phrases) else ""
         raise RecipeError(f"{recipe.name} needs {' and '.join(map(' or '.join, missing))}{what}")
     for name, value in values.items():
         for kind in kinds_in(hints.get(name)):

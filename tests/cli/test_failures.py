@@ -315,3 +315,27 @@ def test_a_closed_pipe_is_no_failure():
 
 def test_an_option_of_the_verb_that_does_not_exist(outpace_):
     assert outpace_("list", "--jsn").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("bench", "--methods", "nope"), "there is no method nope"),
+        (("serve", "--methods", "nope"), "there is no method nope"),
+        (("audit", "prompt-lookup", "--target", "gone", "--samples", "0"), "too few to test"),
+        (("audit", "--false-alarms", "2"), "--false-alarms is a probability between 0 and 1, not 2"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_loaded(
+    outpace_, arguments: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[object] = []
+    monkeypatch.setattr("outpace.models.hf.target.load_checkpoint", lambda *given, **_: loaded.append(given))
+    result = outpace_(*arguments)
+    assert result.exit_code == 2 and sentence in result.stderr and not loaded
+
+
+def test_negative_numbers_of_a_method_are_refused(outpace_) -> None:
+    result = outpace_("generate", "x", "--target", "zoo:target", "--method", "sam-decoding", "--depth", "-1")
+    assert result.exit_code == 2 and "sam-decoding: depth is -1: it is 0 or more" in result.stderr

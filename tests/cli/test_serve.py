@@ -61,6 +61,9 @@ def test_a_public_address_without_a_key_is_warned_about(
     )
     assert "add --api-key" not in started("--host", "0.0.0.0", "--api-key", "x")[0].stderr
     assert "add --api-key" not in started("--host", "localhost")[0].stderr
+    for key in ("", " "):
+        result, server = started("--host", "0.0.0.0", "--api-key", key)
+        assert result.exit_code == 2 and "an API key is empty: give a key" in result.stderr and server is None
     monkeypatch.setenv("OUTPACE_API_KEY", "one two")
     assert "add --api-key" not in started("--host", "0.0.0.0")[0].stderr
 

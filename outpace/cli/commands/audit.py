@@ -60,10 +60,12 @@ def audit(
 ) -> None:
     """Check that methods keep the target's output distribution: all outputs enumerated on small models,
     statistical tests on your model."""
+    from outpace.cli.commands.audit_target import check, check_size
     from outpace.recipes import find, from_file, get
 
     if all_ and methods:
         raise ValueError("name methods or give --all, not both")
+    check_size(samples, max_tokens, false_alarms)  # before proofs that take minutes
     recipes = (
         [get(name) for name in methods] if methods else list(find().values()) if not recipe or all_ else []
     )
@@ -79,8 +81,6 @@ def audit(
             print_status(_progress(kind, found))
         report["proofs"].sort(key=lambda proof: sources.index(proof["source"]))
         if target:
-            from outpace.cli.commands.audit_target import check
-
             report["target"] = check(
                 recipes,
                 target,

@@ -44,6 +44,18 @@ class RealFixtures:
         raise ValueError("a draft model has to be named: give --draft")
 
 
+def check_size(samples: int, max_tokens: int, false_alarms: float) -> None:
+    """Raises ValueError if there are too few tokens for the tests, or `false_alarms` is no probability."""
+    from outpace.proof.sampled_test import FEWEST
+
+    if samples * (max_tokens - max_tokens // 2) < FEWEST:
+        raise ValueError(
+            f"{samples} texts of {max_tokens} tokens are too few to test: ask for {2 * FEWEST} tokens or more"
+        )
+    if not 0 < false_alarms < 1:
+        raise ValueError(f"--false-alarms is a probability between 0 and 1, not {false_alarms}")
+
+
 def check(
     recipes: Sequence[Recipe],
     name: str,
@@ -59,14 +71,10 @@ def check(
     Compares greedy outputs with plain decoding and tests sampled tokens against the model's distribution.
     Raises ValueError if samples * max_tokens is too small for the tests.
     """
+    check_size(samples, max_tokens, false_alarms)
     from outpace.api import load
     from outpace.api.prompts import encode
-    from outpace.proof.sampled_test import FEWEST
 
-    if samples * (max_tokens - max_tokens // 2) < FEWEST:
-        raise ValueError(
-            f"{samples} texts of {max_tokens} tokens are too few to test: ask for {2 * FEWEST} tokens or more"
-        )
     model = load(name, **loading)
     tokens = [encode(model.tokenizer, prompt, model.target.vocab, "the prompt") for prompt in prompts]
     drafts = {"draft": draft, "drafts": draft}

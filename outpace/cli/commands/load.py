@@ -68,7 +68,7 @@ def load(
         float | None, Option(metavar="MS", help="Goodput: time to first token at most this.")
     ] = None,
     slo_itl: Annotated[
-        float | None, Option(metavar="MS", help="Goodput: inter-token latency at most this.")
+        float | None, Option(metavar="MS", help="Goodput: time per output token at most this.")
     ] = None,
     timeout: Annotated[float, Option(metavar="SECONDS", help="A request that takes longer fails.")] = 120.0,
     output: Annotated[

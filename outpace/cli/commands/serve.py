@@ -105,18 +105,22 @@ def serve(
 ) -> None:
     """Serve a model to clients of OpenAI's API, such as the openai package. Options of the method are given
     by name, as in --depth 4."""
-    from outpace.recipes import parse_methods
+    from outpace.recipes import parse_methods, resolve_recipe
     from outpace.serving.http.app import SECONDS_TO_CLOSE, create_app
     from outpace.serving.http.middleware.admission import Admission
+    from outpace.serving.http.middleware.api_keys import accepted_keys
     from outpace.serving.http.server import Server
     from outpace.serving.http.service import Service
     from outpace.serving.methods import open_methods
 
     used, given = chosen_method(ctx)
     template, kv_bytes = o.read_text(chat_template), _size(kv_memory)
+    keys = accepted_keys(api_key or ())
+    others = [(each.name, each.options) for each in parse_methods(methods)] if methods else []
+    for name, _ in others:
+        resolve_recipe(name)  # an unknown name is refused before the model is loaded
     listener = _listen(host, port)
     model = loading.load(target)
-    others = [(each.name, each.options) for each in parse_methods(methods)] if methods else []
     parts, max_length = open_methods(model, used, given, others)
     service = Service(
         model,
@@ -134,7 +138,7 @@ def serve(
     app = create_app(
         service,
         admission=admission,
-        api_keys=api_key or (),
+        api_keys=keys,
         rate_limit=rate_limit,
         max_request_bytes=max_request_bytes,
     )

@@ -16,8 +16,9 @@ from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
 class LookupOrDraft:
     """Implementation of core.contracts.Drafter: in each row a part of the chain that `lookup` finds, or a
-    chain of `drafter`, as the plan's `choice` says. Which of them follows from committed tokens and earlier
-    steps, so that the q recorded by `drafter` is the distribution of its tokens."""
+    chain of `drafter`, as the plan's `choice` says. Which of them follows from committed tokens, earlier
+    steps and measured times, before a token is drawn, so that the q recorded by `drafter` is the distribution
+    of its tokens."""
 
     def __init__(self, lookup: TextLookup, drafter: Drafter) -> None:
         self._lookup, self._drafter = lookup, drafter

@@ -24,7 +24,9 @@ def recognises(config: Config) -> bool:
 def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[DraftHead, Tensors]:
     """A head with weights still to be set, and the tensors that they are set to."""
     if "fc.weight" not in tensors:
-        raise HeadFileError("it has no fc.weight: give a folder with a draft head")
+        raise HeadFileError(
+            "it has no fc.weight, so it is no head of EAGLE: use the method it was trained for"
+        )
     # older configurations of vLLM
     nested = config.get("model") if config.get("model_type") == "eagle" else None
     layer = read_layer(nested or config, target.vocab, target, max_layers=None)

@@ -28,6 +28,8 @@ def read_files(folder: Path) -> tuple[Config, Tensors]:
     """The configuration and the tensors in a folder. HeadFileError if it has none."""
     if not folder.is_dir():
         raise HeadFileError(f"there is no folder {folder}: give one with {CONFIG} and {WEIGHTS}")
+    if not (folder / CONFIG).exists():
+        raise HeadFileError(f"{folder} holds no draft head: give a folder with {CONFIG} and {WEIGHTS}")
     if (folder / PICKLED).exists() and not (folder / WEIGHTS).exists():
         # unpickling can run code from the file
         raise HeadFileError(

@@ -14,12 +14,19 @@ OPEN_PATHS = ("/health", "/metrics", "/")
 OPEN_FOLDER = "/page/"
 
 
+def accepted_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    """The keys. ValueError for an empty one, with which everybody could use the server."""
+    if not all(key.strip() for key in keys):
+        raise ValueError("an API key is empty: give a key, or leave out --api-key to serve everybody")
+    return tuple(keys)
+
+
 class ApiKeys:
     """Answers 401 to requests without an accepted `Authorization: Bearer KEY`, and keeps the index of the key
     in `scope["state"]["client"]`. Without keys every request passes, and the client is its address."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
-        self._app, self._keys = app, [key.encode() for key in keys]
+        self._app, self._keys = app, [key.encode() for key in accepted_keys(keys)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
