@@ -1,17 +1,19 @@
 """DEL (Entezari Zarch et al. 2025): an early exit drafts, chosen with its length by measured acceptance.
 
-New here: ExitChoice, which applies the LM head to every layer's output at the verified positions, counts how
-often each layer's token is the target's, and chooses the exit and the length with the most expected tokens
+New here: ExitChoice, which applies the LM head to the layers' outputs at the verified positions, counts how
+often each exit's token is accepted, and chooses the exit and the length with the most expected tokens
 per loaded layer; and ExitDrafter, which has a draft model for each exit.
 Reuses: the target without its last layers on its own KV cache, DraftModel, SelfDraft, Rejection. Exact at any
 temperature: exit and length follow from committed tokens, and a draft ends after a token, which stays in the
 draft, by the exit's confidence before that token was drawn.
 
-The paper's forgetting factor is taken as 0.95, and the last positions of the prompt as the first step. A
-token below the threshold ends the draft; the threshold is halfway between the mean confidence of the exit's
-right and of its wrong predictions. Exits that could not be the best even if all their tokens were accepted
-are not compared, which saves time. With a target that was not trained with early exits (`outpace train
-layerskip`) it rarely drafts. A compiled target is compiled again for every exit that is chosen.
+The paper's forgetting factor is taken as 0.95, and the last positions of the prompt as the first step, where
+exits are compared with what the target would generate. At a temperature above 0 a position counts with the
+probability that a token drawn from the exit would be accepted. A token below a threshold ends the draft:
+halfway between the mean confidence of the exit where it is accepted and where it is rejected, or none while
+tokens below it are worth the layers. Exits that could not be the best even if all their tokens were accepted are not
+compared, which saves time. With a target that was not trained with early exits (`outpace train layerskip`) it
+rarely drafts. A compiled target is compiled again for every exit that is chosen.
 """
 
 from outpace.controllers.exit_choice import ExitChoice
