@@ -12,8 +12,8 @@ exits are compared with what the target would generate. At a temperature above 0
 probability that a token drawn from the exit would be accepted. A token below a threshold ends the draft:
 halfway between the mean confidence of the exit where it is accepted and where it is rejected, or none while
 tokens below it are worth the layers. Exits that could not be the best even if all their tokens were accepted
-are not compared, which saves time. With a target that was not trained with early exits (`outpace train layerskip`) it
-rarely drafts. A compiled target is compiled again for every exit that is chosen.
+are not compared, which saves time. With a target that was not trained with early exits (`outpace train
+layerskip`) it rarely drafts. A compiled target is compiled again for every exit that is chosen.
 """
 
 from outpace.controllers.exit_choice import ExitChoice
