@@ -141,7 +141,8 @@ class ExitChoice:
             probs: Tensor | None = None  # (n, V) the target's
             if following:
                 logits = self._logits_after(scores, known.exits, path)
-                if temperature and scores.logits is not None:
+                if temperature:
+                    assert scores.logits is not None
                     probs = (scores.logits[path].float() / temperature).softmax(-1)
             else:  # a part of the prompt
                 layers = [*known.exits, self._num_layers - 1]

@@ -18,9 +18,9 @@ from outpace.controllers.step_cost import StepCost
 from outpace.core.context import Context
 from outpace.core.contracts import Found, LookUp, Plan, Step, Want
 
-# Lengths of the first nine drafts, as shares of the longest. Three different ones tell what a forward of the
-# draft model takes; each is used three times, because the first forward of a size takes longer. Shorter ones
-# would generate fewer tokens.
+# Lengths of the first nine drafts of the draft model, as fractions of the maximum. The times of three
+# different lengths tell the time of one forward of the draft model. Each length is used three times, because
+# the first forward of a size is slower. Lengths near the maximum lose few accepted tokens meanwhile.
 FIRST_DEPTHS = (1.0, 0.67, 0.83) * 3
 TRY_AFTER = 8  # steps without a draft of the model after which one may be tried
 EXPLORING = 0.02  # share of the tokens that such drafts may be expected to lose

@@ -158,9 +158,10 @@ class Plan:
     # that ends has then cost one forward more
     stop_reads: bool = False
     size: TreeSize | None = None  # of trees of the most probable paths; None: the method's own
-    # for methods that draft a looked-up continuation or tokens of a draft model: (maximum draft length by
-    # row, function that looks up) -> by row (draft tokens from the continuation, draft tokens of the draft
-    # model), of which one is 0. The function is called only if a continuation may be drafted
+    # For methods that draft either from text found by an n-gram lookup or from a draft model. Called by the
+    # drafter with the maximum draft length of each row and a function that does the lookup. Returns for each
+    # row (number of tokens to take from the found text, number of tokens to draft with the model), one of
+    # them 0. It may return without calling the lookup function, which costs time
     choice: Callable[[Sequence[int], LookUp], Sequence[tuple[int, int]]] | None = None
     # (B,) for methods with several drafters: the index of the one that drafts each row; None: there is one
     drafter: tuple[int, ...] | None = None
@@ -311,8 +312,8 @@ class Target(Protocol):
 
     @property
     def chain_sizes(self) -> Sequence[int]:
-        """Padded sizes of a forward over one chain in a batch of one row, which may be computed by other
-        graphs than trees and larger batches; `sizes` if it is not."""
+        """Like `sizes`, for a forward over a single sequence whose draft is a chain, not a tree: a compiled
+        target may have graphs of fixed shapes for such forwards only. Equal to `sizes` if it has none."""
         ...
 
     @property

@@ -47,10 +47,14 @@ def test_every_method_has_a_card(method: str) -> None:
 
 def test_a_target_with_early_exits_has_a_card() -> None:
     evaluation = DrafterEvaluation(3, 0.4, 1.75, (0.5, 0.25))
-    text = card("mine", FACTS | {"method": "layerskip"}, [evaluation], (20, 100))
+    config = FACTS["config"] | {"exits": {"layer": 0}}
+    text = card("mine", FACTS | {"method": "layerskip", "config": config}, [evaluation], (20, 100))
     assert "A model with early exits, made from org/target" in text and "arXiv:2404.16710" in text
     assert "20.0% of its own 100" in text and "not that of the model before" in text
-    assert "--target mine --method layerskip" in text and "| 2 | 25.0% | 1.75 | 1.25 |" in text
+    assert "--target mine --method layerskip\n" in text and "| 2 | 25.0% | 1.75 | 1.25 |" in text
+    config = FACTS["config"] | {"exits": {"layer": 3}}
+    text = card("mine", FACTS | {"method": "layerskip", "config": config}, [evaluation], (20, 100))
+    assert "--target mine --method layerskip --exit-layer 3\n" in text
 
 
 def test_a_predictor_of_draft_lengths_has_a_card() -> None:

@@ -25,6 +25,13 @@ def find(name: str) -> Recipe:
     return from_file(name) if name.endswith(".py") or Path(name).is_file() else get(name)
 
 
+def check_names(methods: Sequence[Method]) -> None:
+    """RecipeError for a method that does not exist; needs no model."""
+    for method in methods:
+        if method.name != synthetic.NAME:
+            find(method.name)
+
+
 def method_contenders(
     methods: Sequence[Method],
     target: Target,

@@ -69,9 +69,8 @@ def check(
     """Test methods on a loaded model; returns the findings per method and the settings, as JSON values.
 
     Compares greedy outputs with plain decoding and tests sampled tokens against the model's distribution.
-    Raises ValueError if samples * max_tokens is too small for the tests.
+    The numbers are those that `check_size` accepts.
     """
-    check_size(samples, max_tokens, false_alarms)
     from outpace.api import load
     from outpace.api.prompts import encode
 

@@ -105,9 +105,8 @@ def bench(
         raise ValueError("--no-eager leaves nothing to measure: give --compile with it")
 
     from outpace.bench.measure import provenance
-    from outpace.bench.measure.line_up import find
+    from outpace.bench.measure.line_up import check_names
     from outpace.bench.measure.models import BenchModels
-    from outpace.bench.measure.synthetic import NAME as SYNTHETIC
     from outpace.bench.measure.workload import load_items
     from outpace.bench.peers.environments import find_environments, parse_peers
     from outpace.bench.report.files import check_writable, expanded
@@ -119,8 +118,7 @@ def bench(
     environments = find_environments(peers, device)
     names = [methods or "" if methods or family else METHODS, *(of_family(family) if family else [])]
     named = parse_methods(",".join(filter(None, names)))
-    for name in {method.name for method in named} - {SYNTHETIC}:
-        find(name)  # an unknown one is refused before the models are loaded
+    check_names(named)  # before models are loaded
     items = [
         item
         for source in split_outside(prompts or PROMPTS[family is not None], ",")

@@ -178,7 +178,7 @@ class HFTarget:
 
     @property
     def chain_sizes(self) -> Sequence[int]:
-        """Numbers of tokens to which a compiled forward over one chain of one row is padded."""
+        """Padded sizes of forwards over a single sequence whose draft is a chain; empty if not compiled."""
         return self.reader.chain_sizes if isinstance(self.reader, CompiledForward) else ()
 
     @property

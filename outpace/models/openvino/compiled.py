@@ -177,8 +177,8 @@ class CompiledForward:
 
     @property
     def chain_sizes(self) -> tuple[int, ...]:
-        """Numbers of tokens to which an inference over one chain of one row is padded: those for which there
-        are graphs of fixed shapes, and above the largest of them those of the other graph."""
+        """Padded sizes, in tokens, of forwards over a single sequence whose draft is a chain: the sizes of
+        the graphs with fixed shapes, then those sizes of the graph with dynamic shapes that are larger."""
         fixed = sorted(self._models.keys() - {0})
         return (*fixed, *(size for size in self.sizes if size > max(fixed, default=0)))
 

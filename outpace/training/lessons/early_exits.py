@@ -100,8 +100,8 @@ class EarlyExitLesson(ExitsLesson):
         return torch.stack([weight / sum(weights) * loss(each, batch) for weight, each in terms]).sum()
 
     def _divergence(self, batch: Batch) -> Callable[[Tensor, Batch], Tensor]:
-        """The loss function for one exit: takes the logits after it, (R, T, V), and returns their forward KL
-        divergence, at every token, from the distribution of the target before this training began."""
+        """A function from the logits that one exit computes, (R, T, V), to its loss: the mean over tokens of
+        KL(p || q), where q is the exit's distribution and p that of the target as it was before training."""
         head = self._target_head[0]
         with torch.no_grad():
             target_logits = head(batch.hidden[-1][:, :-1].to(next(head.parameters()).dtype)).float()
