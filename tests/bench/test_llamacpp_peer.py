@@ -30,7 +30,8 @@ SETTINGS: dict[str, Any] = {
     "draft": "draft.gguf",
     "depth": None,
     "max_ngram": None,
-    "lookup_type": None,
+    "type": None,
+    "p_min": None,
     "threads": 2,
     "needed_tokens": 100,
     "batch": 1,
@@ -69,8 +70,14 @@ def test_the_command_line_names_models_threads_and_the_way_of_decoding() -> None
     assert "--model target.gguf" in plain and "--threads 2 --threads-batch 2 --parallel 2" in plain
     assert "--ctx-size 328" in plain and "--spec" not in plain and "draft" not in plain
     draft = words(mode="draft", depth=5)
-    assert "--model-draft draft.gguf --spec-type draft-simple --spec-draft-n-max 5" in draft
-    lookup = words(mode="prompt-lookup", depth=10, max_ngram=3, lookup_type="ngram-map-k")
+    assert "--model-draft draft.gguf --spec-draft-n-max 5" in draft and "p-min" not in draft
+    assert draft.endswith("--spec-type draft-simple")
+    assert "--spec-draft-p-min 0.75" in words(mode="draft", depth=5, p_min=0.75)
+    either = words(mode="draft", depth=5, type="ngram-simple")
+    assert either.endswith(
+        "--spec-type ngram-simple,draft-simple --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 5"
+    )
+    lookup = words(mode="prompt-lookup", depth=10, max_ngram=3, type="ngram-map-k")
     assert lookup.endswith("--spec-type ngram-map-k --spec-ngram-map-k-size-n 3 --spec-ngram-map-k-size-m 10")
 
 
@@ -223,8 +230,12 @@ def test_rows_try_every_way_of_lookup_and_compressed_weights_only_where_they_exi
     settings = peer_rows(peer, [lookup], None)[-1].settings
     assert list(settings) == [
         f"type={kind},depth={depth},max_ngram=3"
-        for kind in ("ngram-simple", "ngram-map-k")
+        for kind in ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
         for depth in (10, 5)
+    ]
+    draft: Any = SimpleNamespace(method="speculative-sampling", options={"depth": 5})
+    assert list(peer_rows(peer, [draft], "draft")[-1].settings) == [
+        f"{own}depth={depth}" for own in ("", "p_min=0.75,", "type=ngram-simple,") for depth in (5, 3)
     ]
 
 
@@ -242,8 +253,11 @@ def test_a_real_server_writes_the_texts_of_greedy_decoding(tmp_path: Path) -> No
     ways = [
         {"mode": "plain"},
         {"mode": "draft", "depth": 4},
-        {"mode": "prompt-lookup", "depth": 5, "max_ngram": 3, "lookup_type": "ngram-simple"},
-        {"mode": "prompt-lookup", "depth": 5, "max_ngram": 3, "lookup_type": "ngram-map-k"},
+        {"mode": "draft", "depth": 4, "p_min": 0.75},
+        {"mode": "draft", "depth": 4, "type": "ngram-simple"},
+        {"mode": "prompt-lookup", "depth": 5, "max_ngram": 3, "type": "ngram-simple"},
+        {"mode": "prompt-lookup", "depth": 5, "max_ngram": 3, "type": "ngram-map-k"},
+        {"mode": "prompt-lookup", "depth": 5, "max_ngram": 3, "type": "ngram-map-k4v"},
     ]
     for way in ways:
         worker = started(peer.program, {"target": str(place), "draft": str(draft), **way})

@@ -132,12 +132,13 @@ def test_every_forward_size_is_run_before_decoding_and_gives_the_same(name, pair
         lambda self, *rest: (found := read(self, *rest), sizes.add(found.computed))[0],
     )
     monkeypatch.setattr(targets[1].compiled, "policy", policy_by_weights(1_000))
-    for lengths in ((2,), (6,), (10,), (14,), (30,), (90,), (300,), (140, 3, 60), (130, 129)):
+    lengths_of_rows = *[(size - 2,) for size in targets[1].sizes if size > 16], (300,), (140, 3, 150), (130, 129)
+    for lengths in ((2,), (6,), (10,), (14,), *lengths_of_rows):
         slots, texts = tuple(range(len(lengths))), [some(length, length) for length in lengths]
         caches = [target.open(len(slots), 512) for target in targets]
         found = [prefill(target, texts, slots, cache) for target, cache in zip(targets, caches, strict=True)]
         assert found[0].shape == found[1].shape and (found[0] - found[1]).abs().max() < ROUNDING
-        for below in (3, 12, 150):
+        for below in (3, 12, 150, 270)[: 4 if lengths == (2,) else 3]:
             parents = [random.Random(node).randrange(node + len(slots)) for node in range(below)]
             forest = Forest.of([-1] * len(slots) + parents, len(slots))
             tree = TokenTree(some(len(forest.parents), below), forest)
@@ -165,21 +166,21 @@ def test_scores_tell_how_many_tokens_were_computed(pair):
 
 def test_short_chains_of_one_row_have_graphs_of_fixed_sizes(tiny, monkeypatch):
     model = tiny("llama").float()
-    for budget, sizes in ((1 << 28, {0, 1, 6, 16}), (0, {0})):
+    for budget, sizes in ((1 << 28, {0, 1, 6, 11, 16}), (0, {0})):
         monkeypatch.setattr(compiled, "FIXED_BYTES", budget)
         target = HFTarget(copy.deepcopy(model), compile=True)
         assert set(target.compiled._models) == sizes
         cache = target.open(2, 64)
         prefill(target, [some(9)], [0], cache)
         used = []
-        for length in (1, 2, 6, 7, 17):
+        for length in (1, 2, 6, 7, 12, 17):
             cache.discard()
             cache.requests.clear()
             scores = target.score(TokenTree(some(length), Forest.chain((length - 1,))), [0], cache)
             used += cache.requests
             if length > 1:  # a single token keeps a larger size for a while
                 assert scores.computed == next(size for size in target.chain_sizes if size >= length)
-        assert used == ([1, 6, 6, 16, 0] if budget else [0] * 5)
+        assert used == ([1, 6, 6, 11, 16, 0] if budget else [0] * 6)
         cache.discard()
         cache.requests.clear()
         target.score(TokenTree(some(3), Forest.of([-1, 0, 0], 1)), [0], cache)  # not a chain
@@ -212,7 +213,20 @@ def test_sizes_follow_the_times_that_were_measured(tiny, monkeypatch):
     same((eager, compiled), SLOTS, (13, 3, 90), ROWS, monkeypatch)
     tree = TokenTree(some(4, 1), Forest.chain((3,)))
     compiled.score(tree, (0,), compiled.open(1, 64), Want(hidden=frozenset({-1})))
-    assert len(measured) == 1 and len(compiled.sizes) == 20
+    assert len(measured) == 1 and len(compiled.sizes) == 24
+
+
+def test_sizes_whose_inferences_take_long_are_not_run_at_loading(tiny, monkeypatch):
+    run = []
+    read = InferRequest.read
+    monkeypatch.setattr(
+        InferRequest,
+        "read",
+        lambda self, *rest, size=None: (run.append(size), read(self, *rest, size=size))[1],
+    )
+    monkeypatch.setattr(compiled, "LONG", 0.0)
+    made = HFTarget(tiny("llama").float(), compile=True)
+    assert max(made.sizes) > 64 and set(run) - {None} <= {*made.sizes[: made.sizes.index(64) + 1]}
 
 
 def test_rows_share_forwards_and_chains_alone_are_cut():
@@ -221,18 +235,18 @@ def test_rows_share_forwards_and_chains_alone_are_cut():
         return RowTokens(slot, 10, numpy.arange(size), numpy.arange(10, 10 + size), seen, num)
 
     groups = group_rows(
-        [part(0, 300, 2), part(1, 90, 90), part(2, 125, 3, tree=True), part(3, 140, 1, tree=True)]
+        [part(0, 600, 2), part(1, 180, 180), part(2, 245, 3, tree=True), part(3, 280, 1, tree=True)]
     )
     assert [[(p.slot, p.start, len(p.tokens), p.num) for p in group] for group in groups] == [
-        [(0, 10, 128, 0)],
-        [(0, 138, 128, 0)],
-        [(0, 266, 44, 2), (1, 10, 84, 84)],
-        [(1, 94, 6, 6)],
-        [(2, 10, 125, 3)],
-        [(3, 10, 140, 1)],
+        [(0, 10, 256, 0)],
+        [(0, 266, 256, 0)],
+        [(0, 522, 88, 2), (1, 10, 168, 168)],
+        [(1, 178, 12, 12)],
+        [(2, 10, 245, 3)],
+        [(3, 10, 280, 1)],
     ]
     tokens = [token for group in groups[:3] for p in group if p.slot == 0 for token in p.tokens]
-    assert tokens == list(range(300))
+    assert tokens == list(range(600))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from outpace.bench.peers.vllm_variables import vllm_variables
 from outpace.recipes import split_outside
 
+Options = Mapping[str, Any]
 IN_PROCESS = "transformers"
 PROGRAM = "llama-server"
 PROBE = """
@@ -39,7 +41,8 @@ class PeerEngine:
     script: Path  # worker script, run by that interpreter
     draft: str = "draft"  # the engine's name for decoding with a draft model
     lookup: str = "prompt-lookup"  # the engine's name for prompt lookup
-    lookup_types: tuple[str, ...] = ()  # its ways of prompt lookup, if it has several
+    draft_options: tuple[Options, ...] = ({},)  # its settings with a draft model, besides the draft length
+    lookup_options: tuple[Options, ...] = ({},)  # its settings of prompt lookup, besides the two sizes
     compiles: bool = False  # whether it supports both compiled and eager forwards
     compressed: tuple[str, ...] = ()  # formats of compressed weights that the benchmark can give it
     is_program: bool = False  # --peer names its own program; the worker runs in our interpreter
@@ -75,7 +78,10 @@ PEER_ENGINES = {
         "gguf",
         WORKERS / "llamacpp_engine.py",
         lookup="ngram",
-        lookup_types=("ngram-simple", "ngram-map-k"),
+        # all tokens; confident tokens only; a repeated n-gram's continuation where there is one
+        draft_options=({}, {"p_min": 0.75}, {"type": "ngram-simple"}),
+        # not ngram-mod and ngram-cache: they keep the texts of earlier requests, and the same prompt comes again
+        lookup_options=({"type": "ngram-simple"}, {"type": "ngram-map-k"}, {"type": "ngram-map-k4v"}),
         compressed=("int8", "int4"),
         is_program=True,
     ),

@@ -95,11 +95,13 @@ def peer_rows(peer: PeerEnvironment, methods: Sequence[MethodContender], draft: 
     engine = peer.engine
     ways: list[tuple[str, str, list[Options]]] = [("plain", "plain", [{}])]
     if depths := draft_depths(methods) if draft is not None else []:
-        ways.append(("draft", engine.draft, [{"depth": depth} for depth in depths]))
+        options = [{**own, "depth": depth} for own in engine.draft_options for depth in depths]
+        ways.append(("draft", engine.draft, options))
     if found := lookups(methods):
-        types: list[Options] = [{"type": name} for name in engine.lookup_types] or [{}]
         options = [
-            kind | {"depth": depth, "max_ngram": max_ngram} for kind in types for depth, max_ngram in found
+            {**own, "depth": depth, "max_ngram": max_ngram}
+            for own in engine.lookup_options
+            for depth, max_ngram in found
         ]
         ways.append(("prompt-lookup", engine.lookup, options))
     modes: list[Options] = [{"eager": False}, {"eager": True}] if engine.compiles else [{}]
@@ -206,7 +208,8 @@ class PeerLauncher:
             **models,
             "depth": options.get("depth"),
             "max_ngram": options.get("max_ngram"),
-            "lookup_type": options.get("type"),
+            "type": options.get("type"),
+            "p_min": options.get("p_min"),
             "program": peer.program,
             "eager": options.get("eager", False),
             "dtype": self.dtype,

@@ -12,7 +12,7 @@ import numpy
 from outpace.models.openvino.block_pool import BlockPool
 
 SCRATCH = 0  # block to which padding tokens are written; every table ends with it
-PADDING = 4  # scratch blocks after the blocks of a slot: padding tokens of one inference fit into them
+PADDING = 8  # scratch blocks after the blocks of a slot: padding tokens of one inference fit into them
 
 
 class BlockTables:

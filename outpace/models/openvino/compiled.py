@@ -50,12 +50,15 @@ from outpace.models.openvino.size_policy import (
 # tree attention mask of the nodes (rows) in `check`
 TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
 STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
-# Besides the graph for any number of tokens there are graphs compiled for exactly 1, 6 and 16 tokens of one
+# Besides the graph for any number of tokens there are graphs compiled for exactly 1, 6, 11 and 16 tokens of one
 # row in causal order: OpenVINO runs fixed shapes faster, and these inferences never change their size. One
-# token is plain decoding or one level of a draft; six are a root and a draft of five; 16 hold the root and a
-# usual lookup. Each graph has its own copy of the weights, so there are only as many, in this order, as
-# copies fit into FIXED_BYTES.
-FIXED_SIZES, FIXED_BYTES = (1, 6, 16), 1 << 28
+# token is plain decoding or one level of a draft; six and eleven are a root and a draft of five or ten; 16 hold
+# longer drafts. Each graph has its own copy of the weights, so there are only as many, in this order, as copies
+# fit into FIXED_BYTES.
+FIXED_SIZES, FIXED_BYTES = (1, 6, 11, 16), 1 << 30
+# The first inference of a size takes some milliseconds longer. Sizes are run once at loading, in ascending
+# order, until one takes so many seconds: beside larger ones this is little, and loading would take long.
+LONG = 0.25
 # Sizes are timed so many times, each time followed by REPEATS inferences of the same size, for as long as
 # SECONDS, or SHARE of the time that compiling took.
 ROUNDS, REPEATS, SECONDS, SHARE = 6, 2, 0.3, 0.1
@@ -238,10 +241,11 @@ class CompiledForward:
 
     @torch.no_grad()
     def _warm_up(self) -> None:
-        """Run one inference of every size, as the first inference of a size takes much longer."""
+        """Run one inference of every size that does not take LONG, as the first one takes longer."""
         run = self._runner()
         for size in self.sizes:
-            run(size)
+            if run(size) > LONG:
+                break
         cache = self.open(1, MAX_TOKENS)
         cache.reserve(0, MAX_TOKENS)
         for size in self._models.keys() - {0}:

@@ -18,11 +18,12 @@ import numpy
 Seconds = numpy.ndarray[Any, Any]
 
 # most tokens of one inference; only a larger tree has more, and is padded to a multiple of this
-MAX_TOKENS = 128
-# always: for plain decoding, chains of five and of ten, trees, batches, chunks of prompts
-SIZES = (1, 6, 11, 16, 32, 64, 96, MAX_TOKENS)
-FINER = (2, 4, 8, 13, 20, 24, 28, 40, 48, 56, 80, 112)  # where they save more than a change of size costs
-MEASURED = SIZES[:6]  # times of the others are interpolated, and extrapolated above
+MAX_TOKENS = 256
+# Always: for plain decoding, chains of five and of ten, trees, batches. A prompt is read once and changes the
+# size anyway, so padding is all that it can lose: sizes above 32 are close to each other.
+SIZES = (1, 6, 11, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, MAX_TOKENS)
+FINER = (2, 4, 8, 13, 20, 24, 28, 40, 56)  # where they save more than a change of size costs
+MEASURED = (1, 6, 11, 16, 32, 64)  # times of the others are interpolated, and extrapolated above
 # Sizes that were timed so many times each; with less the policy follows the number of weights, as it does for
 # models of which a few inferences take longer than measuring may.
 MIN_MEASURED, MIN_TIMES = 4, 2

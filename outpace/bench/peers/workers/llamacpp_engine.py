@@ -62,18 +62,26 @@ def arguments(settings: Mapping[str, Any], port: int) -> list[str]:
 
 def speculation(settings: Mapping[str, Any]) -> list[str]:
     """llama-server's command-line options for speculation; empty for plain decoding."""
-    depth, threads = str(settings["depth"]), str(settings["threads"])
+    depth, threads, kind = str(settings["depth"]), str(settings["threads"]), settings["type"]
     if settings["mode"] == "draft":
         return [
-            *("--model-draft", str(settings["draft"]), "--spec-type", "draft-simple"),
-            *("--spec-draft-n-max", depth),
+            *("--model-draft", str(settings["draft"]), "--spec-draft-n-max", depth),
             *("--threads-draft", threads, "--threads-batch-draft", threads),
+            *(() if settings["p_min"] is None else ("--spec-draft-p-min", str(settings["p_min"]))),
+            *(("--spec-type", "draft-simple") if kind is None else ngrams(kind, 3, depth, ",draft-simple")),
         ]
     if settings["mode"] == "prompt-lookup":
-        kind = str(settings["lookup_type"])
-        sizes = (f"--spec-{kind}-size-n", str(settings["max_ngram"]), f"--spec-{kind}-size-m", depth)
-        return ["--spec-type", kind, *sizes]
+        return ngrams(str(kind), settings["max_ngram"], depth)
     return []
+
+
+def ngrams(kind: str, size: int, depth: str, otherwise: str = "") -> list[str]:
+    """The options for drafts of `depth` tokens from n-grams of `size` tokens, and for another type of drafts
+    where there are none."""
+    return [
+        *("--spec-type", kind + otherwise),
+        *(f"--spec-{kind}-size-n", str(size), f"--spec-{kind}-size-m", depth),
+    ]
 
 
 def body(request: Mapping[str, Any], prompt: list[int], seed: int | None) -> dict[str, Any]:
