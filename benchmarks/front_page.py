@@ -34,19 +34,21 @@ TABLES: tuple[dict[str, Any], ...] = tuple(
     }
     for temperature in (0.0, 1.0)
 )
-HEAD = "eagle:tree=chain,head=out/models/hass-113m"
+HEAD, AUTO = "eagle:tree=chain,head=out/models/hass-113m", "auto:head=out/models/hass-113m"
 # README's plot: method -> its name there
 BARS = {
     "plain": "outpace, plain",
     "speculative-sampling": "outpace, draft model",
     HEAD: "outpace, draft head",
     "prompt-lookup": "outpace, prompt lookup",
+    "auto": "outpace, auto with draft model",
+    AUTO: "outpace, auto with draft head",
     "openvino plain": "OpenVINO GenAI, plain",
     "openvino draft, best of 2 settings": "OpenVINO GenAI, draft model",
     "openvino prompt-lookup, best of 2 settings": "OpenVINO GenAI, prompt lookup",
     "llamacpp plain": "llama.cpp, plain",
-    "llamacpp draft, best of 2 settings": "llama.cpp, draft model",
-    "llamacpp ngram, best of 4 settings": "llama.cpp, n-grams",
+    "llamacpp draft, best of 6 settings": "llama.cpp, draft model",
+    "llamacpp ngram, best of 6 settings": "llama.cpp, n-grams",
     "vllm plain, best of 2 settings": "vLLM, plain",
     "vllm draft_model, best of 4 settings": "vLLM, draft model",
     "vllm ngram, best of 4 settings": "vLLM, n-grams",

@@ -81,8 +81,8 @@ SELF_SPECULATION = (
 # beside other engines, with whole weights and with compressed ones
 CPU_ENGINES = (
     "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain:head={head},"
-    "prompt-lookup,suffix-decoding,lookup-or-draft --prompts code,edit --max-tokens 96 --selection all "
-    "--peer {{peers}}"
+    "prompt-lookup,prompt-lookup:depth=5,suffix-decoding,auto,auto:head={head} --prompts code,edit "
+    "--max-tokens 96 --selection all --peer {{peers}}"
 )
 WEIGHTS = {
     "bfloat16": "",

@@ -132,7 +132,12 @@ def test_every_forward_size_is_run_before_decoding_and_gives_the_same(name, pair
         lambda self, *rest: (found := read(self, *rest), sizes.add(found.computed))[0],
     )
     monkeypatch.setattr(targets[1].compiled, "policy", policy_by_weights(1_000))
-    lengths_of_rows = *[(size - 2,) for size in targets[1].sizes if size > 16], (300,), (140, 3, 150), (130, 129)
+    lengths_of_rows = (
+        *[(size - 2,) for size in targets[1].sizes if size > 16],
+        (300,),
+        (140, 3, 150),
+        (130, 129),
+    )
     for lengths in ((2,), (6,), (10,), (14,), *lengths_of_rows):
         slots, texts = tuple(range(len(lengths))), [some(length, length) for length in lengths]
         caches = [target.open(len(slots), 512) for target in targets]

@@ -80,7 +80,7 @@ PEER_ENGINES = {
         lookup="ngram",
         # all tokens; confident tokens only; a repeated n-gram's continuation where there is one
         draft_options=({}, {"p_min": 0.75}, {"type": "ngram-simple"}),
-        # not ngram-mod and ngram-cache: they keep the texts of earlier requests, and the same prompt comes again
+        # not ngram-mod and ngram-cache: they keep the texts of earlier requests, here of the same prompts
         lookup_options=({"type": "ngram-simple"}, {"type": "ngram-map-k"}, {"type": "ngram-map-k4v"}),
         compressed=("int8", "int4"),
         is_program=True,

@@ -50,11 +50,11 @@ from outpace.models.openvino.size_policy import (
 # tree attention mask of the nodes (rows) in `check`
 TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
 STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
-# Besides the graph for any number of tokens there are graphs compiled for exactly 1, 6, 11 and 16 tokens of one
-# row in causal order: OpenVINO runs fixed shapes faster, and these inferences never change their size. One
-# token is plain decoding or one level of a draft; six and eleven are a root and a draft of five or ten; 16 hold
-# longer drafts. Each graph has its own copy of the weights, so there are only as many, in this order, as copies
-# fit into FIXED_BYTES.
+# Besides the graph for any number of tokens there are graphs compiled for exactly 1, 6, 11 and 16 tokens of
+# one row in causal order: OpenVINO runs fixed shapes faster, and these inferences never change their size.
+# One token is plain decoding or one level of a draft; six and eleven are a root and a draft of five or ten;
+# 16 hold longer drafts. Each graph has its own copy of the weights, so there are only as many, in this order,
+# as copies fit into FIXED_BYTES.
 FIXED_SIZES, FIXED_BYTES = (1, 6, 11, 16), 1 << 30
 # The first inference of a size takes some milliseconds longer. Sizes are run once at loading, in ascending
 # order, until one takes so many seconds: beside larger ones this is little, and loading would take long.
