@@ -110,6 +110,25 @@ class Letters:
         return "".join(f"[{message['role'][0]}]{message['content']}" for message in messages) + "[a]"
 
 
+def test_conversations_give_the_turns_of_their_user(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    conversation = [("user", "Hi."), ("assistant", "Hello."), ("user", "Bye.")]
+    messages = [{"role": role, "content": content} for role, content in conversation]
+    path.write_text(json.dumps({"messages": messages}) + "\n")
+    (item,) = load_items(str(path))
+    assert item.turns == ("Hi.", "Bye.") and item.chat
+    for wrong, sentence in (
+        ([{"role": "system", "content": "Be brief."}, *messages], "here is a message of system"),
+        ([{"role": "assistant", "content": "Hello."}], "no message of the user"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "no message of the user"),
+        ("Hi.", "is a list of objects"),
+        (["Hi."], "is a list of objects"),
+    ):
+        path.write_text(json.dumps({"messages": wrong}) + "\n")
+        with pytest.raises(ValueError, match=f"chats.jsonl, line 1: .*{sentence}"):
+            load_items(str(path))
+
+
 def test_turns_go_through_the_chat_template_and_texts_do_not() -> None:
     letters = Letters()
     chat, text = WorkloadItem("0", "w", ("hi", "so"), True), WorkloadItem("1", "w", ("hi",), False)

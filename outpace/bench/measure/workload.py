@@ -68,11 +68,27 @@ def _rows(text: str, path: Path) -> Iterator[Mapping[str, Any]]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error.msg})") from error
-        if not isinstance(row, dict) or not ("turns" in row or "prompt" in row):
+        if not isinstance(row, dict) or not row.keys() & {"turns", "prompt", "messages"}:
             raise ValueError(
-                f'{path}, line {number}: a prompt is an object with a "prompt" or a list of "turns"'
+                f'{path}, line {number}: a prompt is an object with "prompt", "messages" or a list of "turns"'
             )
-        yield row
+        try:
+            yield row if "messages" not in row else row | {"turns": user_turns(row["messages"])}
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+
+
+def user_turns(messages: Any) -> list[str]:
+    """What the user says in a conversation; answers in it are left out, as a benchmark generates its own.
+    ValueError without a user's text and for other roles."""
+    if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
+        raise ValueError('"messages" is a list of objects with "role" and "content"')
+    if others := {str(each.get("role")) for each in messages} - {"user", "assistant"}:
+        raise ValueError(f"a conversation is one of user and assistant; here is a message of {min(others)}")
+    turns = [each.get("content") for each in messages if each["role"] == "user"]
+    if not turns or not all(isinstance(turn, str) for turn in turns):
+        raise ValueError("there is no message of the user whose content is a text")
+    return turns
 
 
 def _from_row(row: Mapping[str, Any], index: int, name: str) -> WorkloadItem:

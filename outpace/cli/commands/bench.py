@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from outpace.bench.report.summary import ResultRow
 
 Option = typer.Option
-METHODS = "prompt-lookup,speculative-sampling,lookup-or-draft"
+METHODS = "prompt-lookup,speculative-sampling,auto"
 PROMPTS = {False: "code", True: "code,arithmetic,edit"}  # default of --prompts, without and with --family
 
 

@@ -50,7 +50,8 @@ def chat(
     quiet: o.Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Talk to a chat model. Ctrl-C interrupts an answer, Ctrl-D or /quit ends the conversation."""
+    """Talk to a chat model. Ctrl-C interrupts an answer, Ctrl-D or /quit ends the conversation. The method's
+    options, such as --draft MODEL, are listed by `chat --method METHOD --help`."""
     used, given = chosen_method(ctx)
     request = generation.request()
     conversation = Conversation(loading.load(target), system, request["max_tokens"])

@@ -56,8 +56,8 @@ def generate(
     quiet: o.Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Generate text from prompts. Options of the method are given by name, as in --depth 4; `generate
-    --method METHOD --help` lists them."""
+    """Generate text from prompts. The method's options, such as --draft MODEL, --head HEAD or --depth 4, are
+    listed by `generate --method METHOD --help`."""
     used, given = chosen_method(ctx)
     items = read_prompts(prompt, prompt_file, chat=chat)
     request = generation.request() | given | {"n": n, "logprobs": logprobs, "ignore_eos": ignore_eos}

@@ -103,8 +103,8 @@ def serve(
     ] = 30.0,
     debug: Debug = False,
 ) -> None:
-    """Serve a model to clients of OpenAI's API, such as the openai package. Options of the method are given
-    by name, as in --depth 4."""
+    """Serve a model to clients of OpenAI's API, such as the openai package. The method's options, such as
+    --draft MODEL, --head HEAD or --depth 4, are listed by `serve --method METHOD --help`."""
     from outpace.recipes import parse_methods, resolve_recipe
     from outpace.serving.http.app import SECONDS_TO_CLOSE, create_app
     from outpace.serving.http.middleware.admission import Admission
