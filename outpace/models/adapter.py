@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 IN_FILES = "base_model.model."  # before the names of weights in an adapter's file
+EXIT_LAYER = "outpace_exit_layer"  # number of layers that draft, in the configuration of a trained model
 
 
 def base_of(name: str) -> str | None:
@@ -44,11 +45,16 @@ def merged(model: PreTrainedModel, folder: str) -> PreTrainedModel:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of transformers, about the library's own calls
+            warnings.filterwarnings("ignore", f".*{EXIT_LAYER}")  # which the library does not know
             adapted: Any = PeftModel.from_pretrained(model, folder)
-            return adapted.merge_and_unload()
+            found: PreTrainedModel = adapted.merge_and_unload()
     except (ValueError, RuntimeError, AttributeError, TypeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:160]
         raise ValueError(f"the adapter {folder} does not fit {model.name_or_path} ({reason})") from error
+    config = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
+    if EXIT_LAYER in config:
+        setattr(found.config.get_text_config(), EXIT_LAYER, config[EXIT_LAYER])
+    return found
 
 
 def with_low_rank_changes(model: PreTrainedModel, base: str, rank: int) -> PreTrainedModel:
@@ -79,10 +85,13 @@ def has_adapter(model: nn.Module) -> bool:
 
 
 def save_adapter(model: Any, folder: Path) -> None:
-    """Write the model's low-rank changes to a folder."""
+    """Write the model's low-rank changes to a folder, and the layer after which it was trained to draft."""
     from peft import get_peft_model_state_dict
 
     model.peft_config["default"].save_pretrained(str(folder))
+    if (layer := getattr(model.config.get_text_config(), EXIT_LAYER, None)) is not None:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8")) | {EXIT_LAYER: layer}
+        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     own = get_peft_model_state_dict(model, save_embedding_layers=False)
     weights = {f"{IN_FILES}{name}": each for name, each in own.items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})

@@ -200,9 +200,7 @@ def _answers(facts: Mapping[str, Any]) -> str:
 def _use(name: str, facts: Mapping[str, Any]) -> str:
     method, target = facts["method"], facts["target_name"]
     if method in TARGETS:
-        layer = facts["config"]["exits"]["layer"]  # 0: the method's default
-        chosen = f" --exit-layer {layer}" if layer else ""
-        return f'```bash\noutpace generate "..." --target {name} --method {method}{chosen}\n```'
+        return f'```bash\noutpace generate "..." --target {name} --method {method}\n```'
     if method in (*PREDICTORS, *LENGTH_PREDICTORS):
         models = f"--{'draft' if method in PREDICTORS else 'head'} {_draft(facts)} --predictor {name}"
         return f'```bash\noutpace generate "..." --target {target} --method {method} {models}\n```'

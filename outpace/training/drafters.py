@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from outpace.api.model import Model, load
 from outpace.api.opener import check_same_tokens
-from outpace.models.adapter import has_adapter, save_adapter, with_low_rank_changes
+from outpace.models.adapter import EXIT_LAYER, has_adapter, save_adapter, with_low_rank_changes
 from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
 from outpace.models.heads.eagle import EagleHead
 from outpace.models.heads.eagle3 import Eagle3Head, default_taps
@@ -101,6 +101,7 @@ def untrained(
         check_exit(exit_layer(config.exits, target.num_layers), target)
         check_learned_exits(config.exits.layers, target)
         whole = copy.deepcopy(target.model).float()
+        setattr(whole.config.get_text_config(), EXIT_LAYER, exit_layer(config.exits, target.num_layers))
         return with_low_rank_changes(whole, model.name, config.exits.rank) if config.exits.rank else whole
     if method in DRAFT_MODELS:
         return draft_model(model, config, start)

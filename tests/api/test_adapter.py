@@ -13,6 +13,7 @@ import torch
 import outpace
 from outpace.models import adapter
 from outpace.models.checkpoint import load_checkpoint, load_tokenizer
+from outpace.models.slim.make import drafting_layers
 
 PROMPT = "for index in range(10):\n    print(index)\nfor"
 
@@ -59,6 +60,18 @@ def test_an_adapter_decodes_as_its_merged_model_does(folder: Path, tiny: Any) ->
     assert plain.tokens == drafted.tokens != before.tokens
     ids = load_tokenizer(tiny.target)(PROMPT)["input_ids"]
     assert load_tokenizer(str(folder))(PROMPT)["input_ids"] == ids
+
+
+def test_the_layer_after_which_an_adapted_model_drafts_is_kept(
+    folder: Path, tiny: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    model, _ = load_checkpoint(tiny.target, dtype="float64", device="cpu")
+    changed = adapter.with_low_rank_changes(model, tiny.target, 3)
+    layers = drafting_layers(outpace.load(folder, dtype="float64").target)
+    setattr(changed.config, adapter.EXIT_LAYER, layers + 1)
+    adapter.save_adapter(changed, tmp_path)
+    assert drafting_layers(outpace.load(tmp_path, dtype="float64").target) == layers + 1
+    assert not [each for each in recwarn if adapter.EXIT_LAYER in str(each.message)]
 
 
 def test_unsuited_adapters_are_refused(

@@ -52,9 +52,6 @@ def test_a_target_with_early_exits_has_a_card() -> None:
     assert "A model with early exits, made from org/target" in text and "arXiv:2404.16710" in text
     assert "20.0% of its own 100" in text and "not that of the model before" in text
     assert "--target mine --method layerskip\n" in text and "| 2 | 25.0% | 1.75 | 1.25 |" in text
-    config = FACTS["config"] | {"exits": {"layer": 3}}
-    text = card("mine", FACTS | {"method": "layerskip", "config": config}, [evaluation], (20, 100))
-    assert "--target mine --method layerskip --exit-layer 3\n" in text
 
 
 def test_a_predictor_of_draft_lengths_has_a_card() -> None:

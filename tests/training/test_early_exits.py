@@ -13,7 +13,7 @@ from outpace.core.skip_set import SkipSet
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.exit_head import ExitHead
-from outpace.models.slim.make import without
+from outpace.models.slim.make import drafting_layers, without
 from outpace.proof.models import transformers_models
 from outpace.training.config import ConfigError, EarlyExits, TrainConfig, changed
 from outpace.training.drafters import check_learned_exits, untrained
@@ -146,7 +146,8 @@ def test_training_teaches_the_exit_and_leaves_the_target_as_it_is() -> None:
     class Loaded:
         target = made
 
-    model = untrained("layerskip", Loaded(), defaults("layerskip"))
+    model = untrained("layerskip", Loaded(), changed(defaults("layerskip"), ["exits.layer=2"]))
+    assert drafting_layers(made) == 1 and drafting_layers(HFTarget(model)) == 2
     lesson = lesson_of(model, layer=2, rotation=2, scale=1.0)
     batch = batch_of(made)
     first = lesson.evaluation(0, [batch])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outpace.core.contracts import Cache, ReadsTargetCache, Reference, Target
 from outpace.core.skip_set import SkipSet
+from outpace.models.adapter import EXIT_LAYER
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.predictors.exit_predictor import ExitPredictor
@@ -34,6 +35,14 @@ def num_layers(target: Target) -> int:
     if isinstance(target, HFTarget | TableTarget):
         return target.num_layers
     raise ValueError(f"{type(target).__name__} has no layers to skip: use a transformers model as target")
+
+
+def drafting_layers(target: Target) -> int:
+    """Number of first layers of a target that draft: that for which it was trained (`outpace train
+    layerskip`), or a quarter of all. ValueError for a target without layers."""
+    layers = num_layers(target)
+    config = target.model.config.get_text_config() if isinstance(target, HFTarget) else None
+    return int(getattr(config, EXIT_LAYER, max(1, layers // 4)))
 
 
 # cache of the target, slot, the last token of the slot in the cache, L × (D,) the outputs of the layers at it

@@ -14,7 +14,7 @@ from outpace.core.contracts import Parts, Target, recipe
 from outpace.core.skip_set import SkipSet
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.self_draft import SelfDraft
-from outpace.models.slim.make import num_layers, without
+from outpace.models.slim.make import drafting_layers, num_layers, without
 from outpace.verifiers.rejection import Rejection
 
 
@@ -25,12 +25,11 @@ def layerskip(
     """A chain drafted by the target's first layers, verified by rejection token by token.
 
     Args:
-        exit_layer: number of layers that draft; none: a quarter of the target's
+        exit_layer: number of layers that draft; none: that for which the target was trained, or a quarter
         depth: tokens drafted per step
         sampled: draw the draft tokens; false drafts the most probable ones
     """
-    layers = num_layers(target)
-    kept = max(1, layers // 4) if exit_layer is None else exit_layer
-    model = without(target, SkipSet.after(kept, layers))
+    kept = drafting_layers(target) if exit_layer is None else exit_layer
+    model = without(target, SkipSet.after(kept, num_layers(target)))
     drafter = DraftModel(model, sampled=sampled, carried_layer=model.carried_layer)
     return Parts(target, SelfDraft(drafter), Rejection(), Fixed(depth))
