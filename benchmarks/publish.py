@@ -52,14 +52,17 @@ WIDER_METHODS = ",".join(
         ("eagle:tree=chain", "eagle"),
         ("eagle2:adaptive=true", "eagle"),
         ("eagle:tree=chain", "hass"),
+        ("eagle:tree=chain:depth=8", "hass"),
+        ("auto", "hass"),
         ("eagle2:adaptive=true", "hass"),
         ("eagle3:tree=chain:depth=5", "eagle3"),
         ("eagle3:adaptive=true", "eagle3"),
     )
 )
 HEADS_OF_WIDER_TARGET = (
-    f"{WIDER_PAIR} --compile --no-eager --dtype bfloat16 --methods speculative-sampling,{WIDER_METHODS} "
-    f"{ALL_PROMPTS} --num-prompts 3 --rounds 1 --max-tokens 96 --temperature 0"
+    f"{WIDER_PAIR} --compile --no-eager --dtype bfloat16 --methods speculative-sampling,"
+    f"speculative-sampling:depth=3,speculative-sampling:depth=8,{WIDER_METHODS} "
+    f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
 )
 BOTH_SOURCES = (
     "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain:head={head},"
