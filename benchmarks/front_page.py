@@ -40,7 +40,7 @@ BARS = {
     "plain": "outpace, plain",
     "speculative-sampling": "outpace, draft model",
     HEAD: "outpace, draft head",
-    "prompt-lookup": "outpace, prompt lookup",
+    "prompt-lookup:depth=5": "outpace, lookups of 5 tokens",
     "auto": "outpace, auto with draft model",
     AUTO: "outpace, auto with draft head",
     "openvino plain": "OpenVINO GenAI, plain",
