@@ -151,7 +151,10 @@ def check_same_tokens(target: Model, draft: Model) -> None:
     if target.tokenizer is None or draft.tokenizer is None or target.target.vocab != draft.target.vocab:
         return
     own, drafts = target.token_ids, draft.token_ids
+    if own is drafts:
+        return
     if own == drafts:
+        vars(draft)["token_ids"] = own  # one object: comparing them for every request takes milliseconds
         return
     differing = sorted((own.get(token, -1), token) for token, _ in own.items() ^ drafts.items())
     _, token = differing[-1]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ class Guarantee(Enum):
     EXACT = "exact"  # the target's distribution, at any temperature
     GREEDY = "greedy"  # the target's distribution at temperature 0 only
     LOSSY = "lossy"  # another distribution, stated by `Parts.reference`
+
+
+@cache  # every request reads them several times
+def _keyword_only(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(function).parameters
+    return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,7 @@ class Recipe:
     @property
     def options(self) -> dict[str, inspect.Parameter]:
         """The keyword-only parameters of `build`, by name."""
-        parameters = inspect.signature(self.build).parameters
-        return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        return _keyword_only(self.build)
 
     @property
     def needs(self) -> list[tuple[str, ...]]:

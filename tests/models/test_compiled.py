@@ -221,6 +221,41 @@ def test_sizes_follow_the_times_that_were_measured(tiny, monkeypatch):
     assert len(measured) == 1 and len(compiled.sizes) == 24
 
 
+def test_the_memory_of_a_closed_cache_is_used_again(tiny, monkeypatch):
+    target = HFTarget(tiny("llama").float(), compile=True)
+
+    def decoded(cache):
+        prefill(target, [some(40)], [0], cache)
+        return target.score(TokenTree(some(5, 1), Forest.chain((4,))), (0,), cache).logits
+
+    def place(cache):
+        return cache.storages[0].data_ptr()
+
+    first, second = target.open(1, 64), target.open(1, 64)
+    assert place(first) != place(second)  # both are in use
+    expected, kept = decoded(first), place(first)
+    first.name(0, some(40))
+    assert first.tables.pool.num_held > 0
+    requests = list(first.requests.values())
+    del first
+    again = target.open(1, 48)
+    assert place(again) == kept and again.lengths == [0] and again.capacity == 64
+    assert again.tables.pool.num_held == again.tables.pool.num_retained == 0
+    assert again.restore(0, some(40)) == 0  # texts of another request are not found
+    again.release([0])
+    assert torch.equal(decoded(again), expected) and list(again.requests.values()) == requests
+    assert place(target.open(1, 64)) not in (kept, place(second))
+    del again
+    for slots, capacity in ((2, 64), (1, 65)):  # none that has room for these
+        other = target.open(slots, capacity)
+        assert len(other.lengths) == slots and other.capacity == capacity
+        del other
+    monkeypatch.setattr(compiled, "KEPT_BYTES", 0)
+    target.compiled._closed.clear()
+    del second
+    assert not target.compiled._closed
+
+
 def test_sizes_whose_inferences_take_long_are_not_run_at_loading(tiny, monkeypatch):
     run = []
     read = InferRequest.read

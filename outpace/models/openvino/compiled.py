@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
+from weakref import finalize
 
 import numpy
 import torch
@@ -62,6 +64,9 @@ LONG = 0.25
 # Sizes are timed so many times, each time followed by REPEATS inferences of the same size, for as long as
 # SECONDS, or SHARE of the time that compiling took.
 ROUNDS, REPEATS, SECONDS, SHARE = 6, 2, 0.3, 0.1
+# Opening a KV cache takes milliseconds, mostly for inference requests, of which each graph has one: as long
+# as several steps of a small model. One that was closed is used again unless it is larger than this.
+KEPT_BYTES = 1 << 26
 OnStage = Callable[[str], None]
 
 
@@ -164,6 +169,8 @@ class CompiledForward:
         bits = {None: 8 * forward.model.dtype.itemsize, "int8": 8, "int4": 4}
         self._weight_bytes = 1 + self._num_weights * bits[weights.format if weights else None] // 8
         self.policy = policy_by_weights(self._num_weights)  # until sizes have been timed
+        # attributes of the KV cache that was closed last, or nothing
+        self._closed: list[dict[str, Any]] = []
         self._compile(tuple(sorted(hidden)), on_stage)
         self._choose_sizes(max(SECONDS, SHARE * (perf_counter() - began)))
         self.seconds = perf_counter() - began  # OpenVINO compile time, without comparing logits to eager ones
@@ -189,6 +196,7 @@ class CompiledForward:
     def _compile(self, layers: tuple[int, ...], on_stage: OnStage = lambda stage: None) -> None:
         """Compile the graph with the outputs of these layers."""
         forward = self.forward
+        self._closed.clear()
         on_stage(STAGES[0])
         self._graph = trace(forward.model, forward.planes, selects=forward.selects, layers=layers)
         on_stage(STAGES[1])
@@ -266,8 +274,20 @@ class CompiledForward:
         return run
 
     def open(self, slots: int, capacity: int) -> PagedCache:
-        """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included."""
-        return PagedCache(self.planes, slots, capacity)
+        """A KV cache without texts, with `slots` slots of at least `capacity` cache positions each, draft
+        nodes included. It takes over the memory of the last one that was closed, if that has room."""
+        memory = self._closed.pop() if self._closed else None
+        if memory and len(memory["lengths"]) == slots and memory["capacity"] >= capacity:
+            cache = PagedCache.reopened(memory)
+        else:
+            cache = PagedCache(self.planes, slots, capacity)
+        finalize(cache, self._keep, vars(cache)).atexit = False
+        return cache
+
+    def _keep(self, memory: dict[str, Any]) -> None:
+        """Keep the memory of a KV cache that is not used any more, in place of an earlier one's."""
+        if sum(storage.nbytes for storage in memory["storages"]) <= KEPT_BYTES:
+            self._closed[:] = [memory]
 
     def read(
         self,

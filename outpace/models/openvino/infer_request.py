@@ -38,6 +38,10 @@ class InferRequest:
         self._inputs = RequestInputs(self._infer, cache, graph, rotations, policy)
         self._first = numpy.zeros(1, numpy.int64)
 
+    def restart(self) -> None:
+        """Begin with other texts; sizes of inferences do not depend on those before."""
+        self._inputs.restart()
+
     def read(
         self,
         parts: Sequence[RowTokens],

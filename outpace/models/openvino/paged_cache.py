@@ -44,6 +44,20 @@ class PagedCache(SlotCache):
         self._count_positions()
         self.grow(slots)
 
+    @classmethod
+    def reopened(cls, memory: dict[str, Any]) -> PagedCache:
+        """A cache without texts that takes over the memory, slots and inference requests of one that is not
+        used any more. `memory`: the attributes of that one."""
+        cache = cls.__new__(cls)
+        vars(cache).update(memory)
+        cache.discard()
+        cache.release(range(len(cache.lengths)))
+        cache.tables.pool.evict(cache.tables.pool.num_retained)
+        cache._max_blocks = None
+        for request in cache.requests.values():
+            request.restart()
+        return cache
+
     def _allocate(self) -> None:
         """Allocate storages for the blocks of the pool and copy the entries of the present ones."""
         before, size = self.storages, self.tables.pool.num_blocks + 1

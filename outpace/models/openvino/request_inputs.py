@@ -98,8 +98,12 @@ class RequestInputs:
         self._kept: tuple[int, int] | None = (
             None  # (logits, padded tokens) of the last inference if it requested all tokens' logits
         )
-        self._sizes = policy.sizes
-        self._choice = SizeChoice(policy)
+        self._policy, self._sizes = policy, policy.sizes
+        self.restart()
+
+    def restart(self) -> None:
+        """Choose sizes without regard to earlier inferences."""
+        self._choice = SizeChoice(self._policy)
 
     @property
     def selects_logits(self) -> bool:
