@@ -22,7 +22,7 @@ import typer
 from benchmarks.paired import ANY, OR, Result, compare, load
 from outpace.bench.measure.bootstrap import Interval
 from outpace.bench.report import plot
-from outpace.bench.report.summary import VARIED
+from outpace.bench.report.summary import ALL, VARIED
 from outpace.tables import Table, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -239,9 +239,19 @@ def compact(data: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
+def shortened(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A result file of `outpace bench` without the rows that no page shows: those that pool temperatures and,
+    where all prompts were selected, those of the varied ones only. Both follow from the runs."""
+    if "selection" not in data.get("settings", {}):
+        return data
+    shown = {ALL} if data["settings"]["selection"] == ALL else {ALL, VARIED}
+    rows = [row for row in data["results"] if row["selection"] in shown and row["temperature"] is not None]
+    return {**data, "results": rows}
+
+
 def publish(measured: Path, published: Path) -> None:
     """Write a measured file to docs/results, compressed: all of them are downloaded with the repository."""
-    data = json.loads(measured.read_text(encoding="utf-8"))
+    data = shortened(json.loads(measured.read_text(encoding="utf-8")))
     published.parent.mkdir(exist_ok=True)
     # without a time, so that equal measurements are equal files
     published.write_bytes(gzip.compress(compact(data).encode(), mtime=0))

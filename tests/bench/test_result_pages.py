@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,22 @@ def test_published_pages_are_those_of_the_published_files(folder: Path) -> None:
     assert folder.with_suffix(".md").read_text(encoding="utf-8") == results.render(folder)
     for path in folder.glob("*.json.gz"):
         load(path)  # refuses a dirty commit
+
+
+def test_rows_that_no_page_shows_are_not_published(tmp_path: Path) -> None:
+    rows = [
+        {"selection": selection, "temperature": temperature}
+        for selection in ("all", "varied")
+        for temperature in (0.0, 1.0, None)
+    ]
+    measured, published = tmp_path / "measured.json", tmp_path / "place" / "file.json.gz"
+    for chosen, kept in (("all", rows[:2]), ("varied", [*rows[:2], *rows[3:5]])):
+        measured.write_text(json.dumps({"settings": {"selection": chosen}, "results": rows, "runs": [1]}))
+        results.publish(measured, published)
+        assert json.loads(gzip.decompress(published.read_bytes()))["results"] == kept
+    measured.write_text(json.dumps({"settings": {}, "lengths": rows}))  # of another program
+    results.publish(measured, published)
+    assert json.loads(gzip.decompress(published.read_bytes()))["lengths"] == rows
 
 
 def test_the_front_page_shows_every_peer_and_at_most_ten_rows() -> None:
