@@ -45,11 +45,12 @@ Compile = Annotated[
     bool, typer.Option("--compile", help="Compile the models: seconds at the start, then faster steps.")
 ]
 Weights = Annotated[
-    str | None, typer.Option(help="With --compile: int8 or int4, smaller and less exact weights.")
+    str | None, typer.Option(help="int8 or int4: smaller and less exact weights, of compiled models.")
 ]
 DraftWeights = Annotated[str | None, typer.Option(help="The same for draft models and draft heads.")]
 KvCache = Annotated[
-    str | None, typer.Option(help="With --compile: int8, a smaller and less exact KV cache of the target.")
+    str | None,
+    typer.Option(help="int8: a smaller and less exact KV cache of the target, if it is compiled."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no statistics and no progress.")]
@@ -161,8 +162,10 @@ class LoadingOptions:
         return LoadingOptions(**_taken(LoadingOptions, given))
 
     def load(self, target: str) -> Any:
-        """Load the target as an `outpace.Model`, whose drafts given by name use the same options."""
-        return load_model(target, **vars(self))
+        """Load the target as an `outpace.Model`, whose drafts given by name use the same options. It is
+        compiled where one of them needs that."""
+        needed = any((self.weights, self.draft_weights, self.kv_cache))
+        return load_model(target, **(vars(self) | {"compile": self.compile or needed}))
 
 
 GROUPS = (GenerationOptions, LoadingOptions)

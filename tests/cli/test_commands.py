@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import outpace
+from outpace.cli import options
 from outpace.recipes import get
 
 FEW = ("--max-tokens", 8, "--temperature", 0, "--ignore-eos")
@@ -27,6 +28,17 @@ def test_help_names_the_verbs_and_imports_nothing_heavy():
     assert done.returncode == 0 and not done.stderr
     verbs = ("demo", "generate", "chat", "bench", "verifiers", "list", "show", "new", "zoo", "env")
     assert all(verb in done.stdout for verb in verbs)
+
+
+@pytest.mark.parametrize("name", ["weights", "draft_weights", "kv_cache"])
+def test_options_of_compiled_models_compile_them(name, monkeypatch):
+    given = []
+    monkeypatch.setattr(options, "load_model", lambda target, **how: given.append((target, how)))
+    options.LoadingOptions(**{name: "int8"}).load("zoo:target")
+    options.LoadingOptions().load("zoo:target")
+    options.LoadingOptions(compile=True).load("zoo:target")
+    assert [how["compile"] for _, how in given] == [True, False, True]
+    assert given[0][1][name] == "int8"
 
 
 def test_version(outpace_):
