@@ -78,7 +78,8 @@ PEER_ENGINES = {
         "gguf",
         WORKERS / "llamacpp_engine.py",
         lookup="ngram",
-        # all tokens; confident tokens only; a repeated n-gram's continuation where there is one
+        # the draft model alone; stopping at a token with a probability below p_min; and n-gram lookup first,
+        # the draft model where it finds nothing
         draft_options=({}, {"p_min": 0.75}, {"type": "ngram-simple"}),
         # not ngram-mod and ngram-cache: they keep the texts of earlier requests, here of the same prompts
         lookup_options=({"type": "ngram-simple"}, {"type": "ngram-map-k"}, {"type": "ngram-map-k4v"}),

@@ -58,8 +58,9 @@ STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
 # 16 hold longer drafts. Each graph has its own copy of the weights, so there are only as many, in this order,
 # as copies fit into FIXED_BYTES.
 FIXED_SIZES, FIXED_BYTES = (1, 6, 11, 16), 1 << 30
-# The first inference of a size takes some milliseconds longer. Sizes are run once at loading, in ascending
-# order, until one takes so many seconds: beside larger ones this is little, and loading would take long.
+# The first inference over a padded number of tokens (a size) takes some milliseconds longer than later ones.
+# So each size is run once at loading, smallest first, but none after one that took LONG seconds: there the
+# milliseconds do not matter, and running all sizes would make loading slow.
 LONG = 0.25
 # Sizes are timed so many times, each time followed by REPEATS inferences of the same size, for as long as
 # SECONDS, or SHARE of the time that compiling took.
@@ -169,7 +170,7 @@ class CompiledForward:
         bits = {None: 8 * forward.model.dtype.itemsize, "int8": 8, "int4": 4}
         self._weight_bytes = 1 + self._num_weights * bits[weights.format if weights else None] // 8
         self.policy = policy_by_weights(self._num_weights)  # until sizes have been timed
-        # attributes of the KV cache that was closed last, or nothing
+        # at most one element: the attributes of a KV cache that no request uses any more, for the next one
         self._closed: list[dict[str, Any]] = []
         self._compile(tuple(sorted(hidden)), on_stage)
         self._choose_sizes(max(SECONDS, SHARE * (perf_counter() - began)))

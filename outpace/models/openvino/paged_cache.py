@@ -46,8 +46,8 @@ class PagedCache(SlotCache):
 
     @classmethod
     def reopened(cls, memory: dict[str, Any]) -> PagedCache:
-        """A cache without texts that takes over the memory, slots and inference requests of one that is not
-        used any more. `memory`: the attributes of that one."""
+        """An empty KV cache that reuses the blocks, slots and OpenVINO inference requests of a cache that no
+        request uses any more. `memory`: the attributes of that cache."""
         cache = cls.__new__(cls)
         vars(cache).update(memory)
         cache.discard()

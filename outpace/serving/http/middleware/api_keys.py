@@ -15,7 +15,7 @@ OPEN_FOLDER = "/page/"
 
 
 def accepted_keys(keys: Sequence[str]) -> tuple[str, ...]:
-    """The keys. ValueError for an empty one, with which everybody could use the server."""
+    """The API keys. ValueError for an empty key: requests without a key would be accepted."""
     if not all(key.strip() for key in keys):
         raise ValueError("an API key is empty: give a key, or leave out --api-key to serve everybody")
     return tuple(keys)
