@@ -7,9 +7,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from outpace.recipes import get, identifier
+from outpace.recipes import VLLM_METHODS, get, identifier
 
-METHODS = {"ngram": "prompt-lookup", "draft_model": "speculative-sampling", "suffix": "suffix-decoding"}
 OPTIONS = {  # vLLM's key -> names of the option in recipes; the first one that the recipe has is used
     "num_speculative_tokens": ("depth",),
     "prompt_lookup_max": ("max_ngram",),
@@ -58,7 +57,7 @@ def parse_speculative_config(config: str | Mapping[str, Any]) -> tuple[str, dict
                 'speculative_config has no method: add "method": "ngram", or a "model" to draft with'
             )
         name = "draft_model"
-    method = METHODS.get(name, identifier(str(name)))
+    method = VLLM_METHODS.get(name, identifier(str(name)))
     options: dict[str, Any] = {}
     known = get(method).options
     if name == "draft_model":

@@ -34,6 +34,8 @@ OTHER_SPELLINGS = {  # option of other tools -> its equivalent here; recipes._sp
     "system_prompt": "--system of `outpace chat`",
     "target": "the model as an argument, as in outpace serve zoo:target",  # where it is none of the options
 }
+# options for drafters, which users give to methods without them -> a method that has the option
+DRAFTER_OPTIONS = {"draft": "speculative-sampling", "head": "eagle2"}
 
 
 class RecipeCommand(TyperCommand):
@@ -56,10 +58,7 @@ class RecipeCommand(TyperCommand):
         except UsageError as error:
             if error.__class__.__name__ != "NoSuchOption":
                 raise
-            known = ", ".join(f"--{flag(name)}" for name in recipe.options) or "no options"
-            raise UsageError(
-                f"{error.format_message().rstrip('.')} ({recipe.name} has {known})", ctx
-            ) from None
+            raise UsageError(no_such_option(recipe, error), ctx) from None
 
     def target_of(self, ctx: Any, args: Sequence[str]) -> str | None:
         """The target, if it is given in another way than by --target."""
@@ -94,6 +93,18 @@ class RecipeCommand(TyperCommand):
             )
         ctx.meta["recipe"], ctx.meta["options"] = recipe, options
         ctx.meta["recipe parameters"] = parameters(recipe)
+
+
+def no_such_option(recipe: Recipe, error: Any) -> str:
+    """The message for an option that neither the command nor the method has; `error` is click's."""
+    name = error.option_name.lstrip("-")
+    if name in DRAFTER_OPTIONS:
+        return (
+            f"{recipe.name} has no option --{name}: leave it out, or choose another method, as in "
+            f"--method {DRAFTER_OPTIONS[name]}"
+        )
+    known = ", ".join(f"--{flag(option)}" for option in recipe.options) or "no options"
+    return f"{error.format_message().rstrip('.')} ({recipe.name} has {known})"
 
 
 def chosen_method(ctx: typer.Context) -> tuple[Recipe, dict[str, Any]]:

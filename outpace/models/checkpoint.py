@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -24,10 +25,14 @@ from transformers import (
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from outpace.models.adapter import base_of, merged
+from outpace.models.heads.fingerprint import KEY as HEAD_OF
 from outpace.models.names import resolve
 from outpace.models.native_dtypes import fastest_dtype, notice, warn_once
 
 GGUF = ".gguf"
+DTYPES = "auto, float32, bfloat16, float16 or float64"
+# in the configurations of draft heads, which resemble those of models: of outpace, of speculators
+HEAD_KEYS = frozenset({HEAD_OF, "speculators_model_type"})
 # what transformers raises for checkpoints that it cannot load; the last two where a GGUF file ends too early
 FAILURES = (OSError, SafetensorError, ValueError, ImportError, struct.error, IndexError)
 
@@ -60,6 +65,7 @@ def load_checkpoint(
             allow_pickle=allow_pickle,
         )
         return merged(model, place), tokenizer
+    refuse_draft_heads(name, Path(place))
     options: dict[str, Any] = {
         "revision": revision,
         "trust_remote_code": trust_remote_code,
@@ -95,6 +101,18 @@ def load_checkpoint(
     return model, tokenizer
 
 
+def refuse_draft_heads(name: str, folder: Path) -> None:
+    """Refuse a folder with a draft head, whose configuration resembles that of a model."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # a name on the hub, or a folder that transformers refuses
+    if isinstance(config, dict) and HEAD_KEYS & config.keys():
+        raise Refused(
+            f"{name} is a draft head, not a model: give it as head (--head) to a method that drafts with one"
+        )
+
+
 def location(name: str) -> tuple[str, dict[str, str]]:
     """The first argument of transformers' `from_pretrained` for a checkpoint, and further options: a GGUF
     file is its folder and `gguf_file`. Refused if there is no such file or the package gguf is missing."""
@@ -109,7 +127,8 @@ def location(name: str) -> tuple[str, dict[str, str]]:
 
 
 class Refused(ValueError):
-    """Raised for checkpoints of unsupported or unsafe kinds; the message includes the reason and the fix."""
+    """Raised for checkpoints of unsupported or unsafe kinds, and for unsuited settings; the message includes
+    the reason and the fix."""
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
@@ -211,7 +230,12 @@ def choose_dtype(dtype: str | torch.dtype, device: torch.device, config: object)
             return dtype
         found = getattr(torch, dtype, None)
         if not isinstance(found, torch.dtype):
-            raise ValueError(f"{dtype} is not a dtype: use auto, float32, bfloat16, float16 or float64")
+            raise Refused(f"{dtype} is not a dtype: use {DTYPES}")
+        if not found.is_floating_point:
+            raise Refused(
+                f"a model cannot compute in {dtype}: use {DTYPES}; weights of 8 or 4 bits are "
+                "weights='int8' or 'int4' of a compiled model (--weights)"
+            )
         return found
     if device.type != "cpu" or getattr(config, "quantization_config", None) is not None:
         return "auto"

@@ -61,6 +61,10 @@ def resolve(name: str) -> str:
     for parent in (WEIGHTS, HEADS):
         if is_model(parent / name.removeprefix(ZOO)):
             return str(parent / name.removeprefix(ZOO))
-    found = [path.name for parent in (WEIGHTS, HEADS) for path in sorted(parent.glob("*")) if is_model(path)]
-    known = ", ".join(f"{ZOO}{each}" for each in found) or "none: its weights are missing"
-    raise ValueError(f"there is no model {name}; the package has {known}")
+    models, heads = _named_in(WEIGHTS), _named_in(HEADS)
+    known = f"the models {models} and the draft heads {heads}" if models and heads else models or heads
+    raise ValueError(f"there is no {name}; the package has {known or 'none: its weights are missing'}")
+
+
+def _named_in(parent: Path) -> str:
+    return ", ".join(f"{ZOO}{path.name}" for path in sorted(parent.glob("*")) if is_model(path))

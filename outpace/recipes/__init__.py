@@ -19,7 +19,7 @@ from outpace.recipes._catalogue import Entry, catalogue, source_of
 from outpace.recipes._method_names import Method, parse_methods, split_outside
 from outpace.recipes._options import RecipeError, configure, identifier, unknown, wants_cross_vocabulary
 from outpace.recipes._planned import why_missing
-from outpace.recipes._spellings import ALIASES, SPELLINGS, own_options
+from outpace.recipes._spellings import ALIASES, SPELLINGS, VLLM_METHODS, own_options
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
@@ -30,6 +30,7 @@ __all__ = [
     "Method",
     "RecipeError",
     "SPELLINGS",
+    "VLLM_METHODS",
     "configure",
     "entries",
     "find",
@@ -95,6 +96,8 @@ def get(name: str) -> Recipe:
         module = f"{__name__}.{path.parent.name}.{path.stem}"
     elif wanted in plugins():
         module = plugins()[wanted].module
+    elif ours := VLLM_METHODS.get(wanted.replace("-", "_")):
+        raise RecipeError(f"vLLM's method {name} is {ours} here: use that name")
     elif reason := why_missing(wanted):
         raise RecipeError(reason)
     else:

@@ -233,7 +233,8 @@ def _head(
 
     return OptionKind(
         annotation,
-        "a folder with a draft head that was trained for the target (`outpace train`)",
+        "a folder with a draft head that was trained for the target; train one with "
+        f"`outpace train {kind} --target TARGET --output FOLDER`",
         lambda value: isinstance(value, opened_type),
         lambda value, opener: opener.head(kind, value),
         check,
@@ -435,7 +436,8 @@ KINDS = (
     _predictor(DraftLengthPredictor, _draft_length_predictor),
     OptionKind(
         ExitPredictor,
-        "a predictor of early exits for the target",
+        "a folder with a predictor of early exits for the target; train one with "
+        "`outpace train specee --target TARGET --head HEAD --output FOLDER`",
         lambda value: isinstance(value, ExitPredictor),
         lambda value, opener: load_exit_predictor(value),
         lambda option, predictor, target, opener: predictor.check(target),

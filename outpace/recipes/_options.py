@@ -27,9 +27,10 @@ def identifier(name: str) -> str:
 
 
 def unknown(kind: str, name: str, known: list[str], otherwise: str) -> str:
-    """The error message for an unknown name: it suggests up to three similar names of `known`, else ends with
-    `otherwise`."""
-    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    """The error message for an unknown name: it suggests up to three names of `known` that begin with it or
+    resemble it, else ends with `otherwise`."""
+    longer = [each for each in known if name and each.startswith(name)]
+    near = longer[:3] or get_close_matches(name, known, n=3, cutoff=0.7)
     return f"there is no {kind} {name}; " + (f"did you mean {' or '.join(near)}?" if near else otherwise)
 
 

@@ -10,6 +10,8 @@ from outpace.recipes._options import RecipeError
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
 
+# vLLM's name of a method -> ours
+VLLM_METHODS = {"ngram": "prompt-lookup", "draft_model": "speculative-sampling", "suffix": "suffix-decoding"}
 ALIASES = {"num_speculative_tokens": "depth"}  # vLLM's option name -> ours; both are accepted
 # option name in transformers or vLLM -> the outpace option to use, for the error message
 SPELLINGS = {

@@ -30,6 +30,10 @@ def error_message(result, code: int) -> str:
             "there is no method speculative-samplng; did you mean speculative-",
         ),
         (("--method", "zzzz", "def"), "`outpace list` shows them all"),
+        (("--method", "ngrm", "def"), "`outpace list` shows them all"),
+        (("--method", "suffix-d", "def"), "did you mean suffix-decoding?"),
+        (("--method", "ngram", "def"), "vLLM's method ngram is prompt-lookup here"),
+        (("--method", "draft_model", "def"), "vLLM's method draft_model is speculative-sampling here"),
         (
             ("--method", "fast-draft", "def"),
             "use `outpace train fastdraft`, then the method speculative-sampling",
@@ -71,6 +75,10 @@ def error_message(result, code: int) -> str:
         ((*PLAIN, "--logprobs", "2", "def"), "--logprobs are written as JSON: add --json"),
         ((*PLAIN, "--threads", "0", "def"), "threads is 0"),
         ((*PLAIN, "--dtype", "float8", "def"), "float8 is not a dtype"),
+        (
+            (*PLAIN, "--dtype", "int8", "def"),
+            "weights of 8 or 4 bits are weights='int8' or 'int4' of a compiled",
+        ),
         ((*PLAIN, "def " * 300), "reads at most 256: shorten it"),
         ((*PLAIN, "--recipe", "x.py", "def"), "give one of --method, --recipe and --speculative-config"),
         (("--recipe", "x.py", "def"), "there is no recipe file x.py; `outpace new my-method` writes one"),
@@ -97,9 +105,24 @@ def test_a_recipe_file_that_raises(outpace_, tiny, tmp_path):
     assert "mine.py cannot be loaded: ZeroDivisionError: division by zero (line 2)" in sentence
 
 
-@pytest.mark.parametrize("name", ["./nothing-here", "zoo:nothing"])
-def test_a_model_that_is_not_there(outpace_, name):
-    assert "there is no" in error_message(outpace_("generate", "def", *PLAIN, "--target", name), 2)
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("./nothing-here", "there is no checkpoint folder ./nothing-here"),
+        ("zoo:nothing", "there is no zoo:nothing; the package has the models zoo:draft, "),
+        ("zoo:medusa", "medusa is a draft head, not a model: give it as head (--head)"),
+    ],
+)
+def test_a_model_that_is_not_there(outpace_, name, sentence):
+    assert sentence in error_message(outpace_("generate", "def", *PLAIN, "--target", name), 2)
+
+
+@pytest.mark.parametrize(("option", "other"), [("--draft", "speculative-sampling"), ("--head", "eagle2")])
+def test_a_drafter_for_a_method_without_one(outpace_, option, other):
+    result = outpace_("generate", "def", "--method", "prompt-lookup", option, "zoo:draft")
+    assert result.exit_code == 2
+    words = " ".join(result.stderr.replace("│", " ").split())
+    assert f"prompt-lookup has no option {option}: leave it out" in words and f"--method {other}" in words
 
 
 def test_a_truncated_checkpoint(outpace_, damaged):
@@ -260,7 +283,7 @@ def test_ctrl_c_keeps_the_text(outpace_, tiny, monkeypatch):
         (("--method", "prompt-lookup", "--max-ngrm", "3", "def"), "--max-ngram"),
         (("--method", "prompt-lookup", "--temprature", "1", "def"), "--temperature"),
         (
-            ("--method", "prompt-lookup", "--draft", "x", "def"),
+            ("--method", "prompt-lookup", "--deep", "x", "def"),
             "(prompt-lookup has --max-ngram, --depth, --allow-shorter)",
         ),
         (("--method", "prompt-lookup", "--max-ngram"), "requires an argument"),
