@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -53,6 +54,12 @@ def test_a_head_is_trained_and_benched(outpace_, tiny, data, tmp_path):
         report,
     )
     assert result.exit_code == 0, result.output
+
+
+def test_a_missing_accelerate_is_named_before_the_target_is_loaded(outpace_, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "accelerate", None)  # as if it were not installed
+    result = outpace_("train", "eagle3", "--target", "./nothing-here", "-o", tmp_path / "head")
+    assert result.exit_code == 2 and "training needs accelerate: pip install" in result.stderr
 
 
 def test_what_cannot_be_trained_is_said_in_one_sentence(outpace_, tiny, data, tmp_path):

@@ -83,15 +83,21 @@ def train(
         PREDICTORS,
         ROUTED,
         TARGETS,
+        check_start,
         defaults,
     )
     from outpace.training.run import train as run
+    from outpace.training.trainer import processes
 
     config = changed(defaults(method), settings or ())
     if show_settings:
         for name, value in all_settings(config).items():
             typer.echo(f"{name}={_text(value)}")
         return
+    # before the target is loaded, which can take minutes
+    check_start(method, draft, head, general)
+    if not dry_run:
+        processes()
     model = loading.load(target)
     found = run(
         method,
