@@ -18,10 +18,11 @@ from outpace.controllers.step_cost import StepCost
 from outpace.core.context import Context
 from outpace.core.contracts import Found, LookUp, Plan, Step, Want
 
-# Lengths of the first nine drafts of the draft model, as fractions of the maximum. The times of three
-# different lengths tell the time of one forward of the draft model. Each length is used three times, because
-# the first forward of a size is slower. Lengths near the maximum lose few accepted tokens meanwhile.
-FIRST_DEPTHS = (1.0, 0.67, 0.83) * 3
+# Lengths of the first drafts of the draft model, as far as its longest draft allows. The times of different
+# lengths tell the time of one forward of the draft model. Each is used more than once, because the first
+# forward of a size is slower, and five most often: it is the best one for many models, and fits with the root
+# into the second size of compiled targets.
+FIRST_DEPTHS = (5, 5, 4, 5, 5, 3, 5, 5, 4)
 TRY_AFTER = 8  # steps without a draft of the model after which one may be tried
 EXPLORING = 0.02  # share of the tokens that such drafts may be expected to lose
 HOLD_STEPS = 16  # steps for which predicted times hold while the rows are the same
@@ -112,7 +113,7 @@ class SourceChoice:
         rests = self._without >= REST_AFTER and self._without % LOOK_EVERY
         found = [NOTHING] * len(limits) if rests else look_up()
         if self._depth and self._num_drafts < len(FIRST_DEPTHS):
-            depth = max(1, round(FIRST_DEPTHS[self._num_drafts] * self._depth))
+            depth = min(FIRST_DEPTHS[self._num_drafts], self._depth)
             sizes = [(0, min(depth, limit)) for limit in limits]
             self._num_drafts += any(limits)
         else:
@@ -167,13 +168,14 @@ class SourceChoice:
 
     def _predict(self, ctx: Context) -> None:
         """Predict the times of the next steps with these rows."""
-        self._predicted_slots, self._hold = ctx.slots, HOLD_STEPS
         rows, context = len(ctx.slots), sum(ctx.committed)
+        self._predicted_slots, self._hold = ctx.slots, min(HOLD_STEPS, 1 + self._cost.num_steps)
         self._cost.update()
         looked_up, drafted = numpy.arange(self._lookup_depth + 1.0), numpy.arange(1.0, self._depth + 1)
-        seconds = self._cost.verifying(rows, context, 0, rows * looked_up)
+        seconds = self._cost.verifying_or_assumed(rows, context, rows * looked_up)
         self._lookup_seconds = seconds.clip(LEAST_SECONDS).tolist()
-        seconds = self._cost.seconds(rows, context, 0, drafted, rows * drafted)
+        seconds = self._cost.verifying_or_assumed(rows, context, rows * drafted)
+        seconds += self._cost.drafting(drafted, rows * drafted, context)
         self._draft_seconds = [inf, *seconds.clip(LEAST_SECONDS).tolist()]
         self._read_seconds = float(self._cost.reading(numpy.ones(1))[0]) / CATCH_UP_STEPS
 

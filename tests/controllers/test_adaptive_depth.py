@@ -12,7 +12,7 @@ from outpace.controllers.acceptance_rates import AcceptanceRates
 from outpace.controllers.adaptive_depth import AdaptiveDepth
 from outpace.controllers.fixed import Fixed
 from outpace.controllers.linear_cost import LinearCost, Numbers
-from outpace.controllers.step_cost import StepCost
+from outpace.controllers.step_cost import ASSUMED_GROWTH, MIN_TIMES, MeasuredStep, StepCost
 from tests.controllers.simulated_load import Costs, Load
 from tests.tiers import slow
 
@@ -230,6 +230,22 @@ def test_chains_of_one_row_have_padded_sizes_of_their_own() -> None:
     drafted = numpy.array([0.0, 5.0, 6.0, 14.0])
     assert cost.verifying(1, 0, 0, drafted).tolist() == [1, 6, 16, 16]
     assert cost.verifying(2, 0, 0, drafted).tolist() == [6, 11, 11, 16]
+
+
+def test_until_two_sizes_were_measured_forwards_are_assumed_to_grow_slowly() -> None:
+    cost, drafted = StepCost((1, 6, 11)), numpy.array([0.0, 5.0, 10.0])
+    growth = numpy.array([1 + ASSUMED_GROWTH * tokens for tokens in (1, 6, 11)])
+
+    def measure(computed: int, seconds: float) -> None:
+        for _ in range(MIN_TIMES):
+            cost._new_steps.append(MeasuredStep(1, computed - 1, computed, 20, seconds, 0.0))
+        cost.update()
+
+    assert cost.verifying_or_assumed(1, 20, drafted) == pytest.approx(growth)
+    measure(6, 2e-3)
+    assert cost.verifying_or_assumed(1, 20, drafted) == pytest.approx(2e-3 * growth / growth[1])
+    measure(1, 0.5e-3)  # far faster than what was assumed
+    assert cost.verifying_or_assumed(1, 20, drafted)[:2] == pytest.approx([0.5e-3, 2e-3], rel=1e-3)
 
 
 def test_depth_0_is_refused() -> None:

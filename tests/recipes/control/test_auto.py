@@ -45,6 +45,12 @@ def test_without_a_model_repeated_text_is_looked_up_and_other_text_is_not_drafte
     assert sum(len(step.draft.tree) - 1 for step in random) < 0.5 * len(random)
 
 
+def test_before_times_are_known_uncertain_text_is_drafted_a_few_tokens_at_a_time() -> None:
+    """A match of one token could be followed by a draft of 30, most of which is unlikely to be accepted."""
+    first, *_ = steps([3, *range(20, 55), 3], target=TableTarget(VOCAB, seed=1, order=2), tokens=40)
+    assert 0 < len(first.draft.tree) - 1 < 10
+
+
 @pytest.mark.parametrize("drafted", [False, True])
 def test_text_that_repeats_a_corpus_is_looked_up_there(drafted: bool, tmp_path: Path) -> None:
     store.save(StaticAutomaton.build([list(range(200))]), tmp_path / "corpus.sam")
@@ -91,7 +97,7 @@ def test_drafts_from_a_corpus_keep_the_distribution(drafted: bool, tmp_path: Pat
 
 def test_the_step_that_reads_the_prompt_drafts() -> None:
     first, *_ = steps([*range(10)], draft=counting(VOCAB), tokens=30)
-    assert first.ctx.unread is not None and len(first.generated[0]) == 7
+    assert first.ctx.unread is not None and len(first.generated[0]) == FIRST_DEPTHS[0] + 1
 
 
 @pytest.mark.parametrize("drafted", [False, True])
@@ -118,8 +124,8 @@ def test_text_that_does_not_repeat_is_looked_up_in_some_steps_only(drafted: bool
 
 
 def test_with_a_model_it_drafts_where_nothing_repeats() -> None:
-    drafted = steps([3], draft=counting(VOCAB), tokens=50)
-    assert sum(map(bool, (step.draft.forwards for step in drafted))) > 5
+    drafted = steps([3], draft=counting(900), target=counting(900), tokens=100)
+    assert sum(map(bool, (step.draft.forwards for step in drafted))) > 10
     assert max(len(step.generated[0]) for step in drafted) == 7
 
 
