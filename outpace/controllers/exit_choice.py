@@ -18,6 +18,7 @@ from outpace.core.contracts import Frontier, Plan, Scores, Step, Want
 
 PROMPT_POSITIONS = 32  # last positions of a part of a prompt that are looked at
 KEEP = 0.95  # share of the evidence that is kept per step
+CARRIED = 16.0  # positions, the weight of what the last request has taught in the next one
 
 
 class ExitRates:
@@ -32,6 +33,15 @@ class ExitRates:
         # the same, each position weighted by the exit's confidence there: [rejected, accepted]
         self._confidence = numpy.zeros((2, num_exits))
         self._unsure = numpy.zeros((2, num_exits))  # tested and accepted positions below the midpoint
+
+    def carried(self) -> ExitRates:
+        """What a new request begins with: this evidence, at a weight of at most CARRIED positions an exit."""
+        new = ExitRates(len(self.tested))
+        share = CARRIED / numpy.maximum(self.tested, CARRIED)
+        new.accepted, new.tested = self.accepted * share, self.tested * share
+        new._confidence, new._unsure = self._confidence * share, self._unsure * share
+        new.exits, new.chosen, new.threshold = list(self.exits), self.chosen, self.threshold
+        return new
 
     def add(self, acceptance: Numbers, confidence: Numbers) -> None:  # (C, n), (C, n)
         """Add the verified positions of a step, as the C exits in `exits` predicted them. `acceptance`:
@@ -80,10 +90,11 @@ class ExitChoice:
     where it is accepted and where it is rejected, unless such tokens are accepted so often, with frequency u,
     that the next one is worth its layers: a u > e v. Exits that would have fewer
     tokens per layer than the chosen one even if all their tokens were accepted predict nothing, which saves
-    time; what was known of them stays until they can be the best again.
+    time; what was known of them stays until they can be the best again. A request begins with the evidence of
+    the one that ended last, at a small weight.
     """
 
-    plans_across_rows = False
+    plans_across_rows = True  # a request begins with what the last one has taught
 
     def __init__(self, exit_logits: Callable[[Tensor], Tensor], num_layers: int, depth: int) -> None:
         """`exit_logits`: (M, D) outputs of layers -> (M, V) the logits after an exit there. `depth`: longest
@@ -96,6 +107,7 @@ class ExitChoice:
         self._cost = lengths * exits[:, None] + num_layers  # (E, depth + 1) layers loaded
         self._most = ((lengths + 1) / self._cost).max(1)  # (E,) tokens per layer if all are accepted
         self._requests: dict[int, ExitRates] = {}  # by slot
+        self._last: ExitRates | None = None  # of the request that ended last
         self._thresholds: list[float] = []  # by row of the step that is planned
 
     def plan(self, ctx: Context) -> Plan:
@@ -135,7 +147,10 @@ class ExitChoice:
     def observe(self, step: Step) -> None:
         forest, scores = step.draft.tree.forest, step.scores
         for row, slot in enumerate(step.ctx.slots):
-            known = self._requests.setdefault(slot, ExitRates(self._num_layers - 1))
+            known = self._requests.get(slot)
+            if known is None:
+                known = self._last.carried() if self._last else ExitRates(self._num_layers - 1)
+                self._requests[slot] = known
             path, following = forest.path(step.kept[row]), step.generated[row]
             temperature = step.ctx.sampling[row].temperature
             probs: Tensor | None = None  # (n, V) the target's
@@ -165,4 +180,4 @@ class ExitChoice:
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
-            self._requests.pop(slot, None)
+            self._last = self._requests.pop(slot, None) or self._last

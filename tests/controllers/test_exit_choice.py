@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 
-from outpace.controllers.exit_choice import KEEP, ExitChoice
+from outpace.controllers.exit_choice import CARRIED, KEEP, ExitChoice
 from outpace.core.contracts import Frontier, Scores, Step
 from outpace.core.sampling_params import SamplingParams
 from tests.controllers.test_bandits import context, step
@@ -68,6 +68,25 @@ def test_exit_and_length_have_the_most_tokens_per_layer() -> None:
     assert made.choose(0)[1] == 0
     made.release([0])
     assert made.choose(0) == (1, 0)
+
+
+def test_a_request_begins_with_what_the_last_one_has_taught() -> None:
+    made = choice()
+    right = [[False] * 4, [True] * 4, [False] * 4]
+    for _ in range(60):
+        made.observe(verified(3, 3, right))
+    before = made._requests[0]
+    assert before.tested[1] > 2 * CARRIED
+    made.release([0])
+    assert made.choose(0) == (1, 0)  # nothing is chosen before the prompt was read
+    made.observe(verified(3, 3, right))
+    known = made._requests[0]
+    assert known.tested[1] == pytest.approx(KEEP * CARRIED + 4) and known.rates()[1] == pytest.approx(1.0)
+    assert known.chosen[0] == 2 and known.midpoints().tolist() == before.midpoints().tolist()
+    # another text, of which the first exit knows more
+    for _ in range(12):
+        made.observe(verified(3, 3, [[True] * 4, [False] * 4, [False] * 4]))
+    assert known.chosen[0] == 1 and before.chosen[0] == 2
 
 
 def test_exits_that_cannot_be_the_best_predict_nothing_until_they_can_be() -> None:

@@ -8,7 +8,8 @@ temperature: exit and length follow from committed tokens, and a draft ends afte
 draft, by the exit's confidence before that token was drawn.
 
 The paper's forgetting factor is taken as 0.95, and the last positions of the prompt as the first step, where
-exits are compared with what the target would generate. At a temperature above 0 a position counts with the
+exits are compared with what the target would generate; a request also begins with what the one before has
+taught, at a small weight. At a temperature above 0 a position counts with the
 probability that a token drawn from the exit would be accepted. A token below a threshold ends the draft:
 halfway between the mean confidence of the exit where it is accepted and where it is rejected, or none while
 tokens below it are worth the layers. Exits that could not be the best even if all their tokens were accepted
