@@ -213,7 +213,7 @@ class SourceChoice:
     def release(self, slots: Sequence[int]) -> None:
         self._rates.release(slots)
         self._matches.release(slots)
-        self._hold = self._without = 0  # the slots may get other requests
+        self._without = 0  # the slots may get other requests
         for slot in slots:
             self._read.pop(slot, None)
             self._unused.pop(slot, None)
